@@ -1,0 +1,1 @@
+"""One file per paper: each of its tables and figures is a function."""

@@ -1,0 +1,1 @@
+"""The vault: units, mechanisms, accounting, the door, the ledger and the certificate."""

@@ -1,0 +1,1 @@
+"""Mechanisms: each adds its noise and states its cost."""

@@ -1,0 +1,1 @@
+"""Runs: the run directory, checkpoints, metrics, figures and the report."""
