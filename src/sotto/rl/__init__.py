@@ -1,0 +1,1 @@
+"""The non-private craft: networks, distributions, rollouts, returns, environments."""

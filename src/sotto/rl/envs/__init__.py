@@ -1,0 +1,1 @@
+"""Environments: pure JAX with traced parameters, and the Gymnasium bridge."""

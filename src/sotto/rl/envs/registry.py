@@ -1,0 +1,30 @@
+"""Environments written in JAX, by Gymnasium's name."""
+
+import difflib
+
+from sotto.rl.envs.acrobot import Acrobot
+from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.envs.cartpole import CartPole
+from sotto.rl.envs.wrappers import ActionRepeat
+
+_NATIVE: dict[str, AnyEnvironment] = {env.id: env for env in (CartPole(), Acrobot())}
+
+
+def is_native(env_id: str) -> bool:
+    """Whether `make` knows this environment; others go through the Gymnasium bridge."""
+    return env_id in _NATIVE
+
+
+def make(env_id: str, action_repeat: int = 1) -> AnyEnvironment:
+    """The environment of this name, each action applied `action_repeat` times.
+
+    Raises:
+        ValueError: an unknown name, or a repeat that does not divide the time limit.
+    """
+    if env_id not in _NATIVE:
+        close = difflib.get_close_matches(env_id, _NATIVE, n=3, cutoff=0.5) or list(_NATIVE)
+        raise ValueError(
+            f"There is no environment {env_id!r} written in JAX; did you mean {' or '.join(close)}?"
+        )
+    env = _NATIVE[env_id]
+    return env if action_repeat == 1 else ActionRepeat.of(env, action_repeat)

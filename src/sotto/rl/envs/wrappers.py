@@ -1,0 +1,70 @@
+"""Public changes to an environment."""
+
+from dataclasses import dataclass
+from typing import Generic, Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from sotto.rl.envs.base import Environment, Params, State
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionRepeat(Environment[State, Params], Generic[State, Params]):
+    """Each decision is applied `repeat` times; the rewards add up until the episode terminates.
+
+    A step of this environment is one decision; `max_episode_steps` and `reward_per_step` count
+    decisions too. Build it with `ActionRepeat.of(env, repeat)`.
+    """
+
+    base: Environment[State, Params]
+    repeat: int
+
+    @classmethod
+    def of(cls, base: Environment[State, Params], repeat: int) -> Self:
+        """`base` with every action repeated.
+
+        Raises:
+            ValueError: `repeat` is not a positive divisor of the time limit, so that a limit would
+                fall inside a decision.
+        """
+        if repeat < 1 or base.max_episode_steps % repeat:
+            raise ValueError(
+                f"action_repeat must be a positive divisor of {base.id}'s time limit of "
+                f"{base.max_episode_steps} steps; choose one instead of {repeat}."
+            )
+        return cls(
+            base=base,
+            repeat=repeat,
+            id=base.id,
+            observation_size=base.observation_size,
+            action=base.action,
+            default_params=base.default_params,
+            reset_size=base.reset_size,
+            max_episode_steps=base.max_episode_steps // repeat,
+            observation_scale=base.observation_scale,
+            reward_per_step=base.reward_per_step * repeat,
+        )
+
+    def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:
+        """The base environment's first state."""
+        return self.base.reset(uniforms, params)
+
+    def step(
+        self, state: State, action: Array, params: Params
+    ) -> tuple[State, Float[Array, ""], Bool[Array, ""]]:
+        """`repeat` steps of the base environment, stopped where it terminates."""
+        state, reward, terminated = self.base.step(state, action, params)
+        for _ in range(self.repeat - 1):
+            following, more, ended = self.base.step(state, action, params)
+            state = jax.tree.map(
+                lambda old, new, stop=terminated: jnp.where(stop, old, new), state, following
+            )
+            reward = reward + jnp.where(terminated, 0.0, more)
+            terminated = terminated | ended
+        return state, reward, terminated
+
+    def observe(self, state: State, params: Params) -> Float[Array, " obs"]:
+        """The base environment's observation."""
+        return self.base.observe(state, params)

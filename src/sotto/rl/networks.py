@@ -1,0 +1,139 @@
+"""Policies and value functions: small tanh networks with orthogonal initialisation."""
+
+import itertools
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sotto.rl.distributions import Categorical, DiagonalGaussian, Distribution
+from sotto.rl.envs.base import ActionSpace, Discrete
+
+
+class MLP(eqx.Module):
+    """A tanh network; without hidden layers, a linear map. Works on any leading dimensions."""
+
+    weights: tuple[Float[Array, "_ _"], ...]
+    biases: tuple[Float[Array, " _"], ...]
+
+    def __init__(
+        self,
+        in_size: int,
+        out_size: int,
+        hidden: tuple[int, ...],
+        key: PRNGKeyArray,
+        *,
+        gain: float = math.sqrt(2),
+        last_gain: float = 1.0,
+    ):
+        """Orthogonal weights with `gain` (`last_gain` in the last layer) and zero biases."""
+        sizes = (in_size, *hidden, out_size)
+        gains = [gain] * len(hidden) + [last_gain]
+        keys = jax.random.split(key, len(gains))
+        self.weights = tuple(
+            jax.nn.initializers.orthogonal(g)(k, shape, jnp.float32)
+            for g, k, shape in zip(gains, keys, itertools.pairwise(sizes), strict=True)
+        )
+        self.biases = tuple(jnp.zeros((size,), jnp.float32) for size in sizes[1:])
+
+    def __call__(self, inputs: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        """The network's output."""
+        *hidden, last = zip(self.weights, self.biases, strict=True)
+        for weight, bias in hidden:
+            inputs = jnp.tanh(inputs @ weight + bias)
+        weight, bias = last
+        return inputs @ weight + bias
+
+
+def _scaled(
+    observation: Float[Array, "*batch obs"], scale: tuple[float, ...]
+) -> Float[Array, "*batch obs"]:
+    """The observation times public constants, written without an array constant."""
+    if all(factor == 1.0 for factor in scale):
+        return observation
+    return jnp.stack([observation[..., i] * factor for i, factor in enumerate(scale)], axis=-1)
+
+
+class Policy(eqx.Module):
+    """From observations to distributions over actions.
+
+    Discrete actions: a Categorical over the network's outputs. Box actions: a DiagonalGaussian
+    whose mean is the network's output, in the action's own units, and whose log_std is a parameter
+    that does not depend on the observation.
+    """
+
+    network: MLP
+    log_std: Float[Array, " a"] | None
+    observation_scale: tuple[float, ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        observation_size: int,
+        action: ActionSpace,
+        hidden: tuple[int, ...],
+        key: PRNGKeyArray,
+        *,
+        observation_scale: tuple[float, ...] | None = None,
+        last_gain: float = 0.01,
+        initial_log_std: float = 0.0,
+    ):
+        """A small last layer (`last_gain`) makes the first policy nearly uniform (or centred)."""
+        discrete = isinstance(action, Discrete)
+        size = action.n if isinstance(action, Discrete) else action.shape[0]
+        self.network = MLP(observation_size, size, hidden, key, last_gain=last_gain)
+        self.log_std = None if discrete else jnp.full((size,), initial_log_std, jnp.float32)
+        self.observation_scale = _checked_scale(observation_scale, observation_size)
+
+    def __call__(self, observation: Float[Array, "*batch obs"]) -> Distribution:
+        """The distribution of the action at each observation."""
+        outputs = self.network(_scaled(observation, self.observation_scale))
+        if self.log_std is None:
+            return Categorical(outputs)
+        return DiagonalGaussian(outputs, jnp.broadcast_to(self.log_std, outputs.shape))
+
+    def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape n"]:
+        """Noise for sampling `shape` actions: uniforms (discrete) or standard normals (box)."""
+        if self.log_std is None:
+            return jax.random.uniform(key, (*shape, 1), jnp.float32)
+        return jax.random.normal(key, (*shape, self.log_std.shape[-1]), jnp.float32)
+
+
+class Value(eqx.Module):
+    """From observations to expected returns: offset + scale * network(observation)."""
+
+    network: MLP
+    observation_scale: tuple[float, ...] = eqx.field(static=True)
+    scale: float = eqx.field(static=True)
+    offset: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        observation_size: int,
+        hidden: tuple[int, ...],
+        key: PRNGKeyArray,
+        *,
+        observation_scale: tuple[float, ...] | None = None,
+        last_gain: float = 1.0,
+        scale: float = 1.0,
+        offset: float = 0.0,
+    ):
+        """`scale` and `offset` are public constants in units of return."""
+        self.network = MLP(observation_size, 1, hidden, key, last_gain=last_gain)
+        self.observation_scale = _checked_scale(observation_scale, observation_size)
+        self.scale, self.offset = scale, offset
+
+    def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
+        """The value of each observation."""
+        outputs = self.network(_scaled(observation, self.observation_scale))[..., 0]
+        return self.offset + self.scale * outputs
+
+
+def _checked_scale(scale: tuple[float, ...] | None, size: int) -> tuple[float, ...]:
+    scale = (1.0,) * size if scale is None else tuple(float(factor) for factor in scale)
+    if len(scale) != size:
+        raise ValueError(
+            f"observation_scale has {len(scale)} factors for {size} observations; give one each."
+        )
+    return scale
