@@ -1,0 +1,157 @@
+"""What a release costs: accounting events, as values that live in a ledger.
+
+An event is the cost of a mechanism for *one unit* under the adjacency of its stream, already
+scaled to sensitivity 1. Events are frozen, and JSON brings back an equal value:
+`TypeAdapter(Event).validate_json(event.model_dump_json()) == event`.
+
+One release is one event: parts released together under one Poisson draw are combined *inside*
+the `SampledGaussian` (1/z^2 = sum 1/z_p^2). Two separate sampled events would claim two
+independent draws, which costs less than the truth.
+"""
+
+import math
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class _Event(BaseModel):
+    """Frozen, closed, and with infinities that survive JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    @field_validator("noise_multiplier", check_fields=False)
+    @classmethod
+    def _noise(cls, value: float) -> float:
+        if not 0 < value < math.inf:
+            raise ValueError(
+                f"noise_multiplier must be a positive finite number, got {value}; "
+                "a release without noise is a NoGuarantee event"
+            )
+        return value
+
+    @field_validator("count", check_fields=False)
+    @classmethod
+    def _count(cls, value: int) -> int:
+        if value < 1:
+            raise ValueError(f"count must be at least 1, got {value}; leave out what never ran")
+        return value
+
+
+class Gaussian(_Event):
+    """Gaussian noise added to a value of L2 sensitivity 1, once per unit.
+
+    Attributes:
+        noise_multiplier: noise standard deviation / L2 sensitivity; positive and finite.
+    """
+
+    kind: Literal["gaussian"] = "gaussian"
+    noise_multiplier: float
+
+
+class SampledGaussian(_Event):
+    """The Poisson-subsampled Gaussian mechanism, run `count` times, under zero-out adjacency.
+
+    Each run draws every unit independently and in secret with probability `sampling_rate`, sums
+    the drawn units' contributions of L2 norm at most 1, and adds Gaussian noise. Not for batches
+    of fixed size, nor for shuffling.
+
+    Attributes:
+        noise_multiplier: noise standard deviation / L2 sensitivity; positive and finite.
+        sampling_rate: strictly between 0 and 1.
+        count: number of runs, at least 1.
+    """
+
+    kind: Literal["sampled-gaussian"] = "sampled-gaussian"
+    noise_multiplier: float
+    sampling_rate: float
+    count: int = 1
+
+    @field_validator("sampling_rate")
+    @classmethod
+    def _rate(cls, value: float) -> float:
+        if not 0 < value < 1:
+            raise ValueError(
+                f"sampling_rate must be strictly between 0 and 1, got {value}; "
+                "with every unit in every release, use a Gaussian event"
+            )
+        return value
+
+
+class Renyi(_Event):
+    """A mechanism with a proved Renyi curve, run `count` times.
+
+    Attributes:
+        orders: Renyi orders, strictly increasing, finite, all above 1.
+        divergences: upper bound on the Renyi divergence of one run at each order, in both
+            directions of the adjacency, in nats; not negative. `inf` says that nothing is proved
+            at that order.
+        count: number of runs, at least 1.
+    """
+
+    kind: Literal["renyi"] = "renyi"
+    orders: tuple[float, ...]
+    divergences: tuple[float, ...]
+    count: int = 1
+
+    @model_validator(mode="after")
+    def _curve(self) -> Self:
+        # Converters answer epsilon 0 to NaN or negative divergences: refuse them here.
+        if not self.orders or len(self.orders) != len(self.divergences):
+            raise ValueError("a Renyi curve needs one divergence for each order, at least one")
+        if not all(1 < order < math.inf for order in self.orders):
+            raise ValueError("Renyi orders must be finite numbers above 1")
+        if any(b <= a for a, b in zip(self.orders, self.orders[1:], strict=False)):
+            raise ValueError("Renyi orders must be strictly increasing")
+        if not all(divergence >= 0 for divergence in self.divergences):
+            raise ValueError("Renyi divergences must be numbers that are not negative")
+        return self
+
+
+class ApproximateDP(_Event):
+    """An (epsilon, delta)-DP mechanism of which nothing more is known, run `count` times.
+
+    Attributes:
+        epsilon: finite, not negative.
+        delta: in [0, 1).
+        count: number of runs, at least 1.
+    """
+
+    kind: Literal["approximate-dp"] = "approximate-dp"
+    epsilon: float
+    delta: float
+    count: int = 1
+
+    @field_validator("epsilon")
+    @classmethod
+    def _epsilon(cls, value: float) -> float:
+        if not 0 <= value < math.inf:
+            raise ValueError(
+                f"epsilon must be a finite number that is not negative, got {value}; "
+                "a release without a guarantee is a NoGuarantee event"
+            )
+        return value
+
+    @field_validator("delta")
+    @classmethod
+    def _delta(cls, value: float) -> float:
+        if not 0 <= value < 1:
+            raise ValueError(f"delta must be in [0, 1), got {value}")
+        return value
+
+
+class NoGuarantee(_Event):
+    """A release about which nothing is proved: epsilon is infinite.
+
+    Attributes:
+        reason: why, in plain words; it is shown in the certificate.
+    """
+
+    kind: Literal["no-guarantee"] = "no-guarantee"
+    reason: str = Field(min_length=1)
+
+
+Event = Annotated[
+    Gaussian | SampledGaussian | Renyi | ApproximateDP | NoGuarantee, Field(discriminator="kind")
+]
+"""The cost of a release; a union that pydantic tells apart by `kind`."""
