@@ -1,0 +1,60 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sotto.rl.distributions import Categorical, DiagonalGaussian
+from sotto.rl.envs.base import Box, Discrete
+from sotto.rl.networks import MLP, Policy, Value
+
+
+def test_orthogonal_weights_with_the_given_gains():
+    net = MLP(6, 3, (16, 8), jax.random.key(0), gain=2.0, last_gain=0.01)
+    for weight, gain in zip(net.weights, (2.0, 2.0, 0.01), strict=True):
+        singular = np.linalg.svd(np.array(weight), compute_uv=False)
+        np.testing.assert_allclose(singular, gain, rtol=1e-4)
+    assert all(not np.any(bias) for bias in net.biases)
+
+
+def test_forward_pass_against_numpy():
+    net = MLP(3, 2, (5,), jax.random.key(1))
+    x = np.random.default_rng(0).normal(size=(7, 4, 3)).astype(np.float32)
+    (w1, w2), (b1, b2) = net.weights, net.biases
+    expected = np.tanh(x @ np.array(w1) + np.array(b1)) @ np.array(w2) + np.array(b2)
+    np.testing.assert_allclose(net(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_no_hidden_layer_is_linear():
+    policy = Policy(4, Discrete(2), (), jax.random.key(0))
+    x, y = jnp.ones(4), jnp.array([1.0, -2.0, 0.5, 3.0])
+    np.testing.assert_allclose(policy(x + y).logits, policy(x).logits + policy(y).logits, atol=1e-5)
+
+
+def test_policies_for_both_action_spaces():
+    discrete = Policy(4, Discrete(3), (8,), jax.random.key(0))
+    assert isinstance(discrete(jnp.ones((5, 4))), Categorical)
+    assert discrete.noise(jax.random.key(0), (5,)).shape == (5, 1)
+    box = Policy(4, Box((-1.0, -1.0), (1.0, 1.0)), (8,), jax.random.key(0), initial_log_std=-0.5)
+    distribution = box(jnp.ones((5, 4)))
+    assert isinstance(distribution, DiagonalGaussian)
+    np.testing.assert_allclose(distribution.log_std, np.full((5, 2), -0.5))
+    assert box.noise(jax.random.key(0), (5,)).shape == (5, 2)
+
+
+def test_observation_scale_multiplies():
+    key = jax.random.key(2)
+    plain = Policy(4, Discrete(2), (8,), key)
+    scaled = Policy(4, Discrete(2), (8,), key, observation_scale=(1, 1, 10, 1))
+    x = jnp.array([0.1, 0.2, 0.3, 0.4])
+    y = x * jnp.array([1, 1, 10, 1])
+    np.testing.assert_allclose(scaled(x).logits, plain(y).logits, rtol=1e-5)
+    with pytest.raises(ValueError, match="give one each"):
+        Policy(4, Discrete(2), (8,), key, observation_scale=(1.0,))
+
+
+def test_value_scale_and_offset():
+    key = jax.random.key(3)
+    plain, other = Value(4, (8,), key), Value(4, (8,), key, scale=50.0, offset=-7.0)
+    x = jax.random.normal(key, (6, 4))
+    assert plain(x).shape == (6,)
+    np.testing.assert_allclose(other(x), -7.0 + 50.0 * plain(x), rtol=1e-5)
