@@ -12,7 +12,6 @@ from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import continue_rollout, evaluate, rollout, start
 
-
 COIN, INTERVAL = Discrete(2), Box((-0.5,), (0.25,))
 
 
