@@ -1,0 +1,29 @@
+"""What the vault refuses, by kind. Every message is one sentence that says what to do."""
+
+
+class PrivacyError(ValueError):
+    """Something that would break the guarantee was refused; nothing has been charged."""
+
+
+class BudgetExceeded(PrivacyError):
+    """The worst person would pay more than the budget, or the budget's delta is too large."""
+
+
+class ParticipationViolation(PrivacyError):
+    """Somebody would take part more often than the stream's statement says."""
+
+
+class HorizonExceeded(PrivacyError):
+    """More releases than the stream's statement says."""
+
+
+class LedgerMismatch(PrivacyError):
+    """This is not the ledger, stream or release that the caller takes it for."""
+
+
+class LedgerCorrupt(PrivacyError):
+    """The ledger's entries are not what was written."""
+
+
+class LedgerUnavailable(PrivacyError):
+    """The ledger could not be read or written; trying again is safe."""

@@ -1,0 +1,458 @@
+"""The ledger: durable, append-only, charged before a release is made, never refunded.
+
+One run is one chain of entries: `create`, then `open` for every stream and `charge` for its
+releases. Every entry holds the SHA-256 hash of its contents and of the entry before it, so a
+changed, missing or foreign entry is found when the ledger is opened. An entry is one transaction,
+synced to disk before `charge` returns: a run killed at any moment leaves a ledger that holds at
+least what was released. What is charged and then not released stays charged.
+
+Entries hold statements, enrolment numbers and counts: no data, no parameters, no noise keys.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from pydantic import BaseModel
+from sqlalchemy import exc
+
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable, PrivacyError
+from sotto.privacy.persons import PersonBlock, Persons, as_blocks
+from sotto.privacy.spending import Account, Budget, Spent, StreamRecord
+from sotto.privacy.statements import Poisson, StreamStatement
+from sotto.privacy.units import Unit
+
+_FORMAT = 1
+_GENESIS = "0" * 64
+_LOCK_WAIT_SECONDS = 5.0
+
+_entries = sa.Table(
+    "entries",
+    sa.MetaData(),
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("previous_hash", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One row: what happened, chained to everything that happened before."""
+
+    run_id: str
+    sequence: int
+    kind: Literal["create", "open", "charge"]
+    payload: str
+    previous_hash: str
+
+    @property
+    def hash(self) -> str:
+        contents = [self.run_id, self.sequence, self.kind, self.payload, self.previous_hash]
+        return hashlib.sha256(_canonical(contents).encode()).hexdigest()
+
+
+class LedgerStream:
+    """An open stream of one ledger. Made by `Ledger.open_stream`."""
+
+    def __init__(self, ledger: "Ledger", index: int) -> None:
+        self._ledger = ledger
+        self._index = index
+
+    @property
+    def statement(self) -> StreamStatement:
+        """The statement, as the ledger holds it."""
+        return self._ledger.streams[self._index].statement
+
+    @property
+    def releases(self) -> int:
+        """How many releases have been charged."""
+        return self._ledger.streams[self._index].releases
+
+    def charge(
+        self, first_release: int, count: int, persons: Sequence[Persons] | None = None
+    ) -> None:
+        """Charges `count` releases; when it returns they are on disk, and may be made.
+
+        Args:
+            first_release: number of the first of them in the stream; it must be the next one.
+            count: how many.
+            persons: who takes part in each; None under Poisson sampling, where everybody may.
+
+        Raises:
+            ParticipationViolation, HorizonExceeded, BudgetExceeded: not covered by the statement.
+            LedgerMismatch: not the next release, or another process has written to the ledger.
+            LedgerUnavailable: the ledger cannot be written. Nothing may be released; charging the
+                same releases again is safe, and never charges them twice.
+        """
+        sampled = isinstance(self.statement.participation, Poisson)
+        if sampled != (persons is None) or (persons is not None and len(persons) != count):
+            raise ValueError(
+                f"a charge of {count} releases takes persons for each of them, "
+                "or None under Poisson sampling"
+            )
+        blocks = None if persons is None else [as_blocks(one) for one in persons]
+        self._ledger._charge(self._index, first_release, count, blocks)
+
+
+class Ledger:
+    """The durable account of one run. Use `Ledger.create` or `Ledger.open`.
+
+    Attributes:
+        run_id: which run this is.
+        created: when, ISO 8601 in UTC.
+        versions: of the software that created it, by distribution name.
+    """
+
+    def __init__(self, engine: sa.Engine, run_id: str) -> None:
+        self._engine = engine
+        # Makes our entries differ from those of another process that writes the same ones.
+        self._writer = uuid.uuid4().hex
+        self.run_id = run_id
+        self._replay()
+
+    @classmethod
+    def create(
+        cls, where: Path | str, run_id: str | None = None, *, unit: Unit, budget: Budget
+    ) -> "Ledger":
+        """Starts the ledger of a new run.
+
+        Args:
+            where: path of an SQLite file, or a SQLAlchemy URL; it may hold other runs.
+            run_id: name of the run; a random one by default.
+            unit: whom the ledger protects; every stream must have the same.
+            budget: what the worst person may pay.
+
+        Raises:
+            LedgerMismatch: the run exists.
+            LedgerUnavailable: it cannot be written.
+        """
+        engine = _engine(where)
+        run_id = run_id or uuid.uuid4().hex
+        contents = {
+            "format": _FORMAT,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "unit": _plain(unit),
+            "budget": _plain(budget),
+            "versions": _versions(),
+        }
+        entry = _Entry(run_id, 0, "create", _canonical(contents), _GENESIS)
+        with _failures(engine, "nothing was created"), engine.begin() as connection:
+            _create_table(connection)
+            if connection.scalar(sa.select(_entries.c.hash).where(_entries.c.run_id == run_id)):
+                raise LedgerMismatch(
+                    f"the run {run_id!r} has a ledger already; open it, or name the new run "
+                    "differently"
+                )
+            _insert(connection, entry)
+        _sync_directory(engine)
+        return cls(engine, run_id)
+
+    @classmethod
+    def open(cls, where: Path | str, run_id: str | None = None) -> "Ledger":
+        """Opens the ledger of an earlier run, verifies every entry and goes on from there.
+
+        Streams that were open stay as they are, for their noise is forgotten: open a new one.
+
+        Args:
+            where: as for `create`.
+            run_id: the run it must belong to; None takes the only one there is.
+
+        Raises:
+            LedgerMismatch: it belongs to another run, or holds several and none was named.
+            LedgerCorrupt: its entries are not what was written.
+            LedgerUnavailable: there is none, or it cannot be read.
+        """
+        engine = _engine(where)
+        file = engine.url.database
+        if engine.dialect.name == "sqlite" and not (file and Path(file).is_file()):
+            raise LedgerUnavailable(f"there is no ledger at {where}; create it first")
+        with _failures(engine, "nothing was changed"), engine.begin() as connection:
+            held = list(connection.scalars(sa.select(_entries.c.run_id).distinct()))
+        if run_id is None and len(held) == 1:
+            (run_id,) = held
+        if run_id is None or run_id not in held:
+            names = ", ".join(map(repr, sorted(held))) or "no run"
+            raise LedgerMismatch(
+                f"this ledger belongs to run {names}, not {run_id!r}"
+                if run_id
+                else f"this ledger holds {names}; say which run to open"
+            )
+        return cls(engine, run_id)
+
+    @property
+    def unit(self) -> Unit:
+        """Whom the ledger protects."""
+        return self._account.unit
+
+    @property
+    def budget(self) -> Budget:
+        """What the worst person may pay."""
+        return self._account.budget
+
+    @property
+    def streams(self) -> tuple[StreamRecord, ...]:
+        """Every stream ever opened: statement, releases charged, persons. Not to be changed."""
+        return tuple(self._account.streams)
+
+    @property
+    def stream_versions(self) -> tuple[dict[str, str], ...]:
+        """Versions of the software that opened each stream."""
+        return tuple(self._stream_versions)
+
+    @property
+    def persons(self) -> int:
+        """How many persons took part, or may have under Poisson sampling."""
+        return len(self._account.everyone)
+
+    @property
+    def next_person(self) -> int:
+        """The first enrolment number that nobody has."""
+        return self._account.next_person
+
+    @property
+    def head_hash(self) -> str:
+        """Hash of the last entry, which fixes all of them."""
+        return self._head
+
+    def spent(self) -> Spent:
+        """What the releases charged so far cost the worst person. Changes nothing."""
+        return self._account.spent()
+
+    def open_stream(self, statement: StreamStatement) -> LedgerStream:
+        """Writes the statement down, if the budget covers the stream to its horizon.
+
+        Counted in full are also the streams opened through this object before, since they may
+        still go on. It is checked here, before any data is touched; charging cannot exceed it.
+
+        Raises:
+            BudgetExceeded: over budget, vacuous delta, or too little noise for the sampler.
+            LedgerMismatch: another unit, or another process has written to the ledger.
+            LedgerUnavailable: the ledger cannot be written.
+        """
+        self._account.check_open(statement, self._live)
+        contents = {"statement": _plain(statement), "versions": _versions()}
+        self._append("open", contents)
+        self._live.append(len(self._account.streams) - 1)
+        return LedgerStream(self, self._live[-1])
+
+    def verify(self) -> None:
+        """Reads every entry again and compares the chain with what this object holds.
+
+        Raises:
+            LedgerCorrupt: an entry was changed, or the last ones are gone.
+            LedgerMismatch: another process has written to the ledger.
+        """
+        stored = Ledger(self._engine, self.run_id)
+        if stored._next_sequence < self._next_sequence:
+            raise LedgerCorrupt("the ledger's last entries are gone; restore it from a backup")
+        if stored.head_hash != self.head_hash:
+            raise LedgerMismatch("another process has written to the ledger; open it again")
+
+    def _charge(
+        self,
+        index: int,
+        first_release: int,
+        count: int,
+        blocks: Sequence[tuple[PersonBlock, ...]] | None,
+    ) -> None:
+        self._account.check_charge(index, first_release, self._taking_part(index, count, blocks))
+        contents = {
+            "stream": index,
+            "first_release": first_release,
+            "count": count,
+            "persons": blocks,
+        }
+        self._append("charge", contents)
+
+    def _taking_part(
+        self, index: int, count: int, blocks: Sequence[tuple[PersonBlock, ...]] | None
+    ) -> Sequence[tuple[PersonBlock, ...]]:
+        if blocks is not None:
+            return blocks
+        participation = self._account.streams[index].statement.participation
+        assert isinstance(participation, Poisson)
+        return [(PersonBlock(0, participation.population),)] * count
+
+    def _append(self, kind: Literal["open", "charge"], contents: dict[str, Any]) -> None:
+        """Writes an entry durably, then takes it into account; all of it or nothing."""
+        payload = _canonical(contents | {"writer": self._writer})
+        entry = _Entry(self.run_id, self._next_sequence, kind, payload, self._head)
+        here = (_entries.c.run_id == self.run_id, _entries.c.sequence == entry.sequence)
+        with (
+            _failures(self._engine, "nothing was charged, and trying again is safe"),
+            self._engine.begin() as connection,
+        ):
+            found = connection.scalar(sa.select(_entries.c.hash).where(*here))
+            if found is None:
+                _insert(connection, entry)
+            elif found != entry.hash:
+                # An entry of ours is one whose commit succeeded although it was reported failed.
+                raise LedgerMismatch("another process has written to the ledger; open it again")
+        self._apply(entry)
+
+    def _replay(self) -> None:
+        """Reads, verifies and adds up all entries."""
+        query = sa.select(_entries).where(_entries.c.run_id == self.run_id)
+        with _failures(self._engine, "nothing was changed"), self._engine.begin() as connection:
+            rows = connection.execute(query.order_by(_entries.c.sequence)).all()
+        self._head = _GENESIS
+        self._next_sequence = 0
+        self._live: list[int] = []
+        self._stream_versions: list[dict[str, str]] = []
+        for sequence, row in enumerate(rows):
+            entry = _Entry(row.run_id, row.sequence, row.kind, row.payload, row.previous_hash)
+            if (entry.sequence, entry.previous_hash, entry.hash) != (
+                sequence,
+                self._head,
+                row.hash,
+            ):
+                raise LedgerCorrupt(
+                    f"entry {sequence} of the ledger is not what was written; "
+                    "restore the ledger from a backup"
+                )
+            try:
+                self._check(entry)
+                self._apply(entry)
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise LedgerCorrupt(
+                    f"entry {sequence} of the ledger breaks its rules ({error}); "
+                    "restore the ledger from a backup"
+                ) from error
+
+    def _check(self, entry: _Entry) -> None:
+        """What was checked before an entry was written still holds when it is read."""
+        contents = json.loads(entry.payload)
+        if (entry.kind == "create") != (entry.sequence == 0):
+            raise PrivacyError(f"an entry of kind {entry.kind!r} is out of place")
+        if entry.kind == "charge":
+            index, count = contents["stream"], contents["count"]
+            blocks = _blocks(contents["persons"])
+            taking_part = self._taking_part(index, count, blocks)
+            self._account.check_charge(index, contents["first_release"], taking_part)
+
+    def _apply(self, entry: _Entry) -> None:
+        contents = json.loads(entry.payload)
+        if entry.kind == "create":
+            if contents["format"] != _FORMAT:
+                raise LedgerMismatch(f"the ledger has format {contents['format']}, not {_FORMAT}")
+            self.created: str = contents["created"]
+            self.versions: dict[str, str] = contents["versions"]
+            self._account = Account(
+                Unit.model_validate(contents["unit"]), Budget.model_validate(contents["budget"])
+            )
+        elif entry.kind == "open":
+            self._account.apply_open(StreamStatement.model_validate(contents["statement"]))
+            self._stream_versions.append(contents["versions"])
+        else:
+            index, blocks = contents["stream"], _blocks(contents["persons"])
+            taking_part = self._taking_part(index, contents["count"], blocks)
+            self._account.apply_charge(index, taking_part)
+        self._head = entry.hash
+        self._next_sequence = entry.sequence + 1
+
+
+def _blocks(persons: list[list[list[int]]] | None) -> list[tuple[PersonBlock, ...]] | None:
+    if persons is None:
+        return None
+    return [tuple(PersonBlock(*block) for block in release) for release in persons]
+
+
+def _plain(model: BaseModel) -> Any:
+    """The model as JSON values, with infinity as a string."""
+    return json.loads(model.model_dump_json())
+
+
+def _canonical(contents: Any) -> str:
+    return json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _versions() -> dict[str, str]:
+    names = ("sotto", "jax", "jax-privacy", "dp-accounting")
+    return {name: version(name) for name in names} | {"python": python_version()}
+
+
+# --- the database --------------------------------------------------------------------------------
+
+
+def _insert(connection: sa.Connection, entry: _Entry) -> None:
+    connection.execute(sa.insert(_entries).values(**vars(entry), hash=entry.hash))
+
+
+def _engine(where: Path | str) -> sa.Engine:
+    text = str(where)
+    url = sa.make_url(text if "://" in text else f"sqlite:///{Path(where).absolute()}")
+    engine = sa.create_engine(url)
+    if engine.dialect.name == "sqlite":
+        _prepare_sqlite(engine)
+    return engine
+
+
+def _prepare_sqlite(engine: sa.Engine) -> None:
+    """Durable transactions, one writer at a time, and rows that cannot be changed."""
+
+    @sa.event.listens_for(engine, "connect")
+    def connected(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # transactions begin where we say, below
+        for pragma in (
+            f"busy_timeout = {int(1000 * _LOCK_WAIT_SECONDS)}",
+            "journal_mode = DELETE",
+            "synchronous = EXTRA",  # also syncs the directory once the journal is gone
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @sa.event.listens_for(engine, "begin")
+    def begun(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _create_table(connection: sa.Connection) -> None:
+    _entries.create(connection, checkfirst=True)
+    if connection.dialect.name == "sqlite":
+        for action in ("UPDATE", "DELETE"):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER IF NOT EXISTS no_{action.lower()} BEFORE {action} ON entries "
+                "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+            )
+
+
+def _sync_directory(engine: sa.Engine) -> None:
+    """Makes a new SQLite file's name as durable as its contents."""
+    if engine.dialect.name == "sqlite" and engine.url.database:
+        directory = os.open(Path(engine.url.database).parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+@contextmanager
+def _failures(engine: sa.Engine, consequence: str) -> Iterator[None]:
+    """Turns the database's failures into one sentence each."""
+    where = engine.url.render_as_string(hide_password=True)
+    try:
+        yield
+    except exc.IntegrityError as error:
+        raise LedgerMismatch(
+            f"another process has written to the ledger at {where}; open it again"
+        ) from error
+    except (exc.OperationalError, exc.InterfaceError) as error:
+        raise LedgerUnavailable(
+            f"the ledger at {where} cannot be used ({error.orig}); {consequence}"
+        ) from error
+    except exc.DatabaseError as error:
+        raise LedgerCorrupt(
+            f"the ledger at {where} is damaged ({error.orig}); restore it from a backup"
+        ) from error

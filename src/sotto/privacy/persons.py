@@ -1,0 +1,105 @@
+"""Sets of persons, by enrolment number: the mapping from names stays with the data's owner."""
+
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from sotto.privacy.errors import ParticipationViolation
+
+LARGEST_PERSON = 2**31 - 1
+"""Persons are int32 in compiled programs."""
+
+
+class PersonBlock(NamedTuple):
+    """The persons with enrolment numbers start, start + 1, ..., stop - 1."""
+
+    start: int
+    stop: int
+
+
+Persons = Int[np.ndarray, " persons"] | PersonBlock
+"""Who takes part in one release: enrolment numbers in any order, or a block of them."""
+
+
+def as_blocks(persons: Persons) -> tuple[PersonBlock, ...]:
+    """The persons of one release as sorted blocks that neither touch nor overlap.
+
+    Raises:
+        ParticipationViolation: if somebody is there twice, or a number is not an enrolment number.
+    """
+    if isinstance(persons, PersonBlock):
+        start, stop = map(int, persons)
+        blocks = [PersonBlock(start, stop)] if start < stop else []
+    else:
+        people = np.asarray(persons).ravel()
+        if people.size == 0:
+            return ()
+        if not np.issubdtype(people.dtype, np.integer):
+            raise ParticipationViolation(
+                f"persons must be enrolment numbers (integers), got {people.dtype}"
+            )
+        people = np.sort(people.astype(np.int64))
+        steps = np.diff(people)
+        if not steps.all():
+            twice = people[:-1][steps == 0][0]
+            raise ParticipationViolation(
+                f"person {twice} is twice in one release; give every slot another person"
+            )
+        edges = np.flatnonzero(steps > 1)
+        starts, stops = people[np.r_[0, edges + 1]], people[np.r_[edges, people.size - 1]] + 1
+        blocks = list(map(PersonBlock, starts.tolist(), stops.tolist()))
+    if blocks and not (blocks[0].start >= 0 and blocks[-1].stop - 1 <= LARGEST_PERSON):
+        raise ParticipationViolation(
+            f"enrolment numbers are from 0 to {LARGEST_PERSON}; number people from "
+            "`ledger.next_person` on"
+        )
+    return tuple(blocks)
+
+
+class PersonSet:
+    """A set of persons as sorted blocks, so that a million people enrolled in order are one."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def blocks(self) -> list[PersonBlock]:
+        """Sorted blocks that neither touch nor overlap."""
+        return list(map(PersonBlock, self._starts, self._stops))
+
+    @property
+    def next_person(self) -> int:
+        """One more than the largest number in the set."""
+        return self._stops[-1] if self._stops else 0
+
+    def first_common(self, block: PersonBlock) -> int | None:
+        """The first person of `block` who is in the set."""
+        i = bisect_right(self._stops, block.start)
+        if i < len(self._starts) and self._starts[i] < block.stop:
+            return max(self._starts[i], block.start)
+        return None
+
+    def count_common(self, block: PersonBlock) -> int:
+        """How many persons of `block` are in the set."""
+        i, j = bisect_right(self._stops, block.start), bisect_left(self._starts, block.stop)
+        return sum(
+            min(stop, block.stop) - max(start, block.start)
+            for start, stop in zip(self._starts[i:j], self._stops[i:j], strict=True)
+        )
+
+    def add(self, block: PersonBlock) -> None:
+        """Adds everybody in `block`."""
+        i, j = bisect_left(self._stops, block.start), bisect_right(self._starts, block.stop)
+        start, stop = block
+        if i < j:
+            start, stop = min(start, self._starts[i]), max(stop, self._stops[j - 1])
+        replaced = sum(self._stops[i:j]) - sum(self._starts[i:j])
+        self._starts[i:j], self._stops[i:j] = [start], [stop]
+        self._size += stop - start - replaced
