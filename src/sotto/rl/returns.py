@@ -68,3 +68,22 @@ def normalise_advantages(
     centred = jnp.where(alive, advantages - mean, 0.0)
     variance = jnp.sum(jnp.square(centred)) / count
     return centred / (jnp.sqrt(variance) + epsilon)
+
+
+def running_returns(
+    trajectory: Trajectory, carried: Float[Array, ""]
+) -> tuple[Float[Array, " T"], Float[Array, ""]]:
+    """The undiscounted return of the current episode after each step, and what to carry on.
+
+    Where `terminated | truncated`, the value is the return of a whole episode. `carried` is the
+    return so far of an episode that began in an earlier trajectory of the same lane (0 at first).
+    """
+
+    def step(total: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        reward, ended = inputs
+        total = total + reward
+        return jnp.where(ended, 0.0, total), total
+
+    ended = trajectory.terminated | trajectory.truncated
+    carried, totals = jax.lax.scan(step, carried, (trajectory.rewards, ended))
+    return totals, carried
