@@ -256,8 +256,8 @@ _STANDARD = (
     ),
     Assumption(
         statement="What a person contributes depends on their own data, their own random numbers "
-        "and earlier releases only; so does what the server makes of a release (except in steps named "
-        "as not private).",
+        "and earlier releases only; so does what the server makes of a release (except in steps "
+        "named as not private).",
         enforced_by="code",
         how="both functions are traced and read; a Python number computed from data before is "
         "something that tracing cannot see",

@@ -14,7 +14,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -35,6 +35,7 @@ from sotto.privacy.units import Unit
 _FORMAT = 1
 _GENESIS = "0" * 64
 _LOCK_WAIT_SECONDS = 5.0
+_READS = "sotto_reads"  # execution option of transactions that write nothing, and lock nobody out
 
 _entries = sa.Table(
     "entries",
@@ -179,7 +180,7 @@ class Ledger:
         file = engine.url.database
         if engine.dialect.name == "sqlite" and not (file and Path(file).is_file()):
             raise LedgerUnavailable(f"there is no ledger at {where}; create it first")
-        with _failures(engine, "nothing was changed"), engine.begin() as connection:
+        with _failures(engine, "nothing was changed"), _reading(engine) as connection:
             held = list(connection.scalars(sa.select(_entries.c.run_id).distinct()))
         if run_id is None and len(held) == 1:
             (run_id,) = held
@@ -306,7 +307,7 @@ class Ledger:
     def _replay(self) -> None:
         """Reads, verifies and adds up all entries."""
         query = sa.select(_entries).where(_entries.c.run_id == self.run_id)
-        with _failures(self._engine, "nothing was changed"), self._engine.begin() as connection:
+        with _failures(self._engine, "nothing was changed"), _reading(self._engine) as connection:
             rows = connection.execute(query.order_by(_entries.c.sequence)).all()
         self._head = _GENESIS
         self._next_sequence = 0
@@ -391,10 +392,21 @@ def _insert(connection: sa.Connection, entry: _Entry) -> None:
     connection.execute(sa.insert(_entries).values(**vars(entry), hash=entry.hash))
 
 
+def _reading(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
+    return engine.execution_options(**{_READS: True}).begin()
+
+
 def _engine(where: Path | str) -> sa.Engine:
     text = str(where)
-    url = sa.make_url(text if "://" in text else f"sqlite:///{Path(where).absolute()}")
-    engine = sa.create_engine(url)
+    try:
+        engine = sa.create_engine(
+            text if "://" in text else sa.URL.create("sqlite", database=str(Path(where).absolute()))
+        )
+    except (exc.ArgumentError, ModuleNotFoundError) as error:
+        raise LedgerUnavailable(
+            f"this is no database that can be used ({error}); give the path of a file, or a "
+            "SQLAlchemy URL whose driver is installed"
+        ) from error
     if engine.dialect.name == "sqlite":
         _prepare_sqlite(engine)
     return engine
@@ -415,7 +427,8 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
     @sa.event.listens_for(engine, "begin")
     def begun(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        reads = connection.get_execution_options().get(_READS, False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
 def _create_table(connection: sa.Connection) -> None:

@@ -1,0 +1,272 @@
+"""The certificate says what the ledger proves, and a changed one is found out."""
+
+import json
+import math
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from sotto.privacy.certificate import Certificate, derive, render, verify
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.persons import PersonBlock
+from sotto.privacy.spending import Budget
+from sotto.privacy.statements import (
+    Assumption,
+    Gap,
+    Once,
+    Part,
+    Poisson,
+    Returning,
+    StreamStatement,
+)
+from sotto.privacy.units import Unit
+
+UNIT = Unit(kind="trajectory", adjacency="zero-out")
+NO_TARGET = Budget(epsilon=math.inf, delta=1e-5)
+
+
+def statement(noise_multiplier: float = 3.0, **changes: Any) -> StreamStatement:
+    fields: dict[str, Any] = {
+        "name": "policy update",
+        "unit": UNIT,
+        "participation": Once(),
+        "parts": {"policy": Part(clip_norm=0.5, noise_multiplier=noise_multiplier)},
+        "dimensions": {"policy": 10},
+        "divisor": 4.0,
+        "horizon": 20,
+        "population": "simulated",
+        "sampler_delta": 1e-30,
+        "protects": ("Every state, action and reward.",),
+        "assumptions": (Assumption(statement="A.", enforced_by="user", how="B."),),
+    }
+    return StreamStatement(**(fields | changes))
+
+
+def ledger_of(path: Path, *statements: StreamStatement, run_id: str = "run-a") -> Ledger:
+    unit = statements[0].unit if statements else UNIT
+    ledger = Ledger.create(path, run_id, unit=unit, budget=NO_TARGET)
+    for one in statements:
+        start = ledger.next_person
+        ledger.open_stream(one).charge(0, 1, [PersonBlock(start, start + 8)])
+    return ledger
+
+
+def text_of(certificate: Certificate) -> str:
+    console = Console(width=10_000)
+    with console.capture() as capture:
+        console.print(render(certificate))
+    return capture.get()
+
+
+def test_a_certificate_says_what_the_ledger_holds(tmp_path: Path) -> None:
+    ledger = ledger_of(tmp_path / "ledger", statement())
+    certificate = derive(ledger)
+    assert certificate.status == "proved"
+    assert certificate.epsilon == pytest.approx(1.27, abs=0.005)  # theory notes, section 4
+    assert certificate.unit_sentence == UNIT.sentence()
+    assert certificate.persons == 8
+    assert certificate.head_hash == ledger.head_hash
+    (stream,) = certificate.streams
+    assert (stream.releases, stream.persons, stream.statement) == (1, 8, statement())
+    assert certificate.worst_person.streams == ("policy update",)
+    assert set(certificate.versions) >= {"sotto", "jax", "dp-accounting", "jax-privacy", "python"}
+    for epsilon, delta in certificate.curve:  # the hockey-stick divergence at z = 3, exactly
+        a, b = 1 / 6 - 3 * epsilon, -1 / 6 - 3 * epsilon
+        truth = stats.norm.cdf(a) - math.exp(epsilon + stats.norm.logcdf(b))
+        assert truth == pytest.approx(delta, rel=1e-6)
+    assert len(certificate.curve) > 10
+
+
+def test_what_always_is_assumed_is_listed_once(tmp_path: Path) -> None:
+    certificate = derive(ledger_of(tmp_path / "ledger", statement(), statement()))
+    statements = [assumption.statement for assumption in certificate.assumptions]
+    assert len(statements) == len(set(statements))
+    text = "\n".join(f"{a.statement} {a.how} [{a.enforced_by}]" for a in certificate.assumptions)
+    for topic in ("hyper-parameters", "enrolment number", "traced", "not cryptographic", "64 bits"):
+        assert topic in text
+    for topic in ("Timing", "integers on a public grid", "simulated", "A. B. [user]"):
+        assert topic in text
+    assert certificate.protects == ("Every state, action and reward.",)
+    assert any("other runs" in line for line in certificate.does_not_protect)
+    real = derive(ledger_of(tmp_path / "real", statement(population="real")))
+    assert not any("simulated" in assumption.statement for assumption in real.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({}, "proved", "Proved: epsilon 1.271 at delta 1e-05"),
+        ({"gaps": (Gap(name="critic", why="no noise"),)}, "paper-claim", "critic: no noise"),
+        ({"entropy": "fixed-seed"}, "none", "No guarantee: the noise came from a fixed seed"),
+        (
+            {"entropy": "fixed-seed", "gaps": (Gap(name="critic", why="no noise"),)},
+            "none",
+            "No guarantee",
+        ),
+    ],
+)
+def test_status(tmp_path: Path, changes: dict[str, Any], status: str, words: str) -> None:
+    certificate = derive(ledger_of(tmp_path / "ledger", statement(), statement(**changes)))
+    assert certificate.status == status
+    assert words in text_of(certificate)
+    assert math.isfinite(certificate.epsilon) == (status == "proved")
+    certificate.write(tmp_path / "certificate.json")
+    stored = json.loads((tmp_path / "certificate.json").read_text())
+    assert stored["epsilon"] == (certificate.epsilon if status == "proved" else "Infinity")
+    assert verify(tmp_path / "certificate.json", Ledger.open(tmp_path / "ledger")) == []
+
+
+def test_nothing_released_is_no_guarantee(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger", unit=UNIT, budget=NO_TARGET)
+    ledger.open_stream(statement(gaps=(Gap(name="critic", why="no noise"),)))
+    certificate = derive(ledger)
+    assert certificate.status == "none"
+    assert "nothing has been released" in text_of(certificate)
+
+
+def test_the_accuracy_in_words_is_an_upper_bound(tmp_path: Path) -> None:
+    """The best test between N(0, z^2) and N(1, z^2) is right Phi(1/(2z)) of the time."""
+    for z in (0.5, 1.0, 3.0, 30.0):
+        certificate = derive(ledger_of(tmp_path / f"ledger{z}", statement(z)))
+        words = text_of(certificate)
+        claimed = float(words.split("correctly at most ")[1].split("%")[0])
+        assert 100 * stats.norm.cdf(1 / (2 * z)) < claimed + 0.05
+        assert 50 <= claimed <= 100
+
+
+def test_less_noise_is_a_larger_epsilon(tmp_path: Path) -> None:
+    weak = derive(ledger_of(tmp_path / "weak", statement(2.7)))
+    strong = derive(ledger_of(tmp_path / "strong", statement(3.0)))
+    assert weak.epsilon > 1.1 * strong.epsilon
+    assert all(w > s for (w, _), (s, _) in zip(weak.curve, strong.curve, strict=True))
+
+
+def test_replace_one_costs_what_half_the_noise_costs(tmp_path: Path) -> None:
+    unit = Unit(kind="trajectory", adjacency="replace-one")
+    certificate = derive(ledger_of(tmp_path / "ledger", statement(3.0, unit=unit)))
+    assert certificate.epsilon == pytest.approx(2.75, abs=0.005)  # theory notes, section 4
+    assert "any other data in its place" in certificate.unit_sentence
+
+
+def test_several_streams_of_several_kinds(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger", unit=UNIT, budget=NO_TARGET)
+    sampled = Poisson(sampling_rate=0.01, population=100)
+    ledger.open_stream(statement(1.0, participation=sampled)).charge(0, 10)
+    returning = Returning(max_participations=2, min_separation=1)
+    stream = ledger.open_stream(statement(2.0, participation=returning, name="again"))
+    stream.charge(0, 2, [PersonBlock(50, 60), PersonBlock(50, 120)])
+    ledger.open_stream(statement(name="planned"))
+    certificate = derive(ledger)
+    assert certificate.status == "proved"
+    assert [(s.releases, s.persons) for s in certificate.streams] == [(10, 100), (2, 70), (0, 0)]
+    assert certificate.worst_person.streams == ("policy update", "again")
+    assert certificate.persons == 120
+    assert any("Poisson" in assumption.statement for assumption in certificate.assumptions)
+    words = text_of(certificate)
+    assert "people sampled at rate 0.01" in words
+    assert "planned: 0 of 20 releases, 0 persons, no cost yet" in words
+    certificate.write(tmp_path / "certificate.json")
+    assert verify(tmp_path / "certificate.json", ledger) == []
+
+
+# --- verification --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Path, Path]:
+    ledger = ledger_of(tmp_path / "ledger", statement())
+    derive(ledger).write(tmp_path / "certificate.json")
+    return tmp_path / "certificate.json", tmp_path / "ledger"
+
+
+def edits() -> list[tuple[str, Any]]:
+    return [
+        ("epsilon", lambda c: c["epsilon"] * 0.999),
+        ("epsilon", lambda c: "Infinity"),
+        ("delta", lambda c: 1e-6),
+        ("status", lambda c: "paper-claim"),
+        ("curve", lambda c: [[c["curve"][0][0] * 0.99, c["curve"][0][1]], *c["curve"][1:]]),
+        ("curve", lambda c: c["curve"][1:]),
+        ("unit", lambda c: {**c["unit"], "adjacency": "replace-one"}),
+        ("unit_sentence", lambda c: "Everybody is protected."),
+        ("budget", lambda c: {"epsilon": 1.3, "delta": 1e-5}),
+        ("persons", lambda c: 9),
+        ("assumptions", lambda c: c["assumptions"][1:]),
+        ("does_not_protect", lambda c: []),
+        ("protects", lambda c: [*c["protects"], "Everything."]),
+        ("streams", lambda c: [{**c["streams"][0], "releases": 2}]),
+        (
+            "streams",
+            lambda c: [{**c["streams"][0], "event": {"kind": "gaussian", "noise_multiplier": 3.3}}],
+        ),
+        ("worst_person", lambda c: {**c["worst_person"], "sampler_delta": 0.0}),
+        ("head_hash", lambda c: "0" * 64),
+        ("run_id", lambda c: "run-b"),
+        ("method", lambda c: "by hand"),
+    ]
+
+
+@pytest.mark.parametrize(("field", "edit"), edits())
+def test_an_edited_certificate_fails(run: tuple[Path, Path], field: str, edit: Any) -> None:
+    path, ledger_path = run
+    stored = json.loads(path.read_text())
+    stored[field] = edit(stored)
+    path.write_text(json.dumps(stored))
+    (mismatch,) = verify(path, Ledger.open(ledger_path))
+    assert mismatch.startswith(f"{field} is not what the ledger gives")
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"schema_version": 1, "surprise": true}'])
+def test_an_unreadable_certificate_fails(run: tuple[Path, Path], text: str) -> None:
+    path, ledger_path = run
+    path.write_text(text)
+    (mismatch,) = verify(path, Ledger.open(ledger_path))
+    assert "cannot be read" in mismatch
+    path.unlink()
+    (mismatch,) = verify(path, Ledger.open(ledger_path))
+    assert "cannot be read" in mismatch
+
+
+def test_a_ledger_that_lost_or_gained_entries_fails(run: tuple[Path, Path]) -> None:
+    path, ledger_path = run
+    longer = ledger_path.with_name("longer")
+    shutil.copy(ledger_path, longer)
+    Ledger.open(longer).open_stream(statement(3.0)).charge(0, 1, [PersonBlock(8, 16)])
+    assert {line.split()[0] for line in verify(path, Ledger.open(longer))} == {
+        "persons",
+        "streams",
+        "head_hash",
+    }
+    whole = Ledger.open(ledger_path)
+    connection = sqlite3.connect(ledger_path)
+    connection.execute("DROP TRIGGER no_delete")
+    connection.execute("DELETE FROM entries WHERE sequence = 2")
+    connection.commit()
+    assert any("last entries are gone" in line for line in verify(path, whole))
+    found = {line.split()[0] for line in verify(path, Ledger.open(ledger_path))}
+    assert {"status", "epsilon", "head_hash"} <= found
+
+
+def test_another_runs_certificate_fails(run: tuple[Path, Path], tmp_path: Path) -> None:
+    other = ledger_of(tmp_path / "other", statement(), run_id="run-b")
+    found = {line.split()[0] for line in verify(run[0], other)}
+    assert {"run_id", "head_hash"} <= found
+
+
+def test_writing_fails_without_harm(run: tuple[Path, Path], monkeypatch: Any) -> None:
+    path, ledger_path = run
+    before = path.read_text()
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        derive(Ledger.open(ledger_path)).write(path)
+    assert path.read_text() == before
+    assert sorted(p.name for p in path.parent.iterdir()) == ["certificate.json", "ledger"]
