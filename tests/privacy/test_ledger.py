@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sotto.privacy.ledger as ledger_module
+from sotto.privacy import entries
 from sotto.privacy.errors import (
     BudgetExceeded,
     HorizonExceeded,
@@ -214,10 +214,16 @@ def test_of_two_writers_one_fails_and_nothing_is_lost(ledger: Ledger, path: Path
     assert state(Ledger.open(path)) == state(ledger)
 
 
-def test_two_writers_of_the_same_entry_are_still_two(ledger: Ledger, path: Path) -> None:
+@pytest.mark.parametrize("forked", [True, False])
+def test_two_writers_of_the_same_entry_are_still_two(
+    ledger: Ledger, path: Path, monkeypatch: pytest.MonkeyPatch, forked: bool
+) -> None:
     """Two processes that make the same release must not share one charge."""
     other = Ledger.open(path)
     ledger.open_stream(statement())
+    if forked:
+        other._writer = ledger._writer
+        monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(LedgerMismatch, match="another process has written"):
         other.open_stream(statement())
 
@@ -298,7 +304,7 @@ def locked(path: Path) -> Iterator[None]:
 def test_a_charge_that_cannot_be_written_charges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, failure: Any
 ) -> None:
-    monkeypatch.setattr(ledger_module, "_LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(entries, "_LOCK_WAIT_SECONDS", 0.05)
     ledger = Ledger.create(path, unit=UNIT, budget=BUDGET)
     stream = ledger.open_stream(statement())
     stream.charge(0, 1, [np.array([0])])

@@ -9,13 +9,10 @@ least what was released. What is charged and then not released stays charged.
 Entries hold statements, enrolment numbers and counts: no data, no parameters, no noise keys.
 """
 
-import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -24,45 +21,16 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 from pydantic import BaseModel
-from sqlalchemy import exc
 
-from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable, PrivacyError
+from sotto.privacy import entries
+from sotto.privacy.entries import GENESIS, Entry, canonical
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
 from sotto.privacy.persons import PersonBlock, Persons, as_blocks
 from sotto.privacy.spending import Account, Budget, Spent, StreamRecord
 from sotto.privacy.statements import Poisson, StreamStatement
 from sotto.privacy.units import Unit
 
 _FORMAT = 1
-_GENESIS = "0" * 64
-_LOCK_WAIT_SECONDS = 5.0
-_READS = "sotto_reads"  # execution option of transactions that write nothing, and lock nobody out
-
-_entries = sa.Table(
-    "entries",
-    sa.MetaData(),
-    sa.Column("run_id", sa.String(64), primary_key=True),
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("kind", sa.String(16), nullable=False),
-    sa.Column("payload", sa.Text, nullable=False),
-    sa.Column("previous_hash", sa.String(64), nullable=False),
-    sa.Column("hash", sa.String(64), nullable=False),
-)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """One row: what happened, chained to everything that happened before."""
-
-    run_id: str
-    sequence: int
-    kind: Literal["create", "open", "charge"]
-    payload: str
-    previous_hash: str
-
-    @property
-    def hash(self) -> str:
-        contents = [self.run_id, self.sequence, self.kind, self.payload, self.previous_hash]
-        return hashlib.sha256(_canonical(contents).encode()).hexdigest()
 
 
 class LedgerStream:
@@ -140,7 +108,7 @@ class Ledger:
             LedgerMismatch: the run exists.
             LedgerUnavailable: it cannot be written.
         """
-        engine = _engine(where)
+        engine = entries.database(where)
         run_id = run_id or uuid.uuid4().hex
         contents = {
             "format": _FORMAT,
@@ -149,16 +117,8 @@ class Ledger:
             "budget": _plain(budget),
             "versions": _versions(),
         }
-        entry = _Entry(run_id, 0, "create", _canonical(contents), _GENESIS)
-        with _failures(engine, "nothing was created"), engine.begin() as connection:
-            _create_table(connection)
-            if connection.scalar(sa.select(_entries.c.hash).where(_entries.c.run_id == run_id)):
-                raise LedgerMismatch(
-                    f"the run {run_id!r} has a ledger already; open it, or name the new run "
-                    "differently"
-                )
-            _insert(connection, entry)
-        _sync_directory(engine)
+        entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)
+        entries.create(engine, entry)
         return cls(engine, run_id)
 
     @classmethod
@@ -176,12 +136,8 @@ class Ledger:
             LedgerCorrupt: its entries are not what was written.
             LedgerUnavailable: there is none, or it cannot be read.
         """
-        engine = _engine(where)
-        file = engine.url.database
-        if engine.dialect.name == "sqlite" and not (file and Path(file).is_file()):
-            raise LedgerUnavailable(f"there is no ledger at {where}; create it first")
-        with _failures(engine, "nothing was changed"), _reading(engine) as connection:
-            held = list(connection.scalars(sa.select(_entries.c.run_id).distinct()))
+        engine = entries.database(where)
+        held = entries.runs(engine)
         if run_id is None and len(held) == 1:
             (run_id,) = held
         if run_id is None or run_id not in held:
@@ -289,51 +245,29 @@ class Ledger:
 
     def _append(self, kind: Literal["open", "charge"], contents: dict[str, Any]) -> None:
         """Writes an entry durably, then takes it into account; all of it or nothing."""
-        payload = _canonical(contents | {"writer": self._writer})
-        entry = _Entry(self.run_id, self._next_sequence, kind, payload, self._head)
-        here = (_entries.c.run_id == self.run_id, _entries.c.sequence == entry.sequence)
-        with (
-            _failures(self._engine, "nothing was charged, and trying again is safe"),
-            self._engine.begin() as connection,
-        ):
-            found = connection.scalar(sa.select(_entries.c.hash).where(*here))
-            if found is None:
-                _insert(connection, entry)
-            elif found != entry.hash:
-                # An entry of ours is one whose commit succeeded although it was reported failed.
-                raise LedgerMismatch("another process has written to the ledger; open it again")
+        # A forked process is another writer, although it has our name.
+        payload = canonical(contents | {"writer": f"{self._writer}-{os.getpid()}"})
+        entry = Entry(self.run_id, self._next_sequence, kind, payload, self._head)
+        entries.append(self._engine, entry)
         self._apply(entry)
 
     def _replay(self) -> None:
-        """Reads, verifies and adds up all entries."""
-        query = sa.select(_entries).where(_entries.c.run_id == self.run_id)
-        with _failures(self._engine, "nothing was changed"), _reading(self._engine) as connection:
-            rows = connection.execute(query.order_by(_entries.c.sequence)).all()
-        self._head = _GENESIS
+        """Adds up all entries, each under the rules it was written under."""
+        self._head = GENESIS
         self._next_sequence = 0
         self._live: list[int] = []
         self._stream_versions: list[dict[str, str]] = []
-        for sequence, row in enumerate(rows):
-            entry = _Entry(row.run_id, row.sequence, row.kind, row.payload, row.previous_hash)
-            if (entry.sequence, entry.previous_hash, entry.hash) != (
-                sequence,
-                self._head,
-                row.hash,
-            ):
-                raise LedgerCorrupt(
-                    f"entry {sequence} of the ledger is not what was written; "
-                    "restore the ledger from a backup"
-                )
+        for entry in entries.read(self._engine, self.run_id):
             try:
                 self._check(entry)
                 self._apply(entry)
             except (ValueError, KeyError, TypeError, IndexError) as error:
                 raise LedgerCorrupt(
-                    f"entry {sequence} of the ledger breaks its rules ({error}); "
+                    f"entry {entry.sequence} of the ledger breaks its rules ({error}); "
                     "restore the ledger from a backup"
                 ) from error
 
-    def _check(self, entry: _Entry) -> None:
+    def _check(self, entry: Entry) -> None:
         """What was checked before an entry was written still holds when it is read."""
         contents = json.loads(entry.payload)
         if (entry.kind == "create") != (entry.sequence == 0):
@@ -344,7 +278,7 @@ class Ledger:
             taking_part = self._taking_part(index, count, blocks)
             self._account.check_charge(index, contents["first_release"], taking_part)
 
-    def _apply(self, entry: _Entry) -> None:
+    def _apply(self, entry: Entry) -> None:
         contents = json.loads(entry.payload)
         if entry.kind == "create":
             if contents["format"] != _FORMAT:
@@ -376,96 +310,6 @@ def _plain(model: BaseModel) -> Any:
     return json.loads(model.model_dump_json())
 
 
-def _canonical(contents: Any) -> str:
-    return json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 def _versions() -> dict[str, str]:
     names = ("sotto", "jax", "jax-privacy", "dp-accounting")
     return {name: version(name) for name in names} | {"python": python_version()}
-
-
-# --- the database --------------------------------------------------------------------------------
-
-
-def _insert(connection: sa.Connection, entry: _Entry) -> None:
-    connection.execute(sa.insert(_entries).values(**vars(entry), hash=entry.hash))
-
-
-def _reading(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
-    return engine.execution_options(**{_READS: True}).begin()
-
-
-def _engine(where: Path | str) -> sa.Engine:
-    text = str(where)
-    try:
-        engine = sa.create_engine(
-            text if "://" in text else sa.URL.create("sqlite", database=str(Path(where).absolute()))
-        )
-    except (exc.ArgumentError, ModuleNotFoundError) as error:
-        raise LedgerUnavailable(
-            f"this is no database that can be used ({error}); give the path of a file, or a "
-            "SQLAlchemy URL whose driver is installed"
-        ) from error
-    if engine.dialect.name == "sqlite":
-        _prepare_sqlite(engine)
-    return engine
-
-
-def _prepare_sqlite(engine: sa.Engine) -> None:
-    """Durable transactions, one writer at a time, and rows that cannot be changed."""
-
-    @sa.event.listens_for(engine, "connect")
-    def connected(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None  # transactions begin where we say, below
-        for pragma in (
-            f"busy_timeout = {int(1000 * _LOCK_WAIT_SECONDS)}",
-            "journal_mode = DELETE",
-            "synchronous = EXTRA",  # also syncs the directory once the journal is gone
-        ):
-            connection.execute(f"PRAGMA {pragma}")
-
-    @sa.event.listens_for(engine, "begin")
-    def begun(connection: sa.Connection) -> None:
-        reads = connection.get_execution_options().get(_READS, False)
-        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
-
-
-def _create_table(connection: sa.Connection) -> None:
-    _entries.create(connection, checkfirst=True)
-    if connection.dialect.name == "sqlite":
-        for action in ("UPDATE", "DELETE"):
-            connection.exec_driver_sql(
-                f"CREATE TRIGGER IF NOT EXISTS no_{action.lower()} BEFORE {action} ON entries "
-                "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
-            )
-
-
-def _sync_directory(engine: sa.Engine) -> None:
-    """Makes a new SQLite file's name as durable as its contents."""
-    if engine.dialect.name == "sqlite" and engine.url.database:
-        directory = os.open(Path(engine.url.database).parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
-
-@contextmanager
-def _failures(engine: sa.Engine, consequence: str) -> Iterator[None]:
-    """Turns the database's failures into one sentence each."""
-    where = engine.url.render_as_string(hide_password=True)
-    try:
-        yield
-    except exc.IntegrityError as error:
-        raise LedgerMismatch(
-            f"another process has written to the ledger at {where}; open it again"
-        ) from error
-    except (exc.OperationalError, exc.InterfaceError) as error:
-        raise LedgerUnavailable(
-            f"the ledger at {where} cannot be used ({error.orig}); {consequence}"
-        ) from error
-    except exc.DatabaseError as error:
-        raise LedgerCorrupt(
-            f"the ledger at {where} is damaged ({error.orig}); restore it from a backup"
-        ) from error
