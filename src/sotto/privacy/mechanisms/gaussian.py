@@ -1,0 +1,114 @@
+"""The Gaussian mechanism on sums, in fixed point.
+
+What one person contributes is clipped and rounded towards zero onto a public grid, so its norm
+never exceeds the clip norm; sums over people are sums of integers, exact in any order; and the
+noise is rounded to the same grid before it is added. The released numbers are therefore integers
+on a grid that does not depend on data, and carry nothing in their low-order bits.
+
+Guarantee:
+    For integers x the rounded sum x + round(noise) equals round(x + noise): post-processing of the
+    Gaussian mechanism on the grid. The L2 sensitivity of the sum under zero-out adjacency is the
+    clip norm exactly, because rounding towards zero and the margin in `clip_scale` never increase
+    a norm.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Float64, Int32, PyTree
+
+_LIMIT = 2**30
+"""Sum and noise each stay below this, so that int32 never overflows."""
+
+
+def grid_size(clip_norm: float, contributors: int, largest_noise: float) -> float:
+    """Spacing of the public grid: a power of two with room for the sum and the noise in int32.
+
+    Args:
+        clip_norm: bound on one contribution.
+        contributors: most people who can take part in one release.
+        largest_noise: bound on the absolute value of the noise.
+    """
+    return 2.0 ** math.ceil(math.log2(max(contributors * clip_norm, largest_noise) / _LIMIT))
+
+
+def squared_norm(vector: Float[Array, " d"]) -> Float[Array, ""]:
+    """Squared L2 norm, summed in two levels so that float32 rounding stays below `norm_margin`."""
+    width = max(1, math.isqrt(vector.size))
+    padded = jnp.pad(vector, (0, -vector.size % width))
+    return jnp.sum(jnp.sum(jnp.square(padded.reshape(-1, width)), axis=1))
+
+
+def norm_margin(dimension: int) -> float:
+    """Relative error bound on a clipped float32 vector of this size (Higham 2002, section 3.1)."""
+    return (2 * math.sqrt(dimension) + 16) * 2.0**-24
+
+
+def _flatten(part: PyTree[Float[Array, "..."]]) -> Float[Array, " d"]:
+    leaves = [jnp.ravel(leaf).astype(jnp.float32) for leaf in jax.tree.leaves(part)]
+    return jnp.concatenate(leaves)
+
+
+def _finite_or_zero(vector: Float[Array, " d"]) -> Float[Array, " d"]:
+    return jnp.where(jnp.all(jnp.isfinite(vector)), vector, 0.0)
+
+
+def bound_contribution(
+    parts: dict[str, PyTree[Float[Array, "..."]]],
+    clip_norms: dict[str, float],
+    clipping: str,
+) -> dict[str, Float[Array, " d"]]:
+    """Clips one person's parts; the result is in units of the clip norm of each part.
+
+    A part with anything not finite in it becomes zero. With `clipping="joint"` the norm of all
+    parts together is at most 1, with `"separate"` the norm of each.
+
+    Args:
+        parts: named pytrees of one person's contribution.
+        clip_norms: the clip norm of each part.
+        clipping: "separate" or "joint".
+
+    Returns:
+        The parts as flat float32 vectors of norm at most 1.
+    """
+    scaled = {
+        name: _finite_or_zero(_finite_or_zero(_flatten(parts[name])) / clip_norms[name])
+        for name in clip_norms
+    }
+    squared = {name: squared_norm(vector) for name, vector in scaled.items()}
+    dimension = sum(vector.size for vector in scaled.values())
+    together = sum(squared.values(), jnp.float32(0.0))
+    return {
+        name: vector
+        * clip_scale(together if clipping == "joint" else squared[name], norm_margin(dimension))
+        for name, vector in scaled.items()
+    }
+
+
+def clip_scale(squared: Float[Array, ""], margin: float) -> Float[Array, ""]:
+    """Factor that brings a vector of this squared norm to norm at most 1, rounding included."""
+    return (1.0 - margin) / jnp.sqrt(jnp.maximum(squared, 1.0))
+
+
+def to_grid(scaled: Float[Array, " d"], clip_norm: float, grid: float) -> Int32[Array, " d"]:
+    """Rounds towards zero onto the grid: the norm never grows."""
+    return jnp.trunc(scaled * (clip_norm / grid)).astype(jnp.int32)
+
+
+def round_noise(
+    noise: Float64[np.ndarray, "..."], scale: float, grid: float
+) -> Int32[np.ndarray, "..."]:
+    """`scale` times noise drawn in float64, rounded to the nearest integer on the grid."""
+    return np.rint(noise * (scale / grid)).astype(np.int32)
+
+
+def from_grid(total: Int32[Array, " d"], grid: float, divisor: float) -> Float[Array, " d"]:
+    """The released average in float32: post-processing."""
+    return total.astype(jnp.float32) * (grid / divisor)
+
+
+def masked_sum(values: Int32[Array, "k d"], present: Bool[Array, " k"]) -> Int32[Array, " d"]:
+    """Exact sum over the people who are present; an absent one keeps a zero slot."""
+    return jnp.sum(jnp.where(present[:, None], values, 0), axis=0)

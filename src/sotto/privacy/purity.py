@@ -1,0 +1,93 @@
+"""Refuses functions that could carry data past the door.
+
+`local` and `server` must be pure: what they compute may depend on their arguments only, and one
+person's `local` may not see another person. Both are traced to a jaxpr, whose every sub-program is
+read. What tracing cannot see (a Python number computed from private data before) is an assumption
+that the certificate names.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend import core as jex_core
+
+_COLLECTIVES = frozenset(
+    {"psum", "pmin", "pmax", "ppermute", "all_gather", "all_to_all", "reduce_scatter"}
+    | {
+        "axis_index",
+        "pbroadcast",
+        "psum_scatter",
+        "psum_invariant",
+        "all_gather_invariant",
+        "pgather",
+    }
+)
+_RULES = frozenset({"custom_vmap_call"})
+
+
+class ImpureFunction(ValueError):
+    """A function given to the door could carry data past it."""
+
+
+def require_pure(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Traces `function` and refuses it unless it is pure.
+
+    Args:
+        role: what the function is called in the message, e.g. "local".
+        function: the function.
+        *arguments: example arguments, or their shapes (`jax.ShapeDtypeStruct`).
+
+    Returns:
+        The shapes of what the function returns.
+
+    Raises:
+        ImpureFunction: if it captures an array, calls back into Python, names a mapped axis,
+            overrides how it is mapped over people, or has any other effect.
+    """
+    try:
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    except NameError as error:  # jax: "unbound axis name"
+        raise ImpureFunction(
+            f"{role} uses a named axis ({error}); one person's function cannot see the others"
+        ) from error
+    if closed.effects:
+        raise ImpureFunction(f"{role} has a side effect ({closed.effects}); it must be pure")
+    for program in _programs(closed):
+        for constant in program.consts:
+            _require_no_data(role, constant)
+        for equation in program.jaxpr.eqns:
+            _require_allowed(role, equation.primitive.name)
+    return shapes
+
+
+def _require_no_data(role: str, constant: Any) -> None:
+    if isinstance(constant, jax.Array) or np.size(constant) > 1:
+        raise ImpureFunction(
+            f"{role} captures an array of shape {np.shape(constant)}; pass it in the public state "
+            "if it is public, or as the unit's data if it is not"
+        )
+
+
+def _require_allowed(role: str, primitive: str) -> None:
+    if "callback" in primitive or primitive in {"outside_call", "infeed", "outfeed"}:
+        raise ImpureFunction(f"{role} calls back into Python ({primitive}); it must be pure")
+    if primitive in _COLLECTIVES:
+        raise ImpureFunction(f"{role} talks across a named axis ({primitive}); it must not")
+    if primitive in _RULES:
+        raise ImpureFunction(
+            f"{role} overrides how it is mapped over people ({primitive}); use plain JAX functions"
+        )
+
+
+def _programs(closed: jex_core.ClosedJaxpr) -> Iterator[jex_core.ClosedJaxpr]:
+    """The program and every program inside it: loops, branches, jitted and custom-rule calls."""
+    yield closed
+    for equation in closed.jaxpr.eqns:
+        for parameter in equation.params.values():
+            for inner in parameter if isinstance(parameter, tuple | list) else (parameter,):
+                if isinstance(inner, jex_core.ClosedJaxpr):
+                    yield from _programs(inner)
+                elif isinstance(inner, jex_core.Jaxpr):
+                    yield from _programs(jex_core.ClosedJaxpr(inner, ()))

@@ -1,0 +1,162 @@
+"""What a stream of releases promises, written down before it touches data.
+
+A *stream* is a sequence of releases of one kind under one noise process. Its statement holds
+everything the privacy analysis needs, so the ledger can store it, the certificate can be derived
+from it, and anybody can recompute the epsilon later without the code that trained.
+"""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sotto.privacy.accounting import Event, Gaussian, NoGuarantee, SampledGaussian
+from sotto.privacy.units import Unit
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Once(BaseModel):
+    """Each person takes part in at most one release, over the whole ledger."""
+
+    model_config = _FROZEN
+    kind: Literal["once"] = "once"
+
+
+class Returning(BaseModel):
+    """A person takes part in at most `max_participations` releases of the stream.
+
+    Two of them are at least `min_separation` releases apart (1: they may be consecutive).
+    """
+
+    model_config = _FROZEN
+    kind: Literal["returning"] = "returning"
+    max_participations: int = Field(ge=1)
+    min_separation: int = Field(ge=1)
+
+
+class Poisson(BaseModel):
+    """At every release each person of the population is drawn, in secret, with a public rate."""
+
+    model_config = _FROZEN
+    kind: Literal["poisson"] = "poisson"
+    sampling_rate: float = Field(gt=0, lt=1)
+    population: int = Field(ge=1)
+
+
+Participation = Annotated[Once | Returning | Poisson, Field(discriminator="kind")]
+
+
+class Part(BaseModel):
+    """One named part of what a person contributes.
+
+    Attributes:
+        clip_norm: L2 bound on one person's contribution.
+        noise_multiplier: multiplier of this part alone, over the whole stream, for one person,
+            under zero-out adjacency: noise standard deviation / clip_norm for one participation
+            in independent noise.
+    """
+
+    model_config = _FROZEN
+    clip_norm: float = Field(gt=0, allow_inf_nan=False)
+    noise_multiplier: float = Field(gt=0, allow_inf_nan=False)
+
+
+class Correlation(BaseModel):
+    """Noise over time: `independent`, or the square root of a (decayed) prefix-sum workload."""
+
+    model_config = _FROZEN
+    kind: Literal["independent", "prefix-sum"] = "independent"
+    workload_decay: float = Field(default=1.0, gt=0, le=1)
+
+
+class Gap(BaseModel):
+    """A step that is not private, named. One gap makes the whole stream a paper claim."""
+
+    model_config = _FROZEN
+    name: str
+    why: str
+
+
+class Assumption(BaseModel):
+    """Something the proof needs, and what enforces it."""
+
+    model_config = _FROZEN
+    statement: str
+    enforced_by: Literal["code", "user"]
+    how: str
+
+
+class StreamStatement(BaseModel):
+    """Everything the privacy analysis of one stream needs, fixed before the first release.
+
+    `clipping="joint"` bounds the parts together (the norm of all parts, each divided by its clip
+    norm, is at most 1; all parts then carry one noise multiplier); `"separate"` bounds each alone,
+    and the parts' costs add up: 1/z^2 = sum 1/z_p^2 (theory: one release is one event).
+    """
+
+    model_config = _FROZEN
+
+    name: str
+    unit: Unit
+    participation: Participation
+    parts: dict[str, Part] = Field(min_length=1)
+    dimensions: dict[str, int]
+    clipping: Literal["separate", "joint"] = "separate"
+    divisor: float = Field(gt=0, allow_inf_nan=False)
+    correlation: Correlation = Correlation()
+    horizon: int = Field(ge=1)
+    population: Literal["simulated", "real"]
+    entropy: Literal["operating-system", "fixed-seed"] = "operating-system"
+    sampler_delta: float = Field(
+        ge=0, description="delta the noise sampler itself costs at e^eps=1"
+    )
+    protects: tuple[str, ...] = ()
+    does_not_protect: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "StreamStatement":
+        if set(self.dimensions) != set(self.parts):
+            raise ValueError("dimensions must name the same parts as parts")
+        if self.clipping == "joint" and len({p.noise_multiplier for p in self.parts.values()}) > 1:
+            raise ValueError("parts clipped jointly share one noise multiplier; give all the same")
+        if isinstance(self.participation, Poisson) and self.correlation.kind != "independent":
+            raise ValueError(
+                "Poisson sampling with correlated noise has no accountant here; "
+                "use independent noise, or participation without sampling"
+            )
+        if isinstance(self.participation, Poisson) and self.unit.adjacency != "zero-out":
+            raise ValueError("Poisson sampling is accounted under zero-out adjacency only")
+        return self
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The stream's multiplier for one person, all parts together, in the unit's adjacency."""
+        multipliers = [part.noise_multiplier for part in self.parts.values()]
+        together = (
+            multipliers[0]
+            if self.clipping == "joint"
+            else 1.0 / math.sqrt(sum(z**-2 for z in multipliers))
+        )
+        return together / self.unit.adjacency.sensitivity_factor
+
+    def event(self, releases: int) -> Event:
+        """What `releases` releases of this stream cost one person.
+
+        Without sampling the noise is scaled to the sensitivity of a person's whole participation
+        in the stream, so the cost does not grow with the number of releases (theory, Theorems 2
+        and 2').
+        """
+        if self.gaps:
+            return NoGuarantee(reason="; ".join(gap.name for gap in self.gaps))
+        if self.entropy == "fixed-seed":
+            return NoGuarantee(reason="the noise came from a fixed seed")
+        if isinstance(self.participation, Poisson):
+            return SampledGaussian(
+                noise_multiplier=self.noise_multiplier,
+                sampling_rate=self.participation.sampling_rate,
+                count=releases,
+            )
+        return Gaussian(noise_multiplier=self.noise_multiplier)

@@ -1,0 +1,69 @@
+"""What neighbouring inputs differ by: a typed value, required by every release.
+
+A privacy guarantee is a sentence about two inputs. The *unit* is what they may differ in (one
+person's trajectory, one expert, one reward function, ...) and the *adjacency* is how. Nothing in
+sotto states an epsilon without both.
+"""
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Adjacency(StrEnum):
+    """How two neighbouring inputs differ in one unit."""
+
+    ZERO_OUT = "zero-out"
+    """The unit is present, or its slot is kept and contributes zero. The sum moves by clip_norm."""
+
+    REPLACE_ONE = "replace-one"
+    """The unit is replaced by another one. The sum moves by up to twice the clip norm."""
+
+    @property
+    def sensitivity_factor(self) -> float:
+        """The L2 sensitivity of a sum of vectors clipped to norm 1."""
+        return 1.0 if self is Adjacency.ZERO_OUT else 2.0
+
+    @property
+    def phrase(self) -> str:
+        """The adjacency, for a person."""
+        if self is Adjacency.ZERO_OUT:
+            return "took part, or kept their slot and contributed zero"
+        return "took part with their own data, or with any other data in its place"
+
+
+UnitKind = Literal[
+    "trajectory", "segment", "expert", "reward-function", "transition", "observation"
+]
+
+_MEANING: dict[UnitKind, str] = {
+    "trajectory": "everything one person contributed: the whole of their trajectory "
+    "(states, actions and rewards)",
+    "segment": "one segment of a trajectory; a person whose trajectory spans several segments "
+    "is protected less than this certificate says",
+    "expert": "one expert: their policy and their logged data",
+    "reward-function": "the whole reward function, within the stated radius",
+    "transition": "the reward of one transition",
+    "observation": "one observation shown to the teacher, within the stated distance",
+}
+
+
+class Unit(BaseModel):
+    """The unit of privacy and its adjacency.
+
+    `Unit(kind="trajectory", adjacency="zero-out")` reads: what is released hardly changes whether
+    one person took part with their whole trajectory, or contributed zero.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: UnitKind
+    adjacency: Adjacency
+
+    def sentence(self) -> str:
+        """The unit and the adjacency in one plain sentence."""
+        return (
+            f"Protected is {_MEANING[self.kind]}. Neighbouring inputs differ in one such unit, "
+            f"which {self.adjacency.phrase} ({self.adjacency.value} adjacency)."
+        )
