@@ -15,6 +15,7 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 import tyro
 from stable_baselines3 import PPO
 
@@ -76,6 +77,7 @@ def ours(comparison: Comparison) -> tuple[list[float], float, float]:
 
 def stable_baselines3(comparison: Comparison) -> tuple[list[float], float]:
     """Returns per seed and seconds of training in all."""
+    torch.set_num_threads(1)  # Networks this small are slower on several threads.
     returns, seconds = [], 0.0
     for seed in range(comparison.sb3_seeds):
         model = PPO("MlpPolicy", comparison.env_id, seed=seed, device="cpu")
