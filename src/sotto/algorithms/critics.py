@@ -1,0 +1,92 @@
+"""Critics of private policy gradient: what the advantage of one user's step is measured against.
+
+A critic fitted to several users' data without noise carries each of them into every later update
+(theory notes, section 5: audited epsilon 2.84 against 0.73 claimed). So a critic here is a public
+constant, fitted to one user's own steps and forgotten, fitted to the public simulator, released
+through the door, or (named as a gap) the paper's.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from sotto.rl.networks import Value
+from sotto.rl.returns import discounted_returns
+from sotto.rl.rollout import Trajectory
+
+
+def constant_values(
+    trajectory: Trajectory, constant: float
+) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
+    """The public constant at every observation and at every next one."""
+    values = jnp.full(trajectory.rewards.shape, constant, jnp.float32)
+    return values, values
+
+
+def own_values(
+    trajectory: Trajectory,
+    scale: tuple[float, ...],
+    constant: float,
+    discount: float,
+    penalty: float = 1.0,
+) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
+    """Ridge regression of one user's own returns on quadratic features of their observations.
+
+    The fit sees one user and is forgotten after their update, so it costs nothing.
+    """
+    features = _quadratic(trajectory.observations, scale) * trajectory.alive[:, None]
+    unfinished, _ = constant_values(trajectory, constant)
+    targets = jnp.where(
+        trajectory.alive, discounted_returns(trajectory, unfinished, discount) - constant, 0.0
+    )
+    gram = features.T @ features + penalty * jnp.eye(features.shape[1], dtype=jnp.float32)
+    weights = jnp.linalg.solve(gram, features.T @ targets)
+    after = _quadratic(trajectory.next_observations, scale)
+    return constant + features @ weights, constant + after @ weights
+
+
+def _quadratic(
+    observations: Float[Array, "T obs"], scale: tuple[float, ...]
+) -> Float[Array, "T features"]:
+    """1, the scaled observations, and their products (a quarter of each)."""
+    columns = [observations[:, i] * factor for i, factor in enumerate(scale)]
+    products = [
+        0.25 * columns[i] * columns[j] for i in range(len(columns)) for j in range(i, len(columns))
+    ]
+    ones = jnp.ones_like(columns[0])
+    return jnp.stack([ones, *(0.5 * column for column in columns), *products], axis=-1)
+
+
+def fit(
+    critic: Value,
+    observations: Float[Array, "T obs"],
+    targets: Float[Array, " T"],
+    alive: Float[Array, " T"],
+    *,
+    learning_rate: float,
+    steps: int,
+) -> Value:
+    """`steps` full-batch Adam steps, from fresh moments, on the squared error in units of scale.
+
+    Returns:
+        The change of the critic, as a pytree like it.
+    """
+    count = jnp.maximum(jnp.sum(alive), 1.0)
+    optimizer = optax.adam(learning_rate, eps=1e-5)
+
+    def loss(candidate: Value) -> Float[Array, ""]:
+        error = (candidate(observations) - targets) / candidate.scale
+        return 0.5 * jnp.sum(jnp.square(error) * alive) / count
+
+    def step(
+        carry: tuple[Value, optax.OptState], _: None
+    ) -> tuple[tuple[Value, optax.OptState], None]:
+        candidate, moments = carry
+        updates, moments = optimizer.update(jax.grad(loss)(candidate), moments)
+        return (eqx.apply_updates(candidate, updates), moments), None
+
+    (fitted, _), _ = jax.lax.scan(step, (critic, optimizer.init(critic)), None, length=steps)
+    change: Value = jax.tree.map(jnp.subtract, fitted, critic)
+    return change

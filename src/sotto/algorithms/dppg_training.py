@@ -1,0 +1,326 @@
+"""Trains DPPG in chunks of releases, over several seeds side by side.
+
+Each seed is a run of its own: its people, its ledger, its certificate. One compiled program trains
+them all. Iterating over a `Training` yields what may be logged after each chunk.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sotto.algorithms import dppg, trust_region
+from sotto.algorithms.dppg import DPPGState
+from sotto.algorithms.dppg_config import DPPGConfig
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.spending import Budget
+from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
+from sotto.rl.envs.registry import is_native, make
+from sotto.rl.networks import Policy
+from sotto.rl.rollout import Trajectory, evaluate, rollout
+
+_PROGRESS_POINTS = 20
+_FISHER_EPISODES = 64
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one chunk of releases leaves behind.
+
+    Attributes:
+        updates: releases made so far.
+        states: the public states, leaves of shape [runs, ...].
+        log: functions of releases, [runs, releases] each.
+        diagnostics: sums over simulated users, [runs, releases, users] each; None for real ones.
+        evaluation: mean greedy return per run of the last and of the averaged policies on fresh
+            simulated episodes; None where there is no simulator.
+    """
+
+    updates: int
+    states: DPPGState
+    log: dict[str, np.ndarray]
+    diagnostics: dict[str, np.ndarray] | None
+    evaluation: dict[str, np.ndarray] | None
+
+
+def training_environment(config: DPPGConfig) -> AnyEnvironment:
+    """The environment users live in; one from Gymnasium is described, not run, by this object."""
+    if is_native(config.env_id):
+        return make(config.env_id, config.action_repeat)
+    if config.action_repeat != 1:
+        raise ValueError(f"action_repeat works with environments in JAX, not with {config.env_id}")
+    if config.unit == "segment" or config.critic == "public" or config.parameter_noise:
+        raise ValueError(
+            f"{config.env_id} runs through Gymnasium, which offers neither continuing segments, a "
+            "public critic nor per-user parameter noise; choose other settings"
+        )
+    with GymnasiumUsers(config.env_id, 1) as users:
+        return users.description()
+
+
+def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
+    """The public state of every seed before the first release, leaves of shape [runs, ...]."""
+    env = training_environment(config)
+    states: DPPGState = jax.vmap(partial(dppg.initial_state, config, env))(
+        jnp.asarray(seeds, jnp.int32)
+    )
+    return states
+
+
+def create_ledger(config: DPPGConfig, where: Path | str, run_id: str | None = None) -> Ledger:
+    """A new ledger with the budget and the unit of these settings."""
+    budget = Budget(epsilon=config.budget_epsilon(), delta=config.delta)
+    return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
+
+
+class Training:
+    """An open training: the stream of releases, and the people who are still to come.
+
+    Args:
+        config: settings.
+        seeds: one per run.
+        ledgers: one per run, from `create_ledger`, or re-opened to resume.
+        states: where to go on from; None starts afresh.
+        done: releases already made on the way to `states`. A resumed training opens a new stream
+            with fresh noise and fresh people; what an interrupted chunk charged stays charged.
+        noise_seed: for tests only; voids the certificate.
+
+    Raises:
+        PrivacyError: the budget does not cover the training. No data has been touched.
+        ValueError: settings that do not fit the environment.
+    """
+
+    def __init__(
+        self,
+        config: DPPGConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: DPPGState | None = None,
+        done: int = 0,
+        noise_seed: int | None = None,
+    ) -> None:
+        self.config, self.done = config, done
+        self.env = training_environment(config)
+        self.states = initial_states(config, seeds) if states is None else states
+        self._native = is_native(config.env_id)
+        remaining = config.updates - done
+        if remaining < 1:
+            raise ValueError(f"all {config.updates} releases of this training have been made")
+        self.chunk_updates = math.ceil(config.updates / _PROGRESS_POINTS) if self._native else 1
+        policy = jax.tree.map(lambda x: x[0], self.states.policy)
+        critic = jax.tree.map(lambda x: x[0], self.states.critic)
+        dimension = _size(policy) + (_size(critic) if config.critic == "private" else 0)
+        self.noise_multiplier = config.total_noise_multiplier(dimension)
+        multipliers = config.part_multipliers(self.noise_multiplier)
+        self.clip_norm = _clip_norm(config, self.env, policy, multipliers["policy"])
+        # The seed alone makes the people; a resumed training meets new ones.
+        keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), done))(
+            jnp.asarray(seeds, jnp.uint32)
+        )
+        self._keys, lane_keys = jax.vmap(lambda k: jax.random.split(k, 2), out_axes=1)(keys)
+        self._ledgers = ledgers
+        release = dppg.make_release(
+            config,
+            self.env,
+            multipliers=multipliers,
+            clip_norm=self.clip_norm,
+            horizon=remaining,
+            collected=not self._native,
+        )
+        continuing = release.world is not None
+        self._stream = release.open(
+            ledgers,
+            self.states,
+            () if self._native else _trajectory_shapes(config, self.env),
+            world_states=(
+                jax.vmap(partial(dppg.initial_lanes, config, self.env))(lane_keys)
+                if continuing
+                else ()
+            ),
+            chunk=min(self.chunk_updates, remaining),
+            noise_seed=noise_seed,
+        )
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Makes the remaining releases, a chunk at a time."""
+        while self.done < self.config.updates:
+            yield self.advance()
+
+    def advance(self) -> Progress:
+        """Charges and makes the next chunk of releases."""
+        count = min(self.chunk_updates, self.config.updates - self.done)
+        units = () if self._native else self._collect()
+        self.states, log, diagnostics = self._stream.run(
+            self.states, self._keys, self._next_people(count), units
+        )
+        self.done += count
+        evaluation = None
+        if self._native:
+            key = jax.random.fold_in(jax.random.key(20260), self.done)
+            evaluation = {
+                name: evaluate_policy(
+                    self.config, policy, key, self.config.evaluation_episodes
+                ).mean(axis=1)
+                for name, policy in policies(self.states).items()
+                if name != "tail"
+            }
+        as_numpy = partial(jax.tree.map, np.asarray)
+        return Progress(self.done, self.states, as_numpy(log), as_numpy(diagnostics), evaluation)
+
+    def _next_people(self, count: int) -> np.ndarray:
+        """People nobody has met yet, by enrolment number: [runs, releases, users]."""
+        size = self.config.users_per_update
+        order = np.arange(count * size).reshape(count, size)
+        return np.stack([ledger.next_person + order for ledger in self._ledgers])
+
+    def _collect(self) -> Trajectory:
+        """One release's trajectories from Gymnasium, each user from their own reset and seed."""
+        runs = []
+        with GymnasiumUsers(self.config.env_id, self.config.users_per_update) as users:
+            for index, ledger in enumerate(self._ledgers):
+                key = jax.random.fold_in(self._keys[index], self.done)
+                policy = jax.tree.map(lambda x, i=index: x[i], self.states.policy)
+                seeds = jax.random.randint(key, (users.num_users,), 0, 2**31 - 1, jnp.int32)
+                runs.append(
+                    users.collect(
+                        partial(_act, policy),
+                        key,
+                        [int(s) + ledger.next_person for s in np.asarray(seeds)],
+                        self.config.steps_per_user,
+                        self.config.one_episode,
+                    )
+                )
+        stacked: Trajectory = jax.tree.map(lambda *x: jnp.stack(x)[:, None], *runs)
+        return stacked
+
+
+def policies(states: DPPGState) -> dict[str, Policy]:
+    """The released policies, each with a leading axis of runs."""
+    return {"last": states.policy, "ema": states.ema, "tail": states.tail}
+
+
+def evaluate_policy(
+    config: DPPGConfig,
+    policy: Policy,
+    key: PRNGKeyArray,
+    episodes: int,
+    *,
+    greedy: bool = True,
+) -> Float[np.ndarray, "runs episodes"]:
+    """Undiscounted returns on fresh simulated people, one decision per environment step.
+
+    Args:
+        config: settings; only the environment matters.
+        policy: with a leading axis of runs.
+        key: randomness of the evaluation.
+        episodes: whole episodes per run.
+        greedy: the policy's mode, or sampled actions.
+    """
+    if is_native(config.env_id):
+        env = make(config.env_id)
+        return np.asarray(_evaluate(env, policy, key, episodes, greedy))
+    returns = []
+    runs = jax.tree.leaves(policy)[0].shape[0]
+    with GymnasiumUsers(config.env_id, episodes) as users:
+        for run in range(runs):
+            one = jax.tree.map(lambda x, i=run: x[i], policy)
+            seeds = [int(s) for s in jax.random.randint(key, (episodes,), 0, 2**31 - 1, jnp.int32)]
+            seen = users.collect(
+                partial(_greedy if greedy else _act, one), key, seeds, users.max_episode_steps, True
+            )
+            returns.append(np.asarray(seen.rewards.sum(axis=1)))
+    return np.stack(returns)
+
+
+@partial(jax.jit, static_argnums=(0, 3, 4))
+def _evaluate(
+    env: AnyEnvironment, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Array:
+    return jax.vmap(lambda p: evaluate(env, env.default_params, p, key, episodes, greedy))(policy)
+
+
+@jax.jit
+def _act(policy: Policy, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
+    return policy(observations).sample(policy.noise(key, observations.shape[:1]))
+
+
+@jax.jit
+def _greedy(policy: Policy, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
+    del key
+    return policy(observations).mode()
+
+
+def _trajectory_shapes(config: DPPGConfig, env: AnyEnvironment) -> Trajectory:
+    """Shapes of one release's trajectories, for the door to check `local` against."""
+    users, steps = config.users_per_update, config.steps_per_user
+    floats = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
+    flags = jax.ShapeDtypeStruct((users, steps), jnp.bool_)
+    seen = floats((users, steps, env.observation_size))
+    shape = getattr(env.action, "shape", None)
+    actions = (
+        jax.ShapeDtypeStruct((users, steps), jnp.int32)
+        if shape is None
+        else floats((users, steps, *shape))
+    )
+    return Trajectory(seen, actions, floats((users, steps)), seen, flags, flags, flags)
+
+
+def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multiplier: float) -> float:
+    """The clip norm: given, or from a trust region around the first policy."""
+    if config.clip_norm_from is None:
+        return config.clip_norm
+    common: dict[str, Any] = {
+        "noise_ratio": multiplier / config.users_per_update,
+        "radius": config.trust_region_radius,
+        "confidence": config.trust_region_confidence,
+        "learning_rate": config.server_learning_rate,
+    }
+    match config.clip_norm_from:
+        case "l2-quantile":
+            return trust_region.l2_quantile(dimension=_size(policy), **common)
+        case "l2-markov":
+            return trust_region.l2_markov(dimension=_size(policy), **common)
+        case "kl-quantile":
+            return trust_region.kl_quantile(public_fisher(config, env, policy), **common)
+        case "kl-markov":
+            return trust_region.kl_markov(public_fisher(config, env, policy), **common)
+
+
+def public_fisher(
+    config: DPPGConfig, env: AnyEnvironment, policy: Policy
+) -> Float[np.ndarray, "d d"]:
+    """Fisher matrix of a policy that has met no data, on simulated people who are nobody."""
+    if not is_native(config.env_id):
+        raise ValueError(
+            f"a KL trust region needs a public simulator, which {config.env_id} has not; "
+            "use l2-quantile"
+        )
+
+    def scores(key: PRNGKeyArray) -> Float[Array, "T d"]:
+        seen = rollout(env, env.default_params, policy, key, config.steps_per_user, True)
+        gradients = jax.vmap(jax.grad(lambda p, o, a: p(o).log_prob(a)), in_axes=(None, 0, 0))(
+            policy, seen.observations, seen.actions
+        )
+        flat = jnp.concatenate(
+            [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(gradients)], axis=1
+        )
+        return jnp.where(seen.alive[:, None], flat, jnp.nan)
+
+    keys = jax.random.split(jax.random.key(0), _FISHER_EPISODES)
+    rows = np.asarray(jax.jit(jax.vmap(scores))(keys), dtype=np.float64)
+    rows = rows.reshape(-1, rows.shape[-1])
+    rows = rows[~np.isnan(rows[:, 0])]
+    return rows.T @ rows / len(rows)
+
+
+def _size(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array)))
