@@ -182,6 +182,7 @@ def _local(
         update = _local_adam(config, clip_norm, state, followed, trajectory, advantages, batch_key)
     parts: dict[str, Any] = {"policy": update}
     if config.critic in ("private", "paper"):
+        assert isinstance(state.critic, Value)
         parts["critic"] = critics.fit(
             state.critic,
             trajectory.observations,
@@ -197,13 +198,12 @@ def _perturbed(policy: Policy, scale: float, key: PRNGKeyArray) -> Policy:
     """The policy one user follows: perturbed with their own exploration noise, if any."""
     if scale == 0:
         return policy
-    leaves, structure = jax.tree.flatten(policy)
-    keys = jax.random.split(key, len(leaves))
-    noisy = [
-        leaf + scale * jax.random.normal(k, leaf.shape, leaf.dtype)
-        for leaf, k in zip(leaves, keys, strict=True)
-    ]
-    return structure.unflatten(noisy)
+    leaves = jax.tree.leaves(policy)
+    keys = iter(jax.random.split(key, len(leaves)))
+    noisy: Policy = jax.tree.map(
+        lambda x: x + scale * jax.random.normal(next(keys), x.shape, x.dtype), policy
+    )
+    return noisy
 
 
 def _baseline(config: DPPGConfig, env: AnyEnvironment) -> float:
@@ -359,6 +359,7 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
         lambda t, v, n: gae(t, v, n, config.decision_discount, config.gae_lambda)
     )(crowd, values, next_values)
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (crowd, advantages + values))
+    assert isinstance(state.critic, Value)
     change = critics.fit(
         state.critic,
         flat[0].observations,

@@ -64,7 +64,7 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
             "public critic nor per-user parameter noise; choose other settings"
         )
     with GymnasiumUsers(config.env_id, 1) as users:
-        return users.description()
+        return users.described()
 
 
 def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
@@ -140,7 +140,7 @@ class Training:
         self._stream = release.open(
             ledgers,
             self.states,
-            () if self._native else _trajectory_shapes(config, self.env),
+            () if self._native else _example_trajectories(config, self.env),
             world_states=(
                 jax.vmap(partial(dppg.initial_lanes, config, self.env))(lane_keys)
                 if continuing
@@ -259,19 +259,15 @@ def _greedy(policy: Policy, observations: Float[Array, "users obs"], key: PRNGKe
     return policy(observations).mode()
 
 
-def _trajectory_shapes(config: DPPGConfig, env: AnyEnvironment) -> Trajectory:
-    """Shapes of one release's trajectories, for the door to check `local` against."""
+def _example_trajectories(config: DPPGConfig, env: AnyEnvironment) -> Trajectory:
+    """One release's trajectories with nothing in them, for the door to check `local` against."""
     users, steps = config.users_per_update, config.steps_per_user
-    floats = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
-    flags = jax.ShapeDtypeStruct((users, steps), jnp.bool_)
-    seen = floats((users, steps, env.observation_size))
-    shape = getattr(env.action, "shape", None)
-    actions = (
-        jax.ShapeDtypeStruct((users, steps), jnp.int32)
-        if shape is None
-        else floats((users, steps, *shape))
-    )
-    return Trajectory(seen, actions, floats((users, steps)), seen, flags, flags, flags)
+    seen = jnp.zeros((users, steps, env.observation_size), jnp.float32)
+    flags = jnp.zeros((users, steps), bool)
+    rewards = jnp.zeros((users, steps), jnp.float32)
+    shape = getattr(env.action, "shape", ())
+    actions = jnp.zeros((users, steps, *shape), jnp.float32 if shape else jnp.int32)
+    return Trajectory(seen, actions, rewards, seen, flags, flags, flags)
 
 
 def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multiplier: float) -> float:

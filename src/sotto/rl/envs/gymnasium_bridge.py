@@ -16,11 +16,21 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sotto.rl.envs.base import ActionSpace, Box, Discrete
+from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
 from sotto.rl.rollout import Trajectory
 
 Act = Callable[[Float[Array, "users obs"], PRNGKeyArray], Array]
 """A batched policy: observations of all users and a key to actions [users] or [users, a]."""
+
+
+class Described(Environment[Any, Any]):
+    """The public facts of an environment that runs outside JAX; stepping it here is refused."""
+
+    def reset(self, uniforms: Any, params: Any) -> Any:
+        """Refused."""
+        raise NotImplementedError(f"{self.id} runs in Gymnasium; collect its data through it")
+
+    step = observe = reset  # type: ignore[assignment]
 
 
 class GymnasiumUsers:
@@ -56,6 +66,7 @@ class GymnasiumUsers:
         try:
             self.observation_size = _observation_size(env_id, self._envs.single_observation_space)
             self.action: ActionSpace = _action_space(env_id, self._envs.single_action_space)
+            self.max_episode_steps = _time_limit(env_id, self._envs.spec)
         except ValueError:
             self.close()
             raise
@@ -123,6 +134,19 @@ class GymnasiumUsers:
             }
         )
 
+    def described(self) -> "Described":
+        """What algorithms need to know about the environment, without being able to run it."""
+        return Described(
+            id=self._envs.spec.id if self._envs.spec else "unregistered",
+            observation_size=self.observation_size,
+            action=self.action,
+            default_params=(),
+            reset_size=0,
+            max_episode_steps=self.max_episode_steps,
+            observation_scale=(1.0,) * self.observation_size,
+            reward_per_step=0.0,
+        )
+
     def close(self) -> None:
         """Release the environments."""
         self._envs.close()
@@ -148,6 +172,15 @@ class GymnasiumUsers:
         boxed = np.asarray(actions, space.dtype).reshape(self.num_users, *space.shape)
         clipped: np.ndarray = np.clip(boxed, space.low, space.high)
         return clipped
+
+
+def _time_limit(env_id: str, spec: Any) -> int:
+    if spec is None or spec.max_episode_steps is None:
+        raise ValueError(
+            f"{env_id} has no time limit; give it one with max_episode_steps, so that a person's "
+            "data has a bounded length."
+        )
+    return int(spec.max_episode_steps)
 
 
 def _observation_size(env_id: str, space: gym.Space[Any]) -> int:
