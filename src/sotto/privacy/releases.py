@@ -47,6 +47,9 @@ from sotto.privacy.units import Unit
 ONCE = Once()
 INDEPENDENT = Correlation()
 
+_WORLD = 2**31
+"""Where people's keys are folded by enrolment number, the world's is folded by this one."""
+
 State = PyTree[Array]
 Contribution = dict[str, PyTree[Array]]
 
@@ -372,7 +375,7 @@ class Stream:
         state, world = carry
         release = self._release
         if release.world is not None:
-            world, units = release.world(state, world, jax.random.fold_in(key, -1))
+            world, units = release.world(state, world, jax.random.fold_in(key, _WORLD))
         if isinstance(release.participation, Poisson):
             totals, diagnostics = self._sum_sampled(state, key, persons, units), None
         else:
