@@ -15,7 +15,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float64, PRNGKeyArray
+from jaxtyping import Array, Float64, PRNGKeyArray, UInt64
 
 _ZERO_BITS = 128
 RADIUS = math.sqrt(2 * _ZERO_BITS * math.log(2))
@@ -46,11 +46,13 @@ class KeySource:
     def next(self) -> PRNGKeyArray:
         """A key that was never given out before."""
         if self._seed is None:
-            words = np.frombuffer(os.urandom(16), dtype=np.uint32)
+            words: np.ndarray = np.frombuffer(os.urandom(16), dtype=np.uint32)
         else:
-            words = np.asarray([self._seed & 0xFFFFFFFF, self._seed >> 32, self._used, 0])
+            # Hashed: Philox starts counting at the key, so keys that count up give equal draws.
+            words = np.random.SeedSequence([self._seed, self._used]).generate_state(4)
         self._used += 1
-        return jax.random.wrap_key_data(jnp.asarray(words, dtype=jnp.uint32), impl="rbg")
+        key: PRNGKeyArray = jax.random.wrap_key_data(jnp.asarray(words), impl="rbg")
+        return key
 
 
 def standard_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float64[Array, "..."]:
@@ -65,12 +67,26 @@ def standard_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float64[Array,
     """
     count = math.prod(shape)
     with jax.enable_x64(True):
-        return _box_muller(key, (count + 1) // 2)[:count].reshape(shape)
+        draws: Array = _draw(key, (count + 1) // 2)
+        return draws[:count].reshape(shape)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _box_muller(key: PRNGKeyArray, pairs: int) -> Float64[Array, "2*pairs"]:
-    high, low, mantissa, turn = jax.random.bits(key, (4, pairs), dtype=jnp.uint64)
+def _draw(key: PRNGKeyArray, pairs: int) -> Float64[Array, "2*pairs"]:
+    return box_muller(jax.random.bits(key, (4, pairs), dtype=jnp.uint64))
+
+
+def box_muller(bits: UInt64[Array, "4 pairs"]) -> Float64[Array, "2*pairs"]:
+    """Pairs of independent standard normal numbers from uniform bits; needs 64-bit mode.
+
+    Args:
+        bits: rows 0 and 1 are coin tosses, whose leading zeros are counted; row 2 is the mantissa
+            of the exponential variate and row 3 the angle.
+
+    Returns:
+        The cosine half of every pair, then the sine half.
+    """
+    high, low, mantissa, turn = bits
     zeros = jnp.where(high == 0, 64 + jax.lax.clz(low), jax.lax.clz(high))
     # Uniform on (1/2, 1) and on (0, 1), at cell centres, so that neither end is ever hit.
     half = (_centred(mantissa >> 12) * 2.0**-53) + 0.5

@@ -2,8 +2,9 @@
 
 `local` and `server` must be pure: what they compute may depend on their arguments only, and one
 person's `local` may not see another person. Both are traced to a jaxpr, whose every sub-program is
-read. What tracing cannot see (a Python number computed from private data before) is an assumption
-that the certificate names.
+read, and it is that jaxpr which runs: the Python function is never called again. What tracing
+cannot see (a Python number computed from private data before) is an assumption that the
+certificate names.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,24 +15,20 @@ import numpy as np
 from jax.extend import core as jex_core
 
 _COLLECTIVES = frozenset(
-    {"psum", "pmin", "pmax", "ppermute", "all_gather", "all_to_all", "reduce_scatter"}
-    | {
-        "axis_index",
-        "pbroadcast",
-        "psum_scatter",
-        "psum_invariant",
-        "all_gather_invariant",
-        "pgather",
-    }
+    {"psum", "pmin", "pmax", "ppermute", "pbroadcast", "pgather", "axis_index", "psum_scatter"}
+    | {"psum_invariant", "all_gather", "all_gather_invariant", "all_to_all", "reduce_scatter"}
 )
 _RULES = frozenset({"custom_vmap_call"})
+_FOREIGN = frozenset({"ffi_call", "outside_call", "infeed", "outfeed"})
 
 
 class ImpureFunction(ValueError):
     """A function given to the door could carry data past it."""
 
 
-def require_pure(role: str, function: Callable[..., Any], *arguments: Any) -> Any:
+def require_pure(
+    role: str, function: Callable[..., Any], *arguments: Any
+) -> tuple[Callable[..., Any], Any]:
     """Traces `function` and refuses it unless it is pure.
 
     Args:
@@ -40,7 +37,8 @@ def require_pure(role: str, function: Callable[..., Any], *arguments: Any) -> An
         *arguments: example arguments, or their shapes (`jax.ShapeDtypeStruct`).
 
     Returns:
-        The shapes of what the function returns.
+        The traced program as a function of the same arguments, for shapes equal to the example's
+        only; and the shapes of what it returns.
 
     Raises:
         ImpureFunction: if it captures an array, calls back into Python, names a mapped axis,
@@ -59,7 +57,20 @@ def require_pure(role: str, function: Callable[..., Any], *arguments: Any) -> An
             _require_no_data(role, constant)
         for equation in program.jaxpr.eqns:
             _require_allowed(role, equation.primitive.name)
-    return shapes
+    accepted = signature(arguments)
+
+    def checked(*given: Any) -> Any:
+        if signature(given) != accepted:
+            raise TypeError(f"{role} was checked for {accepted}, not {signature(given)}")
+        outputs = jex_core.jaxpr_as_fun(closed)(*jax.tree.leaves(given))
+        return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
+
+    return checked, shapes
+
+
+def signature(tree: Any) -> Any:
+    """Structure, shapes and types of a tree of arrays or shapes, to compare with another's."""
+    return jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
 
 
 def _require_no_data(role: str, constant: Any) -> None:
@@ -71,8 +82,8 @@ def _require_no_data(role: str, constant: Any) -> None:
 
 
 def _require_allowed(role: str, primitive: str) -> None:
-    if "callback" in primitive or primitive in {"outside_call", "infeed", "outfeed"}:
-        raise ImpureFunction(f"{role} calls back into Python ({primitive}); it must be pure")
+    if "callback" in primitive or primitive in _FOREIGN:
+        raise ImpureFunction(f"{role} calls code outside JAX ({primitive}); it must be pure")
     if primitive in _COLLECTIVES:
         raise ImpureFunction(f"{role} talks across a named axis ({primitive}); it must not")
     if primitive in _RULES:

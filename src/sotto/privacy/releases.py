@@ -18,20 +18,20 @@ Guarantee:
     the clip norms (theory notes, Theorems 2 and 2'; fixed point in `mechanisms.gaussian`).
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Int32, PRNGKeyArray, PyTree
+from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from sotto.privacy import noise
+from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger import Ledger
-from sotto.privacy.mechanisms import correlated, gaussian
-from sotto.privacy.purity import require_pure
+from sotto.privacy.purity import require_pure, signature
 from sotto.privacy.statements import (
     Assumption,
     Correlation,
@@ -42,16 +42,11 @@ from sotto.privacy.statements import (
     Poisson,
     StreamStatement,
 )
+from sotto.privacy.streams import Contribution, State, Stream, Traced
 from sotto.privacy.units import Unit
 
 ONCE = Once()
 INDEPENDENT = Correlation()
-
-_WORLD = 2**31
-"""Where people's keys are folded by enrolment number, the world's is folded by this one."""
-
-State = PyTree[Array]
-Contribution = dict[str, PyTree[Array]]
 
 
 @dataclass(frozen=True)
@@ -106,8 +101,12 @@ class Release:
     assumptions: tuple[Assumption, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("parts", "unprotected"):  # what is declared cannot change afterwards
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name) or {})))
         if self.slots < 1 or self.horizon < 1:
             raise ValueError("a release needs at least one slot and a horizon of at least one")
+        if both := set(self.parts) & set(self.unprotected or {}):
+            raise ValueError(f"{sorted(both)} cannot be both protected and unprotected; choose one")
         if self.world is not None and not self.gaps:
             raise ValueError(
                 "a world that carries state between people is not private; name the gap in `gaps`"
@@ -131,7 +130,7 @@ class Release:
         world_states: PyTree[Array] = (),
         chunk: int | None = None,
         noise_seed: int | None = None,
-    ) -> "Stream":
+    ) -> Stream:
         """Writes the statement into each ledger and returns the open stream.
 
         Args:
@@ -147,43 +146,57 @@ class Release:
         Raises:
             ImpureFunction: `local` or `server` could carry data past the door.
             PrivacyError: the budget does not cover the stream, or the ledger is another one's.
-            ValueError: parts do not match, or a clip norm and noise too large for the grid.
+            ValueError: parts do not match, or shapes do not.
         """
         runs = len(ledgers)
         if any(np.shape(leaf)[:1] != (runs,) for leaf in jax.tree.leaves((states, world_states))):
             raise ValueError(f"every state needs a leading axis of {runs}, one entry per ledger")
-        dimensions = self._trace(states, units, world_states)
+        traced = self._trace(states, units, world_states)
         keys = noise.KeySource(noise_seed)
-        statement = self._statement(dimensions, keys.entropy)
+        statement = self._statement(traced, keys.entropy)
+        for ledger in ledgers:
+            self._require_small_delta(ledger)
         streams = [ledger.open_stream(statement) for ledger in ledgers]
-        return Stream(self, statement, streams, keys, chunk or self.horizon, world_states)
+        return Stream(self, traced, statement, streams, keys, chunk or self.horizon, world_states)
 
-    def _trace(self, states: State, units: Any, world_states: Any) -> dict[str, int]:
-        """Checks purity on one person's shapes; returns the size of each part."""
+    def _trace(self, states: State, units: Any, world_states: Any) -> Traced:
+        """Checks purity on one person's shapes."""
         state, world_state = jax.eval_shape(
             lambda s, w: jax.tree.map(lambda x: x[0], (s, w)), states, world_states
         )
         key = jax.eval_shape(lambda: jax.random.key(0))
         if self.world is not None:
             _, units = jax.eval_shape(self.world, state, world_state, key)
+        if any(np.shape(leaf)[:1] != (self.slots,) for leaf in jax.tree.leaves(units)):
+            raise ValueError(f"unit data needs a leading axis of {self.slots}, one entry per slot")
         unit = jax.eval_shape(lambda u: jax.tree.map(lambda x: x[0], u), units)
-        parts, _ = require_pure("local", self.local, state, unit, key)
-        named = set(self.parts) | set(self.unprotected or {})
-        if set(parts) != named:
+        local, (parts, _) = require_pure("local", self.local, state, unit, key)
+        if set(parts) != (named := set(self.parts) | set(self.unprotected or {})):
             raise ValueError(f"local returns the parts {sorted(parts)}, declared: {sorted(named)}")
-        after, _ = require_pure("server", self.server, state, parts)
-        if jax.tree.structure(after) != jax.tree.structure(state) or any(
-            (a.shape, a.dtype) != (b.shape, b.dtype)
-            for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(state), strict=True)
-        ):
+        if empty := [name for name in self.parts if _size(parts[name]) == 0]:
+            raise ValueError(f"the parts {empty} hold no numbers; leave them out")
+        released = jax.eval_shape(lambda p: jax.tree.map(lambda x: x.astype(jnp.float32), p), parts)
+        server, (after, _) = require_pure("server", self.server, state, released)
+        if signature(after) != signature(state):
             raise ValueError("server must return a state of the same structure, shapes and types")
-        return {
-            name: sum(leaf.size for leaf in jax.tree.leaves(parts[name])) for name in self.parts
-        }
+        return Traced(local, server, state, unit, key, released)
+
+    def _require_small_delta(self, ledger: Ledger) -> None:
+        """Refuses at once what the ledger would refuse when the last people come."""
+        if not isinstance(self.participation, Once):
+            return
+        persons = ledger.persons + self.slots * self.horizon
+        if ledger.budget.delta * persons >= 1:
+            raise BudgetExceeded(
+                f"delta {ledger.budget.delta:.2g} is vacuous for the {persons} persons of this "
+                f"stream ({self.slots} in each of {self.horizon} releases, and those before); "
+                "use a budget with delta below 1/persons"
+            )
 
     def _statement(
-        self, dimensions: dict[str, int], entropy: Literal["operating-system", "fixed-seed"]
+        self, traced: Traced, entropy: Literal["operating-system", "fixed-seed"]
     ) -> StreamStatement:
+        dimensions = {name: _size(traced.parts[name]) for name in self.parts}
         unbounded = StreamStatement(
             name=self.name,
             unit=self.unit,
@@ -209,280 +222,5 @@ class Release:
         return unbounded.model_copy(update={"sampler_delta": min(1.0, releases * one_shift)})
 
 
-class Stream:
-    """An open stream of releases over one or more runs. Only `run` releases anything."""
-
-    def __init__(
-        self,
-        release: Release,
-        statement: StreamStatement,
-        streams: Sequence[Any],
-        keys: noise.KeySource,
-        chunk: int,
-        world_states: PyTree[Array],
-    ) -> None:
-        self.statement = statement
-        self.released = 0
-        self._release = release
-        self._ledger_streams = streams
-        self._keys = keys
-        self._chunk = chunk
-        self._worlds = world_states
-        self._noise = correlated.NoiseSequence(release.correlation, release.horizon)
-        sensitivity = correlated.sensitivity(
-            release.correlation, release.participation, release.horizon
-        )
-        self._scales = {
-            name: part.noise_multiplier * part.clip_norm * sensitivity
-            for name, part in statement.parts.items()
-        }
-        self._grids = {
-            name: gaussian.grid_size(
-                part.clip_norm, release.slots, self._noise.largest * self._scales[name]
-            )
-            for name, part in statement.parts.items()
-        }
-        self._program = jax.jit(
-            jax.vmap(self._releases, in_axes=(0, 0, 0, 0, 0, 0, 0, None)), donate_argnums=(1,)
-        )
-
-    def run(
-        self,
-        states: State,
-        keys: PRNGKeyArray,
-        persons: Int[np.ndarray, "runs releases slots"] | None = None,
-        units: PyTree[Array] = (),
-    ) -> tuple[State, Any, Any]:
-        """Charges every ledger, then makes the releases.
-
-        Args:
-            states: public states, leaves of shape [runs, ...].
-            keys: training keys, one per run, never used for noise. Each person's own key is folded
-                from it, so that nobody's data moves another one's random numbers.
-            persons: enrolment number in each slot, -1 where nobody is; not given with Poisson
-                sampling, where everybody may take part in every release.
-            units: unit data, leaves of shape [runs, releases, slots, ...]; with Poisson sampling
-                [runs, population, ...]; nothing where `local` or `world` makes it.
-
-        Returns:
-            The new public states; the server's log, leaves of shape [runs, releases, ...]; and the
-            diagnostics of simulated people, [runs, releases, slots, ...] (None for real people and
-            under Poisson sampling, whose draws are secret).
-
-        Raises:
-            PrivacyError: somebody takes part too often, the horizon is exceeded, or the ledger
-                cannot be written. Nothing has been released then.
-        """
-        sampled = isinstance(self._release.participation, Poisson)
-        if sampled == (persons is not None):
-            raise ValueError("give `persons`, except under Poisson sampling, which draws them")
-        runs = len(self._ledger_streams)
-        count = self._chunk if persons is None else persons.shape[1]
-        if persons is None:
-            count = min(count, self._release.horizon - self.released)
-        elif persons.shape != (runs, count, self._release.slots) or not 1 <= count <= self._chunk:
-            raise ValueError(
-                f"persons has shape {persons.shape}; it must be "
-                f"({runs}, 1 to {self._chunk}, {self._release.slots})"
-            )
-        self._charge(count, persons)
-        padding = self._chunk - count
-        noises = self._draw_noise(runs, count, padding)
-        present = self._draw_people(runs, count) if persons is None else persons
-        active = np.arange(self._chunk) < count
-        states, self._worlds, log, diagnostics = self._program(
-            states,
-            self._worlds,
-            keys,
-            _pad(present, padding, -1),
-            units if sampled else jax.tree.map(lambda x: _pad(x, padding, 0), units),
-            noises,
-            jnp.full(runs, self.released, dtype=jnp.int32),
-            active,
-        )
-        self.released += count
-        log, diagnostics = jax.tree.map(lambda x: x[:, :count], (log, diagnostics))
-        return states, log, diagnostics
-
-    def _charge(self, count: int, persons: np.ndarray | None) -> None:
-        for index, stream in enumerate(self._ledger_streams):
-            people = None if persons is None else [row[row >= 0] for row in persons[index]]
-            stream.charge(self.released, count, people)
-
-    def _draw_noise(self, runs: int, count: int, padding: int) -> dict[str, Array]:
-        """Noise of the next releases as integers on each part's grid; its key is forgotten."""
-        dimensions = self.statement.dimensions
-        shape = (runs, count, sum(dimensions.values()))
-        rows = self._noise.next_rows(np.asarray(noise.standard_normal(self._keys.next(), shape)))
-        columns = np.split(rows, np.cumsum(list(dimensions.values()))[:-1], axis=2)
-        return {
-            name: _pad(
-                gaussian.round_noise(column, self._scales[name], self._grids[name]), padding, 0
-            )
-            for name, column in zip(dimensions, columns, strict=True)
-        }
-
-    def _draw_people(self, runs: int, count: int) -> Int[np.ndarray, "runs releases population"]:
-        """Secret Poisson draws: a person's own number where they are in, -1 where they are not."""
-        participation = self._release.participation
-        assert isinstance(participation, Poisson)
-        shape = (runs, count, participation.population)
-        with jax.enable_x64(True):
-            coins = jax.random.uniform(self._keys.next(), shape, dtype=jnp.float64)
-        numbers = np.arange(participation.population, dtype=np.int32)
-        return np.where(np.asarray(coins) < participation.sampling_rate, numbers, -1)
-
-    def _releases(
-        self,
-        state: State,
-        world: Any,
-        key: PRNGKeyArray,
-        persons: Int[Array, "releases slots"],
-        units: Any,
-        noises: dict[str, Int32[Array, "releases d"]],
-        first: Int[Array, ""],
-        active: Bool[Array, " releases"],
-    ) -> tuple[State, Any, Any, Any]:
-        """The releases of one run, in one program."""
-        sampled = isinstance(self._release.participation, Poisson)
-
-        def one(carry: Any, inputs: Any) -> tuple[Any, Any]:
-            index, people, unit_data, noise_row = inputs
-            return self._one_release(
-                carry,
-                jax.random.fold_in(key, first + index),
-                people,
-                units if sampled else unit_data,
-                noise_row,
-            )
-
-        def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
-            # A chunk shorter than the compiled one is padded; what pads it releases nothing.
-            is_active, rest = inputs
-            skipped = jax.tree.map(
-                lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, carry, rest)[1]
-            )
-            return jax.lax.cond(is_active, one, lambda c, _: (c, skipped), carry, rest)
-
-        order = jnp.arange(active.size, dtype=jnp.int32)
-        inputs = (active, (order, persons, () if sampled else units, noises))
-        (state, world), (log, diagnostics) = jax.lax.scan(step, (state, world), inputs)
-        return state, world, log, diagnostics
-
-    def _one_release(
-        self, carry: Any, key: PRNGKeyArray, persons: Any, units: Any, noise_row: Any
-    ) -> tuple[Any, Any]:
-        state, world = carry
-        release = self._release
-        if release.world is not None:
-            world, units = release.world(state, world, jax.random.fold_in(key, _WORLD))
-        if isinstance(release.participation, Poisson):
-            totals, diagnostics = self._sum_sampled(state, key, persons, units), None
-        else:
-            totals, diagnostics = self._sum_slots(state, key, persons, units)
-        released = self._publish(state, totals, units, noise_row, key)
-        state, log = release.server(state, released)
-        shown = diagnostics if release.population == "simulated" else None
-        return (state, world), (log, shown)
-
-    def _sum_slots(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
-        """Sums over all slots, `microbatch` of them at a time."""
-        size = self._release.microbatch or self._release.slots
-        if size == self._release.slots:
-            return self._sum_batch(state, key, persons, units)
-        batches = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), (persons, units))
-        zero = jax.eval_shape(self._sum_batch, state, key, *jax.tree.map(lambda x: x[0], batches))[
-            0
-        ]
-
-        def add(totals: Any, batch: Any) -> tuple[Any, Any]:
-            batch_totals, diagnostics = self._sum_batch(state, key, *batch)
-            return jax.tree.map(jnp.add, totals, batch_totals), diagnostics
-
-        start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), zero)
-        totals, diagnostics = jax.lax.scan(add, start, batches)
-        return totals, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), diagnostics)
-
-    def _sum_sampled(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
-        """Sums over everybody who was drawn, in as many batches as it takes: none is cut off."""
-        population = self._release.slots
-        participation = self._release.participation
-        assert isinstance(participation, Poisson)
-        expected = round(1.25 * population * participation.sampling_rate) + 1
-        size = min(population, self._release.microbatch or expected)
-        drawn = jnp.sum(persons >= 0)
-        order = jnp.pad(jnp.argsort(persons < 0), (0, -population % size))
-
-        def batch_sum(index: Any) -> Any:
-            position = index * size + jnp.arange(size)
-            chosen = order[position]
-            people = jnp.where(position < drawn, persons[chosen], -1)
-            return self._sum_batch(state, key, people, jax.tree.map(lambda x: x[chosen], units))[0]
-
-        shapes = jax.eval_shape(batch_sum, jnp.int32(0))
-        return jax.lax.while_loop(
-            lambda carry: carry[0] * size < drawn,
-            lambda carry: (
-                carry[0] + 1,
-                jax.tree.map(jnp.add, carry[1], batch_sum(carry[0])),
-            ),
-            (jnp.int32(0), jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)),
-        )[1]
-
-    def _sum_batch(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
-        """Clips, rounds and sums one batch of people; an absent one contributes zero."""
-        person_keys = jax.vmap(functools.partial(jax.random.fold_in, key))(persons)
-        parts, diagnostics = jax.vmap(self._release.local, in_axes=(None, 0, 0))(
-            state, units, person_keys
-        )
-        clip_norms = {name: part.clip_norm for name, part in self.statement.parts.items()}
-        bounded = jax.vmap(
-            lambda p: gaussian.bound_contribution(p, clip_norms, self._release.clipping)
-        )({name: parts[name] for name in clip_norms})
-        present = persons >= 0
-        totals = {
-            name: gaussian.masked_sum(
-                gaussian.to_grid(bounded[name], clip_norms[name], self._grids[name]), present
-            )
-            for name in clip_norms
-        }
-        for name in self._release.unprotected or {}:
-            totals[name] = jax.tree.map(
-                lambda x: jnp.einsum("k...,k->...", x, present.astype(x.dtype)), parts[name]
-            )
-        return totals, diagnostics
-
-    def _publish(
-        self, state: State, totals: Any, units: Any, noise_row: Any, key: PRNGKeyArray
-    ) -> Contribution:
-        """Adds noise to the exact sums and gives them back the shape that `local` gave them."""
-        unit = jax.tree.map(lambda x: x[0], units)
-        shapes = jax.eval_shape(self._release.local, state, unit, key)[0]
-        released: Contribution = {}
-        for name, total in totals.items():
-            if name in noise_row:
-                flat = gaussian.from_grid(
-                    total + noise_row[name], self._grids[name], self._release.divisor
-                )
-                released[name] = _unflatten(flat, shapes[name])
-            else:
-                released[name] = jax.tree.map(lambda x: x / self._release.divisor, total)
-        return released
-
-
-def _unflatten(flat: Array, shapes: Any) -> Any:
-    leaves, structure = jax.tree.flatten(shapes)
-    stops = np.cumsum([leaf.size for leaf in leaves])[:-1]
-    pieces = jnp.split(flat, stops)
-    return structure.unflatten(
-        [piece.reshape(leaf.shape) for piece, leaf in zip(pieces, leaves, strict=True)]
-    )
-
-
-def _pad(array: Any, padding: int, value: int) -> Array:
-    """Pads the release axis (axis 1) of an array."""
-    return jnp.pad(
-        jnp.asarray(array),
-        [(0, 0), (0, padding)] + [(0, 0)] * (array.ndim - 2),
-        constant_values=value,
-    )
+def _size(part: PyTree[Any]) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(part))
