@@ -1,0 +1,99 @@
+"""The command line: `sotto COMMAND --help` teaches each command.
+
+Commands are looked up in a table and imported when they run, so that asking for help or for an
+epsilon does not wait for JAX. An expected error is one sentence on stderr and exit code 2.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from sotto import __version__
+
+_COMMANDS = {
+    "train dppg": ("sotto.cli.train:dppg", "private policy gradient, with a certificate"),
+    "train ppo": ("sotto.cli.train:ppo", "the baseline without privacy"),
+    "eval": ("sotto.cli.runs:evaluate", "returns of a trained policy"),
+    "certificate": ("sotto.cli.runs:certificate", "what is proved about a run; --verify checks it"),
+    "report": ("sotto.cli.runs:report", "figures and report.html of a run"),
+    "account gaussian": ("sotto.cli.account:account_gaussian", "epsilon of Gaussian releases"),
+    "account dpsgd": ("sotto.cli.account:account_dpsgd", "epsilon of DP-SGD"),
+    "calibrate gaussian": ("sotto.cli.account:calibrate_gaussian", "noise for a target epsilon"),
+    "calibrate dpsgd": ("sotto.cli.account:calibrate_dpsgd", "noise for a target epsilon"),
+    "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
+}
+
+_EXAMPLES = """\
+A private agent and its certificate, from nothing:
+  sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
+  sotto certificate runs/x --verify
+  sotto report runs/x
+  sotto eval runs/x --episodes 100 --json
+
+How much noise, how much privacy:
+  sotto calibrate gaussian --target-epsilon 1.0 --delta 1e-5
+  sotto account dpsgd --noise-multiplier 1.0 --sampling-rate 0.01 --steps 1000 --delta 1e-5
+
+Every command has --help and --json. SOTTO_DEBUG=1 shows where an error comes from."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code (0, 2 for an error, 130 after Ctrl-C)."""
+    # XLA once hung for good on two cores with threads of its own; small networks are faster so.
+    os.environ.setdefault(
+        "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    )
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except SystemExit as error:  # argument parsing has said what is wrong
+        return error.code if isinstance(error.code, int) else 2
+    except KeyboardInterrupt:
+        print("sotto: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError) as error:
+        if os.environ.get("SOTTO_DEBUG"):
+            raise
+        print(f"sotto: {_sentence(error)}", file=sys.stderr)
+        return 2
+
+
+def _dispatch(words: list[str]) -> int:
+    if words in (["--version"], ["-V"]):
+        print(f"sotto {__version__}")
+        return 0
+    for length in (2, 1):
+        name = " ".join(words[:length])
+        if name in _COMMANDS:
+            module, function = _COMMANDS[name][0].split(":")
+            command: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
+            return command(words[length:])
+    asked = [word for word in words if not word.startswith("-")]
+    group = asked[0] if asked else ""
+    listed = [name for name in _COMMANDS if not group or name.split()[0] == group]
+    _print_help(listed or list(_COMMANDS), group if listed else "")
+    if (asked and not listed) or len(asked) > 1:
+        raise ValueError(f"there is no command {' '.join(asked)!r}; see the list above")
+    return 0
+
+
+def _print_help(names: Sequence[str], group: str) -> None:
+    print("usage: sotto COMMAND [OPTIONS]\n")
+    if not group:
+        print("Reinforcement learning under differential privacy, with certificates that are true.")
+    print("\ncommands:")
+    for name in names:
+        print(f"  {name:<20}{_COMMANDS[name][1]}")
+    print(f"\n{_EXAMPLES}" if not group else f"\nsotto {names[0]} --help says more.")
+
+
+def _sentence(error: Exception) -> str:
+    """The error in one line."""
+    problems = getattr(error, "errors", None)  # pydantic's ValidationError
+    if callable(problems):
+        return str(problems()[0]["msg"]).removeprefix("Value error, ")
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}"
+    return " ".join(str(error).split())

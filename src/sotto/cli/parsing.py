@@ -1,0 +1,46 @@
+"""Parsing and printing that the commands share."""
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+_T = TypeVar("_T")
+
+
+def parse(function: Callable[..., _T], args: list[str], name: str) -> _T:
+    """Calls the function with what the command line says; its docstring is the help."""
+    documentation = inspect.cleandoc(function.__doc__ or "").split("\nArgs:")[0].strip()
+    return tyro.cli(
+        function,
+        prog=f"sotto {name}",
+        args=args,
+        description=documentation,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+    )
+
+
+def flag(args: Sequence[str], name: str) -> str | None:
+    """What the command line says for one flag, looked at before it is parsed."""
+    for index, word in enumerate(args):
+        if word == name and index + 1 < len(args):
+            return args[index + 1]
+        if word.startswith(f"{name}="):
+            return word.removeprefix(f"{name}=")
+    return None
+
+
+def print_json(values: dict[str, Any]) -> None:
+    """Prints the values as one JSON object; infinity as the string "inf"."""
+    print(json.dumps(_plain(values), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,75 @@
+"""Progress of a training: a bar on a terminal, plain lines elsewhere."""
+
+import time
+from types import TracebackType
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from sotto.runs.training import Update
+
+
+class Display:
+    """Shows return, epsilon so far and time left after every chunk; used as a context manager.
+
+    Args:
+        total: updates of the whole training.
+        policy: whose return is shown.
+        silent: show nothing.
+    """
+
+    def __init__(self, total: int, policy: str, silent: bool) -> None:
+        self._policy = policy
+        self._silent = silent
+        self._first: tuple[float, int] | None = None
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.completed:>6.0f}/{task.total:.0f} updates"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.description}"),
+            console=self._console,
+            disable=silent or not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("compiling", total=total)
+
+    def __enter__(self) -> "Display":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, update: Update) -> None:
+        """Shows one chunk."""
+        text = "   ".join((*self._quantities(update), self._time_left(update)))
+        self._bar.update(self._task, completed=update.updates, description=text)
+        if not self._silent and not self._console.is_terminal:
+            print(f"{update.updates:>6}/{update.total_updates} updates   {text}", flush=True)
+
+    def _quantities(self, update: Update) -> list[str]:
+        shown = []
+        returns = [line.evaluation[self._policy] for line in update.lines if line.evaluation]
+        if returns:
+            shown.append(f"return {np.mean(returns):.1f}")
+        epsilons = [line.epsilon for line in update.lines if line.epsilon is not None]
+        if epsilons:
+            shown.append(f"epsilon {max(epsilons):.3g}")
+        return shown
+
+    def _time_left(self, update: Update) -> str:
+        """From the second chunk on, since the first one includes compiling."""
+        now, left = time.monotonic(), update.total_updates - update.updates
+        if left == 0:
+            return "done"
+        if self._first is None:
+            self._first = now, update.updates
+            return "estimating time left"
+        since, updates = self._first
+        seconds = (now - since) / (update.updates - updates) * left
+        return f"{seconds:.0f} s left" if seconds < 90 else f"{seconds / 60:.0f} min left"

@@ -1,0 +1,263 @@
+"""`sotto train`: the algorithm's settings are the flags; everything lands in --out."""
+
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
+from sotto.algorithms.ppo import PPOConfig
+from sotto.cli.parsing import flag, parse, print_json
+from sotto.cli.progress import Display
+from sotto.privacy.certificate import derive
+from sotto.runs.algorithms import ALGORITHMS, config_from_json, config_to_json
+from sotto.runs.directory import (
+    AlgorithmName,
+    Experiment,
+    Run,
+    RunError,
+    create_experiment,
+    ledger_place,
+    new_settings,
+    open_experiment,
+)
+from sotto.runs.training import Update, train
+
+
+@dataclass(frozen=True)
+class PlainOptions:
+    """Where a training goes."""
+
+    out: Path
+    """Run directory; it must not exist, except to --resume."""
+    seeds: int = 1
+    """So many seeds side by side, from --seed on, each with its own people, in OUT/seed-K."""
+    resume: bool = False
+    """Go on with the interrupted training in --out, with the settings it was started with."""
+    json: bool = False
+    """Print nothing but one JSON object at the end."""
+
+
+@dataclass(frozen=True)
+class Options(PlainOptions):
+    """Where a private training goes."""
+
+    preset: PresetName = "sotto"
+    """Named settings that the other flags change: our recipe, or the paper's (not proved)."""
+    ledger: str | None = None
+    """SQLAlchemy URL or file of the ledger, instead of ledger.sqlite in the run directory."""
+
+
+def dppg(args: list[str]) -> int:
+    """Runs `sotto train dppg`."""
+    default = _stored_config("dppg", args) or _preset_config(args)
+
+    def run(options: Options, config: DPPGConfig = default) -> int:
+        """Trains a private agent: DPPG (Rio et al. 2025), a policy gradient in which every user's
+        update is clipped, averaged with others' and noised before anything is made of it.
+
+        Give --target-epsilon and the noise is calibrated to it, or give --noise-multiplier.
+        CartPole-v1 takes about a minute on two cores, --seeds 10 a few minutes.
+
+        Examples:
+          sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
+          sotto train dppg --env-id Acrobot-v1 --target-epsilon 0.1 --seeds 10 --out runs/acrobot
+          sotto train dppg --preset paper --noise-multiplier 1 --out runs/paper
+          sotto train dppg --out runs/x --resume
+        """
+        return _train("dppg", options, config, args)
+
+    return parse(run, args, "train dppg")
+
+
+def ppo(args: list[str]) -> int:
+    """Runs `sotto train ppo`."""
+    default = _stored_config("ppo", args) or PPOConfig()
+
+    def run(options: PlainOptions, config: PPOConfig = default) -> int:
+        """Trains PPO, the baseline without privacy. It protects nobody and has no certificate.
+
+        Examples:
+          sotto train ppo --env-id CartPole-v1 --out runs/ppo
+          sotto train ppo --env-id Acrobot-v1 --total-steps 300000 --seeds 5 --out runs/ppo5
+        """
+        return _train("ppo", options, config, args)
+
+    return parse(run, args, "train ppo")
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def _preset_config(args: Sequence[str]) -> DPPGConfig:
+    """The preset the flags ask for, so that --help shows the values that will be used."""
+    name = flag(args, "--preset") or "sotto"
+    env_id = flag(args, "--env-id") or "CartPole-v1"
+    if name not in ("sotto", "paper"):
+        raise ValueError(f"there is no preset {name!r}; use sotto or paper")
+    changes: dict[str, float] = {}
+    if flag(args, "--noise-multiplier") and not flag(args, "--target-epsilon"):
+        changes["noise_multiplier"] = 1.0  # stands in for the flag, in place of the target
+    return preset(cast(PresetName, name), env_id, **changes)
+
+
+def _stored_config(name: AlgorithmName, args: Sequence[str]) -> Any:
+    """The settings of the run to be resumed, which are then the flags' defaults."""
+    out = flag(args, "--out")
+    if "--resume" not in args or out is None:
+        return None
+    settings = open_experiment(Path(out)).settings
+    if settings.algorithm != name:
+        raise RunError(f"{out} is a run of {settings.algorithm}; resume it with that")
+    return config_from_json(name, settings.config)
+
+
+def _create(
+    name: AlgorithmName, options: PlainOptions, config: Any, args: Sequence[str]
+) -> Experiment:
+    if options.seeds < 1:
+        raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
+    algorithm = ALGORITHMS[name]
+    algorithm.check(config)
+    settings = new_settings(
+        algorithm=name,
+        config=config_to_json(name, config),
+        preset=options.preset if isinstance(options, Options) else None,
+        seeds=tuple(range(config.seed, config.seed + options.seeds)),
+        population=getattr(config, "population", "simulated"),
+        ledger=ledger_place(options.ledger) if isinstance(options, Options) else None,
+        command=shlex.join(["sotto", "train", name, *args]),
+    )
+
+    def create_ledger(run: Run) -> None:
+        algorithm.create_ledger(config, run.ledger_location, run.settings.run_id)
+
+    return create_experiment(options.out, settings, create_ledger)
+
+
+def _resume(options: PlainOptions, config: Any) -> Experiment:
+    """The stored experiment; other settings than it was started with are refused."""
+    experiment = open_experiment(options.out)
+    settings = experiment.settings
+    asked = config_to_json(settings.algorithm, config)
+    changed = [key for key, value in asked.items() if value != settings.config.get(key)]
+    if options.seeds not in (1, len(settings.seeds)):
+        changed.append("seeds")
+    if isinstance(options, Options):
+        if options.preset not in ("sotto", settings.preset):
+            changed.append("preset")
+        if options.ledger is not None and ledger_place(options.ledger) != settings.ledger:
+            changed.append("ledger")
+    if changed:
+        raise RunError(
+            f"a run is resumed with the settings it was started with; leave out "
+            f"--{changed[0].replace('_', '-')}, or start a new run"
+        )
+    return experiment
+
+
+# --- training ------------------------------------------------------------------------------------
+
+
+def _train(name: AlgorithmName, options: PlainOptions, config: Any, args: Sequence[str]) -> int:
+    experiment = (
+        _resume(options, config) if options.resume else _create(name, options, config, args)
+    )
+    algorithm = ALGORITHMS[name]
+    if not options.json:
+        _announce(experiment, config)
+    last: Update | None = None
+    started = time.monotonic()
+    try:
+        with Display(algorithm.updates(config), algorithm.default_policy, options.json) as display:
+
+            def show(update: Update) -> None:
+                nonlocal last
+                last = update
+                display(update)
+
+            finished = train(experiment, show)
+    except (ValueError, OSError):
+        if not options.resume and _nothing_opened(experiment):
+            shutil.rmtree(experiment.path)
+        raise
+    assert last is not None
+    seconds = time.monotonic() - started
+    if options.json:
+        print_json(_summary(experiment, last, seconds))
+    else:
+        _conclude(experiment, last, seconds)
+    if finished:
+        return 0
+    print(
+        f"sotto: stopped after {last.updates} of {last.total_updates} updates, all saved; "
+        f"go on with: sotto train {name} --out {experiment.path} --resume",
+        file=sys.stderr,
+    )
+    return 130
+
+
+def _nothing_opened(experiment: Experiment) -> bool:
+    """Whether a new training was refused before any stream was opened, let alone charged."""
+    if experiment.settings.ledger is None:
+        return False
+    return not any(run.open_ledger().streams for run in experiment.runs)
+
+
+def _announce(experiment: Experiment, config: Any) -> None:
+    settings = experiment.settings
+    algorithm = ALGORITHMS[settings.algorithm]
+    updates = algorithm.updates(config)
+    steps = updates * algorithm.steps_per_update(config)
+    count = len(experiment.runs)
+    print(
+        f"{settings.algorithm} on {config.env_id}: {updates} updates, {steps:,} environment steps"
+        + (f" for each of {count} seeds" if count > 1 else "")
+        + f", into {experiment.path}"
+    )
+    print("Compiling first, which takes 10 to 30 seconds. Ctrl-C stops after a chunk, resumably.")
+
+
+def _summary(experiment: Experiment, last: Update, seconds: float) -> dict[str, Any]:
+    lines = last.lines
+    summary: dict[str, Any] = {
+        "out": str(experiment.path),
+        "algorithm": experiment.settings.algorithm,
+        "seeds": list(experiment.settings.seeds),
+        "updates": last.updates,
+        "total_updates": last.total_updates,
+        "env_steps": lines[0].env_steps,
+        "seconds": round(seconds, 1),
+        "return": {
+            name: float(np.mean([line.evaluation[name] for line in lines]))
+            for name in lines[0].evaluation
+        },
+    }
+    if experiment.settings.ledger is None:
+        return summary
+    certificates = [derive(run.open_ledger()) for run in experiment.runs]
+    worst = max(certificates, key=lambda one: one.epsilon)
+    return summary | {
+        "epsilon": worst.epsilon,
+        "delta": worst.delta,
+        "status": worst.status,
+        "persons": worst.persons,
+    }
+
+
+def _conclude(experiment: Experiment, last: Update, seconds: float) -> None:
+    summary = _summary(experiment, last, seconds)
+    returns = ", ".join(f"{value:.1f} ({name})" for name, value in summary["return"].items())
+    print(f"{last.updates} updates in {seconds:.0f} s. Mean greedy return: {returns or 'unknown'}.")
+    if "epsilon" in summary:
+        print(
+            f"Certificate: {summary['status']}, epsilon {summary['epsilon']:.4g} at delta "
+            f"{summary['delta']:.3g}. Read it with: sotto certificate {experiment.path}"
+        )
+    print(f"Figures and a page: sotto report {experiment.path}")

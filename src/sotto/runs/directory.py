@@ -1,0 +1,251 @@
+"""The run directory: where everything about a run lies, and the settings it was started with.
+
+```
+runs/x/  config.json  ledger.sqlite  certificate.json  metrics.jsonl  tensorboard/
+         checkpoints/  figures/  report.html
+```
+
+Several seeds trained side by side are an *experiment*: `runs/x/seed-K/` is a full run directory for
+each of them, and `runs/x/config.json` names them all. `open_experiment` accepts either.
+
+`config.json` is written last, so a directory that has one is complete: a training killed while it
+made its directory has released nothing, and is started again rather than resumed.
+"""
+
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from sotto.privacy.ledger import Ledger
+
+AlgorithmName = Literal["dppg", "ppo"]
+_LEDGER = "ledger.sqlite"
+_VERSIONS = ("sotto", "jax", "jax-privacy", "dp-accounting", "equinox", "optax", "gymnasium")
+
+
+class RunError(ValueError):
+    """A run directory, or something in it, is not what the command needs."""
+
+
+class RunSettings(BaseModel):
+    """What config.json holds: everything needed to go on, to evaluate, and to report.
+
+    Attributes:
+        run_id: which run its ledger belongs to; an experiment's runs have ids of their own.
+        config: the algorithm's settings, as JSON values.
+        preset: which named settings they started from.
+        seeds: one for a run, several for an experiment.
+        population: "simulated" or "real" people.
+        ledger: name of the ledger's file in the run directory, another file's absolute path, or a
+            SQLAlchemy URL; None for an algorithm without privacy.
+        versions: of the software that started it.
+        command: what made it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: Literal[1] = 1
+    run_id: str
+    algorithm: AlgorithmName
+    preset: str | None
+    seeds: tuple[int, ...]
+    population: Literal["simulated", "real"]
+    ledger: str | None
+    config: dict[str, Any]
+    versions: dict[str, str]
+    command: str
+    created: str
+
+
+def new_settings(
+    *,
+    algorithm: AlgorithmName,
+    config: dict[str, Any],
+    preset: str | None,
+    seeds: tuple[int, ...],
+    population: Literal["simulated", "real"],
+    ledger: str | None,
+    command: str,
+) -> RunSettings:
+    """The settings of a run that starts now, on this machine's software.
+
+    Args:
+        ledger: a SQLAlchemy URL or a file to keep the ledger in, instead of one in each run
+            directory; None where the algorithm has no ledger.
+
+    Raises:
+        RunError: the URL holds a password, which config.json would give away.
+    """
+    return RunSettings(
+        run_id=uuid.uuid4().hex,
+        algorithm=algorithm,
+        preset=preset,
+        seeds=seeds,
+        population=population,
+        ledger=ledger,
+        config=config,
+        versions={name: version(name) for name in _VERSIONS} | {"python": python_version()},
+        command=command,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def ledger_place(ledger: str | None) -> str:
+    """What config.json says of where the ledger is: by default, a file in the run directory.
+
+    Raises:
+        RunError: a URL with a password in it, or one that cannot be read.
+    """
+    if ledger is None:
+        return _LEDGER
+    if "://" not in ledger:
+        return str(Path(ledger).absolute())
+    try:
+        url = make_url(ledger)
+    except ArgumentError as error:
+        raise RunError(f"--ledger {ledger} is not a SQLAlchemy URL") from error
+    if url.password:
+        raise RunError(
+            "config.json would give away the password in the ledger's URL; leave it out there "
+            "and give it to the database driver (for PostgreSQL: PGPASSWORD or ~/.pgpass)"
+        )
+    return ledger
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run directory: one seed, one ledger, one certificate."""
+
+    path: Path
+    settings: RunSettings
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.settings.seeds[0]
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        """One line per chunk of training."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate, derived from the ledger."""
+        return self.path / "certificate.json"
+
+    @property
+    def ledger_location(self) -> Path | str:
+        """Where the ledger is.
+
+        Raises:
+            RunError: the algorithm has none.
+        """
+        place = self.settings.ledger
+        if place is None:
+            raise RunError(
+                f"{self.path} is a {self.settings.algorithm.upper()} run, which protects nobody: "
+                "it has no ledger and no certificate"
+            )
+        return place if "://" in place else self.path / place
+
+    def open_ledger(self) -> Ledger:
+        """The run's ledger; refuses one that belongs to another run."""
+        return Ledger.open(self.ledger_location, self.settings.run_id)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run, or several seeds trained side by side."""
+
+    path: Path
+    settings: RunSettings
+    runs: tuple[Run, ...]
+
+
+def create_experiment(
+    out: Path, settings: RunSettings, create_ledger: Callable[[Run], object]
+) -> Experiment:
+    """Makes the directory and its ledgers; the settings are written last.
+
+    Raises:
+        RunError: there is something at `out` already.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(
+            f"{out} exists already; give another --out, or --resume to go on with the run in it"
+            if (out / "config.json").exists()
+            else f"{out} exists and is no run; give another --out, or remove it"
+        )
+    runs = _runs(out, settings)
+    for run in runs:
+        run.path.mkdir(parents=True, exist_ok=True)
+        if run.settings.ledger is not None:
+            create_ledger(run)
+    for run in runs:
+        _write(run.path / "config.json", run.settings)
+    if len(runs) > 1:
+        _write(out / "config.json", settings)
+    return Experiment(out, settings, runs)
+
+
+def open_experiment(path: Path) -> Experiment:
+    """The run, or the runs of several seeds, in a directory.
+
+    Raises:
+        RunError: there is none, or its settings cannot be read.
+    """
+    file = path / "config.json"
+    if not path.is_dir():
+        raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {path}")
+    if not file.is_file():
+        raise RunError(f"{path} is no run directory: it has no config.json")
+    try:
+        settings = RunSettings.model_validate_json(file.read_bytes())
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise RunError(f"{file} cannot be read: {where}: {problem['msg']}") from error
+    return Experiment(path, settings, _runs(path, settings))
+
+
+def _runs(path: Path, settings: RunSettings) -> tuple[Run, ...]:
+    if len(settings.seeds) == 1:
+        return (Run(path, settings),)
+    return tuple(
+        Run(
+            path / f"seed-{seed}",
+            settings.model_copy(
+                update={
+                    "run_id": f"{settings.run_id}-{seed}",
+                    "seeds": (seed,),
+                    "config": settings.config | {"seed": seed},
+                }
+            ),
+        )
+        for seed in settings.seeds
+    )
+
+
+def _write(path: Path, settings: RunSettings) -> None:
+    """Writes the settings, all of them or nothing."""
+    temporary = path.with_name(f".{path.name}")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(settings.model_dump_json(indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

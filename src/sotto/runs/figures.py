@@ -1,0 +1,209 @@
+"""Figures of a run, or of several seeds together, in one style."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from sotto.runs.metrics import Line
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#767676"
+_POLICIES = {
+    "ema": ("average of released policies", BLUE),
+    "last": ("last released policy", ORANGE),
+}
+_STYLE = {
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": "#333333",
+    "xtick.color": "#333333",
+    "ytick.color": "#333333",
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "lines.linewidth": 2,
+    "figure.constrained_layout.use": True,
+}
+
+
+@contextmanager
+def figure(path: Path, width: float = 7.2, height: float = 3.6) -> Iterator[Axes]:
+    """One plot in sotto's style, saved as PNG at the end."""
+    with mpl.rc_context(_STYLE):
+        drawing = Figure(figsize=(width, height))
+        yield drawing.add_subplot()
+        path.parent.mkdir(exist_ok=True)
+        drawing.savefig(path, dpi=160)
+
+
+def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
+    """Return of released policies on fresh simulated people against environment steps.
+
+    Args:
+        path: where the PNG goes.
+        runs: the lines of each seed; several seeds give a mean and a band of one standard
+            deviation.
+    """
+    with figure(path) as axes:
+        for name, (label, colour) in _POLICIES.items():
+            points = [
+                [
+                    (line.env_steps, line.evaluation[name])
+                    for line in lines
+                    if name in line.evaluation
+                ]
+                for lines in runs
+            ]
+            steps, values = _aligned(points)
+            if not len(steps):
+                continue
+            mean, spread = values.mean(axis=0), values.std(axis=0)
+            axes.plot(steps, mean, color=colour, label=label, marker="o", markersize=3.5)
+            if len(values) > 1:
+                axes.fill_between(
+                    steps, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0
+                )
+        count = len(runs)
+        axes.set_title(
+            "Return on fresh simulated people"
+            + (f": mean and standard deviation of {count} seeds" if count > 1 else "")
+        )
+        _steps_axis(axes)
+        axes.set_ylabel("return of an episode")
+        axes.legend(loc="best")
+
+
+def budget(path: Path, runs: Sequence[Sequence[Line]], target: float) -> None:
+    """Epsilon charged to the worst person against releases.
+
+    Args:
+        path: where the PNG goes.
+        runs: the lines of each seed.
+        target: the budget's epsilon.
+    """
+    with figure(path, height=2.9) as axes:
+        for lines in runs:
+            spent = [(line.updates, line.epsilon) for line in lines if line.epsilon is not None]
+            if spent:
+                releases, epsilons = zip(*[(0, 0.0), *spent], strict=True)
+                axes.step(releases, epsilons, where="post", color=BLUE, alpha=0.9)
+        if math.isfinite(target):
+            axes.axhline(target, color=ORANGE, linestyle="--", linewidth=1.5)
+            axes.annotate(
+                f"budget {target:.3g}",
+                (0.995, target),
+                xycoords=("axes fraction", "data"),
+                xytext=(0, 4),
+                textcoords="offset points",
+                ha="right",
+                color=ORANGE,
+            )
+            axes.set_ylim(0, 1.25 * target)
+        axes.set_title("Budget charged to the worst person")
+        axes.set_xlabel("releases")
+        axes.set_ylabel("epsilon")
+
+
+def update_size(
+    path: Path, runs: Sequence[Sequence[Line]], clip_norm: float, radius: float | None
+) -> None:
+    """Norm of every released update against the clip norm and the trust region.
+
+    Args:
+        path: where the PNG goes.
+        runs: the lines of each seed.
+        clip_norm: bound on one person's update, and so on the average before noise.
+        radius: L2 radius of the trust region, if there is one.
+    """
+    with figure(path, height=3.1) as axes:
+        norms = [
+            [
+                (number, norm)
+                for line in lines
+                for number, norm in enumerate(
+                    line.released.get("update_norm", ()), line.first_update + 1
+                )
+            ]
+            for lines in runs
+        ]
+        releases, values = _aligned(norms)
+        if len(releases):
+            axes.plot(releases, values.mean(axis=0), color=BLUE, linewidth=1.4, label="released")
+            if len(values) > 1:
+                axes.fill_between(
+                    releases,
+                    values.min(axis=0),
+                    values.max(axis=0),
+                    color=BLUE,
+                    alpha=0.18,
+                    linewidth=0,
+                )
+        axes.axhline(
+            clip_norm, color=ORANGE, linestyle="--", linewidth=1.5, label="clip norm (before noise)"
+        )
+        if radius is not None:
+            axes.axhline(
+                radius, color=GREEN, linestyle=":", linewidth=2, label="trust region's radius"
+            )
+        axes.set_ylim(bottom=0)
+        axes.set_title("Size of released updates" + (", range over seeds" if len(runs) > 1 else ""))
+        axes.set_xlabel("releases")
+        axes.set_ylabel("L2 norm")
+        axes.legend(loc="best")
+
+
+def privacy_curve(
+    path: Path, curve: Sequence[tuple[float, float]], epsilon: float, delta: float
+) -> None:
+    """Epsilon at every delta: the whole guarantee of which the certificate names one point."""
+    with figure(path, height=2.9) as axes:
+        epsilons, deltas = zip(*curve, strict=True)
+        axes.plot(deltas, epsilons, color=BLUE)
+        axes.plot([delta], [epsilon], "o", color=ORANGE, markersize=8)
+        axes.annotate(
+            f"epsilon {epsilon:.3g} at delta {delta:.2g}",
+            (delta, epsilon),
+            xytext=(10, 6),
+            textcoords="offset points",
+            color=ORANGE,
+        )
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.set_title("The whole guarantee")
+        axes.set_xlabel("delta")
+        axes.set_ylabel("epsilon")
+
+
+def _aligned(
+    runs: Sequence[Sequence[tuple[float, float]]],
+) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, "runs points"]]:
+    """The points whose first coordinate all runs have."""
+    tables = [dict(run) for run in runs]
+    shared = sorted(set.intersection(*(set(table) for table in tables)))
+    return np.array(shared), np.array([[table[x] for x in shared] for table in tables])
+
+
+def _steps_axis(axes: Axes) -> None:
+    def readable(steps: float, _position: int) -> str:
+        if steps >= 1e6:
+            return f"{steps / 1e6:g}M"
+        return f"{steps / 1e3:g}k" if steps >= 1e3 else f"{steps:g}"
+
+    axes.xaxis.set_major_formatter(FuncFormatter(readable))
+    axes.set_xlim(left=0)
+    axes.set_xlabel("environment steps")

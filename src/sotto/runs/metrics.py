@@ -1,0 +1,127 @@
+"""What is logged of a run: metrics.jsonl, one line per chunk of training, and TensorBoard events.
+
+Every quantity is under the heading that says why it may be written:
+
+* `released`: functions of releases, one value per update. Public.
+* `evaluation`: returns of released policies on fresh simulated people. Public.
+* `simulated`: about the people themselves, and there only because they are simulated.
+"""
+
+import json
+import math
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sotto.runs.directory import RunError
+
+
+@dataclass(frozen=True)
+class Line:
+    """One chunk of one run.
+
+    Attributes:
+        updates: updates made so far.
+        first_update: number of the first of this chunk's.
+        env_steps: most environment steps behind them all, a public number.
+        seconds: since this session of the training began; outside every privacy claim.
+        epsilon: charged so far; None for an algorithm without privacy, or where nothing is proved.
+        released: one value for each update of this chunk.
+        evaluation: mean return of each released policy on fresh simulated people.
+        simulated: one value for each update of this chunk; NaN where no episode ended.
+    """
+
+    updates: int
+    first_update: int
+    env_steps: int
+    seconds: float
+    epsilon: float | None
+    released: dict[str, list[float]] = field(default_factory=dict)
+    evaluation: dict[str, float] = field(default_factory=dict)
+    simulated: dict[str, list[float]] = field(default_factory=dict)
+
+
+class Log:
+    """Appends the lines of one run to its metrics.jsonl and its TensorBoard events."""
+
+    def __init__(self, run: Path, steps_per_update: int) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._file = run / "metrics.jsonl"
+        self._steps_per_update = steps_per_update
+        _cut_torn_line(self._file)
+        self._events = SummaryWriter(str(run / "tensorboard"), flush_secs=5)
+
+    def append(self, line: Line) -> None:
+        """Writes one line down."""
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_plain(asdict(line)), allow_nan=False) + "\n")
+        for heading in ("released", "simulated"):
+            for name, values in getattr(line, heading).items():
+                for number, value in enumerate(values, line.first_update):
+                    self._add(f"{heading}/{name}", value, number)
+        for name, value in line.evaluation.items():
+            self._add(f"evaluation/{name}", value, line.updates)
+        if line.epsilon is not None:
+            self._add("epsilon", line.epsilon, line.updates)
+        self._events.flush()
+
+    def close(self) -> None:
+        """Closes the event file."""
+        self._events.close()
+
+    def _add(self, name: str, value: float, updates: int) -> None:
+        if math.isfinite(value):
+            self._events.add_scalar(name, value, updates * self._steps_per_update)
+
+
+def read(file: Path) -> list[Line]:
+    """The lines of a run, in order of updates.
+
+    A line that was being written when the run was killed is left out, and lines of chunks that a
+    resumed run made again give way to the later ones.
+
+    Raises:
+        RunError: a line cannot be read.
+    """
+    lines: list[Line] = []
+    if not file.exists():
+        return lines
+    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(keepends=True), 1):
+        if not text.endswith("\n"):
+            break
+        try:
+            line = Line(**_numbers(json.loads(text)))
+        except (ValueError, TypeError, KeyError) as error:
+            raise RunError(f"line {number} of {file} cannot be read; remove it") from error
+        while lines and lines[-1].updates > line.first_update:
+            lines.pop()
+        lines.append(line)
+    return lines
+
+
+def _cut_torn_line(file: Path) -> None:
+    """Removes the half line that a killed run may have left behind."""
+    if file.exists():
+        contents = file.read_bytes()
+        os.truncate(file, contents.rfind(b"\n") + 1)
+
+
+def _plain(value: object) -> object:
+    """The value with null for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, Any]:
+    """The reverse of `_plain` for the series: null is NaN there."""
+    for heading in ("released", "simulated"):
+        values[heading] = {
+            name: [math.nan if one is None else one for one in numbers]
+            for name, numbers in values[heading].items()
+        }
+    return values
