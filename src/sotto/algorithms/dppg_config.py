@@ -113,7 +113,7 @@ class DPPGConfig:
     tail_fraction: float = 0.5
     """The tail average is over this last share of released policies."""
     evaluation_episodes: int = 16
-    """Fresh simulated episodes for each point of the learning curve."""
+    """Fresh simulated episodes for each point of the learning curve; 0 draws none."""
 
     def __post_init__(self) -> None:
         """Refuses what cannot run, or cannot be certified."""
@@ -219,7 +219,7 @@ def _check_privacy(config: DPPGConfig) -> None:
 
 def _check_learning(config: DPPGConfig) -> None:
     sizes = ("users_per_update", "steps_per_user", "action_repeat", "local_epochs")
-    for name in (*sizes, "local_minibatches", "critic_steps", "evaluation_episodes"):
+    for name in (*sizes, "local_minibatches", "critic_steps"):
         if getattr(config, name) < 1:
             raise ValueError(f"{name} must be at least 1")
     if config.updates < 1:
@@ -252,6 +252,8 @@ def preset(
     """
     values: dict[str, object] = dict(_PAPER if name == "paper" else _SOTTO.get(env_id, {}))
     values |= changes
+    if "adjacency" in values:
+        values["adjacency"] = Adjacency(str(values["adjacency"]))
     if values.get("noise_multiplier") is not None:
         target_epsilon = None
     known = {field.name for field in dataclasses.fields(DPPGConfig)}

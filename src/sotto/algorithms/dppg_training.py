@@ -164,7 +164,7 @@ class Training:
         )
         self.done += count
         evaluation = None
-        if self._native:
+        if self._native and self.config.evaluation_episodes > 0:
             key = jax.random.fold_in(jax.random.key(20260), self.done)
             evaluation = {
                 name: evaluate_policy(

@@ -1,0 +1,343 @@
+"""DPPG: the algorithm, its critics and units, its certificate, and what it must not do."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sotto.algorithms import critics, dppg
+from sotto.algorithms.dppg_config import DPPGConfig, preset
+from sotto.algorithms.dppg_training import (
+    Training,
+    create_ledger,
+    evaluate_policy,
+    initial_states,
+    policies,
+    public_fisher,
+    training_environment,
+)
+from sotto.privacy.certificate import derive
+from sotto.privacy.errors import PrivacyError
+from sotto.rl.networks import Value
+from sotto.rl.rollout import rollout
+
+TINY = {
+    "total_steps": 4 * 32 * 3,
+    "users_per_update": 4,
+    "steps_per_user": 32,
+    "hidden": (4,),
+    "critic_hidden": (4,),
+    "evaluation_episodes": 2,
+    "delta": 1e-3,
+}
+
+
+def _tiny(**changes):
+    return preset(changes.pop("name", "sotto"), "CartPole-v1", **(TINY | changes))
+
+
+def _train(config, folder, runs=1, noise_seed=None, **keywords):
+    ledgers = [create_ledger(config, folder / f"{i}.sqlite") for i in range(runs)]
+    training = Training(config, range(runs), ledgers, noise_seed=noise_seed, **keywords)
+    return training, list(training), ledgers
+
+
+@pytest.mark.parametrize(
+    ("critic", "local_update"),
+    [
+        ("none", "adam"),
+        ("private", "adam"),
+        ("local", "one-step"),
+        ("public", "one-step"),
+        ("paper", "adam"),
+    ],
+)
+def test_every_critic_trains_and_its_certificate_says_what_is_proved(
+    critic, local_update, tmp_path
+):
+    config = _tiny(critic=critic, local_update=local_update, local_epochs=2, local_minibatches=2)
+    _, chunks, (ledger,) = _train(config, tmp_path)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(chunks[-1].states))
+    certificate = derive(ledger)
+    if critic == "paper":
+        assert certificate.status == "paper-claim"
+        assert math.isinf(certificate.epsilon)
+        assert any("critic" in gap.name for gap in certificate.gaps)
+    else:
+        assert certificate.status == "proved"
+        assert 1.29 < certificate.epsilon <= 1.3
+
+
+def test_paper_preset_is_labelled(tmp_path):
+    config = _tiny(name="paper", unit="segment")
+    assert (config.local_epochs, config.local_minibatches, config.clip_norm) == (8, 2, 0.05)
+    _, chunks, (ledger,) = _train(config, tmp_path)
+    certificate = derive(ledger)
+    assert certificate.status == "paper-claim"
+    assert {"non-private critic", "continuing segments"} <= {gap.name for gap in certificate.gaps}
+    assert chunks[-1].updates == config.updates
+
+
+def test_a_joint_critic_costs_what_the_policy_alone_costs(tmp_path):
+    separate, joint = _tiny(critic="private"), _tiny(critic="private", joint_clip=True)
+    total = separate.total_noise_multiplier(100)
+    multipliers = separate.part_multipliers(total)
+    assert 1 / math.sqrt(sum(z**-2 for z in multipliers.values())) == pytest.approx(total)
+    assert joint.part_multipliers(total) == {"policy": total, "critic": total}
+    _, _, (ledger,) = _train(joint, tmp_path)
+    assert derive(ledger).epsilon == pytest.approx(1.3, abs=1e-3)
+
+
+def test_replace_one_needs_twice_the_noise(tmp_path):
+    zero_out, replace_one = _tiny(), _tiny(adjacency="replace-one")
+    ratio = replace_one.total_noise_multiplier(50) / zero_out.total_noise_multiplier(50)
+    assert ratio == pytest.approx(2.0, rel=1e-6)
+    _, _, (ledger,) = _train(replace_one, tmp_path)
+    certificate = derive(ledger)
+    assert certificate.epsilon == pytest.approx(1.3, abs=1e-3)
+    assert "any other data in its place" in certificate.unit_sentence
+
+
+def test_released_noise_has_the_scale_the_certificate_claims(tmp_path):
+    """The update's spread over releases is z S / K; a scale 10% too small would be rejected."""
+    config = _tiny(
+        total_steps=4 * 2 * 400,
+        steps_per_user=2,
+        correlated_noise=False,
+        noise_multiplier=50.0,
+        clip_norm=0.01,
+        hidden=(8,),
+        evaluation_episodes=0,
+        delta=1e-5,
+    )
+    _, chunks, _ = _train(config, tmp_path)
+    norms = np.concatenate([chunk.log["update_norm"][0] for chunk in chunks])
+    dimension = 4 * 8 + 8 + 8 * 2 + 2
+    measured = np.sqrt(np.mean(norms**2) / dimension)
+    claimed = 50.0 * 0.01 / 4
+    assert measured == pytest.approx(claimed, rel=0.03)
+    assert measured != pytest.approx(0.9 * claimed, rel=0.03)
+
+
+def test_one_users_data_moves_only_their_own_contribution(tmp_path):
+    """A user's rollout depends on their own key: absent neighbours change nobody else's part."""
+    config = _tiny()
+    env = training_environment(config)
+    state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
+    keys = jax.random.split(jax.random.key(3), 4)
+    local = lambda key: dppg._local(config, env, 0.03, False, state, (), key)[0]  # noqa: E731
+    together = jax.vmap(local)(keys)
+    alone = jax.vmap(local)(keys[1:2])
+    for both, one in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(both[1], one[0], rtol=1e-4, atol=1e-6)
+
+
+def test_local_adam_stays_in_the_ball_and_improves_its_objective():
+    config = _tiny(local_update="adam", local_epochs=8, local_minibatches=2, learning_rate=1e-2)
+    env = training_environment(config)
+    state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
+    seen = rollout(env, env.default_params, state.policy, jax.random.key(1), 32, False)
+    advantages = jax.random.normal(jax.random.key(2), (32,))
+    old = state.policy(seen.observations).log_prob(seen.actions)
+    change = dppg._local_adam(
+        config, 0.05, state, state.policy, seen, advantages, jax.random.key(4)
+    )
+    norm = math.sqrt(sum(float(jnp.sum(x**2)) for x in jax.tree.leaves(change)))
+    assert norm <= 0.05 * (1 + 1e-5)
+    moved = jax.tree.map(jnp.add, state.policy, change)
+    before = dppg._objective(state.policy, config, seen, old, advantages)
+    assert dppg._objective(moved, config, seen, old, advantages) > before
+
+
+def test_ratio_clip_stops_the_gradient_beyond_it():
+    config = _tiny(ratio_clip=0.1, entropy_coefficient=0.0)
+    env = training_environment(config)
+    state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
+    seen = rollout(env, env.default_params, state.policy, jax.random.key(1), 32, True)
+    far_below = state.policy(seen.observations).log_prob(seen.actions) - 1.0
+    gradient = jax.grad(dppg._objective)(state.policy, config, seen, far_below, jnp.ones((32,)))
+    assert all(float(jnp.abs(x).max()) == 0.0 for x in jax.tree.leaves(gradient))
+
+
+def test_averages_are_the_averages_of_released_policies(tmp_path):
+    config = _tiny(total_steps=4 * 32 * 6, ema_decay=0.5, tail_fraction=0.5)
+    ledger = create_ledger(config, tmp_path / "ledger.sqlite")
+    training = Training(config, [0], [ledger])
+    assert training.chunk_updates == 1
+    first = training.states
+    seen = [progress.states.policy.network.weights[0] for progress in training]
+    ema = first.policy.network.weights[0]
+    for weights in seen:
+        ema = 0.5 * ema + 0.5 * weights
+    np.testing.assert_allclose(training.states.ema.network.weights[0], ema, rtol=1e-4, atol=1e-6)
+    tail = np.mean(seen[3:], axis=0)
+    np.testing.assert_allclose(training.states.tail.network.weights[0], tail, rtol=1e-4, atol=1e-6)
+
+
+def test_own_values_are_the_ridge_solution():
+    config = _tiny(critic="local")
+    env = training_environment(config)
+    state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
+    seen = rollout(env, env.default_params, state.policy, jax.random.key(1), 40, True)
+    values, _ = critics.own_values(seen, env.observation_scale, 10.0, 0.9)
+    alive = np.asarray(seen.alive)
+    scaled = np.asarray(seen.observations) * np.asarray(env.observation_scale)
+    pairs = [0.25 * scaled[:, i] * scaled[:, j] for i in range(4) for j in range(i, 4)]
+    features = np.stack([np.ones(40), *(0.5 * scaled.T), *pairs], axis=1) * alive[:, None]
+    returns, later = np.zeros(40), 10.0
+    for t in reversed(range(40)):
+        if not alive[t]:
+            continue
+        later = float(seen.rewards[t]) + (0.0 if seen.terminated[t] else 0.9 * later)
+        returns[t] = later - 10.0
+    weights = np.linalg.solve(features.T @ features + np.eye(15), features.T @ returns)
+    np.testing.assert_allclose(values[alive], 10.0 + (features @ weights)[alive], rtol=1e-3)
+
+
+def test_critic_fit_lowers_its_error():
+    critic = Value(3, (8,), jax.random.key(0), scale=2.0)
+    inputs = jax.random.normal(jax.random.key(1), (50, 3))
+    targets = 2.0 * inputs[:, 0]
+    change = critics.fit(critic, inputs, targets, jnp.ones(50), learning_rate=1e-2, steps=100)
+    fitted = jax.tree.map(jnp.add, critic, change)
+    error = lambda c: float(jnp.mean((c(inputs) - targets) ** 2))  # noqa: E731
+    assert error(fitted) < 0.1 * error(critic)
+
+
+def test_seeds_side_by_side_have_their_own_noise_ledger_and_certificate(tmp_path):
+    config = _tiny()
+    _, chunks, ledgers = _train(config, tmp_path, runs=3)
+    norms = chunks[-1].log["update_norm"]
+    assert norms.shape[0] == 3
+    assert len({float(n) for n in norms[:, 0]}) == 3
+    assert len({derive(ledger).run_id for ledger in ledgers}) == 3
+    assert all(derive(ledger).persons == config.users for ledger in ledgers)
+
+
+def test_the_same_training_seed_never_gives_the_same_noise(tmp_path):
+    config = _tiny()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    _, first, _ = _train(config, tmp_path / "a")
+    _, second, _ = _train(config, tmp_path / "b")
+    assert not np.array_equal(first[-1].log["update_norm"], second[-1].log["update_norm"])
+
+
+def test_a_fixed_noise_seed_needs_a_ledger_without_a_budget(tmp_path):
+    ledger = create_ledger(_tiny(), tmp_path / "ledger.sqlite")
+    with pytest.raises(PrivacyError):
+        Training(_tiny(), [0], [ledger], noise_seed=1)
+
+
+def test_resume_meets_new_people_and_never_exceeds_the_budget(tmp_path):
+    config = _tiny(total_steps=4 * 32 * 6)
+    ledger = create_ledger(config, tmp_path / "ledger.sqlite")
+    training = Training(config, [0], [ledger])
+    training.advance()
+    kept = training.advance()
+    training.advance()  # charged, but lost: the process dies before its checkpoint
+    resumed = Training(config, [0], [ledger], states=kept.states, done=kept.updates)
+    assert list(resumed)[-1].updates == 6
+    certificate = derive(ledger)
+    assert certificate.persons == 7 * config.users_per_update
+    assert certificate.epsilon <= 1.3
+    with pytest.raises(ValueError, match="have been made"):
+        Training(config, [0], [ledger], states=resumed.states, done=6)
+
+
+def test_over_budget_is_refused_before_any_release(tmp_path):
+    generous, strict = _tiny(target_epsilon=2.0), _tiny(target_epsilon=1.0)
+    ledger = create_ledger(strict, tmp_path / "ledger.sqlite")
+    with pytest.raises(PrivacyError):
+        Training(generous, [0], [ledger])
+    assert ledger.persons == 0
+
+
+def test_real_people_leave_no_diagnostics(tmp_path):
+    _, chunks, _ = _train(_tiny(population="real"), tmp_path)
+    assert all(chunk.diagnostics is None for chunk in chunks)
+
+
+def test_trust_region_sets_the_clip_norm(tmp_path):
+    config = _tiny(clip_norm_from="l2-quantile", trust_region_radius=1e-3)
+    training, _, _ = _train(config, tmp_path)
+    assert 0 < training.clip_norm < 0.2
+    assert training.clip_norm != config.clip_norm
+
+
+def test_public_fisher_is_a_covariance_of_scores():
+    config = _tiny(hidden=())
+    env = training_environment(config)
+    policy = jax.tree.map(lambda x: x[0], initial_states(config, [0]).policy)
+    fisher = public_fisher(config, env, policy)
+    assert fisher.shape == (10, 10)
+    assert np.linalg.eigvalsh(fisher).min() > -1e-9
+    # The score of the two logits' biases at a uniform policy is +-1/2.
+    assert fisher[-1, -1] == pytest.approx(0.25, rel=0.02)
+
+
+def test_gymnasium_environments_with_box_actions(tmp_path):
+    config = preset(
+        "sotto",
+        "Pendulum-v1",
+        total_steps=2 * 10 * 2,
+        users_per_update=2,
+        steps_per_user=10,
+        delta=1e-3,
+    )
+    _, chunks, (ledger,) = _train(config, tmp_path)
+    assert chunks[-1].updates == 2
+    assert derive(ledger).status == "proved"
+    returns = evaluate_policy(config, policies(chunks[-1].states)["ema"], jax.random.key(0), 2)
+    assert returns.shape == (1, 2)
+    assert (returns < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"noise_multiplier": -1.0}, "must be a positive number"),
+        ({"noise_multiplier": float("nan")}, "must be a positive number"),
+        ({"target_epsilon": None}, "either target_epsilon or noise_multiplier"),
+        ({"delta": 0.5}, "not below 1 / users"),
+        ({"delta": 0.0}, "between 0 and 1"),
+        ({"total_steps": 10}, "less than one update"),
+        ({"local_minibatches": 5}, "must divide"),
+        ({"clip_norm": 0.0}, "must be positive"),
+        ({"joint_clip": True}, "private critic"),
+        ({"nonsense": 1}, "no setting 'nonsense'"),
+    ],
+)
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        _tiny(**changes)
+
+
+def test_too_little_noise_for_any_sampler_is_refused():
+    with pytest.raises(ValueError, match="finite tails"):
+        _tiny(target_epsilon=300.0).total_noise_multiplier(50)
+
+
+def test_unknown_environment_is_refused(tmp_path):
+    config = preset("sotto", "CartPole-v7", delta=1e-5)
+    with pytest.raises(ValueError, match="CartPole-v7"):
+        training_environment(config)
+
+
+def test_the_recipe_learns_cartpole_under_a_certificate(tmp_path):
+    config = preset("sotto", "CartPole-v1", target_epsilon=1.3, total_steps=200_000)
+    _, chunks, (ledger, _) = _train(config, tmp_path, runs=2)
+    returns = evaluate_policy(config, policies(chunks[-1].states)["ema"], jax.random.key(5), 20)
+    assert returns.mean() > 400
+    certificate = derive(ledger)
+    assert certificate.status == "proved"
+    assert certificate.epsilon <= 1.3
+
+
+def test_config_type_is_plain_and_frozen():
+    assert dataclasses.is_dataclass(DPPGConfig)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        _tiny().clip_norm = 1.0
