@@ -21,6 +21,7 @@ _COMMANDS = {
     "account dpsgd": ("sotto.cli.account:account_dpsgd", "epsilon of DP-SGD"),
     "calibrate gaussian": ("sotto.cli.account:calibrate_gaussian", "noise for a target epsilon"),
     "calibrate dpsgd": ("sotto.cli.account:calibrate_dpsgd", "noise for a target epsilon"),
+    "reproduce rio2025": ("sotto.cli.reproduce:rio", "figures of the DPPG paper"),
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
 }
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -20,7 +21,7 @@ _POLICIES = {
     "ema": ("average of released policies", BLUE),
     "last": ("last released policy", ORANGE),
 }
-_STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 11,
     "axes.titlesize": 12,
     "axes.titleweight": "bold",
@@ -44,7 +45,7 @@ _STYLE = {
 @contextmanager
 def figure(path: Path, width: float = 7.2, height: float = 3.6) -> Iterator[Axes]:
     """One plot in sotto's style, saved as PNG at the end."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         drawing = Figure(figsize=(width, height))
         yield drawing.add_subplot()
         path.parent.mkdir(exist_ok=True)
@@ -78,11 +79,8 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
                 axes.fill_between(
                     steps, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0
                 )
-        count = len(runs)
-        axes.set_title(
-            "Return on fresh simulated people"
-            + (f": mean and standard deviation of {count} seeds" if count > 1 else "")
-        )
+        several = f", mean ± standard deviation of {len(runs)} seeds" if len(runs) > 1 else ""
+        axes.set_title(f"Return{several}")
         _steps_axis(axes)
         axes.set_ylabel("return of an episode")
         axes.legend(loc="best")
@@ -101,7 +99,8 @@ def budget(path: Path, runs: Sequence[Sequence[Line]], target: float) -> None:
             spent = [(line.updates, line.epsilon) for line in lines if line.epsilon is not None]
             if spent:
                 releases, epsilons = zip(*[(0, 0.0), *spent], strict=True)
-                axes.step(releases, epsilons, where="post", color=BLUE, alpha=0.9)
+                # A chunk is charged before its first release: the step rises at its beginning.
+                axes.step(releases, epsilons, where="pre", color=BLUE, alpha=0.9)
         if math.isfinite(target):
             axes.axhline(target, color=ORANGE, linestyle="--", linewidth=1.5)
             axes.annotate(

@@ -1,0 +1,238 @@
+"""report.html: one page that says what a run did and what is proved about it.
+
+The page is made from the run directory alone (config.json, metrics.jsonl and the ledger, from
+which the certificate is derived afresh) and holds its figures, which also lie in figures/.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from sotto.privacy.certificate import Certificate, derive
+from sotto.runs import figures, page
+from sotto.runs.directory import Experiment, Run, RunError
+from sotto.runs.metrics import Line, read
+
+_SEVERAL = (
+    "The seeds are separate runs on separate simulated people, and each holds for its own people. "
+    "Choosing a seed by looking at its people's data is not accounted for."
+)
+
+
+def write_reports(experiment: Experiment) -> list[Path]:
+    """Writes the page of a run; of several seeds, one for all of them and then one for each.
+
+    Raises:
+        RunError: nothing has been trained yet.
+        PrivacyError: the ledger is damaged or another run's.
+    """
+    pages = []
+    if len(experiment.runs) > 1:
+        pages.append(_write(experiment.path, experiment.runs, experiment))
+    pages += [_write(run.path, (run,), experiment) for run in experiment.runs]
+    return pages
+
+
+def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
+    lines = [read(run.metrics) for run in runs]
+    if not all(lines):
+        raise RunError(f"{path} has no metrics yet; train it first")
+    certificates = []
+    if experiment.settings.ledger is not None:
+        certificates = [derive(run.open_ledger()) for run in runs]
+    title = f"{experiment.settings.algorithm.upper()} on {experiment.settings.config['env_id']}" + (
+        f", {len(runs)} seeds" if len(runs) > 1 else f", seed {runs[0].seed}"
+    )
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        page.paragraph(f"Started {experiment.settings.created.replace('T', ' ')[:16]} UTC.", True),
+        _card(certificates),
+        page.tiles(_numbers(lines, certificates)),
+        *_pictures(path / "figures", lines, certificates, _radius(experiment)),
+        *(_seeds(runs, lines, certificates) if len(runs) > 1 else ()),
+        *(_certificate(_worst(certificates), len(runs)) if certificates else ()),
+        page.heading("Settings"),
+        page.settings({name: _plain(value) for name, value in runs[0].settings.config.items()}),
+        page.heading("How it was made"),
+        f"<pre>{escape(experiment.settings.command)}</pre>",
+        page.paragraph(
+            "Software: "
+            + ", ".join(f"{name} {one}" for name, one in experiment.settings.versions.items()),
+            soft=True,
+        ),
+    ]
+    file = path / "report.html"
+    temporary = path / ".report.html"
+    temporary.write_text(page.page(title, body), encoding="utf-8")
+    os.replace(temporary, file)
+    return file
+
+
+def _card(certificates: Sequence[Certificate]) -> str:
+    """What is proved, in the largest letters of the page."""
+    if not certificates:
+        return (
+            '<div class="card bad"><div class="status">No privacy</div>'
+            "<p>This algorithm protects nobody; there is no certificate.</p></div>"
+        )
+    worst = _worst(certificates)
+    words = {
+        "proved": ("Proved", worst.unit_sentence),
+        "paper-claim": (
+            "Not proved",
+            "The run follows a paper whose claim does not hold for these steps: "
+            + "; ".join(f"{gap.name} ({gap.why})" for gap in worst.gaps)
+            + ". Nothing is promised to anybody.",
+        ),
+        "none": ("No guarantee", "Nothing was released, or nothing can be proved about it."),
+    }
+    status, sentence = words[worst.status]
+    number = f"{worst.epsilon:.4g}" if math.isfinite(worst.epsilon) else "∞"
+    several = f" for each of {len(certificates)} seeds" if len(certificates) > 1 else ""
+    return (
+        f'<div class="card{"" if worst.status == "proved" else " bad"}">'
+        f'<div class="status">{status}</div>'
+        f'<div class="epsilon">ε = {number} <small>at δ = {worst.delta:.3g}{several}</small></div>'
+        f"<p>{escape(sentence)}</p></div>"
+    )
+
+
+def _worst(certificates: Sequence[Certificate]) -> Certificate:
+    """The seed that promises least."""
+    return max(certificates, key=lambda one: (one.status != "proved", one.epsilon))
+
+
+def _numbers(
+    lines: Sequence[Sequence[Line]], certificates: Sequence[Certificate]
+) -> dict[str, str]:
+    """The run in a few numbers."""
+    last = [one[-1] for one in lines]
+    values = {}
+    for name, label in (("ema", "return, average of policies"), ("last", "return, last policy")):
+        returns = [line.evaluation[name] for line in last if name in line.evaluation]
+        if returns:
+            spread = f" ± {np.std(returns):.1f}" if len(returns) > 1 else ""
+            values[label] = f"{np.mean(returns):.1f}{spread}"
+    values["environment steps at most"] = f"{last[0].env_steps:,}"
+    values["updates"] = f"{last[0].updates:,}"
+    if certificates:
+        values["people" if len(lines) == 1 else "people per seed"] = f"{certificates[0].persons:,}"
+    return values
+
+
+def _pictures(
+    folder: Path,
+    lines: Sequence[Sequence[Line]],
+    certificates: Sequence[Certificate],
+    radius: float | None,
+) -> list[str]:
+    """Draws every figure there are data for."""
+    found = [page.heading("What it learned")]
+    if any(line.evaluation for one in lines for line in one):
+        figures.learning_curve(folder / "learning.png", lines)
+        caption = "Greedy episodes of released policies with fresh simulated people, no one's data."
+        if len(lines) > 1:
+            caption += " The band is one standard deviation over seeds."
+        found.append(page.picture(folder / "learning.png", caption))
+    else:
+        found.append(page.paragraph("There is no simulator to evaluate the policies in."))
+    if not certificates:
+        return found
+    certificate = _worst(certificates)
+    part = certificate.streams[-1].statement.parts["policy"]
+    figures.update_size(folder / "updates.png", lines, part.clip_norm, radius)
+    found += [
+        page.picture(
+            folder / "updates.png",
+            f"The released average of users' updates, noise included. Each user's own update is "
+            f"clipped to {part.clip_norm:.3g}, and so is their average; the rest is noise.",
+        ),
+        page.heading("What it cost"),
+    ]
+    if certificate.status != "proved":
+        return [*found, page.paragraph("Nothing is proved, so there is no budget to show.")]
+    figures.budget(folder / "budget.png", lines, certificate.budget.epsilon)
+    figures.privacy_curve(
+        folder / "guarantee.png", certificate.curve, certificate.epsilon, certificate.delta
+    )
+    once = certificate.streams[-1].statement.participation.kind == "once"
+    return [
+        *found,
+        page.picture(
+            folder / "budget.png",
+            "What the worst person has paid. "
+            + (
+                "Each person takes part in one release, so nobody pays more after the last release "
+                "than after the first."
+                if once
+                else ""
+            ),
+        ),
+        page.picture(
+            folder / "guarantee.png",
+            "The same guarantee read at other deltas: a smaller probability of failure has a "
+            "larger epsilon.",
+        ),
+    ]
+
+
+def _radius(experiment: Experiment) -> float | None:
+    """Radius of the trust region that the clip norm came from, where it is one of L2 norm."""
+    config = experiment.settings.config
+    if config.get("clip_norm_from") in ("l2-quantile", "l2-markov"):
+        return float(config["trust_region_radius"])
+    return None
+
+
+def _seeds(
+    runs: Sequence[Run], lines: Sequence[Sequence[Line]], certificates: Sequence[Certificate]
+) -> list[str]:
+    """One row for each seed."""
+    rows = []
+    for index, run in enumerate(runs):
+        last = lines[index][-1]
+        row = [str(run.seed), *(f"{value:.1f}" for value in last.evaluation.values())]
+        if certificates:
+            one = certificates[index]
+            row += [one.status, f"{one.epsilon:.4g}"]
+        rows.append(row)
+    header = ["seed", *(f"return ({name})" for name in lines[0][-1].evaluation)]
+    header += ["certificate", "epsilon"] if certificates else []
+    return [page.heading("Seeds"), page.table(header, rows), page.paragraph(_SEVERAL, soft=True)]
+
+
+def _certificate(c: Certificate, runs: int) -> list[str]:
+    """The certificate in words."""
+    return [
+        page.heading("The certificate in words"),
+        page.paragraph(c.unit_sentence),
+        page.bullets("Protected", [(line, "") for line in c.protects]),
+        page.bullets("Not protected", [(line, "") for line in c.does_not_protect]),
+        page.bullets("Steps that are not private", [(gap.name, gap.why) for gap in c.gaps]),
+        page.bullets("Enforced by the code", _assumptions(c, "code")),
+        page.bullets("Up to you", _assumptions(c, "user")),
+        page.paragraph(
+            f"Computed by: {c.method}. "
+            + (
+                f"Ledger head {c.head_hash}." if runs == 1 else "Each seed has a ledger of its own."
+            ),
+            soft=True,
+        ),
+        page.paragraph("Check it with: sotto certificate RUN --verify", soft=True),
+    ]
+
+
+def _assumptions(c: Certificate, by: str) -> list[tuple[str, str]]:
+    return [(one.statement, one.how) for one in c.assumptions if one.enforced_by == by]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
