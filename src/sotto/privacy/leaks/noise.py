@@ -1,0 +1,129 @@
+"""Noise that is not what the proof says: drawn once and used twice, or cut off in its tails."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32
+
+from sotto.privacy.accounting import gaussian_epsilon
+from sotto.privacy.audit import AuditResult, ReleaseTrials
+from sotto.privacy.leaks.leak import DELTA, PERSON, Leak, against, against_certificate
+from sotto.privacy.releases import Release
+from sotto.privacy.statements import Part
+
+# --- one draw for two releases -------------------------------------------------------------------
+
+_Z, _USERS = 5.0, 8
+
+
+def _local(_state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+    return {"update": unit}, ()
+
+
+def _server(state: Any, released: Any) -> tuple[Any, Any]:
+    return state + released["update"], released["update"]
+
+
+def _inputs(present: bool, first_person: int) -> tuple[np.ndarray, np.ndarray]:
+    """Everybody contributes 1; the first slot is the person's, or kept empty."""
+    persons = np.arange(first_person, first_person + _USERS)
+    if not present:
+        persons[0] = -1
+    return persons[None], np.ones((1, _USERS), np.float32)
+
+
+def _trials(noise_multiplier: float, first_person: int = 0) -> ReleaseTrials:
+    release = Release(
+        name="update",
+        local=_local,
+        server=_server,
+        unit=PERSON,
+        parts={"update": Part(clip_norm=1.0, noise_multiplier=noise_multiplier)},
+        slots=_USERS,
+        divisor=_USERS,
+        horizon=1,
+        population="simulated",
+    )
+    inputs = functools.partial(_inputs, first_person=first_person)
+    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
+
+
+_BEFORE, _AFTER = _trials(_Z), _trials(_Z, first_person=_USERS)
+
+
+def _resumed(present: bool, seed: int, samples: int, *, fresh: bool) -> Float[np.ndarray, "n 2"]:
+    """A release, and after a resumption another one, of other people, from the same seed or not.
+
+    The person is in the first release only.
+    """
+    before = _BEFORE(present, seed, samples)
+    after = _AFTER(True, seed ^ 1 if fresh else seed, samples)
+    return np.concatenate([before, after], axis=1)
+
+
+_CLAIMED = gaussian_epsilon(_Z, DELTA)
+
+REUSED_NOISE = Leak(
+    name="reused-noise",
+    claim="A run that is resumed may seed its noise as before, as its releases are of new people.",
+    why="The difference of two releases with the same noise has no noise.",
+    remedy="every draw has a fresh key, which is forgotten: a resumed run opens a new stream",
+    theory="design notes, the door; theory notes, Theorem 2 (omega_u independent)",
+    claimed_epsilon=_CLAIMED,
+    leaky=against(_CLAIMED, functools.partial(_resumed, fresh=False)),
+    sound=lambda samples, seed: against(
+        _BEFORE.certified_epsilon(DELTA), functools.partial(_resumed, fresh=True)
+    )(samples, seed),
+)
+
+# --- float32 tails -------------------------------------------------------------------------------
+
+_TAIL_Z = 1.0
+
+
+def float32_normal_values() -> Float32[np.ndarray, "2^23"]:
+    """Every value of float32 `jax.random.normal`; all are equally likely.
+
+    The generator's 32 random bits become a 23-bit mantissa, a uniform number in (-1, 1), and
+    sqrt(2) erfinv of it.
+    """
+    mantissas = jnp.arange(2**23, dtype=jnp.uint32) | jnp.uint32(0x3F800000)
+    unit = jax.lax.bitcast_convert_type(mantissas, jnp.float32) - 1
+    low = np.nextafter(np.float32(-1), np.float32(0))
+    uniform = jnp.maximum(low, unit * (np.float32(1) - low) + low)
+    return np.asarray(np.float32(math.sqrt(2)) * jax.lax.erf_inv(uniform))
+
+
+def _enumerated_tails(_samples: int, _seed: int) -> AuditResult:
+    """Exact: outputs that only one of two neighbours, 0 and 1 at noise multiplier 1, can have."""
+    values = float32_normal_values() * np.float32(_TAIL_Z)
+    largest = values.max()
+    impossible_without = float(np.mean(values + np.float32(1) > largest))
+    return AuditResult(
+        epsilon_lower=math.inf if impossible_without > DELTA else 0.0,
+        certified_epsilon=_TAIL_CLAIMED,
+        delta=DELTA,
+        confidence=1.0,
+        threshold=float(largest),
+        orientation=1,
+        samples=values.size,
+    )
+
+
+_TAIL_CLAIMED = gaussian_epsilon(_TAIL_Z, DELTA)
+
+FLOAT32_TAILS = Leak(
+    name="float32-tails",
+    claim="Noise from float32 jax.random.normal is Gaussian noise.",
+    why="It never exceeds 5.22 standard deviations: at noise multiplier 1, outputs beyond what one "
+    "neighbour can reach have probability 1.2e-5, which no epsilon covers (enumerated).",
+    remedy="a float64 sampler whose tails reach 13 standard deviations, and its delta is stated",
+    theory="theory notes, section 4",
+    claimed_epsilon=_TAIL_CLAIMED,
+    leaky=_enumerated_tails,
+    sound=against_certificate(_trials(_TAIL_Z)),
+)
