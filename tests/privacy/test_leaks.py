@@ -1,0 +1,76 @@
+"""Every leak of the catalogue shows itself, and every remedy stays below its certificate."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from sotto.privacy import leaks
+from sotto.privacy.audit import AuditResult
+from sotto.privacy.leaks import CATALOGUE, DELTA, Leak, LeakReport, run_catalogue
+from sotto.privacy.leaks.critic import _trials as critic_trials
+from sotto.privacy.leaks.noise import float32_normal_values
+
+SAMPLES = 16_000
+NAMES = [leak.name for leak in CATALOGUE]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_leak_is_shown_and_remedy_holds(name: str) -> None:
+    (report,) = run_catalogue([name], SAMPLES, seed=1)
+    assert report.verdict == "leak shown"
+    assert report.leaky_lower_bound > report.claimed_epsilon
+    assert report.sound_lower_bound <= report.sound_certified_epsilon
+    # Neither a cheaper claim nor a remedy at a higher price: the same epsilon on both sides.
+    assert report.sound_certified_epsilon == pytest.approx(report.claimed_epsilon, rel=1e-6)
+    assert report.confidence == 0.999
+    assert report == LeakReport(**json.loads(json.dumps(dataclasses.asdict(report))))
+
+
+def test_claims_are_those_of_the_theory_notes() -> None:
+    claims = {leak.name: leak.claimed_epsilon for leak in CATALOGUE}
+    assert claims["non-private-critic"] == pytest.approx(0.726, abs=1e-3)
+    assert claims["segments-as-people"] == pytest.approx(1.27, abs=5e-3)
+    assert claims["float32-tails"] == pytest.approx(4.38, abs=5e-3)
+
+
+def test_door_does_not_certify_the_non_private_critic() -> None:
+    assert critic_trials(private_critic=False).certified_epsilon(DELTA) == math.inf
+
+
+def test_unknown_leak_is_refused_with_the_names_there_are() -> None:
+    with pytest.raises(ValueError, match=r"no leak is called oops; choose from .*reused-noise"):
+        run_catalogue(["oops"])
+
+
+def test_names_are_unique() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("leaky", "sound", "verdict"),
+    [
+        (2.0, 0.5, "leak shown"),
+        (0.9, 0.5, "not shown"),
+        (2.0, 1.1, "certificate refuted"),
+    ],
+)
+def test_verdict(leaky: float, sound: float, verdict: str) -> None:
+    def finds(bound: float) -> AuditResult:
+        return AuditResult(bound, 1.0, DELTA, 0.999, 0.0, 1, 10)
+
+    leak = Leak("x", "", "", "", "", 1.0, lambda *_: finds(leaky), lambda *_: finds(sound))
+    assert leaks._report(leak, 10, 0).verdict == verdict
+
+
+def test_float32_values_are_those_that_jax_draws() -> None:
+    values = float32_normal_values()
+    assert values.size == 2**23
+    assert values.min() == pytest.approx(-5.420, abs=1e-3)
+    assert values.max() == pytest.approx(5.220, abs=1e-3)
+    drawn = np.asarray(jax.random.normal(jax.random.key(0), (200_000,)))
+    assert np.isin(drawn, values).all()
+    assert np.mean(values + 1 > values.max()) == pytest.approx(1.2e-5, rel=0.05)
