@@ -270,9 +270,9 @@ _STANDARD = (
     Assumption(
         statement="The noise is as good as random.",
         enforced_by="user",
-        how="JAX's generators are not cryptographic and threefry keys have 64 bits; noise keys "
-        "come from the operating system and are forgotten, yet do not rely on this against an "
-        "adversary who can break the generator",
+        how="every draw has a fresh 128-bit key from the operating system, used once and "
+        "forgotten; JAX's generator is not a cryptographic one, so do not rely on this against an "
+        "adversary who can break it",
     ),
     Assumption(
         statement="Timing and other side channels are outside the claim.",

@@ -29,8 +29,8 @@ class Adjacency(StrEnum):
     def phrase(self) -> str:
         """The adjacency, for a person."""
         if self is Adjacency.ZERO_OUT:
-            return "took part, or kept their slot and contributed zero"
-        return "took part with their own data, or with any other data in its place"
+            return "is there, or keeps its slot and contributes zero"
+        return "is there with its own data, or with any other data in its place"
 
 
 UnitKind = Literal[
