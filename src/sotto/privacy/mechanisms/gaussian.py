@@ -62,8 +62,9 @@ def bound_contribution(
 ) -> dict[str, Float[Array, " d"]]:
     """Clips one person's parts; the result is in units of the clip norm of each part.
 
-    A part with anything not finite in it becomes zero. With `clipping="joint"` the norm of all
-    parts together is at most 1, with `"separate"` the norm of each.
+    A part with anything not finite in it becomes zero, and so does one of which the squared norm is
+    too large for float32. With `clipping="joint"` the norm of all parts together is at most 1, with
+    `"separate"` the norm of each.
 
     Args:
         parts: named pytrees of one person's contribution.

@@ -1,0 +1,171 @@
+"""Noise over time: the factorization, its sensitivity, and the rows that are made of it."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import linalg, stats
+
+from sotto.privacy.mechanisms.correlated import (
+    NoiseSequence,
+    noising_coefficients,
+    sensitivity,
+    strategy_coefficients,
+)
+from sotto.privacy.noise import MAGNITUDE, KeySource, standard_normal
+from sotto.privacy.statements import Correlation, Once, Poisson, Returning
+
+INDEPENDENT = Correlation()
+PREFIX = Correlation(kind="prefix-sum")
+DECAYED = Correlation(kind="prefix-sum", workload_decay=0.9)
+
+
+def toeplitz(column: np.ndarray, n: int) -> np.ndarray:
+    column = np.pad(column, (0, n - column.size))
+    return np.asarray(linalg.toeplitz(column, np.zeros(n)))
+
+
+def strategy(correlation: Correlation, n: int) -> np.ndarray:
+    """C, as the square root of the workload, without the library's coefficients."""
+    if correlation.kind == "independent":
+        return np.eye(n)
+    workload = toeplitz(correlation.workload_decay ** np.arange(n), n)
+    return np.asarray(linalg.sqrtm(workload)).real
+
+
+@pytest.mark.parametrize("correlation", [PREFIX, DECAYED], ids=["prefix", "decayed"])
+@pytest.mark.parametrize("n", [1, 2, 60])
+def test_c_is_the_square_root_of_the_workload(correlation: Correlation, n: int) -> None:
+    c = toeplitz(strategy_coefficients(correlation, n), n)
+    workload = toeplitz(correlation.workload_decay ** np.arange(n), n)
+    np.testing.assert_allclose(c @ c, workload, atol=1e-12)
+    inverse = toeplitz(noising_coefficients(correlation, n), n)
+    np.testing.assert_allclose(inverse @ c, np.eye(n), atol=1e-12)
+
+
+# --- sensitivity ---------------------------------------------------------------------------------
+
+
+def worst_pattern(c: np.ndarray, participations: int, separation: int) -> float:
+    """Largest norm of a sum of columns, over every allowed pattern."""
+    n = len(c)
+    return max(
+        float(np.linalg.norm(c[:, list(pattern)].sum(axis=1)))
+        for size in range(1, participations + 1)
+        for pattern in itertools.combinations(range(n), size)
+        if all(later - earlier >= separation for earlier, later in itertools.pairwise(pattern))
+    )
+
+
+@pytest.mark.parametrize("correlation", [INDEPENDENT, PREFIX, DECAYED])
+@pytest.mark.parametrize("participations", [1, 2, 3, 9])
+@pytest.mark.parametrize("separation", [1, 2, 3, 7, 50])
+def test_sensitivity_is_the_worst_over_all_patterns(
+    correlation: Correlation, participations: int, separation: int
+) -> None:
+    rule = Returning(max_participations=participations, min_separation=separation)
+    expected = worst_pattern(strategy(correlation, 7), min(participations, 7), separation)
+    assert sensitivity(correlation, rule, 7) == pytest.approx(expected, rel=1e-6)
+
+
+def test_once_costs_one_column_and_poisson_one() -> None:
+    c = strategy(PREFIX, 40)
+    expected = np.linalg.norm(c, axis=0).max()
+    assert sensitivity(PREFIX, Once(), 40) == pytest.approx(expected, rel=1e-6)
+    assert sensitivity(INDEPENDENT, Once(), 40) == 1.0
+    assert sensitivity(INDEPENDENT, Poisson(sampling_rate=0.1, population=9), 40) == 1.0
+
+
+def test_independent_participations_add_up_in_squares() -> None:
+    rule = Returning(max_participations=4, min_separation=250)
+    assert sensitivity(INDEPENDENT, rule, 1000) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "correlated", "independent"),
+    [
+        (Once(), 3.10, 22.4),
+        (Returning(max_participations=4, min_separation=250), 7.53, 44.7),
+    ],
+)
+def test_error_of_a_thousand_releases_is_what_the_theory_says(
+    rule: Once | Returning, correlated: float, independent: float
+) -> None:
+    n = 1000
+    prefix = np.tril(np.ones((n, n)))
+    for correlation, expected in [(PREFIX, correlated), (INDEPENDENT, independent)]:
+        inverse = toeplitz(noising_coefficients(correlation, n), n)
+        rows = np.square(prefix @ inverse).sum(axis=1)
+        error = math.sqrt(rows.mean()) * sensitivity(correlation, rule, n)
+        assert error == pytest.approx(expected, rel=2e-3)
+
+
+# --- rows of noise -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunks", [(12,), (1,) * 12, (5, 1, 4, 2)], ids=str)
+@pytest.mark.parametrize("correlation", [INDEPENDENT, PREFIX, DECAYED])
+def test_rows_are_exactly_c_inverse_w_in_any_chunks(
+    correlation: Correlation, chunks: tuple[int, ...]
+) -> None:
+    noise = NoiseSequence(correlation, 12)
+    unit_draws = np.eye(12)[None]  # the j-th coordinate's draws are the j-th unit vector
+    edges = np.cumsum((0, *chunks))
+    rows = [noise.next_rows(unit_draws[:, a:b]) for a, b in itertools.pairwise(edges)]
+    linear_map = np.concatenate(rows, axis=1)[0]
+    np.testing.assert_allclose(strategy(correlation, 12) @ linear_map, np.eye(12), atol=1e-6)
+
+
+def test_covariance_is_that_of_the_factorization_and_a_wrong_scale_is_noticed() -> None:
+    n, dimension = 8, 20_000
+    noise, source = NoiseSequence(PREFIX, n), KeySource(0)
+    rows = np.concatenate(
+        [
+            noise.next_rows(np.asarray(standard_normal(source.next(), (1, size, dimension))))
+            for size in (3, 3, 2)
+        ],
+        axis=1,
+    )[0]
+    white = strategy(PREFIX, n) @ rows
+
+    def p_value(sample: np.ndarray) -> float:
+        lower = stats.chi2.cdf(np.square(sample).sum(), sample.size)
+        return float(2 * min(lower, 1 - lower))
+
+    assert p_value(white) > 1e-3
+    assert p_value(1.05 * white) < 1e-6
+    assert p_value(0.95 * white) < 1e-6
+    assert p_value(rows) < 1e-6  # rows that were not correlated would have passed as white
+    correlations = np.corrcoef(white) - np.eye(n)
+    assert np.abs(correlations).max() < 5 / math.sqrt(dimension)
+
+
+def test_runs_and_coordinates_keep_apart() -> None:
+    noise = NoiseSequence(PREFIX, 3)
+    draws = np.zeros((2, 3, 4))
+    draws[1, :, 2] = 1.0
+    rows = noise.next_rows(draws)
+    assert np.all(rows[1, :, 2] != 0)
+    rows[1, :, 2] = 0
+    assert not rows.any()
+
+
+def test_no_row_is_larger_than_said() -> None:
+    noise = NoiseSequence(PREFIX, 20)
+    signs = np.sign(noising_coefficients(PREFIX, 20))[::-1]
+    worst = NoiseSequence(PREFIX, 20).next_rows(MAGNITUDE * signs[None, :, None])
+    assert np.abs(worst).max() == pytest.approx(noise.largest)
+
+
+def test_there_is_no_noise_beyond_the_horizon() -> None:
+    for correlation in (INDEPENDENT, PREFIX):
+        noise = NoiseSequence(correlation, 3)
+        noise.next_rows(np.zeros((1, 2, 1)))
+        with pytest.raises(ValueError, match="no more"):
+            noise.next_rows(np.zeros((1, 2, 1)))
+
+
+def test_more_draws_than_memory_are_refused() -> None:
+    with pytest.raises(ValueError, match="independent noise"):
+        NoiseSequence(PREFIX, 100_000).next_rows(np.zeros((1, 1, 100_000)))

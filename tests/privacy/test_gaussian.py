@@ -1,0 +1,271 @@
+"""The Gaussian mechanism in fixed point: nobody's integers are ever longer than the clip norm.
+
+The checker is exact: it adds up squares of integers and compares fractions. It is shown to catch
+clipping that is wrong.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jaxtyping import Array
+
+from sotto.privacy.mechanisms import gaussian
+from sotto.privacy.noise import MAGNITUDE
+
+DIMENSIONS = [1, 2, 3, 16, 17, 1000, 5000]
+CLIP_NORMS = [1.0, 0.1, 3e-5, 700.0]
+
+Clip = Callable[[dict[str, Array], dict[str, float], str], dict[str, Array]]
+
+
+def on_grid(
+    vectors: dict[str, np.ndarray],
+    clip_norms: dict[str, float],
+    grids: dict[str, float],
+    clipping: str = "separate",
+    clip: Clip = gaussian.bound_contribution,
+) -> dict[str, np.ndarray]:
+    """What the door makes of a batch of people: integers of shape [people, d]."""
+
+    @jax.jit
+    def program(batch: dict[str, Array]) -> dict[str, Array]:
+        bounded = jax.vmap(lambda parts: clip(parts, clip_norms, clipping))(batch)
+        return {
+            name: gaussian.to_grid(bounded[name], clip_norms[name], grids[name]) for name in bounded
+        }
+
+    return {name: np.asarray(x) for name, x in program(vectors).items()}
+
+
+def worst_excess(
+    integers: dict[str, np.ndarray],
+    clip_norms: dict[str, float],
+    grids: dict[str, float],
+    clipping: str = "separate",
+) -> Fraction:
+    """Largest (norm / clip norm)^2 of anybody, exactly."""
+    people = len(next(iter(integers.values())))
+    squares = {
+        name: [
+            sum(int(x) ** 2 for x in row)
+            * (Fraction(grids[name]) / Fraction(clip_norms[name])) ** 2
+            for row in rows
+        ]
+        for name, rows in integers.items()
+    }
+    if clipping == "joint":
+        return max(sum(squares[name][i] for name in squares) for i in range(people))
+    return max(max(rows) for rows in squares.values())
+
+
+def finest_grid(clip_norm: float) -> float:
+    """One contributor and little noise: where rounding towards zero helps least."""
+    return gaussian.grid_size(clip_norm, 1, 0.0)
+
+
+def adversarial(dimension: int, clip_norm: float) -> np.ndarray:
+    """People who try to be longer than the clip norm, [people, dimension]."""
+    rng = np.random.default_rng(dimension)
+    direction = rng.standard_normal(dimension)
+    direction /= np.linalg.norm(direction)
+    one_hot = np.eye(1, dimension)[0]
+    flat = np.full(dimension, 1 / math.sqrt(dimension))
+    steps = np.geomspace(1.0, 1e-6, dimension)
+    rows = [
+        scale * shape
+        for shape in (direction, one_hot, flat, -flat, steps)
+        for scale in clip_norm
+        * np.array([1.0, 1 - 6e-8, 1 + 1.2e-7, 1 - 3e-7, 2.0, 1e3, 0.5, 1e-30, 1e19, 1e25])
+    ]
+    rows += [np.full(dimension, x) for x in (0.0, -0.0, 1e38, -3.4e38, 1e-45, 1.2e-38, 1e19)]
+    rows += list(clip_norm * rng.standard_normal((10, dimension)))
+    # Just above the clip norm, where no scaling would hide an error of the norm.
+    near = rng.standard_normal((30, dimension))
+    rows += list(clip_norm * near / np.linalg.norm(near, axis=1, keepdims=True) * (1 + 1e-7))
+    for poison in (np.nan, np.inf, -np.inf):
+        rows += [np.where(np.arange(dimension) == dimension // 2, poison, flat)]
+        rows += [np.where(np.arange(dimension) == dimension // 2, poison, 1e3 * clip_norm)]
+        rows += [np.full(dimension, poison)]
+    with np.errstate(over="ignore"):
+        return np.asarray(rows, dtype=np.float32)
+
+
+# --- nobody is longer than the clip norm ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("dimension", DIMENSIONS)
+@pytest.mark.parametrize("clip_norm", CLIP_NORMS)
+def test_nobody_exceeds_the_clip_norm(dimension: int, clip_norm: float) -> None:
+    clip_norms, grids = {"u": clip_norm}, {"u": finest_grid(clip_norm)}
+    integers = on_grid({"u": adversarial(dimension, clip_norm)}, clip_norms, grids)
+    worst = worst_excess(integers, clip_norms, grids)
+    assert worst <= 1
+    assert worst > 0.999  # and the clip is not simply far too tight
+
+
+@pytest.mark.parametrize("dimensions", [(1, 1), (3, 17), (1000, 1), (2000, 3000)])
+def test_nobody_exceeds_a_joint_clip(dimensions: tuple[int, int]) -> None:
+    clip_norms = {"policy": 0.1, "critic": 7.0}
+    grids = {name: finest_grid(clip) for name, clip in clip_norms.items()}
+    batch = {
+        name: adversarial(dimension, clip_norms[name])
+        for name, dimension in zip(clip_norms, dimensions, strict=True)
+    }
+    for shift in (0, 1, 29):  # different attacks on the two parts meet
+        vectors = batch | {"critic": np.roll(batch["critic"], shift, axis=0)}
+        integers = on_grid(vectors, clip_norms, grids, "joint")
+        assert 0.999 < worst_excess(integers, clip_norms, grids, "joint") <= 1
+    separate = on_grid(batch, clip_norms, grids, "separate")
+    assert worst_excess(separate, clip_norms, grids, "joint") > 1.99
+
+
+@functools.cache
+def _compiled(dimension: int) -> Callable[[np.ndarray], np.ndarray]:
+    return jax.jit(
+        lambda v: gaussian.to_grid(
+            gaussian.bound_contribution({"u": v}, {"u": 0.1}, "separate")["u"],
+            0.1,
+            finest_grid(0.1),
+        )
+    )
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_nothing_that_can_be_thought_of_exceeds_the_clip_norm(data: st.DataObject) -> None:
+    dimension = data.draw(st.sampled_from([1, 2, 5, 17]))
+    numbers = st.floats(width=32) | st.floats(-0.11, 0.11) | st.just(0.1)
+    vector = data.draw(st.lists(numbers, min_size=dimension, max_size=dimension))
+    integers = np.asarray(_compiled(dimension)(np.asarray(vector, dtype=np.float32)))
+    assert worst_excess({"u": integers[None]}, {"u": 0.1}, {"u": finest_grid(0.1)}) <= 1
+    if not np.all(np.isfinite(vector)):
+        assert not integers.any()
+
+
+def test_what_is_not_finite_counts_as_absent_and_what_is_short_is_kept() -> None:
+    vectors = np.array([[np.nan, 0.3], [np.inf, 0.3], [0.3, -0.4], [0, 0]], dtype=np.float32)
+    grid = finest_grid(1.0)
+    integers = on_grid({"u": vectors}, {"u": 1.0}, {"u": grid})["u"]
+    np.testing.assert_allclose(integers * grid, [[0, 0], [0, 0], [0.3, -0.4], [0, 0]], rtol=1e-5)
+
+
+def test_a_part_that_is_not_finite_leaves_the_others_alone() -> None:
+    vectors = {
+        "policy": np.full((1, 3), np.nan, dtype=np.float32),
+        "critic": np.full((1, 3), 0.1, dtype=np.float32),
+    }
+    for clipping in ("separate", "joint"):
+        ones = dict.fromkeys(vectors, 1.0)
+        grids = dict.fromkeys(vectors, finest_grid(1.0))
+        integers = on_grid(vectors, ones, grids, clipping)
+        assert not integers["policy"].any()
+        np.testing.assert_allclose(integers["critic"] * grids["critic"], 0.1, rtol=1e-5)
+
+
+# --- the checker catches a clip that is wrong ----------------------------------------------------
+
+
+def elementwise(parts: dict[str, Array], clips: dict[str, float], _: str) -> dict[str, Array]:
+    return {name: jnp.clip(parts[name] / clip, -1, 1) for name, clip in clips.items()}
+
+
+def without_margin(parts: dict[str, Array], clips: dict[str, float], _: str) -> dict[str, Array]:
+    scaled = {name: jnp.nan_to_num(parts[name] / clip) for name, clip in clips.items()}
+    return {n: v / jnp.maximum(jnp.sqrt(jnp.sum(v * v)), 1.0) for n, v in scaled.items()}
+
+
+def of_nan(parts: dict[str, Array], clips: dict[str, float], _: str) -> dict[str, Array]:
+    scaled = {name: parts[name] / clip for name, clip in clips.items()}
+    norms = {name: 1.001 * jnp.linalg.norm(vector) for name, vector in scaled.items()}
+    return {n: jnp.where(norms[n] > 1, v / norms[n], v) for n, v in scaled.items()}
+
+
+def a_hair_too_long(parts: dict[str, Array], clips: dict[str, float], _: str) -> dict[str, Array]:
+    clipped = gaussian.bound_contribution(parts, clips, "separate")
+    return {name: 1.0001 * vector for name, vector in clipped.items()}
+
+
+@pytest.mark.parametrize("broken", [elementwise, without_margin, of_nan, a_hair_too_long])
+def test_a_broken_clip_is_caught(broken: Clip) -> None:
+    clip_norms, grids = {"u": 1.0}, {"u": finest_grid(1.0)}
+    integers = on_grid({"u": adversarial(16, 1.0)}, clip_norms, grids, clip=broken)
+    assert worst_excess(integers, clip_norms, grids) > 1
+
+
+# --- neighbours ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clipping", ["separate", "joint"])
+def test_neighbours_differ_by_at_most_the_clip_norm(clipping: str) -> None:
+    clip_norms = {"u": 0.1}
+    people = adversarial(17, 0.1)
+    grids = {"u": gaussian.grid_size(0.1, len(people), 1.0)}
+    integers = on_grid({"u": people}, clip_norms, grids, clipping)["u"]
+    everybody = np.asarray(gaussian.masked_sum(integers, np.ones(len(people), dtype=bool)))
+    sums = np.stack(
+        [
+            np.asarray(gaussian.masked_sum(integers, np.arange(len(people)) != absent))
+            for absent in range(len(people))
+        ]
+    )
+    assert 0.99 < worst_excess({"u": everybody - sums}, clip_norms, grids) <= 1
+    replaced = integers[:, None] - integers[None]
+    worst = worst_excess({"u": replaced.reshape(-1, 17)}, clip_norms, grids)
+    assert 3.9 < worst <= 4  # opposite vectors: twice the clip norm
+
+
+def test_an_absent_slot_counts_as_zero_whatever_is_in_it() -> None:
+    values = np.array([[1, 2], [2**30, -(2**30)], [5, 6]], dtype=np.int32)
+    total = gaussian.masked_sum(values, np.array([True, False, True]))
+    np.testing.assert_array_equal(total, [6, 8])
+    np.testing.assert_array_equal(gaussian.masked_sum(values, np.zeros(3, dtype=bool)), [0, 0])
+
+
+# --- the grid ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("contributors", [1, 3, 1000, 100_000])
+@pytest.mark.parametrize("scale", [1e-6, 0.1, 1.0, 50.0])
+def test_sum_and_noise_never_overflow_at_the_extremes(contributors: int, scale: float) -> None:
+    clip_norm, largest = 0.1, MAGNITUDE * scale
+    grid = gaussian.grid_size(clip_norm, contributors, largest)
+    assert math.log2(grid).is_integer()
+    one_hot = np.array([[1e6]], dtype=np.float32)
+    one = int(on_grid({"u": one_hot}, {"u": clip_norm}, {"u": grid})["u"][0, 0])
+    noise = gaussian.round_noise(np.array([MAGNITUDE, -MAGNITUDE]), scale, grid).astype(object)
+    assert abs(noise[0]) * grid == pytest.approx(largest, abs=grid)
+    assert contributors * one + int(noise[0]) < 2**31
+    assert -contributors * one + int(noise[1]) >= -(2**31)
+    # and the grid is not coarser than that needs
+    assert max(contributors * one, int(noise[0])) > 2**28
+
+
+def test_rounding_the_noise_first_is_rounding_the_noisy_sum() -> None:
+    rng = np.random.default_rng(0)
+    noise, grid = rng.standard_normal(100_000), 2.0**-20
+    sums = rng.integers(-(2**29), 2**29, noise.size)
+    first = sums + gaussian.round_noise(noise, 3.0, grid)
+    np.testing.assert_array_equal(first, np.rint(sums + noise * (3.0 / grid)))
+
+
+def test_noise_has_its_scale_on_the_grid() -> None:
+    noise = np.random.default_rng(0).standard_normal(1_000_000)
+    rounded = gaussian.round_noise(noise, 3.0, 2.0**-10) * 2.0**-10
+    assert np.std(rounded) == pytest.approx(3.0, rel=5e-3)
+
+
+def test_the_norm_is_summed_well_enough_for_its_margin() -> None:
+    rng = np.random.default_rng(0)
+    for dimension in (1, 7, 1000, 99_999):
+        vector = rng.standard_normal(dimension).astype(np.float32)
+        exact = np.sum(np.square(vector.astype(np.float64)))
+        error = abs(float(jax.jit(gaussian.squared_norm)(vector)) / exact - 1)
+        assert error < gaussian.norm_margin(dimension)

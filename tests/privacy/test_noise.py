@@ -1,0 +1,189 @@
+"""The noise sampler: its law, its tails, its keys."""
+
+import itertools
+import math
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+from sotto.privacy.noise import (
+    MAGNITUDE,
+    RADIUS,
+    KeySource,
+    box_muller,
+    sampler_delta,
+    standard_normal,
+)
+
+TAIL = 5.5
+"""Further out than float32 `jax.random.normal` ever gets."""
+
+
+def draws(count: int, seed: int = 0) -> np.ndarray:
+    return np.asarray(standard_normal(KeySource(seed).next(), (count,)))
+
+
+def from_bits(bits: np.ndarray) -> np.ndarray:
+    with jax.enable_x64(True):
+        return np.asarray(jax.jit(box_muller)(jnp.asarray(bits, dtype=jnp.uint64)))
+
+
+def random_bits(pairs: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**64, (4, pairs), dtype=np.uint64)
+
+
+# --- the law -------------------------------------------------------------------------------------
+
+
+def test_the_law_is_normal_and_a_scale_wrong_by_a_hundredth_is_noticed() -> None:
+    sample = draws(4_000_000)
+    assert stats.kstest(sample, "norm").pvalue > 1e-3
+    assert stats.kstest(1.01 * sample, "norm").pvalue < 1e-6
+
+
+def test_moments() -> None:
+    sample = draws(1_000_000, seed=1)
+    for power, expected, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        error = 5 * math.sqrt(variance / sample.size)
+        assert abs(np.mean(sample**power) - expected) < error
+
+
+def test_the_two_halves_of_a_pair_are_independent() -> None:
+    cosine, sine = draws(2_000_000, seed=2).reshape(2, -1)
+    for one, other in [(cosine, sine), (cosine**2, sine**2), (abs(cosine), sine)]:
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5e-3
+
+
+def test_shapes_and_precision_whatever_the_default_precision() -> None:
+    key = KeySource(0).next()
+    for shape in [(), (1,), (3,), (2, 3, 5), (0,)]:
+        result = standard_normal(key, shape)
+        assert result.shape == shape
+        assert result.dtype == np.float64
+
+
+# --- the tails -----------------------------------------------------------------------------------
+
+
+def test_the_radius_is_exact_for_every_number_of_leading_zeros() -> None:
+    rng = random.Random(0)  # what follows the first one is ignored
+    words = [(1 << (127 - k)) + rng.getrandbits(127 - k) for k in range(128)] + [0]
+    bits = random_bits(129)
+    bits[0] = np.array([word >> 64 for word in words], dtype=np.uint64)
+    bits[1] = np.array([word % 2**64 for word in words], dtype=np.uint64)
+    cosine, sine = from_bits(bits).reshape(2, -1)
+    uniform = [(int(m) >> 12) / 2**53 + 0.5 + 2.0**-54 for m in bits[2]]
+    expected = [math.sqrt(2 * (k * math.log(2) - math.log(u))) for k, u in enumerate(uniform)]
+    np.testing.assert_allclose(np.hypot(cosine, sine), expected, rtol=1e-14)
+
+
+def test_the_range_ends_where_it_is_said_to() -> None:
+    bits = np.zeros((4, 2), dtype=np.uint64)
+    bits[2, 1] = 2**64 - 1
+    cosine, sine = from_bits(bits).reshape(2, -1)
+    longest, shortest = np.hypot(cosine, sine)
+    assert longest == pytest.approx(MAGNITUDE, rel=1e-12)
+    assert longest <= MAGNITUDE
+    assert shortest == pytest.approx(RADIUS, rel=1e-12)
+    assert RADIUS > 13.3
+    extremes = from_bits(np.full((4, 1), 2**64 - 1, dtype=np.uint64))
+    assert np.all(np.isfinite(extremes))
+
+
+def test_ours_has_the_tail_that_float32_does_not_reach() -> None:
+    mantissas = jnp.arange(2**23, dtype=jnp.uint32) | jnp.uint32(0x3F800000)
+    unit = jax.lax.bitcast_convert_type(mantissas, jnp.float32) - 1.0  # all of [0, 1) there is
+    lowest = np.nextafter(np.float32(-1), np.float32(0))
+    every_output = np.sqrt(2) * np.asarray(jax.lax.erf_inv(unit * (1.0 - lowest) + lowest))
+    sample = np.asarray(jax.random.normal(jax.random.key(0), (1_000_000,)))
+    assert np.all(np.abs(sample) <= np.abs(every_output).max() * (1 + 1e-6))
+    assert np.abs(every_output).max() < TAIL
+
+    # Ours, given 18 leading zeros, which is given a radius of at least 5.0.
+    bits = random_bits(1_000_000)
+    bits[0] >>= np.uint64(18)
+    sample = from_bits(bits)
+    expected = 2 * stats.norm.sf(TAIL) * 2.0**18
+    sigma = math.sqrt(expected / sample.size)
+    assert abs(np.mean(np.abs(sample) > TAIL) - expected) < 5 * sigma
+
+
+def test_the_law_holds_far_out_too() -> None:
+    bits = random_bits(1_000_000)
+    bits[0] = 0  # beyond 64 zeros the squared radius starts again, 64 ln 2 further out
+    cosine, sine = from_bits(bits).reshape(2, -1)
+    beyond = (cosine**2 + sine**2) / 2 - 64 * math.log(2)
+    assert stats.kstest(beyond, "expon").pvalue > 1e-3
+
+
+# --- what the sampler costs ----------------------------------------------------------------------
+
+
+def leaves_the_range(shift: float, pairs: int) -> float:
+    """P(a pair shifted by `shift` / sqrt(pairs) is outside RADIUS), summed over pairs."""
+    each = shift / math.sqrt(pairs)
+    value, _ = integrate.quad(
+        lambda r: r * math.exp(-((r - each) ** 2) / 2) * special.ive(0, r * each),
+        RADIUS,
+        RADIUS + 12,
+        epsabs=0,
+        epsrel=1e-9,
+    )
+    return pairs * value
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.085, 0.1, 0.15, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("pairs", [1, 2, 10, 10_000])
+def test_sampler_delta_bounds_the_mass_that_leaves_the_range(
+    noise_multiplier: float, pairs: int
+) -> None:
+    bound = sampler_delta(noise_multiplier, 2 * pairs)
+    assert leaves_the_range(1 / noise_multiplier, pairs) + pairs * 2.0**-128 <= bound
+    if pairs == 1:
+        assert bound <= 30 * leaves_the_range(1 / noise_multiplier, 1)
+
+
+def test_sampler_delta_is_monotone_and_one_where_nothing_is_left() -> None:
+    multipliers = np.geomspace(0.01, 100, 200)
+    deltas = [sampler_delta(z, 1000) for z in multipliers]
+    assert all(a >= b for a, b in itertools.pairwise(deltas))
+    assert deltas[0] == 1.0
+    assert sampler_delta(1.0, 10**9) > sampler_delta(1.0, 10)
+    assert sampler_delta(1.0, 10**9) < 1e-20
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def key_words(source: KeySource, count: int) -> set[bytes]:
+    return {np.asarray(jax.random.key_data(source.next())).tobytes() for _ in range(count)}
+
+
+def test_keys_never_repeat() -> None:
+    one, other = key_words(KeySource(), 300), key_words(KeySource(), 300)
+    assert len(one) == len(other) == 300
+    assert not one & other
+
+
+def test_a_seed_repeats_and_says_so() -> None:
+    assert KeySource().entropy == "operating-system"
+    assert KeySource(3).entropy == "fixed-seed"
+    assert key_words(KeySource(3), 50) == key_words(KeySource(3), 50)
+    assert not key_words(KeySource(3), 50) & key_words(KeySource(4), 50)
+
+
+def test_noise_keys_are_no_training_keys() -> None:
+    seeds = {
+        np.asarray(jax.random.key_data(jax.random.key(s, impl="rbg"))).tobytes() for s in range(99)
+    }
+    assert not seeds & (key_words(KeySource(), 99) | key_words(KeySource(0), 99))
+
+
+def test_draws_of_successive_seeded_keys_do_not_overlap() -> None:
+    source = KeySource(7)
+    blocks = [np.asarray(standard_normal(source.next(), (1000,))) for _ in range(5)]
+    assert np.unique(np.concatenate(blocks)).size == 5000

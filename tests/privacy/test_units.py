@@ -1,0 +1,45 @@
+"""Units: what neighbouring inputs differ by, and what that costs."""
+
+import pytest
+from pydantic import ValidationError
+
+from sotto.privacy.units import Adjacency, Unit
+
+
+def test_replacing_a_unit_moves_a_sum_twice_as_far_as_zeroing_it() -> None:
+    assert Adjacency.ZERO_OUT.sensitivity_factor == 1.0
+    assert Adjacency.REPLACE_ONE.sensitivity_factor == 2.0
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_the_sentence_names_the_adjacency(adjacency: Adjacency) -> None:
+    sentence = Unit(kind="trajectory", adjacency=adjacency).sentence()
+    assert adjacency.value in sentence
+    assert adjacency.phrase in sentence
+    assert "whole of their trajectory" in sentence
+
+
+def test_the_sentence_of_a_segment_does_not_promise_a_person() -> None:
+    sentence = Unit(kind="segment", adjacency=Adjacency.ZERO_OUT).sentence()
+    assert "protected less" in sentence
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "trajectory"},
+        {"adjacency": "zero-out"},
+        {"kind": "trajectory", "adjacency": "add-remove"},
+        {"kind": "user", "adjacency": "zero-out"},
+        {"kind": "trajectory", "adjacency": "zero-out", "radius": 1.0},
+    ],
+)
+def test_a_unit_without_both_or_with_anything_else_is_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        Unit.model_validate(fields)
+
+
+def test_a_unit_cannot_be_changed() -> None:
+    unit = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
+    with pytest.raises(ValidationError):
+        unit.adjacency = Adjacency.REPLACE_ONE  # type: ignore[misc]
