@@ -209,13 +209,13 @@ def test_neighbours_differ_by_at_most_the_clip_norm(clipping: str) -> None:
     people = adversarial(17, 0.1)
     grids = {"u": gaussian.grid_size(0.1, len(people), 1.0)}
     integers = on_grid({"u": people}, clip_norms, grids, clipping)["u"]
-    everybody = np.asarray(gaussian.masked_sum(integers, np.ones(len(people), dtype=bool)))
-    sums = np.stack(
-        [
-            np.asarray(gaussian.masked_sum(integers, np.arange(len(people)) != absent))
-            for absent in range(len(people))
-        ]
-    )
+
+    def total(present: np.ndarray) -> np.ndarray:
+        return np.asarray(gaussian.masked_sum(jnp.asarray(integers), jnp.asarray(present)))
+
+    numbers = np.arange(len(people))
+    everybody = total(numbers >= 0)
+    sums = np.stack([total(numbers != absent) for absent in numbers])
     assert 0.99 < worst_excess({"u": everybody - sums}, clip_norms, grids) <= 1
     replaced = integers[:, None] - integers[None]
     worst = worst_excess({"u": replaced.reshape(-1, 17)}, clip_norms, grids)
@@ -223,10 +223,10 @@ def test_neighbours_differ_by_at_most_the_clip_norm(clipping: str) -> None:
 
 
 def test_an_absent_slot_counts_as_zero_whatever_is_in_it() -> None:
-    values = np.array([[1, 2], [2**30, -(2**30)], [5, 6]], dtype=np.int32)
-    total = gaussian.masked_sum(values, np.array([True, False, True]))
+    values = jnp.array([[1, 2], [2**30, -(2**30)], [5, 6]], dtype=jnp.int32)
+    total = gaussian.masked_sum(values, jnp.array([True, False, True]))
     np.testing.assert_array_equal(total, [6, 8])
-    np.testing.assert_array_equal(gaussian.masked_sum(values, np.zeros(3, dtype=bool)), [0, 0])
+    np.testing.assert_array_equal(gaussian.masked_sum(values, jnp.zeros(3, dtype=bool)), [0, 0])
 
 
 # --- the grid ------------------------------------------------------------------------------------

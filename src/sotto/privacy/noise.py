@@ -72,11 +72,11 @@ def standard_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float64[Array,
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _draw(key: PRNGKeyArray, pairs: int) -> Float64[Array, "2*pairs"]:
+def _draw(key: PRNGKeyArray, pairs: int) -> Float64[Array, " draws"]:
     return box_muller(jax.random.bits(key, (4, pairs), dtype=jnp.uint64))
 
 
-def box_muller(bits: UInt64[Array, "4 pairs"]) -> Float64[Array, "2*pairs"]:
+def box_muller(bits: UInt64[Array, "4 pairs"]) -> Float64[Array, " draws"]:
     """Pairs of independent standard normal numbers from uniform bits; needs 64-bit mode.
 
     Args:

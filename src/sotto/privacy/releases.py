@@ -42,7 +42,7 @@ from sotto.privacy.statements import (
     Poisson,
     StreamStatement,
 )
-from sotto.privacy.streams import Contribution, State, Stream, Traced
+from sotto.privacy.streams import Contribution, State, Stream, Traced, UnitData
 from sotto.privacy.units import Unit
 
 ONCE = Once()
@@ -125,7 +125,7 @@ class Release:
         self,
         ledgers: Sequence[Ledger],
         states: State,
-        units: PyTree[Array] = (),
+        units: UnitData = (),
         *,
         world_states: PyTree[Array] = (),
         chunk: int | None = None,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sotto.privacy.releases import Release
 
 State: TypeAlias = PyTree[Array]
+UnitData: TypeAlias = PyTree[Array | np.ndarray]
 Contribution: TypeAlias = dict[str, PyTree[Array]]
 
 _WORLD = 2**31
@@ -90,16 +91,16 @@ class Stream:
     def run(
         self,
         states: State,
-        keys: PRNGKeyArray,
+        keys: Array,
         persons: Int[np.ndarray, "runs releases slots"] | None = None,
-        units: PyTree[Array] = (),
+        units: UnitData = (),
     ) -> tuple[State, Any, Any]:
         """Charges every ledger, then makes the releases.
 
         Args:
             states: public states, leaves of shape [runs, ...].
-            keys: training keys, one per run, never used for noise. Each person's own key is folded
-                from it, so that nobody's data moves another one's random numbers.
+            keys: typed training keys of shape [runs], never used for noise. Each person's own key
+                is folded from the run's, so nobody's data moves another one's random numbers.
             persons: enrolment number in each slot, -1 where nobody is; not given with Poisson
                 sampling, where everybody may take part in every release.
             units: unit data, leaves of shape [runs, releases, slots, ...]; with Poisson sampling

@@ -34,7 +34,7 @@ def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.
         return np.ones(1)
     with jax.enable_x64(True):
         root = np.asarray(toeplitz.optimal_max_error_strategy_coefs(horizon))
-    return root * correlation.workload_decay ** np.arange(horizon)
+    return np.asarray(root * correlation.workload_decay ** np.arange(horizon))
 
 
 def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, "n"]:
@@ -43,7 +43,7 @@ def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.n
         return np.ones(1)
     with jax.enable_x64(True):
         inverse = np.asarray(toeplitz.optimal_max_error_noising_coefs(horizon))
-    return inverse * correlation.workload_decay ** np.arange(horizon)
+    return np.asarray(inverse * correlation.workload_decay ** np.arange(horizon))
 
 
 def sensitivity(correlation: Correlation, participation: Participation, horizon: int) -> float:

@@ -93,7 +93,9 @@ def clip_scale(squared: Float[Array, ""], margin: float) -> Float[Array, ""]:
     return (1.0 - margin) / jnp.sqrt(jnp.maximum(squared, 1.0))
 
 
-def to_grid(scaled: Float[Array, " d"], clip_norm: float, grid: float) -> Int32[Array, " d"]:
+def to_grid(
+    scaled: Float[Array, "*batch d"], clip_norm: float, grid: float
+) -> Int32[Array, "*batch d"]:
     """Rounds towards zero onto the grid: the norm never grows."""
     return jnp.trunc(scaled * (clip_norm / grid)).astype(jnp.int32)
 
