@@ -28,7 +28,6 @@ from jaxtyping import Float, PyTree
 from scipy import stats
 
 from sotto.privacy.ledger import Ledger, LedgerStream
-from sotto.privacy.persons import Persons
 from sotto.privacy.releases import Release
 from sotto.privacy.spending import Budget
 from sotto.privacy.statements import StreamStatement
@@ -70,7 +69,7 @@ class AuditResult:
 
 def audit(
     scores_present: Float[np.ndarray, " n"],
-    scores_absent: Float[np.ndarray, " n"],
+    scores_absent: Float[np.ndarray, " m"],
     delta: float,
     *,
     confidence: float = 0.999,
@@ -119,8 +118,8 @@ def audit(
 
 
 def linear_score(
-    train_present: Float[np.ndarray, "n d"], train_absent: Float[np.ndarray, "n d"]
-) -> Callable[[Float[np.ndarray, "m d"]], Float[np.ndarray, " m"]]:
+    train_present: Float[np.ndarray, "n d"], train_absent: Float[np.ndarray, "m d"]
+) -> Callable[[Float[np.ndarray, "k d"]], Float[np.ndarray, " k"]]:
     """The linear score that best separates two samples of vectors (Fisher's discriminant).
 
     It is the likelihood ratio for Gaussian outputs that differ in their mean. Whatever else may
@@ -222,7 +221,7 @@ class ReleaseTrials:
 
     def _open(self, ledgers: Sequence[Ledger], noise_seed: int | None) -> tuple[Stream, Any]:
         persons, units = self.inputs(True)
-        one_release = units if persons is None else jax.tree.map(lambda x: x[0], units)
+        one_release = jax.tree.map(lambda x: jnp.asarray(x if persons is None else x[0]), units)
         states = jax.tree.map(functools.partial(_repeat, runs=len(ledgers)), self.state)
         return self.release.open(ledgers, states, one_release, noise_seed=noise_seed), states
 
@@ -239,9 +238,7 @@ class _Repetition(Ledger):
 
 
 class _RepeatedStream(LedgerStream):
-    def charge(
-        self, first_release: int, count: int, persons: Sequence[Persons] | None = None
-    ) -> None:
+    def charge(self, *_charged: Any, **_named: Any) -> None:
         pass
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from sotto.privacy.accounting import gaussian_epsilon
 from sotto.privacy.audit import ReleaseTrials
@@ -28,7 +28,7 @@ _SEGMENT_Z, _SEGMENTS, _SLOTS = 3.0, 8, 4
 
 
 def _segment_inputs(
-    present: bool, enrolled_as: Float[np.ndarray, " segments"]
+    present: bool, enrolled_as: Int[np.ndarray, " segments"]
 ) -> tuple[np.ndarray, np.ndarray]:
     """An episode of 500 steps in segments of 64: one in every release, beside other people."""
     others = 100 + np.arange(_SEGMENTS * (_SLOTS - 1)).reshape(_SEGMENTS, _SLOTS - 1)

@@ -85,7 +85,7 @@ REUSED_NOISE = Leak(
 _TAIL_Z = 1.0
 
 
-def float32_normal_values() -> Float32[np.ndarray, "2^23"]:
+def float32_normal_values() -> Float32[np.ndarray, "8388608"]:
     """Every value of float32 `jax.random.normal`; all are equally likely.
 
     The generator's 32 random bits become a 23-bit mantissa, a uniform number in (-1, 1), and
