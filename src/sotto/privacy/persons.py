@@ -19,7 +19,7 @@ class PersonBlock(NamedTuple):
     stop: int
 
 
-Persons = Int[np.ndarray, " persons"] | PersonBlock
+Persons = Int[np.ndarray, " _"] | PersonBlock
 """Who takes part in one release: enrolment numbers in any order, or a block of them."""
 
 
