@@ -4,11 +4,13 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tyro
 
 _T = TypeVar("_T")
+_C = TypeVar("_C")
 
 
 def parse(function: Callable[..., _T], args: list[str], name: str) -> _T:
@@ -19,8 +21,22 @@ def parse(function: Callable[..., _T], args: list[str], name: str) -> _T:
         prog=f"sotto {name}",
         args=args,
         description=documentation,
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
+        config=(
+            tyro.conf.OmitArgPrefixes,
+            tyro.conf.FlagCreatePairsOff,
+            tyro.conf.EnumChoicesFromValues,
+        ),
     )
+
+
+def unvalidated(config_type: type[_C]) -> type[_C]:
+    """The dataclass with the same flags and help, but without the checks of its __post_init__.
+
+    Settings are checked once they are parsed: tyro would put a box around what a check says.
+    """
+    same = {"__post_init__": lambda _self: None, "__module__": config_type.__module__}
+    subclass = type(config_type.__name__, (config_type,), same | {"__doc__": config_type.__doc__})
+    return dataclass(frozen=True)(subclass)
 
 
 def flag(args: Sequence[str], name: str) -> str | None:

@@ -7,13 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
 from sotto.algorithms.ppo import PPOConfig
-from sotto.cli.parsing import flag, parse, print_json
+from sotto.cli.parsing import flag, parse, print_json, unvalidated
 from sotto.cli.progress import Display
 from sotto.privacy.certificate import derive
 from sotto.runs.algorithms import ALGORITHMS, config_from_json, config_to_json
@@ -28,6 +28,12 @@ from sotto.runs.directory import (
     open_experiment,
 )
 from sotto.runs.training import Update, train
+
+if TYPE_CHECKING:
+    from sotto.algorithms.dppg_config import DPPGConfig as DPPGFlags
+    from sotto.algorithms.ppo import PPOConfig as PPOFlags
+else:
+    DPPGFlags, PPOFlags = unvalidated(DPPGConfig), unvalidated(PPOConfig)
 
 
 @dataclass(frozen=True)
@@ -56,14 +62,14 @@ class Options(PlainOptions):
 
 def dppg(args: list[str]) -> int:
     """Runs `sotto train dppg`."""
-    default = _stored_config("dppg", args) or _preset_config(args)
+    default = DPPGFlags(**vars(_stored_config("dppg", args) or _preset_config(args)))
 
-    def run(options: Options, config: DPPGConfig = default) -> int:
+    def run(where: Options, settings: DPPGFlags = default) -> int:
         """Trains a private agent: DPPG (Rio et al. 2025), a policy gradient in which every user's
         update is clipped, averaged with others' and noised before anything is made of it.
 
         Give --target-epsilon and the noise is calibrated to it, or give --noise-multiplier.
-        CartPole-v1 takes about a minute on two cores, --seeds 10 a few minutes.
+        CartPole-v1 takes about a minute on two cores, and --seeds 10 a few minutes.
 
         Examples:
           sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
@@ -71,23 +77,23 @@ def dppg(args: list[str]) -> int:
           sotto train dppg --preset paper --noise-multiplier 1 --out runs/paper
           sotto train dppg --out runs/x --resume
         """
-        return _train("dppg", options, config, args)
+        return _train("dppg", where, DPPGConfig(**vars(settings)), args)
 
     return parse(run, args, "train dppg")
 
 
 def ppo(args: list[str]) -> int:
     """Runs `sotto train ppo`."""
-    default = _stored_config("ppo", args) or PPOConfig()
+    default = PPOFlags(**vars(_stored_config("ppo", args) or PPOConfig()))
 
-    def run(options: PlainOptions, config: PPOConfig = default) -> int:
+    def run(where: PlainOptions, settings: PPOFlags = default) -> int:
         """Trains PPO, the baseline without privacy. It protects nobody and has no certificate.
 
         Examples:
           sotto train ppo --env-id CartPole-v1 --out runs/ppo
           sotto train ppo --env-id Acrobot-v1 --total-steps 300000 --seeds 5 --out runs/ppo5
         """
-        return _train("ppo", options, config, args)
+        return _train("ppo", where, PPOConfig(**vars(settings)), args)
 
     return parse(run, args, "train ppo")
 

@@ -13,6 +13,7 @@ made its directory has released nothing, and is started again rather than resume
 """
 
 import os
+import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -192,10 +193,14 @@ def create_experiment(
             else f"{out} exists and is no run; give another --out, or remove it"
         )
     runs = _runs(out, settings)
-    for run in runs:
-        run.path.mkdir(parents=True, exist_ok=True)
-        if run.settings.ledger is not None:
-            create_ledger(run)
+    try:
+        for run in runs:
+            run.path.mkdir(parents=True, exist_ok=True)
+            if run.settings.ledger is not None:
+                create_ledger(run)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)  # it was empty before, and nothing was released
+        raise
     for run in runs:
         _write(run.path / "config.json", run.settings)
     if len(runs) > 1:

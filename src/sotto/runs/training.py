@@ -54,6 +54,13 @@ def train(experiment: Experiment, report: Callable[[Update], None]) -> bool:
         RunError: the run is finished, or a checkpoint is damaged.
         PrivacyError: the budget does not cover it, or the ledger is another run's or full.
     """
+    with _interruptible() as stopped:
+        return _train(experiment, report, stopped)
+
+
+def _train(
+    experiment: Experiment, report: Callable[[Update], None], stopped: Callable[[], bool]
+) -> bool:
     settings = experiment.settings
     algorithm = ALGORITHMS[settings.algorithm]
     config = config_from_json(settings.algorithm, settings.config)
@@ -73,16 +80,15 @@ def train(experiment: Experiment, report: Callable[[Update], None]) -> bool:
         states = load_states(experiment, done)
     logs = [Log(run.path, algorithm.steps_per_update(config)) for run in experiment.runs]
     started = time.monotonic()
+    previous = done
     try:
-        with _interruptible() as stopped:
-            previous = done
-            for chunk in algorithm.chunks(config, settings.seeds, ledgers, states, done):
-                lines = _lines(algorithm, config, chunk, previous, started, ledgers)
-                _save(experiment, chunk, lines, ledgers, logs)
-                previous = chunk.updates
-                report(Update(chunk.updates, total, lines))
-                if stopped() and chunk.updates < total:
-                    return False
+        for chunk in algorithm.chunks(config, settings.seeds, ledgers, states, done):
+            lines = _lines(algorithm, config, chunk, previous, started, ledgers)
+            _save(experiment, chunk, lines, ledgers, logs)
+            previous = chunk.updates
+            report(Update(chunk.updates, total, lines))
+            if stopped() and chunk.updates < total:
+                return False
     finally:
         for log in logs:
             log.close()

@@ -1,0 +1,165 @@
+"""The command line: accounting figures, help, and bad input that ends in one clear sentence."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sotto.cli import main
+from sotto.privacy.accounting import gaussian_epsilon
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one sentence of a refusal."""
+    assert main(words) == 2
+    error = capsys.readouterr().err.strip()
+    assert "Traceback" not in error
+    assert error.count("\n") == 0
+    assert error.startswith("sotto: ")
+    return error
+
+
+# Balle and Wang 2018 by numerical integration of the two Gaussians, done outside sotto.
+@pytest.mark.parametrize(
+    ("noise_multiplier", "releases", "expected"), [(1.0, 1, 4.3772), (2.0, 4, 4.3772)]
+)
+def test_account_gaussian(capsys, noise_multiplier, releases, expected) -> None:
+    answer = run_json(
+        capsys,
+        *("account", "gaussian", "--noise-multiplier", str(noise_multiplier)),
+        *("--delta", "1e-5", "--releases", str(releases)),
+    )
+    assert answer["epsilon"] == pytest.approx(expected, abs=1e-3)
+
+
+def test_account_dpsgd(capsys) -> None:
+    answer = run_json(
+        capsys,
+        *("account", "dpsgd", "--noise-multiplier", "1.0", "--sampling-rate", "0.01"),
+        *("--steps", "1000", "--delta", "1e-5"),
+    )
+    assert answer["epsilon"] == pytest.approx(1.83, abs=0.03)
+
+
+def test_calibrate_gaussian_never_exceeds_the_target(capsys) -> None:
+    answer = run_json(capsys, "calibrate", "gaussian", "--target-epsilon", "1.0", "--delta", "1e-5")
+    assert 0.999 < answer["epsilon"] <= 1.0
+    assert gaussian_epsilon(answer["noise_multiplier"], 1e-5) <= 1.0
+    assert gaussian_epsilon(answer["noise_multiplier"] * 0.999, 1e-5) > 1.0
+
+
+def test_calibrate_dpsgd_is_the_inverse_of_account(capsys) -> None:
+    shape = ("--sampling-rate", "0.02", "--steps", "50", "--delta", "1e-5")
+    found = run_json(capsys, "calibrate", "dpsgd", "--target-epsilon", "1.0", *shape)
+    noise = str(found["noise_multiplier"])
+    again = run_json(capsys, "account", "dpsgd", "--noise-multiplier", noise, *shape)
+    assert 0.99 < again["epsilon"] <= 1.0
+
+
+def test_plain_words(capsys) -> None:
+    words = ("account", "gaussian", "--noise-multiplier", "2", "--delta", "1e-5")
+    assert main([*words, "--releases", "4"]) == 0
+    assert "square root" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("account gaussian --noise-multiplier -1 --delta 1e-5", "positive"),
+        ("account gaussian --noise-multiplier 1 --delta 2", "delta"),
+        ("account gaussian --noise-multiplier 1 --delta 1e-5 --releases 0", "releases"),
+        ("account dpsgd --noise-multiplier 1 --sampling-rate 2 --steps 9 --delta .1", "rate"),
+        ("account dpsgd --noise-multiplier 1 --sampling-rate .1 --steps 0 --delta .1", "at least"),
+        ("calibrate gaussian --target-epsilon -1 --delta 1e-5", "target_epsilon"),
+        ("train dppg --out OUT --env-id CartPol-v1", "CartPole"),
+        ("train ppo --out OUT --env-id Cartpole-v1", "CartPole-v1"),
+        ("train dppg --out OUT --delta 0.01", "1 / users"),
+        ("train dppg --out OUT --noise-multiplier -1", "noise_multiplier must be a positive"),
+        ("train dppg --out OUT --noise-multiplier 1 --target-epsilon 1", "not both"),
+        ("train dppg --out OUT --target-epsilon 5000", "smaller epsilon"),
+        ("train dppg --out OUT --preset foo", "preset"),
+        ("train dppg --out OUT --seeds 0", "--seeds"),
+        ("train dppg --out OUT --ledger postgresql://me:secret@host/db", "password"),
+        ("train dppg --out OUT --ledger nosuch://host/db", "SQLAlchemy URL"),
+        ("train dppg --out OUT --resume", "no run at"),
+        ("train ppo --out OUT --total-steps 5", "total_steps"),
+        ("certificate OUT --verify", "no run at"),
+        ("report OUT", "no run at"),
+        ("eval OUT", "no run at"),
+        ("audit --samples 100 --leaks nonsense", "nonsense"),
+        ("trian dppg", "no command"),
+        ("train dpgp", "no command"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, tmp_path, words, says) -> None:
+    out = tmp_path / "run"
+    error = refused(capsys, *words.replace("OUT", str(out)).split())
+    assert says in error
+    assert "secret" not in error
+    assert not out.exists()
+
+
+def test_an_existing_directory_is_not_overwritten(capsys, tmp_path) -> None:
+    (tmp_path / "precious").write_text("data")
+    assert "exists" in refused(capsys, "train", "dppg", "--out", str(tmp_path))
+    assert (tmp_path / "precious").read_text() == "data"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "account gaussian",
+        "account dpsgd",
+        "calibrate gaussian",
+        "calibrate dpsgd",
+        "train dppg",
+        "train ppo",
+        "eval",
+        "certificate",
+        "report",
+        "audit",
+    ],
+)
+def test_help_teaches(capsys, command) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"sotto {command}" in shown
+    assert "Example" in shown
+    assert "--json" in shown
+
+
+def test_help_of_a_preset_shows_its_values(capsys) -> None:
+    main(["train", "dppg", "--preset", "paper", "--help"])
+    paper = capsys.readouterr().out
+    main(["train", "dppg", "--help"])
+    recipe = capsys.readouterr().out
+    assert "(default: segment)" in paper
+    assert "(default: trajectory)" in recipe
+    assert "(default: zero-out)" in recipe
+
+
+def test_every_command_is_listed(capsys) -> None:
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(one in shown for one in ("train dppg", "account dpsgd", "certificate", "audit"))
+    assert main(["train"]) == 0
+    assert "train ppo" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+
+
+def test_importing_the_command_line_does_not_import_jax() -> None:
+    code = "import sys, sotto.cli; assert not {'jax', 'numpy', 'tyro'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_debugging_shows_where_an_error_comes_from(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SOTTO_DEBUG", "1")
+    with pytest.raises(ValueError, match="no run at"):
+        main(["certificate", str(tmp_path / "nothing")])
