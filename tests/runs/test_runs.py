@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -23,6 +24,8 @@ from sotto.privacy.certificate import verify
 from sotto.runs import checkpoints, metrics
 from sotto.runs.directory import RunError, open_experiment
 
+pytestmark = pytest.mark.usefixtures("compilation_cache")
+
 # 10 updates of 4 people and 16 steps.
 TINY = (
     *("--users-per-update", "4", "--steps-per-user", "16", "--total-steps", "640"),
@@ -35,14 +38,30 @@ def train(out: Path, *words: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Trainings of the same shape compile once, also across the processes started here."""
+    cache = tmp_path_factory.mktemp("compilation-cache")
+    settings = {
+        "jax_compilation_cache_dir": str(cache),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield cache
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path) -> Path:
     out = tmp_path_factory.mktemp("runs") / "one"
     assert main(train(out, "--seed", "3")) == 0
     return out
 
 
 @pytest.fixture(scope="module")
-def finished_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_pair(tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path) -> Path:
     out = tmp_path_factory.mktemp("runs") / "two"
     assert main(train(out, "--seeds", "2")) == 0
     return out
@@ -241,13 +260,15 @@ def wait_for_lines(process: subprocess.Popen[bytes], file: Path, count: int) -> 
 
 
 @pytest.mark.timeout(200)
-def test_killed_at_random_moments_nothing_is_lost_or_spent_twice(tmp_path: Path) -> None:
-    out, cache = tmp_path / "run", tmp_path / "cache"
+def test_killed_at_random_moments_nothing_is_lost_or_spent_twice(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    out = tmp_path / "run"
     rng = random.Random(0)
     words = train(out, "--total-steps", "3200")  # 50 updates, chunks of 3
     for _ in range(2):
         lines = (out / "metrics.jsonl").read_text().count("\n") if out.exists() else 0
-        process = start(cache, *words)
+        process = start(compilation_cache, *words)
         wait_for_lines(process, out / "metrics.jsonl", lines + rng.randint(1, 4))
         time.sleep(rng.random() * 0.3)
         process.send_signal(signal.SIGKILL)
@@ -257,7 +278,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_spent_twice(tmp_path: Path)
         # Never less in the ledger than what came of it.
         assert sum(stream.releases for stream in run.open_ledger().streams) >= saved
         words = ["train", "dppg", "--out", str(out), "--resume", "--json"]
-    process = start(cache, *words)
+    process = start(compilation_cache, *words)
     assert process.wait(timeout=120) == 0
     ledger = run.open_ledger()
     assert checkpoints.steps(run.checkpoints)[-1] == 50
@@ -271,9 +292,11 @@ def test_killed_at_random_moments_nothing_is_lost_or_spent_twice(tmp_path: Path)
     assert numbers[-1] == 50
 
 
-def test_interrupted_it_finishes_the_chunk_and_can_be_resumed(tmp_path: Path) -> None:
+def test_interrupted_it_finishes_the_chunk_and_can_be_resumed(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
     out = tmp_path / "run"
-    process = start(tmp_path / "cache", *train(out, "--total-steps", "640000"))
+    process = start(compilation_cache, *train(out, "--total-steps", "3200"))
     wait_for_lines(process, out / "metrics.jsonl", 1)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130

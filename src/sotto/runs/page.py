@@ -28,7 +28,7 @@ p { margin: 8px 0; }
 .figures { display: flex; flex-wrap: wrap; gap: 12px; margin: 16px 0; }
 .figures div { flex: 1 1 130px; padding: 12px 14px; border: 1px solid var(--line);
                border-radius: 8px; }
-.figures b { display: block; font-size: 21px; font-weight: 600; line-height: 1.3; }
+.figures b { display: block; font-size: 18px; font-weight: 600; white-space: nowrap; }
 figure { margin: 14px 0 26px; }
 img { width: 100%; height: auto; display: block; }
 figcaption { margin-top: 4px; }

@@ -206,11 +206,14 @@ def _seeds(
 
 
 def _certificate(c: Certificate, runs: int) -> list[str]:
-    """The certificate in words."""
-    return [
-        page.heading("The certificate in words"),
+    """The certificate in words; without a proof, nothing is said to be protected."""
+    protected = [
         page.paragraph(c.unit_sentence),
         page.bullets("Protected", [(line, "") for line in c.protects]),
+    ]
+    return [
+        page.heading("The certificate in words"),
+        *(protected if c.status == "proved" else [page.paragraph("Nothing is proved.")]),
         page.bullets("Not protected", [(line, "") for line in c.does_not_protect]),
         page.bullets("Steps that are not private", [(gap.name, gap.why) for gap in c.gaps]),
         page.bullets("Enforced by the code", _assumptions(c, "code")),
