@@ -87,7 +87,13 @@ def test_what_always_is_assumed_is_listed_once(tmp_path: Path) -> None:
     statements = [assumption.statement for assumption in certificate.assumptions]
     assert len(statements) == len(set(statements))
     text = "\n".join(f"{a.statement} {a.how} [{a.enforced_by}]" for a in certificate.assumptions)
-    for topic in ("hyper-parameters", "enrolment number", "traced", "not cryptographic", "64 bits"):
+    for topic in (
+        "hyper-parameters",
+        "enrolment number",
+        "traced",
+        "not a cryptographic",
+        "128-bit",
+    ):
         assert topic in text
     for topic in ("Timing", "integers on a public grid", "simulated", "A. B. [user]"):
         assert topic in text

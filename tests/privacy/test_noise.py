@@ -58,6 +58,16 @@ def test_the_two_halves_of_a_pair_are_independent() -> None:
         assert abs(np.corrcoef(one, other)[0, 1]) < 5e-3
 
 
+def test_a_pair_never_straddles_two_releases() -> None:
+    """Each row of odd length drops half a pair; rows then share no radius and no angle."""
+    rows = np.asarray(standard_normal(KeySource(3).next(), (200_000, 3)))
+    radius = rows[:, 0] ** 2 + rows[:, 2] ** 2  # entries 0 and 2 are the first pair of a row
+    assert stats.kstest(radius / 2, "expon").pvalue > 1e-3
+    for shift in (1, 2):
+        across = np.corrcoef(rows[shift:, 0] ** 2, rows[:-shift, 1] ** 2)[0, 1]
+        assert abs(across) < 0.015
+
+
 def test_shapes_and_precision_whatever_the_default_precision() -> None:
     key = KeySource(0).next()
     for shape in [(), (1,), (3,), (2, 3, 5), (0,)]:

@@ -22,7 +22,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms import critics
 from sotto.algorithms.dppg_config import DPPGConfig
-from sotto.privacy.mechanisms.gaussian import squared_norm
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Correlation, Gap, Part
 from sotto.rl.envs.base import AnyEnvironment
@@ -335,8 +334,7 @@ def _server(
         updates=updates,
         seed=state.seed,
     )
-    flat = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(update)])
-    return after, {"update_norm": jnp.sqrt(squared_norm(flat))}
+    return after, {"update_norm": optax.tree.norm(update)}
 
 
 def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Value:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax  # type: ignore[import-untyped]
+import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.rl.envs.base import AnyEnvironment

@@ -19,7 +19,7 @@ def audit(args: list[str]) -> int:
 
         Examples:
           sotto audit
-          sotto audit --leaks "non-private critic" --samples 20000
+          sotto audit --leaks non-private-critic --samples 20000
 
         Args:
             leaks: names of leaks (default: all of them; a wrong name lists them).

@@ -238,7 +238,8 @@ _NOT_PROTECTED = (
 _STANDARD = (
     Assumption(
         statement="The initial state, hyper-parameters and schedule do not depend on people's "
-        "data; trying several on the same people is not accounted for.",
+        "data, nor does anything done to the state between releases other than through releases; "
+        "trying several settings on the same people is not accounted for.",
         enforced_by="user",
         how="choose them on public data, in a simulator, or on other people",
     ),
@@ -271,8 +272,9 @@ _STANDARD = (
         statement="The noise is as good as random.",
         enforced_by="user",
         how="every draw has a fresh 128-bit key from the operating system, used once and "
-        "forgotten; JAX's generator is not a cryptographic one, so do not rely on this against an "
-        "adversary who can break it",
+        "forgotten, and float64 arithmetic gives it the Gaussian law up to rounding; JAX's "
+        "generator is not a cryptographic one, so do not rely on this against an adversary who "
+        "can break it",
     ),
     Assumption(
         statement="Timing and other side channels are outside the claim.",
@@ -285,7 +287,7 @@ _SIMULATED = Assumption(
     statement="People are simulated: the claim is about simulated people, and training curves are "
     "for the experimenter.",
     enforced_by="user",
-    how="for real people say so in the configuration; metrics then go through the door",
+    how="for real people say so in the configuration; nothing un-noised about them is then shown",
 )
 
 _SAMPLED = Assumption(

@@ -58,25 +58,28 @@ class KeySource:
 def standard_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float64[Array, "..."]:
     """Independent standard normal draws in float64, with exact tails up to `RADIUS`.
 
+    A Box-Muller pair never straddles two rows (of the last axis): one row is the noise of one
+    release, and a contribution must not depend on half of a pair that protects it.
+
     Args:
         key: an unused key from a `KeySource`.
-        shape: shape of the result; an odd number of draws wastes half a pair.
+        shape: shape of the result; rows of odd length waste half a pair each.
 
     Returns:
         A float64 array, whether or not JAX's 64-bit mode is on.
     """
-    count = math.prod(shape)
+    *rows, length = shape or (1,)
     with jax.enable_x64(True):
-        draws: Array = _draw(key, (count + 1) // 2)
-        return draws[:count].reshape(shape)
+        draws: Array = _draw(key, math.prod(rows), (length + 1) // 2)
+        return draws[:, :length].reshape(shape)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _draw(key: PRNGKeyArray, pairs: int) -> Float64[Array, " draws"]:
-    return box_muller(jax.random.bits(key, (4, pairs), dtype=jnp.uint64))
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _draw(key: PRNGKeyArray, rows: int, pairs: int) -> Float64[Array, "rows draws"]:
+    return box_muller(jax.random.bits(key, (4, rows, pairs), dtype=jnp.uint64))
 
 
-def box_muller(bits: UInt64[Array, "4 pairs"]) -> Float64[Array, " draws"]:
+def box_muller(bits: UInt64[Array, "4 *rows pairs"]) -> Float64[Array, "*rows draws"]:
     """Pairs of independent standard normal numbers from uniform bits; needs 64-bit mode.
 
     Args:
@@ -84,27 +87,24 @@ def box_muller(bits: UInt64[Array, "4 pairs"]) -> Float64[Array, " draws"]:
             of the exponential variate and row 3 the angle.
 
     Returns:
-        The cosine half of every pair, then the sine half.
+        The cosine half of every row's pairs, then the sine half.
     """
     high, low, mantissa, turn = bits
     zeros = jnp.where(high == 0, 64 + jax.lax.clz(low), jax.lax.clz(high))
-    # Uniform on (1/2, 1) and on (0, 1), at cell centres, so that neither end is ever hit.
-    half = (_centred(mantissa >> 12) * 2.0**-53) + 0.5
-    angle = _centred(turn >> 11) * (2.0**-53 * 2 * math.pi)
+    # Uniform on [1/2, 1) and on [0, 1), every value exact in float64.
+    half = (mantissa >> 12).astype(jnp.float64) * 2.0**-53 + 0.5
+    angle = (turn >> 11).astype(jnp.float64) * (2.0**-53 * 2 * math.pi)
     radius = jnp.sqrt(2 * (zeros.astype(jnp.float64) * math.log(2) - jnp.log(half)))
-    return jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)])
-
-
-def _centred(cell: Array) -> Array:
-    return cell.astype(jnp.float64) + 0.5
+    return jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=-1)
 
 
 def sampler_delta(noise_multiplier: float, draws: int) -> float:
     """Delta that the finite range of the sampler adds, for one person over a whole stream.
 
     Let w be the draws in pairs, A the event that every pair lies within `RADIUS` = R, and D the
-    shift of w that one person causes, of total norm at most 1/z. On A, and where w + D is in A,
-    the sampled law is the Gaussian one, which the accountant covers. What remains is
+    shift of w that one person causes, of total norm at most 1/z on every path; the shift of a
+    pair is fixed before the pair is drawn, since pairs lie within one release. On A, and where
+    w + D is in A, the sampled law is the Gaussian one, which the accountant covers. What remains is
     P(w + D not in A) <= sum_j exp(-(R - |D_j|)^2 / 2), plus the mass outside A, 2^-128 a pair.
     As a function of t = |D_j|^2 the summand is below e^1.2 2^-128 for t <= (1.2/R)^2 and convex
     from there to (R - 1.1)^2, so the sum is largest with the whole shift on one pair.
