@@ -6,6 +6,7 @@ renames it; a digest over all arrays finds what was damaged afterwards.
 """
 
 import hashlib
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from sotto.runs.directory import RunError
+
+# Orbax warns of the half checkpoint that a killed run left behind, which it then removes.
+logging.getLogger("absl").setLevel(logging.ERROR)
 
 _KEEP = 2
 _DIGEST = "sha256"
