@@ -342,14 +342,8 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
     key = jax.random.fold_in(jax.random.key(state.seed), state.updates)
 
     def one(key: PRNGKeyArray) -> Trajectory:
-        return rollout(
-            env,
-            env.default_params,
-            state.policy,
-            key,
-            config.steps_per_user,
-            config.one_episode,
-        )
+        steps, once = config.steps_per_user, config.one_episode
+        return rollout(env, env.default_params, state.policy, key, steps, once)
 
     crowd = jax.vmap(one)(jax.random.split(key, config.users_per_update))
     values, next_values = jax.vmap(lambda t: _values(config, env, state, t))(crowd)
@@ -380,13 +374,13 @@ def _segments(
     config: DPPGConfig, env: AnyEnvironment, state: DPPGState, lanes: Lane, key: PRNGKeyArray
 ) -> tuple[Lane, Trajectory]:
     """The next segment of every lane: the paper's users, who are not independent of one another."""
-    keys = jax.random.split(key, config.users_per_update)
 
     def one(lane: Lane, key: PRNGKeyArray) -> tuple[Trajectory, Lane]:
         return continue_rollout(
             env, env.default_params, state.policy, key, lane, config.steps_per_user
         )
 
+    keys = jax.random.split(key, config.users_per_update)
     trajectories, lanes = jax.vmap(one)(lanes, keys)
     return lanes, trajectories
 
