@@ -40,7 +40,7 @@ class DPPGConfig:
     """Trajectory: each user starts from reset and takes part once. Segment: the paper's continuing
     segments, of which a person spans several; certificate `paper-claim`."""
 
-    users_per_update: int = 32
+    users_per_update: int = 64
     """Users averaged in one release (K)."""
     steps_per_user: int = 128
     """Steps of one user (T)."""
@@ -75,7 +75,7 @@ class DPPGConfig:
     """Minibatches per pass (adam)."""
     ratio_clip: float | None = None
     """PPO's clip on the probability ratio; the paper finds it unnecessary."""
-    entropy_coefficient: float = 0.05
+    entropy_coefficient: float = 0.2
     """Weight of the entropy bonus."""
     discount: float = 0.99
     """Gamma, per environment step."""
@@ -108,7 +108,7 @@ class DPPGConfig:
 
     hidden: tuple[int, ...] = (16,)
     """Hidden layers of the policy; none makes it linear."""
-    ema_decay: float = 0.97
+    ema_decay: float = 0.98
     """Decay of the moving average of released policies (free post-processing)."""
     tail_fraction: float = 0.5
     """The tail average is over this last share of released policies."""
@@ -274,6 +274,7 @@ _SOTTO: dict[str, dict[str, object]] = {
         "gae_lambda": 0.9,
         "advantage_scale": 10.0,
         "entropy_coefficient": 0.0,
+        "ema_decay": 0.97,
     },
 }
 
