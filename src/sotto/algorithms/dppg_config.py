@@ -295,5 +295,5 @@ _PAPER: dict[str, object] = {
     "critic_hidden": (64, 64),
     "critic_scale": 1.0,
     "critic_learning_rate": 7.26e-4,
-    "critic_steps": 16,
+    "critic_steps": 8,  # full batches: the sample gradients of 8 epochs
 }
