@@ -71,5 +71,5 @@ def privacy_utility(path: Path, points: Sequence[UtilityPoint], delta: float) ->
                 )
             axes.set(xscale="log", xlabel=f"epsilon at delta = {delta:g}", ylabel="greedy return")
             axes.set_title(env_id)
-        panels[0].legend(fontsize=9, loc="lower right")
+        panels[0].legend(fontsize=9, loc="upper left", bbox_to_anchor=(0.0, -0.18))
         drawing.savefig(path, dpi=160)
