@@ -70,7 +70,7 @@ def private(config: DPPGConfig, runs: int) -> Rate:
 def without_privacy(config: DPPGConfig, runs: int) -> Rate:
     """The same local updates and server in a bare scan: no clip, no noise, no ledger."""
     env = training_environment(config)
-    local = partial(dppg._local, config, env, config.clip_norm, config.unit == "segment")
+    local = partial(dppg._local, config, env, config.clip_norm)
     server = partial(dppg._server, config, env)
     continuing = config.unit == "segment"
     chunk = -(-config.updates // 20)

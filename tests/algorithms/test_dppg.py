@@ -128,7 +128,7 @@ def test_one_users_data_moves_only_their_own_contribution(tmp_path):
     env = training_environment(config)
     state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
     keys = jax.random.split(jax.random.key(3), 4)
-    local = lambda key: dppg._local(config, env, 0.03, False, state, (), key)[0]  # noqa: E731
+    local = lambda key: dppg._local(config, env, 0.03, state, (), key)[0]  # noqa: E731
     together = jax.vmap(local)(keys)
     alone = jax.vmap(local)(keys[1:2])
     for both, one in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
@@ -266,6 +266,22 @@ def test_trust_region_sets_the_clip_norm(tmp_path):
     training, _, _ = _train(config, tmp_path)
     assert 0 < training.clip_norm < 0.2
     assert training.clip_norm != config.clip_norm
+
+
+def test_trust_region_counts_the_noise_that_is_really_added(tmp_path):
+    """Correlated noise has a larger spread in each release than independent noise."""
+    clips = {}
+    for correlated in (True, False):
+        config = _tiny(
+            clip_norm_from="l2-quantile",
+            trust_region_radius=1e-3,
+            correlated_noise=correlated,
+            evaluation_episodes=0,
+            total_steps=4 * 32 * 8,
+        )
+        ledger = create_ledger(config, tmp_path / f"{correlated}.sqlite")
+        clips[correlated] = Training(config, [0], [ledger]).clip_norm
+    assert clips[True] < 0.9 * clips[False]
 
 
 def test_public_fisher_is_a_covariance_of_scores():

@@ -101,10 +101,9 @@ def make_release(
             clip_norm=config.critic_clip_norm, noise_multiplier=multipliers["critic"]
         )
     continuing = config.unit == "segment"
-    given = collected or continuing
     return Release(
         name="DPPG policy update",
-        local=partial(_local, config, env, clip_norm, given),
+        local=partial(_local, config, env, clip_norm),
         server=partial(_server, config, env),
         unit=config.privacy_unit,
         parts=parts,
@@ -112,10 +111,7 @@ def make_release(
         divisor=float(config.users_per_update),
         horizon=horizon,
         population=config.population,
-        correlation=Correlation(
-            kind="prefix-sum" if config.correlated_noise else "independent",
-            workload_decay=config.parameter_decay if config.correlated_noise else 1.0,
-        ),
+        correlation=correlation(config),
         clipping="joint" if config.joint_clip else "separate",
         unprotected={"critic": CRITIC_GAP} if config.critic == "paper" else None,
         world=partial(_segments, config, env) if continuing and not collected else None,
@@ -130,6 +126,13 @@ def make_release(
             "a user against whoever sees their own trajectory while it is collected",
         ),
     )
+
+
+def correlation(config: DPPGConfig) -> Correlation:
+    """The noise over time: matched to how the server sums releases, or independent."""
+    if not config.correlated_noise:
+        return Correlation()
+    return Correlation(kind="prefix-sum", workload_decay=config.parameter_decay)
 
 
 CRITIC_GAP = Gap(
@@ -148,7 +151,6 @@ def _local(
     config: DPPGConfig,
     env: AnyEnvironment,
     clip_norm: float,
-    given: bool,
     state: DPPGState,
     unit: Trajectory | tuple[()],
     key: PRNGKeyArray,
@@ -159,7 +161,6 @@ def _local(
     if isinstance(unit, Trajectory):
         trajectory = unit
     else:
-        assert not given
         followed = _perturbed(state.policy, config.parameter_noise, explore_key)
         trajectory = rollout(
             env,

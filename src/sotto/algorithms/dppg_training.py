@@ -21,7 +21,9 @@ from sotto.algorithms import dppg, trust_region
 from sotto.algorithms.dppg import DPPGState
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.privacy.ledger import Ledger
+from sotto.privacy.mechanisms import correlated
 from sotto.privacy.spending import Budget
+from sotto.privacy.statements import Once
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
 from sotto.rl.envs.registry import is_native, make
@@ -274,8 +276,13 @@ def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multipli
     """The clip norm: given, or from a trust region around the first policy."""
     if config.clip_norm_from is None:
         return config.clip_norm
+    over_time = dppg.correlation(config)
+    # Correlated noise is scaled to the whole stream, and one release of it sums several draws.
+    spread = correlated.sensitivity(over_time, Once(), config.updates) * float(
+        np.linalg.norm(correlated.noising_coefficients(over_time, config.updates))
+    )
     common: dict[str, Any] = {
-        "noise_ratio": multiplier / config.users_per_update,
+        "noise_ratio": multiplier * spread / config.users_per_update,
         "radius": config.trust_region_radius,
         "confidence": config.trust_region_confidence,
         "learning_rate": config.server_learning_rate,
