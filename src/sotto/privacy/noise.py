@@ -55,6 +55,37 @@ class KeySource:
         return key
 
 
+class GeneratorSource:
+    """numpy generators for noise that numpy draws (`mechanisms.policies`): a fresh one per answer.
+
+    By default key and counter of every generator are 384 fresh bits of the operating system's
+    entropy; nothing that could reproduce the noise is kept. With a seed the generators are
+    reproducible, for tests and audits, and whatever uses them has no privacy.
+
+    The bit generator is Philox 4x64-10: one block of a keyed cipher per counter, as JAX's keys are
+    here, with no known way back from outputs to the key. numpy's default, PCG64, has one
+    (Bouillaguet, Martinez and Sauvage 2020). None of numpy's is a cryptographic generator.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._seed = seed
+        self._used = 0
+
+    @property
+    def entropy(self) -> Literal["operating-system", "fixed-seed"]:
+        """Where the generators come from, as the statement of a teacher records it."""
+        return "operating-system" if self._seed is None else "fixed-seed"
+
+    def next(self) -> np.random.Generator:
+        """A generator that was never given out before; use it for one batch of answers."""
+        if self._seed is None:
+            words: np.ndarray = np.frombuffer(os.urandom(48), dtype=np.uint64)
+        else:
+            words = np.random.SeedSequence([self._seed, self._used]).generate_state(6, np.uint64)
+        self._used += 1
+        return np.random.Generator(np.random.Philox(key=words[:2], counter=words[2:]))
+
+
 def standard_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float64[Array, "..."]:
     """Independent standard normal draws in float64, with exact tails up to `RADIUS`.
 

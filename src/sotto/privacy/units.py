@@ -34,7 +34,14 @@ class Adjacency(StrEnum):
 
 
 UnitKind = Literal[
-    "trajectory", "segment", "expert", "reward-function", "transition", "observation"
+    "trajectory",
+    "segment",
+    "expert",
+    "reward-function",
+    "transition",
+    "observation",
+    "policy",
+    "teacher",
 ]
 
 _MEANING: dict[UnitKind, str] = {
@@ -46,6 +53,9 @@ _MEANING: dict[UnitKind, str] = {
     "reward-function": "the whole reward function, within the stated radius",
     "transition": "the reward of one transition",
     "observation": "one observation shown to the teacher, within the stated distance",
+    "policy": "the policy that answers, against every other whose rows are within the stated "
+    "distance",
+    "teacher": "the whole teacher, and with it everything it was trained on",
 }
 
 

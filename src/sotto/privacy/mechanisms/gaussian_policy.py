@@ -1,0 +1,82 @@
+"""Gaussian noise on a policy, then the nearest policy: the baseline that Gohari et al. left out.
+
+Guarantee:
+    For restricted rows at L2 distance at most c one answer is Gaussian with multiplier
+    noise_stddev / c: exact, no floor needed. Projection and rounding are post-processing.
+"""
+
+import math
+from typing import Literal, Self
+
+import numpy as np
+from jaxtyping import Float, Float64
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sotto.privacy.events import Event, Gaussian
+from sotto.privacy.mechanisms import simplex
+
+
+class GaussianPolicy(BaseModel):
+    """The nearest policy to row + N(0, noise_stddev^2 I).
+
+    Guarantee:
+        `events(distance, count)`: the analytic Gaussian mechanism (docs/privacy.md).
+
+    Attributes:
+        actions: length m of a row.
+        noise_stddev: standard deviation of the noise in each probability.
+        floor: rows are mixed with the uniform row to (1 - m floor) pi + floor; 0 leaves them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["gaussian-policy"] = "gaussian-policy"
+    actions: int = Field(ge=2)
+    noise_stddev: float = Field(gt=0, allow_inf_nan=False)
+    floor: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _floor_fits(self) -> Self:
+        if self.floor * self.actions > 1:
+            raise ValueError(
+                f"floor must be at most 1 / actions = {1 / self.actions:.6g}, got {self.floor}"
+            )
+        return self
+
+    def restrict(
+        self, policies: Float[np.ndarray, "rows actions"]
+    ) -> Float64[np.ndarray, "rows actions"]:
+        """The rows mixed with the uniform row: no probability is below the floor."""
+        return simplex.restrict(simplex.as_policies(policies), self.floor)
+
+    def answer(
+        self, policies: Float[np.ndarray, "rows actions"], generator: np.random.Generator
+    ) -> Float64[np.ndarray, "rows actions"]:
+        """One private answer per row. Takes the teacher's own rows and restricts them itself.
+
+        numpy draws normal numbers in float64 by the ziggurat method, whose tail is Marsaglia's
+        exact one (it ends at 13.7 standard deviations, beyond which lies a mass of 1e-42).
+
+        Args:
+            policies: the teacher's rows, unrestricted.
+            generator: fresh, from `noise.GeneratorSource`.
+
+        Returns:
+            Rows on the public grid, each summing to 1 exactly; entries may be 0.
+        """
+        rows = self.restrict(simplex.checked(policies, self.actions))
+        noisy = rows + self.noise_stddev * generator.standard_normal(rows.shape)
+        return simplex.to_grid(simplex.project(noisy))
+
+    def events(self, distance: float, count: int) -> tuple[Event, ...]:
+        """What `count` answers cost, for neighbours whose restricted rows are `distance` apart.
+
+        Args:
+            distance: L2 distance c of neighbouring *restricted* rows (`Distance.between`); capped
+                at the diameter sqrt(2) (1 - m floor). Without a distance there is no cost.
+            count: answers, at least 1.
+        """
+        capped = simplex.capped_distance(distance, self.actions, self.floor)
+        if capped == 0:
+            return ()
+        return (Gaussian(noise_multiplier=self.noise_stddev / (capped * math.sqrt(count))),)
