@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sotto.privacy import entries
+from sotto.privacy import databases
 from sotto.privacy.errors import (
     BudgetExceeded,
     HorizonExceeded,
@@ -304,7 +304,7 @@ def locked(path: Path) -> Iterator[None]:
 def test_a_charge_that_cannot_be_written_charges_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, failure: Any
 ) -> None:
-    monkeypatch.setattr(entries, "_LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(databases, "LOCK_WAIT_SECONDS", 0.05)
     ledger = Ledger.create(path, unit=UNIT, budget=BUDGET)
     stream = ledger.open_stream(statement())
     stream.charge(0, 1, [np.array([0])])

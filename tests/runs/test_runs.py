@@ -209,7 +209,7 @@ def test_report_is_one_page_without_other_files(capsys, finished_pair: Path) -> 
 
 
 def test_a_full_disk_while_charging_loses_nothing(capsys, monkeypatch, tmp_path: Path) -> None:
-    out, written = tmp_path / "full", entries._insert
+    out, written = tmp_path / "full", entries.insert
 
     def insert(connection, entry) -> None:
         if entry.kind == "charge" and entry.sequence == 5:
@@ -217,7 +217,7 @@ def test_a_full_disk_while_charging_loses_nothing(capsys, monkeypatch, tmp_path:
         written(connection, entry)
 
     with monkeypatch.context() as patched:
-        patched.setattr(entries, "_insert", insert)
+        patched.setattr(entries, "insert", insert)
         assert "disk is full" in refused(capsys, *train(out))
     (run,) = open_experiment(out).runs
     assert checkpoints.steps(run.checkpoints)[-1] == 3

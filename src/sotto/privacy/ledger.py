@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel
 
 from sotto.privacy import entries
+from sotto.privacy.databases import database
 from sotto.privacy.entries import GENESIS, Entry, canonical
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
 from sotto.privacy.persons import PersonBlock, Persons, as_blocks
@@ -99,7 +100,8 @@ class Ledger:
         """Starts the ledger of a new run.
 
         Args:
-            where: path of an SQLite file, or a SQLAlchemy URL; it may hold other runs.
+            where: path of an SQLite file, or the SQLAlchemy URL of an SQLite or PostgreSQL
+                database; it may hold other runs.
             run_id: name of the run; a random one by default.
             unit: whom the ledger protects; every stream must have the same.
             budget: what the worst person may pay.
@@ -108,7 +110,7 @@ class Ledger:
             LedgerMismatch: the run exists.
             LedgerUnavailable: it cannot be written.
         """
-        engine = entries.database(where)
+        engine = database(where)
         run_id = run_id or uuid.uuid4().hex
         contents = {
             "format": _FORMAT,
@@ -136,18 +138,8 @@ class Ledger:
             LedgerCorrupt: its entries are not what was written.
             LedgerUnavailable: there is none, or it cannot be read.
         """
-        engine = entries.database(where)
-        held = entries.runs(engine)
-        if run_id is None and len(held) == 1:
-            (run_id,) = held
-        if run_id is None or run_id not in held:
-            names = ", ".join(map(repr, sorted(held))) or "no run"
-            raise LedgerMismatch(
-                f"this ledger belongs to run {names}, not {run_id!r}"
-                if run_id
-                else f"this ledger holds {names}; say which run to open"
-            )
-        return cls(engine, run_id)
+        engine = database(where)
+        return cls(engine, entries.find_run(engine, run_id))
 
     @property
     def unit(self) -> Unit:

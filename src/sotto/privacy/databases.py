@@ -1,0 +1,167 @@
+"""The databases that a ledger can live in, made durable: SQLite (a file) and PostgreSQL.
+
+What is particular to either is here. In both a transaction that writes is on disk when its commit
+returns, and whoever waits for another writer waits for seconds and not for ever.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
+
+LOCK_WAIT_SECONDS = 5.0
+_IDLE_SECONDS = 60.0  # after which PostgreSQL takes the lock away from a writer that hangs
+_READS = "sotto_reads"  # execution option of transactions that write nothing, and lock nobody out
+_NAMES = ("sqlite", "postgresql")
+
+
+def database(where: Path | str) -> sa.Engine:
+    """The database at a path (SQLite) or SQLAlchemy URL; nothing is read or written yet.
+
+    Raises:
+        LedgerUnavailable: the URL or its driver is unknown, or it is neither of the two databases.
+    """
+    text = str(where)
+    url = text if "://" in text else sa.URL.create("sqlite", database=str(Path(where).absolute()))
+    advice = "give the path of a file, or the SQLAlchemy URL of an SQLite or PostgreSQL database"
+    try:
+        name = sa.make_url(url).get_backend_name()
+        # Elsewhere PostgreSQL's commands see what was committed before each of them, and SQLite
+        # has transactions of its own (below).
+        options = {} if name == "sqlite" else {"isolation_level": "READ COMMITTED"}
+        if name in _NAMES:
+            engine = sa.create_engine(url, pool_pre_ping=name != "sqlite", **options)
+        else:
+            raise LedgerUnavailable(f"no driver here makes {name!r} durable; {advice}")
+    except (exc.ArgumentError, ModuleNotFoundError) as error:
+        raise LedgerUnavailable(
+            f"this is no database that can be used ({error}); {advice}, whose driver is installed"
+        ) from error
+    (_prepare_sqlite if name == "sqlite" else _prepare_postgresql)(engine)
+    return engine
+
+
+def reading(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
+    """A transaction that writes nothing and locks nobody out."""
+    return engine.execution_options(**{_READS: True}).begin()
+
+
+def make_append_only(connection: sa.Connection, table: sa.Table) -> None:
+    """Refuses to change or remove rows of a table that was just made."""
+    message = "the ledger is append-only"
+    if connection.dialect.name == "sqlite":
+        for action in ("UPDATE", "DELETE"):
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER no_{action.lower()} BEFORE {action} ON {table.name} "
+                f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
+            )
+        return
+    connection.exec_driver_sql(
+        "CREATE OR REPLACE FUNCTION sotto_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+        f"$$ BEGIN RAISE EXCEPTION '{message}'; END $$"
+    )
+    connection.exec_driver_sql(
+        f"CREATE TRIGGER no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name} "
+        "FOR EACH STATEMENT EXECUTE FUNCTION sotto_append_only()"
+    )
+
+
+def one_creator(connection: sa.Connection) -> None:
+    """Until the end of the transaction nobody else makes tables; SQLite has one writer anyway."""
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('sotto tables'))")
+
+
+def sync_directory(engine: sa.Engine) -> None:
+    """Makes a new SQLite file's name as durable as its contents."""
+    if engine.dialect.name == "sqlite" and engine.url.database:
+        directory = os.open(Path(engine.url.database).parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def place(engine: sa.Engine) -> str:
+    """Where the database is, without anything secret: a URL's options may hold a password too."""
+    return engine.url.set(query={}).render_as_string(hide_password=True)
+
+
+@contextmanager
+def failures(engine: sa.Engine, consequence: str) -> Iterator[None]:
+    """Turns the database's failures into one sentence each."""
+    try:
+        yield
+    except exc.IntegrityError as error:
+        raise LedgerMismatch(
+            f"another process has written to the ledger at {place(engine)}; open it again"
+        ) from error
+    except exc.DBAPIError as error:
+        reason = (str(error.orig).splitlines() or ["no reason given"])[0]
+        if _is_damage(error):
+            raise LedgerCorrupt(
+                f"the ledger at {place(engine)} is damaged ({reason}); restore it from a backup"
+            ) from error
+        raise LedgerUnavailable(
+            f"the ledger at {place(engine)} cannot be used ({reason}); {consequence}"
+        ) from error
+    except exc.TimeoutError as error:
+        raise LedgerUnavailable(
+            f"all connections to the ledger at {place(engine)} are in use; {consequence}"
+        ) from error
+
+
+def _is_damage(error: exc.DBAPIError) -> bool:
+    state = getattr(error.orig, "sqlstate", None)  # PostgreSQL's; XX: internal error, corruption
+    if state is not None:
+        return str(state).startswith("XX")
+    return not isinstance(error, (exc.OperationalError, exc.InterfaceError))
+
+
+def _prepare_sqlite(engine: sa.Engine) -> None:
+    """Durable transactions, and one writer at a time."""
+
+    @sa.event.listens_for(engine, "connect")
+    def connected(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # transactions begin where we say, below
+        for pragma in (
+            f"busy_timeout = {int(1000 * LOCK_WAIT_SECONDS)}",
+            "journal_mode = DELETE",
+            "synchronous = EXTRA",  # also syncs the directory once the journal is gone
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @sa.event.listens_for(engine, "begin")
+    def begun(connection: sa.Connection) -> None:
+        reads = connection.get_execution_options().get(_READS, False)
+        connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _prepare_postgresql(engine: sa.Engine) -> None:
+    """Refuses to write to a server that would forget; nobody waits, or keeps others waiting, long.
+
+    The settings are looked at in every transaction, since a server can be reconfigured.
+    """
+    settings = (
+        "SELECT current_setting('fsync'), current_setting('synchronous_commit'), "
+        f"set_config('lock_timeout', '{int(1000 * LOCK_WAIT_SECONDS)}', true), "
+        f"set_config('idle_in_transaction_session_timeout', '{int(1000 * _IDLE_SECONDS)}', true)"
+    )
+
+    @sa.event.listens_for(engine, "begin")
+    def begun(connection: sa.Connection) -> None:
+        if connection.get_execution_options().get(_READS, False):
+            return
+        fsync, synchronous_commit, *_ = connection.exec_driver_sql(settings).one()
+        for name, value in (("fsync", fsync), ("synchronous_commit", synchronous_commit)):
+            if value == "off":
+                raise LedgerUnavailable(
+                    f"the PostgreSQL server at {place(engine)} may forget what was committed "
+                    f"({name} is off); turn {name} on, nothing was written"
+                )
