@@ -2,11 +2,12 @@
 
 The clipped surrogate of equation 7 with GAE, a separate critic, advantages normalised over each
 batch, and Adam with global norm clipping. Everything here is a pure function of a state and a key:
-`init` makes the state, `update` is one iteration (collect, then optimise), `train_chunk` runs many
-inside one compiled scan; `vmap` any of them over seeds. Nothing is private: the normalisation over
-users and the critic alone would leak.
+`init` makes the state, `update` is one iteration (`collect`, then `optimise`), `train_chunk` runs
+many inside one compiled scan; `vmap` any of them over seeds. Nothing is private: the normalisation
+over users and the critic alone would leak.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
@@ -134,6 +135,22 @@ class _Batch(NamedTuple):
     targets: Array
 
 
+class Collected(NamedTuple):
+    """What one update's rollouts leave behind."""
+
+    batch: _Batch
+    """All steps, flattened over environments and time."""
+    lanes: Lane
+    returns_so_far: Float[Array, " num_envs"]
+    episode_return: Float[Array, ""]
+    """Mean undiscounted return of the episodes that ended; NaN if none did."""
+    episodes: Int[Array, ""]
+
+
+Penalty = Callable[[Networks, PyTree], Float[Array, ""]]
+"""A term added to the loss: a function of the networks and of rows, averaged over rows."""
+
+
 def init(config: PPOConfig, key: PRNGKeyArray) -> PPOState:
     """Fresh networks and environments.
 
@@ -171,26 +188,52 @@ def init(config: PPOConfig, key: PRNGKeyArray) -> PPOState:
 
 def update(config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> tuple[PPOState, PPOMetrics]:
     """One iteration: every environment takes num_steps steps, then num_epochs passes over them."""
-    env = make(config.env_id)
     rollout_key, shuffle_key = jax.random.split(key)
-    trajectory, lanes = _collect(env, config, state, rollout_key)
-    totals, returns_so_far = jax.vmap(running_returns)(trajectory, state.returns_so_far)
-    batch = _prepare(config, state.networks, trajectory)
-    networks, optimizer_state, (entropy, kl, value_loss) = _optimise(
-        config, state.networks, state.optimizer_state, batch, shuffle_key
-    )
+    return optimise(config, state, collect(config, state, rollout_key), shuffle_key)
 
+
+def collect(config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> Collected:
+    """Every environment takes num_steps steps with the current policy."""
+    trajectory, lanes = _rollouts(make(config.env_id), config, state, key)
+    totals, returns_so_far = jax.vmap(running_returns)(trajectory, state.returns_so_far)
     ended = trajectory.terminated | trajectory.truncated
     episodes = jnp.sum(ended, dtype=jnp.int32)
-    metrics = PPOMetrics(
+    return Collected(
+        batch=_prepare(config, state.networks, trajectory),
+        lanes=lanes,
+        returns_so_far=returns_so_far,
         # 0 / 0 is NaN where no episode ended, and says so.
         episode_return=jnp.sum(jnp.where(ended, totals, 0.0)) / episodes,
         episodes=episodes,
-        entropy=entropy,
-        kl=kl,
-        value_loss=value_loss,
     )
-    after = PPOState(networks, optimizer_state, lanes, returns_so_far, state.updates + 1)
+
+
+def optimise(
+    config: PPOConfig,
+    state: PPOState,
+    collected: Collected,
+    key: PRNGKeyArray,
+    penalty: Penalty | None = None,
+    rows: PyTree = None,
+) -> tuple[PPOState, PPOMetrics]:
+    """num_epochs passes over what was collected.
+
+    Args:
+        config: settings.
+        state: the state that collected.
+        collected: from `collect`.
+        key: for shuffling.
+        penalty: added to PPO's loss.
+        rows: what it is a function of, shuffled into minibatches like the steps are: arrays whose
+            first axis, the same for all, is a multiple of num_minibatches.
+    """
+    networks, optimizer_state, (entropy, kl, value_loss) = _optimise(
+        config, state.networks, state.optimizer_state, collected.batch, key, penalty, rows
+    )
+    after = PPOState(
+        networks, optimizer_state, collected.lanes, collected.returns_so_far, state.updates + 1
+    )
+    metrics = PPOMetrics(collected.episode_return, collected.episodes, entropy, kl, value_loss)
     return after, metrics
 
 
@@ -220,7 +263,7 @@ def _optimizer(config: PPOConfig) -> optax.GradientTransformation:
     )
 
 
-def _collect(
+def _rollouts(
     env: AnyEnvironment, config: PPOConfig, state: PPOState, key: PRNGKeyArray
 ) -> tuple[Trajectory, Lane]:
     def one(lane: Lane, key: PRNGKeyArray) -> tuple[Trajectory, Lane]:
@@ -272,26 +315,42 @@ def _optimise(
     optimizer_state: optax.OptState,
     batch: _Batch,
     key: PRNGKeyArray,
+    penalty: Penalty | None,
+    penalty_rows: PyTree,
 ) -> tuple[Networks, optax.OptState, tuple[Array, Array, Array]]:
     """All epochs over one batch; the diagnostics are means over the last one."""
     optimizer = _optimizer(config)
-    gradient = eqx.filter_grad(_loss, has_aux=True)
+
+    def loss(
+        networks: Networks, chosen: _Batch, chosen_rows: PyTree
+    ) -> tuple[Array, tuple[Array, Array, Array]]:
+        value, diagnostics = _loss(networks, config, chosen)
+        if penalty is not None:
+            value += penalty(networks, chosen_rows)
+        return value, diagnostics
+
+    gradient: Callable[..., tuple[Networks, tuple[Array, Array, Array]]] = eqx.filter_grad(
+        loss, has_aux=True
+    )
 
     def minibatch(
-        carry: tuple[Networks, optax.OptState], rows: Int[Array, " m"]
+        carry: tuple[Networks, optax.OptState], rows: tuple[Int[Array, " m"], Int[Array, " n"]]
     ) -> tuple[tuple[Networks, optax.OptState], tuple[Array, Array, Array]]:
         networks, optimizer_state = carry
-        chosen = jax.tree.map(lambda x: x[rows], batch)
-        gradients, diagnostics = gradient(networks, config, chosen)
+        chosen = jax.tree.map(lambda x: x[rows[0]], batch)
+        chosen_rows = jax.tree.map(lambda x: x[rows[1]], penalty_rows)
+        gradients, diagnostics = gradient(networks, chosen, chosen_rows)
         updates, optimizer_state = optimizer.update(gradients, optimizer_state)
         return (eqx.apply_updates(networks, updates), optimizer_state), diagnostics
 
-    def shuffled(key: PRNGKeyArray) -> Int[Array, "minibatches m"]:
-        order = jax.random.permutation(key, config.batch_size)
-        return order.reshape(config.num_minibatches, -1)
+    def minibatches(key: PRNGKeyArray, count: int) -> Int[Array, "minibatches m"]:
+        keys = jax.random.split(key, config.num_epochs)
+        orders = jax.vmap(lambda k: jax.random.permutation(k, count))(keys)
+        size = count // config.num_minibatches
+        return orders.reshape(config.num_epochs * config.num_minibatches, size)
 
-    rows = jax.vmap(shuffled)(jax.random.split(key, config.num_epochs))
-    rows = rows.reshape(config.num_epochs * config.num_minibatches, -1)
+    count = next((len(leaf) for leaf in jax.tree.leaves(penalty_rows)), 0)
+    rows = minibatches(key, config.batch_size), minibatches(jax.random.fold_in(key, 1), count)
     carry, diagnostics = jax.lax.scan(minibatch, (networks, optimizer_state), rows)
     last = jax.tree.map(lambda x: jnp.mean(x[-config.num_minibatches :]), diagnostics)
     return *carry, last

@@ -1,0 +1,146 @@
+"""Trains students, several seeds side by side, each with a teacher of its own to ask.
+
+One compiled program collects for all of them, their teachers answer one after the other, and
+another program learns. Iterating over a `Training` yields what may be logged after each chunk.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from sotto.algorithms import kickstarting
+from sotto.algorithms.kickstarting import KickstartMetrics, KickstartState, Rows
+from sotto.algorithms.kickstarting_config import KickstartConfig
+from sotto.algorithms.teachers import Answers, Teacher, silence
+
+_PROGRESS_POINTS = 25
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one chunk of updates leaves behind.
+
+    Attributes:
+        updates: made so far.
+        states: leaves of shape [runs, ...].
+        metrics: one value for each update, [runs, updates] each.
+    """
+
+    updates: int
+    states: KickstartState
+    metrics: dict[str, np.ndarray]
+
+
+def initial_states(config: KickstartConfig, seeds: Sequence[int]) -> KickstartState:
+    """Students that have asked nothing, leaves of shape [runs, ...]."""
+    make = partial(
+        kickstarting.init, config.ppo, config.queries_per_update, config.remember_updates
+    )
+    states: KickstartState = jax.jit(jax.vmap(make))(_keys(seeds, 0))
+    return states
+
+
+class Training:
+    """Students and their teachers.
+
+    Args:
+        config: settings.
+        seeds: one per run.
+        teachers: one per run.
+        states: where to go on from; None starts afresh.
+        done: updates already made on the way to `states`. Answers received after it are asked for
+            again, and charged again.
+
+    Raises:
+        ValueError: a teacher for another environment.
+    """
+
+    def __init__(
+        self,
+        config: KickstartConfig,
+        seeds: Sequence[int],
+        teachers: Sequence[Teacher],
+        states: KickstartState | None = None,
+        done: int = 0,
+    ) -> None:
+        self.config, self.done = config, done
+        self.states = initial_states(config, seeds) if states is None else states
+        self.chunk_updates = math.ceil(config.num_updates / _PROGRESS_POINTS)
+        self._keys = _keys(seeds, 1)
+        self._teachers = teachers
+        self._silent = [False] * len(teachers)
+        self._thresholds = [np.zeros(1) for teacher in teachers]
+        for teacher in teachers:
+            _check(config, teacher)
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Makes the remaining updates, a chunk at a time."""
+        while self.done < self.config.num_updates:
+            count = min(self.chunk_updates, self.config.num_updates - self.done)
+            metrics = [self._update() for _ in range(count)]
+            series = jax.tree.map(lambda *values: np.stack(values, axis=1), *metrics)
+            yield Progress(self.done, self.states, _named(series))
+
+    def _update(self) -> KickstartMetrics:
+        config = self.config
+        collected, asked = kickstarting.collect(
+            config.ppo, config.queries_per_update, self.states, self._keys
+        )
+        answered = self._ask(np.asarray(asked, np.float64))
+        metrics: KickstartMetrics
+        self.states, metrics = kickstarting.optimise(
+            config.ppo,
+            self.states,
+            collected,
+            answered,
+            jnp.float32(config.weight(self.done)),
+            self._keys,
+        )
+        self.done += 1
+        return metrics
+
+    def _ask(self, observations: Float[np.ndarray, "runs queries obs"]) -> Rows:
+        """Every run's answers, as rows to learn from."""
+        answers = [self._answers(run, asked) for run, asked in enumerate(observations)]
+        weights = [np.full(len(one.policies), float(one.released)) for one in answers]
+        thresholds = [
+            table[one.levels] for table, one in zip(self._thresholds, answers, strict=True)
+        ]
+        policies = [one.policies for one in answers]
+        columns = (observations, np.stack(policies), np.stack(thresholds), np.stack(weights))
+        return Rows(*(jnp.asarray(column, jnp.float32) for column in columns))
+
+    def _answers(self, run: int, observations: Float[np.ndarray, "queries obs"]) -> Answers:
+        teacher = self._teachers[run]
+        if self._silent[run] or self.done >= self.config.asking_updates:
+            return silence(len(observations), teacher.actions)
+        answers = teacher.answer(observations)
+        self._silent[run] = not answers.released
+        return answers
+
+
+def _check(config: KickstartConfig, teacher: Teacher) -> None:
+    rows = initial_states(config, [config.seed]).rows
+    sizes = rows.observations.shape[-1], rows.answers.shape[-1]
+    if (teacher.observation_size, teacher.actions) != sizes:
+        raise ValueError(
+            f"the teacher takes {teacher.observation_size} numbers and has {teacher.actions} "
+            f"actions, where {config.env_id} has {sizes[0]} and {sizes[1]}; give its --env-id"
+        )
+
+
+def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
+
+
+def _named(metrics: KickstartMetrics) -> dict[str, np.ndarray]:
+    named = {**metrics._asdict(), **metrics.ppo._asdict()}
+    del named["ppo"]
+    return named
