@@ -48,8 +48,11 @@ def database(where: Path | str) -> sa.Engine:
 
 
 def reading(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
-    """A transaction that writes nothing and locks nobody out."""
-    return engine.execution_options(**{_READS: True}).begin()
+    """A transaction that writes nothing, locks nobody out and sees one state throughout."""
+    options: dict[str, Any] = {_READS: True}
+    if engine.dialect.name == "postgresql":
+        options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    return engine.execution_options(**options).begin()
 
 
 def make_append_only(connection: sa.Connection, table: sa.Table) -> None:

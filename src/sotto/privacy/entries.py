@@ -8,10 +8,13 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from pydantic import BaseModel
 
 from sotto.privacy import databases
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
@@ -54,6 +57,17 @@ class Entry:
 def canonical(contents: Any) -> str:
     """The one JSON text of these contents."""
     return json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def plain(model: BaseModel) -> Any:
+    """The model as JSON values, with infinity as a string."""
+    return json.loads(model.model_dump_json())
+
+
+def versions() -> dict[str, str]:
+    """Versions of the software that an epsilon depends on, by distribution name."""
+    names = ("sotto", "jax", "jax-privacy", "dp-accounting")
+    return {name: version(name) for name in names} | {"python": python_version()}
 
 
 def find_run(engine: sa.Engine, run_id: str | None) -> str:
@@ -191,13 +205,20 @@ def lock(connection: sa.Connection, run_id: str) -> None:
 
     On SQLite the transaction itself is the lock, from its beginning.
     """
-    first = (_entries.c.run_id == run_id, _entries.c.sequence == 0)
-    connection.execute(sa.select(_entries.c.sequence).where(*first).with_for_update())
+    if connection.dialect.name != "sqlite":
+        first = (_entries.c.run_id == run_id, _entries.c.sequence == 0)
+        connection.execute(sa.select(_entries.c.sequence).where(*first).with_for_update())
 
 
 def insert(connection: sa.Connection, entry: Entry) -> None:
     """Adds the next entry to a transaction, whose commit makes it durable."""
     connection.execute(sa.insert(_entries).values(**vars(entry), hash=entry.hash))
+
+
+def payload_at(connection: sa.Connection, run_id: str, sequence: int) -> str | None:
+    """What the entry says; None if there is none."""
+    here = (_entries.c.run_id == run_id, _entries.c.sequence == sequence)
+    return connection.scalar(sa.select(_entries.c.payload).where(*here))
 
 
 def _hash_at(connection: sa.Connection, entry: Entry) -> str | None:

@@ -6,7 +6,7 @@ class PrivacyError(ValueError):
 
 
 class BudgetExceeded(PrivacyError):
-    """The worst person would pay more than the budget, or the budget's delta is too large."""
+    """It would cost more than the budget, or there are no queries left."""
 
 
 class ParticipationViolation(PrivacyError):
@@ -27,3 +27,15 @@ class LedgerCorrupt(PrivacyError):
 
 class LedgerUnavailable(PrivacyError):
     """The ledger could not be read or written; trying again is safe."""
+
+
+class UnknownStudent(PrivacyError):
+    """The teacher has no such student, or answers them no longer."""
+
+
+class StudentExists(PrivacyError):
+    """The teacher has a student of this name already."""
+
+
+class IdempotencyConflict(PrivacyError):
+    """The key belongs to another request."""

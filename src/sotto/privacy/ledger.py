@@ -14,17 +14,14 @@ import os
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from platform import python_version
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from pydantic import BaseModel
 
 from sotto.privacy import entries
 from sotto.privacy.databases import database
-from sotto.privacy.entries import GENESIS, Entry, canonical
+from sotto.privacy.entries import GENESIS, Entry, canonical, plain, versions
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
 from sotto.privacy.persons import PersonBlock, Persons, as_blocks
 from sotto.privacy.spending import Account, Budget, Spent, StreamRecord
@@ -115,9 +112,9 @@ class Ledger:
         contents = {
             "format": _FORMAT,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "unit": _plain(unit),
-            "budget": _plain(budget),
-            "versions": _versions(),
+            "unit": plain(unit),
+            "budget": plain(budget),
+            "versions": versions(),
         }
         entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)
         entries.create(engine, entry)
@@ -192,7 +189,7 @@ class Ledger:
             LedgerUnavailable: the ledger cannot be written.
         """
         self._account.check_open(statement, self._live)
-        contents = {"statement": _plain(statement), "versions": _versions()}
+        contents = {"statement": plain(statement), "versions": versions()}
         self._append("open", contents)
         self._live.append(len(self._account.streams) - 1)
         return LedgerStream(self, self._live[-1])
@@ -295,13 +292,3 @@ def _blocks(persons: list[list[list[int]]] | None) -> list[tuple[PersonBlock, ..
     if persons is None:
         return None
     return [tuple(PersonBlock(*block) for block in release) for release in persons]
-
-
-def _plain(model: BaseModel) -> Any:
-    """The model as JSON values, with infinity as a string."""
-    return json.loads(model.model_dump_json())
-
-
-def _versions() -> dict[str, str]:
-    names = ("sotto", "jax", "jax-privacy", "dp-accounting")
-    return {name: version(name) for name in names} | {"python": python_version()}

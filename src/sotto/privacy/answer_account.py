@@ -1,0 +1,252 @@
+"""Who was answered how often, and what it costs: the arithmetic of an answer ledger.
+
+An `AnswerAccount` is the state that the entries of an `AnswerLedger` add up to. Its checks change
+nothing and its updates check nothing, as in `spending`.
+
+Guarantee:
+    All students may be one: epsilon is the cost of every answer given to anybody. Each student's
+    own epsilon is what that student learns alone. No answer is charged beyond
+    `AnswerStatement.queries`, whose cost at the dearest levels the budget covers, so whatever the
+    students ask, in whatever order, `planned_epsilon` holds (Renyi divergences fixed in advance
+    by level; composition with adaptively chosen ones, Feldman and Zrnic 2021). `epsilon` is of the
+    answers given so far; it holds where their number does not depend on what was answered.
+"""
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from sotto.privacy.accounting import Event, NoGuarantee, PrivacyCurve, compose
+from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.errors import BudgetExceeded, StudentExists, UnknownStudent
+from sotto.privacy.spending import Budget
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Student:
+    """Somebody who may ask.
+
+    Attributes:
+        name: of the student.
+        queries: answered rows allowed in all.
+        answered: answered rows so far.
+        revoked: whether the student is answered no longer.
+    """
+
+    name: str
+    queries: int
+    answered: int = 0
+    revoked: bool = False
+
+
+@dataclass(frozen=True)
+class StudentSpent(Student):
+    """A student, and the epsilon of what they were answered, alone, at the budget's delta."""
+
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True)
+class AnswersSpent:
+    """What the answers given so far cost.
+
+    Attributes:
+        epsilon: of all of them together, at `delta`; infinite where nothing is proved.
+        delta: the budget's.
+        planned_epsilon: what all answers that the statement allows cost at most.
+        answered: answered rows of all students.
+        events: what `epsilon` is composed of.
+        curve: epsilon as a function of delta.
+        students: in the order they were added.
+        head_hash: of the entry up to which this was added up.
+    """
+
+    epsilon: float
+    delta: float
+    planned_epsilon: float
+    answered: int
+    events: tuple[Event, ...]
+    curve: PrivacyCurve
+    students: tuple[StudentSpent, ...]
+    head_hash: str
+
+
+@dataclass
+class AnswerAccount:
+    """What an answer ledger's entries add up to."""
+
+    statement: AnswerStatement
+    budget: Budget
+    students: dict[str, Student] = field(default_factory=dict)
+    answered: int = 0
+
+    def copy(self) -> "AnswerAccount":
+        """As it is now."""
+        return replace(self, students=dict(self.students))
+
+    def check_create(self) -> None:
+        """Refuses a statement whose answers may cost more than the budget.
+
+        Raises:
+            BudgetExceeded: with the number of queries that the budget covers.
+        """
+        planned = _planned(self.statement, self.statement.queries, self.budget.delta)
+        if planned <= self.budget.epsilon:
+            return
+        for event in self.statement.largest_cost(1):
+            if isinstance(event, NoGuarantee):
+                raise BudgetExceeded(
+                    f"nothing can be proved about these answers ({event.reason}); only a budget "
+                    "of epsilon infinity covers that"
+                )
+        raise BudgetExceeded(
+            f"{self.statement.queries} answers may cost epsilon {planned:.4g} at delta "
+            f"{self.budget.delta:.2g}, over the budget of {self.budget.epsilon:.4g}; it covers "
+            f"{self._covered()}: allow fewer queries, make answers noisier, or state a larger "
+            "budget"
+        )
+
+    def check_add(self, name: str, queries: int) -> None:
+        """Refuses a student who is there already, and names and limits that are none.
+
+        Raises:
+            ValueError: a name or limit that is none.
+            StudentExists: unless revoked; a student who was revoked may be added again.
+        """
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                "a student's name has 1 to 64 letters, digits, dots, dashes and underscores, "
+                f"beginning with a letter or digit; got {name!r}"
+            )
+        if not 1 <= queries <= self.statement.queries_per_student:
+            raise ValueError(
+                f"a student of this teacher has 1 to {self.statement.queries_per_student} "
+                f"queries, not {queries}"
+            )
+        if name in self.students and not self.students[name].revoked:
+            raise StudentExists(
+                f"there is a student {name!r} already; choose another name, or revoke them first"
+            )
+
+    def student(self, name: str) -> Student:
+        """The student of this name.
+
+        Raises:
+            UnknownStudent: there is none, or they were revoked.
+        """
+        student = self.students.get(name)
+        if student is None or student.revoked:
+            raise UnknownStudent(
+                f"the teacher has no student {name!r}; add them, or ask the teacher to"
+                if student is None
+                else f"the student {name!r} was revoked; ask the teacher for a new token"
+            )
+        return student
+
+    def remaining(self, name: str) -> int:
+        """How many more rows the student can be answered now; other students may take some.
+
+        Raises:
+            UnknownStudent: there is none, or they were revoked.
+        """
+        student = self.student(name)
+        left = min(student.queries - student.answered, self.statement.queries - self.answered)
+        return max(0, left)
+
+    def check_charge(self, name: str, rows: int) -> list[int]:
+        """The levels of the student's next rows.
+
+        Raises:
+            UnknownStudent: there is none, or they were revoked.
+            BudgetExceeded: the student, or all of them together, have fewer queries left.
+        """
+        if rows < 1:
+            raise ValueError(f"a request is for at least one row, got {rows}")
+        student = self.student(name)
+        if rows > self.remaining(name):
+            mine = student.queries - student.answered
+            everybody = self.statement.queries - self.answered
+            whose = (
+                f"{name!r} has {mine} of {student.queries} queries left"
+                if mine <= everybody
+                else f"the teacher has {everybody} of {self.statement.queries} queries left for "
+                "all students together"
+            )
+            raise BudgetExceeded(
+                f"{whose}, and {rows} rows were asked for; nothing was answered or charged"
+            )
+        return [self.statement.level(student.answered + row) for row in range(rows)]
+
+    def apply_add(self, name: str, queries: int) -> None:
+        """Adds a student; one who comes back goes on where they stopped."""
+        before = self.students.get(name)
+        self.students[name] = Student(name, queries, before.answered if before else 0)
+
+    def apply_revoke(self, name: str) -> None:
+        """The student is answered no longer."""
+        self.students[name] = replace(self.students[name], revoked=True)
+
+    def apply_charge(self, name: str, rows: int) -> None:
+        """Adds answered rows."""
+        student = self.students[name]
+        self.students[name] = replace(student, answered=student.answered + rows)
+        self.answered += rows
+
+    def spent(self, head_hash: str) -> AnswersSpent:
+        """What the answers given so far cost."""
+        delta = self.budget.delta
+        counts = _together(self.statement, [one.answered for one in self.students.values()])
+        events = self.statement.events(dict(counts))
+        return AnswersSpent(
+            epsilon=_epsilon(self.statement, counts, delta),
+            delta=delta,
+            planned_epsilon=_planned(self.statement, self.statement.queries, delta),
+            answered=self.answered,
+            events=events,
+            curve=compose(events),
+            students=tuple(
+                StudentSpent(
+                    **vars(student),
+                    epsilon=_epsilon(
+                        self.statement, _together(self.statement, [student.answered]), delta
+                    ),
+                )
+                for student in self.students.values()
+            ),
+            head_hash=head_hash,
+        )
+
+    def _covered(self) -> str:
+        """The largest number of queries that the budget covers, in words."""
+        covered, too_many = 0, self.statement.queries
+        while too_many - covered > 1:
+            middle = (covered + too_many) // 2
+            if _planned(self.statement, middle, self.budget.delta) <= self.budget.epsilon:
+                covered = middle
+            else:
+                too_many = middle
+        return f"{covered} queries" if covered else "not one query"
+
+
+def _together(statement: AnswerStatement, answered: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """How many answers of each level students got together who got so many each."""
+    counts: dict[int, int] = {}
+    for one in answered:
+        for level, count in statement.level_counts(one).items():
+            counts[level] = counts.get(level, 0) + count
+    return tuple(sorted(counts.items()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _epsilon(
+    statement: AnswerStatement, counts: tuple[tuple[int, int], ...], delta: float
+) -> float:
+    return compose(statement.events(dict(counts))).epsilon(delta)
+
+
+@functools.lru_cache(maxsize=64)
+def _planned(statement: AnswerStatement, queries: int, delta: float) -> float:
+    return compose(statement.largest_cost(queries)).epsilon(delta)
