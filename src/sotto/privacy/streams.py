@@ -150,7 +150,8 @@ class Stream:
             active,
         )
         self.released += count
-        log, diagnostics = jax.tree.map(lambda x: x[:, :count], (log, diagnostics))
+        if padding:  # cut off by numpy, for JAX would compile a program for every shape
+            log, diagnostics = jax.tree.map(lambda x: np.asarray(x)[:, :count], (log, diagnostics))
         return states, log, diagnostics
 
     def _charge(self, count: int, persons: np.ndarray | None) -> None:
@@ -161,8 +162,10 @@ class Stream:
     def _draw_noise(self, runs: int, count: int, padding: int) -> dict[str, Array]:
         """Noise of the next releases as integers on each part's grid; its key is forgotten."""
         dimensions = self.statement.dimensions
-        shape = (runs, count, sum(dimensions.values()))
-        rows = self._noise.next_rows(np.asarray(noise.standard_normal(self._keys.next(), shape)))
+        # Always a whole chunk, so that one program draws it; the padding's rows are thrown away.
+        shape = (runs, count + padding, sum(dimensions.values()))
+        fresh = np.asarray(noise.standard_normal(self._keys.next(), shape))[:, :count]
+        rows = self._noise.next_rows(fresh)
         columns = np.split(rows, np.cumsum(list(dimensions.values()))[:-1], axis=2)
         return {
             name: _pad(
@@ -327,19 +330,16 @@ def _unflatten(flat: Array, shapes: Any) -> Any:
 
 def _pad(array: Any, padding: int, value: int) -> Array:
     """Pads the release axis (axis 1) of an array."""
-    return jnp.pad(
-        jnp.asarray(array),
-        [(0, 0), (0, padding)] + [(0, 0)] * (array.ndim - 2),
-        constant_values=value,
-    )
+    if padding:
+        pad = np.pad if isinstance(array, np.ndarray) else jnp.pad
+        widths = [(0, 0), (0, padding)] + [(0, 0)] * (array.ndim - 2)
+        array = pad(array, widths, constant_values=value)
+    return jnp.asarray(array)
 
 
 def _require_shapes(role: str, given: Any, expected: Any, leading: tuple[int, ...]) -> None:
     """Refuses arrays that are not `expected` with the `leading` axes in front."""
-    expected = jax.eval_shape(
-        lambda tree: jax.tree.map(lambda x: jnp.broadcast_to(x, (*leading, *x.shape)), tree),
-        expected,
-    )
-    given = jax.eval_shape(lambda tree: tree, given)
+    expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), expected)
+    given = jax.tree.map(jax.typeof, given)
     if signature(given) != signature(expected):
         raise ValueError(f"{role} are {given}, but the stream was opened for {expected}")
