@@ -1,0 +1,101 @@
+"""A throw-away PostgreSQL server for tests, from the installed server binaries.
+
+It lives in a temporary directory, listens on a Unix socket there and nowhere else, and stops when
+the tests end, also if they are killed: its shell waits for the end of its standard input, which the
+operating system closes with the process that holds it.
+"""
+
+import itertools
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import psycopg
+
+INSTALL = "apt-get install postgresql"
+_START_SECONDS = 60
+_RUN = 'bin=$1; shift; "$bin/postgres" "$@" & cat > /dev/null; kill -INT $!; wait $!'
+
+
+def binaries() -> Path | None:
+    """Where PostgreSQL's server programs are; the newest where there are several."""
+    if found := shutil.which("initdb"):
+        return Path(found).resolve().parent
+    versions = Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    return max((path.parent for path in versions), default=None, key=lambda p: int(p.parent.name))
+
+
+class Server:
+    """A running server, started by its constructor."""
+
+    def __init__(self) -> None:
+        found = binaries()
+        if found is None:
+            raise FileNotFoundError(
+                f"these tests start a PostgreSQL server of their own; install one: {INSTALL}"
+            )
+        self._databases = itertools.count()
+        # PostgreSQL refuses to run as root; Debian's package brings a user for it.
+        self._user = _unprivileged() if os.geteuid() == 0 else None
+        self._directory = Path(tempfile.mkdtemp(prefix="sotto-pg-"))  # sockets have short paths
+        self._data = self._directory / "data"
+        if self._user is not None:
+            os.chown(self._directory, self._user.pw_uid, self._user.pw_gid)
+        self._start(found)
+
+    def _start(self, bin: Path) -> None:
+        quick = ("--username=sotto", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C")
+        made = self._popen([bin / "initdb", *quick, self._data], stderr=subprocess.STDOUT)
+        output, _ = made.communicate()
+        if made.returncode:
+            raise RuntimeError(f"initdb failed: {output}")
+        settings = ("listen_addresses=", f"unix_socket_directories={self._directory}")
+        options = itertools.chain.from_iterable(("-c", setting) for setting in settings)
+        log = (self._directory / "log").open("w")
+        command = ["/bin/sh", "-c", _RUN, "sh", bin, "-D", self._data, *options]
+        self._server = self._popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                psycopg.connect(self._conninfo("postgres")).close()
+                return
+            except psycopg.OperationalError as error:
+                if time.monotonic() > deadline or self._server.poll() is not None:
+                    text = (self._directory / "log").read_text()
+                    self.stop()
+                    raise RuntimeError(f"PostgreSQL did not start: {text}") from error
+                time.sleep(0.05)
+
+    def new_database(self) -> str:
+        """SQLAlchemy URL of a new, empty database."""
+        name = f"test{next(self._databases)}"
+        with psycopg.connect(self._conninfo("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return f"postgresql+psycopg://sotto@/{name}?host={self._directory}"
+
+    def stop(self) -> None:
+        """Stops the server and removes all it wrote."""
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait(30)
+        shutil.rmtree(self._directory)
+
+    def _conninfo(self, database: str) -> str:
+        return f"host={self._directory} user=sotto dbname={database}"
+
+    def _popen(self, command, **streams) -> subprocess.Popen:
+        streams = {"stdout": subprocess.PIPE, "text": True, "cwd": self._directory, **streams}
+        if self._user is not None:
+            streams |= {"user": self._user.pw_uid, "group": self._user.pw_gid, "extra_groups": []}
+        return subprocess.Popen(command, **streams)
+
+
+def _unprivileged() -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return pwd.getpwnam("nobody")
