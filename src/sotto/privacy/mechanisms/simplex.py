@@ -5,12 +5,16 @@ not decide whether an error is raised.
 """
 
 import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from jaxtyping import Float, Float64
 
 GRID = 2**32
 """Answers are multiples of 1 / GRID and sum to 1 exactly."""
+
+_BLOCK = 8192
 
 
 def as_policies(rows: Float[np.ndarray, "rows actions"]) -> Float64[np.ndarray, "rows actions"]:
@@ -20,13 +24,10 @@ def as_policies(rows: Float[np.ndarray, "rows actions"]) -> Float64[np.ndarray, 
     several teachers has to be taken *after* this, or one bad teacher moves it by more than 1/n.
     """
     rows = np.asarray(rows, dtype=np.float64)
-    if rows.ndim != 2:
-        raise ValueError(f"policies must be an array [rows, actions], got shape {rows.shape}")
-    valid = np.isfinite(rows).all(axis=1, keepdims=True) & (rows >= 0).all(axis=1, keepdims=True)
-    clean = np.where(valid, rows, 1.0)
-    total = clean.sum(axis=1, keepdims=True)
-    possible = np.isfinite(total) & (total > 1e-300)
-    return np.asarray(np.where(possible, clean, 1.0) / np.where(possible, total, rows.shape[1]))
+    total = np.where(rows.min(axis=1) >= 0, rows.sum(axis=1), np.nan)
+    possible = ((total > 1e-300) & (total < np.inf))[:, None]
+    scale = np.where(possible, total[:, None], rows.shape[1])
+    return np.asarray(np.where(possible, rows, 1.0) / scale)
 
 
 def restrict(
@@ -37,14 +38,14 @@ def restrict(
 
 
 def to_grid(policies: Float64[np.ndarray, "rows actions"]) -> Float64[np.ndarray, "rows actions"]:
-    """Rounds down to multiples of 1 / GRID; the largest entry takes what is missing to 1.
+    """Rounds down to multiples of 1 / GRID; the first entry takes what is missing to 1.
 
-    A function of the released row alone (post-processing); every operation on integers, so the
-    low-order bits of the floating-point row are gone and each row sums to 1 exactly.
+    A function of the released row alone (post-processing). From here on the row is a row of
+    integers: the low-order bits of the floating-point row are gone, and it sums to 1 exactly.
+    What is missing is never negative: the sum of a row is below 1 + 1 / GRID.
     """
-    counts = np.floor(policies * GRID).astype(np.int64)
-    largest = counts.argmax(axis=1)
-    counts[np.arange(len(counts)), largest] += GRID - counts.sum(axis=1)
+    counts = np.floor(policies * GRID)
+    counts[:, 0] += GRID - counts.sum(axis=1)
     return np.asarray(counts / GRID)
 
 
@@ -53,13 +54,17 @@ def project(points: Float64[np.ndarray, "rows actions"]) -> Float64[np.ndarray, 
     descending = -np.sort(-points, axis=1)
     excess = np.cumsum(descending, axis=1) - 1.0
     ranks = np.arange(1, points.shape[1] + 1)
-    support = np.count_nonzero(descending * ranks > excess, axis=1)
-    threshold = np.take_along_axis(excess, support[:, None] - 1, axis=1) / support[:, None]
+    support = np.count_nonzero(descending * ranks > excess, axis=1)[:, None]
+    threshold = np.take_along_axis(excess, support - 1, axis=1) / support
     return np.asarray(np.maximum(points - threshold, 0.0))
 
 
 def checked(policies: Float[np.ndarray, "rows actions"], actions: int) -> np.ndarray:
-    """The array, if it has the public shape [rows, actions]; what is in it is not looked at."""
+    """The array, if it has the public shape [rows, actions]; what is in it is not looked at.
+
+    Raises:
+        ValueError: another shape.
+    """
     policies = np.asarray(policies)
     if policies.ndim != 2 or policies.shape[1] != actions:
         raise ValueError(f"policies must be an array [rows, {actions}], got shape {policies.shape}")
@@ -75,3 +80,21 @@ def capped_distance(distance: float, actions: int, floor: float) -> float:
     if not distance >= 0:
         raise ValueError(f"distance must be a number that is not negative, got {distance}")
     return min(distance, math.sqrt(2.0) * max(0.0, 1.0 - actions * floor))
+
+
+def by_blocks(
+    function: Callable[[np.ndarray, np.random.Generator], np.ndarray],
+    rows: np.ndarray,
+    generator: np.random.Generator,
+    block: int = _BLOCK,
+) -> np.ndarray:
+    """`function(rows, generator)` on blocks of rows, two at a time, each with a generator spawned.
+
+    What a block needs stays in the cache, and numpy lets go of Python's lock while it draws, so
+    two threads draw at once. What is drawn does not depend on which thread draws it.
+    """
+    if len(rows) <= block:
+        return function(rows, generator)
+    blocks = [rows[start : start + block] for start in range(0, len(rows), block)]
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return np.concatenate(list(pool.map(function, blocks, generator.spawn(len(blocks)))))
