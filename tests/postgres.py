@@ -18,7 +18,7 @@ import psycopg
 
 INSTALL = "apt-get install postgresql"
 _START_SECONDS = 60
-_RUN = 'bin=$1; shift; "$bin/postgres" "$@" & cat > /dev/null; kill -INT $!; wait $!'
+_RUN = 'bin=$1; shift; "$bin/postgres" "$@" & cat > /dev/null; kill -QUIT $!; wait $!'
 
 
 def binaries() -> Path | None:

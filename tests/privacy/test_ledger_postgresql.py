@@ -1,0 +1,298 @@
+"""The ledger on a real PostgreSQL server: as durable, and as hard to fool, as on SQLite."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from sotto.privacy import databases
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.persons import PersonBlock
+from sotto.privacy.spending import Budget
+from sotto.privacy.statements import Once, Part, StreamStatement
+from sotto.privacy.units import Unit
+
+UNIT = Unit(kind="trajectory", adjacency="zero-out")
+BUDGET = Budget(epsilon=1.3, delta=1e-5)
+STATEMENT = StreamStatement(
+    name="update",
+    unit=UNIT,
+    participation=Once(),
+    parts={"policy": Part(clip_norm=0.5, noise_multiplier=3.0)},
+    dimensions={"policy": 10},
+    divisor=4.0,
+    horizon=100_000,
+    population="simulated",
+    sampler_delta=1e-30,
+)
+
+
+@pytest.fixture
+def ledger(postgresql_url: str) -> Ledger:
+    return Ledger.create(postgresql_url, "run-a", unit=UNIT, budget=BUDGET)
+
+
+def state(ledger: Ledger) -> Any:
+    held = [(one.statement, one.releases, one.persons.blocks) for one in ledger.streams]
+    return ledger.head_hash, ledger.persons, ledger.next_person, ledger.spent().epsilon, held
+
+
+@contextmanager
+def connected(url: str) -> Iterator[sa.Connection]:
+    """A connection of somebody else's, who commits at once."""
+    engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+    engine.dispose()
+
+
+def test_a_reopened_ledger_is_the_same(ledger: Ledger, postgresql_url: str) -> None:
+    stream = ledger.open_stream(STATEMENT)
+    stream.charge(0, 2, [np.array([3, 1, 2]), PersonBlock(4, 9)])
+    stream.charge(2, 1, [PersonBlock(9, 12)])
+    other = Ledger.create(postgresql_url, "run-b", unit=UNIT, budget=BUDGET)
+    assert state(Ledger.open(postgresql_url, "run-a")) == state(ledger)
+    assert state(Ledger.open(postgresql_url, "run-b")) == state(other)
+    ledger.verify()
+    short = postgresql_url.replace("+psycopg", "")
+    assert state(Ledger.open(short, "run-a")) == state(ledger)
+
+
+def test_the_wrong_ledger_is_refused(ledger: Ledger, postgresql_url: str) -> None:
+    with pytest.raises(LedgerMismatch, match="belongs to run 'run-a', not 'run-b'"):
+        Ledger.open(postgresql_url, "run-b")
+    with pytest.raises(LedgerMismatch, match="has a ledger already"):
+        Ledger.create(postgresql_url, "run-a", unit=UNIT, budget=BUDGET)
+    for name in ("x" * 65, "a\x00b", ""):
+        with pytest.raises(ValueError, match="run's name"):
+            Ledger.create(postgresql_url, name or "\n", unit=UNIT, budget=BUDGET)
+
+
+def test_a_database_without_a_ledger_says_so(postgresql_url: str) -> None:
+    with pytest.raises(LedgerUnavailable, match=r"there is no ledger at .*create it first"):
+        Ledger.open(postgresql_url)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda url: url.replace("/test", "/missing").replace("sotto@", "sotto:hunter2@"),
+        lambda url: url.split("?")[0].replace("@/", "@127.0.0.1:1/") + "?password=hunter2",
+    ],
+)
+def test_a_server_that_does_not_answer_is_one_sentence(
+    postgresql_url: str, change: Callable[[str], str]
+) -> None:
+    for refused in (
+        lambda url: Ledger.open(url),
+        lambda url: Ledger.create(url, unit=UNIT, budget=BUDGET),
+    ):
+        with pytest.raises(LedgerUnavailable, match="cannot be used") as caught:
+            refused(change(postgresql_url))
+        assert "hunter2" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_everybody_creates_at_once(postgresql_url: str, same: bool) -> None:
+    def create(number: int) -> str:
+        name = "run" if same else f"run-{number}"
+        try:
+            return Ledger.create(postgresql_url, name, unit=UNIT, budget=BUDGET).run_id
+        except LedgerMismatch:
+            return "refused"
+
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(create, range(8)))
+    assert made.count("refused") == (7 if same else 0)
+    assert len(set(made) - {"refused"}) == (1 if same else 8)
+
+
+# --- several writers -----------------------------------------------------------------------------
+
+
+def test_of_two_writers_one_fails_and_nothing_is_lost(ledger: Ledger, postgresql_url: str) -> None:
+    stream = ledger.open_stream(STATEMENT)
+    other = Ledger.open(postgresql_url)
+    stream.charge(0, 1, [np.array([0])])
+    with pytest.raises(LedgerMismatch, match="another process has written"):
+        other.open_stream(STATEMENT)
+    stream.charge(1, 1, [np.array([1])])
+    assert state(Ledger.open(postgresql_url)) == state(ledger)
+
+
+def test_writers_that_write_at_the_same_moment(ledger: Ledger, postgresql_url: str) -> None:
+    writers = [Ledger.open(postgresql_url) for _ in range(6)]
+
+    def write(one: Ledger) -> int:
+        try:
+            one.open_stream(STATEMENT)
+        except LedgerMismatch:
+            return 0
+        return 1
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(write, writers)) == 1
+    assert len(Ledger.open(postgresql_url).streams) == 1
+
+
+def test_a_ledger_is_read_while_another_process_writes(ledger: Ledger, postgresql_url: str) -> None:
+    other = Ledger.open(postgresql_url)
+    with other._engine.begin() as connection:
+        connection.execute(sa.text("LOCK TABLE entries IN EXCLUSIVE MODE"))
+        assert state(Ledger.open(postgresql_url)) == state(ledger)
+
+
+def test_nobody_waits_for_ever(postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(databases, "LOCK_WAIT_SECONDS", 0.2)
+    ledger = Ledger.create(postgresql_url, unit=UNIT, budget=BUDGET)
+    other = Ledger.open(postgresql_url)
+    with other._engine.begin() as connection:
+        connection.execute(sa.text("LOCK TABLE entries IN EXCLUSIVE MODE"))
+        with pytest.raises(LedgerUnavailable, match=r"lock timeout\); nothing was charged"):
+            ledger.open_stream(STATEMENT)
+    ledger.open_stream(STATEMENT)
+
+
+# --- durability ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["synchronous_commit", "fsync"])
+def test_a_server_that_may_forget_is_refused(
+    ledger: Ledger, postgresql_url: str, setting: str
+) -> None:
+    stream = ledger.open_stream(STATEMENT)
+    with connected(postgresql_url) as admin:
+        admin.execute(sa.text(f"ALTER SYSTEM SET {setting} = off"))
+        try:
+            admin.execute(sa.text("SELECT pg_reload_conf()"))
+            wait_until(ledger, setting, "off")
+            with pytest.raises(LedgerUnavailable, match=f"turn {setting} on"):
+                stream.charge(0, 1, [np.array([0])])
+            with pytest.raises(LedgerUnavailable, match=f"turn {setting} on"):
+                Ledger.create(postgresql_url, "run-b", unit=UNIT, budget=BUDGET)
+        finally:
+            admin.execute(sa.text(f"ALTER SYSTEM RESET {setting}"))
+            admin.execute(sa.text("SELECT pg_reload_conf()"))
+    wait_until(ledger, setting, "on")
+    stream.charge(0, 1, [np.array([0])])
+    assert Ledger.open(postgresql_url).streams[0].releases == 1
+
+
+def wait_until(ledger: Ledger, setting: str, value: str) -> None:
+    for _ in range(200):
+        with databases.reading(ledger._engine) as connection:
+            if connection.scalar(sa.text(f"SELECT current_setting('{setting}')")) == value:
+                return
+        time.sleep(0.02)
+    pytest.fail(f"{setting} did not become {value}")
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_commit_that_reports_failure_is_charged_once(
+    ledger: Ledger, postgresql_url: str, monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    """The server goes away just before, or just after, it commits."""
+    stream = ledger.open_stream(STATEMENT)
+    before = state(ledger)
+    commit = ledger._engine.dialect.do_commit
+
+    def failing(connection: Any) -> None:
+        if recorded:
+            commit(connection)
+        with connected(postgresql_url) as admin:
+            pid = connection.dbapi_connection.info.backend_pid
+            admin.execute(sa.text(f"SELECT pg_terminate_backend({pid}, 5000)"))
+        connection.execute("SELECT 1")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._engine.dialect, "do_commit", failing)
+        with pytest.raises(LedgerUnavailable, match="cannot be used") as caught:
+            stream.charge(0, 1, [np.array([0])])
+    assert "\n" not in str(caught.value)
+    assert state(ledger) == before
+    stream.charge(0, 1, [np.array([0])])
+    stream.charge(1, 1, [np.array([1])])
+    assert stream.releases == 2
+    assert state(Ledger.open(postgresql_url)) == state(ledger)
+
+
+_VICTIM = """
+import sys
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.persons import PersonBlock
+from sotto.privacy.statements import StreamStatement
+
+ledger = Ledger.open(sys.argv[1])
+stream = ledger.open_stream(StreamStatement.model_validate_json(sys.argv[2]))
+while True:
+    a = ledger.next_person
+    stream.charge(stream.releases, 2, [PersonBlock(a, a + 3), PersonBlock(a + 4, a + 7)])
+    print(stream.releases, flush=True)
+"""
+
+
+def test_killed_at_any_moment_it_holds_all_that_was_charged(
+    ledger: Ledger, postgresql_url: str
+) -> None:
+    for index, released in enumerate((1, 40, 97)):
+        victim = subprocess.Popen(
+            [sys.executable, "-c", _VICTIM, postgresql_url, STATEMENT.model_dump_json()],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert victim.stdout
+        for _ in range(released):
+            victim.stdout.readline()
+        victim.send_signal(signal.SIGKILL)
+        lines = victim.stdout.read().split()
+        assert victim.wait(10) == -signal.SIGKILL
+        seen = 2 * (released + len(lines))
+        time.sleep(0.2)  # the server finishes what it was sent
+        assert seen <= Ledger.open(postgresql_url).streams[index].releases <= seen + 2
+
+
+# --- tampering -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE entries SET payload = ''", "DELETE FROM entries", "TRUNCATE entries"]
+)
+def test_rows_cannot_be_changed_by_accident(
+    ledger: Ledger, postgresql_url: str, change: str
+) -> None:
+    with (
+        connected(postgresql_url) as connection,
+        pytest.raises(sa.exc.DBAPIError, match="append-only"),
+    ):
+        connection.execute(sa.text(change))
+    assert state(Ledger.open(postgresql_url)) == state(ledger)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE entries SET payload = replace(payload, '3.0', '9.0') WHERE sequence = 1",
+        "UPDATE entries SET hash = previous_hash WHERE sequence = 2",
+        "DELETE FROM entries WHERE sequence = 2",
+        "UPDATE entries SET run_id = 'run-b'",
+    ],
+)
+def test_tampering_is_found(ledger: Ledger, postgresql_url: str, change: str) -> None:
+    stream = ledger.open_stream(STATEMENT)
+    stream.charge(0, 1, [PersonBlock(4, 9)])
+    stream.charge(1, 1, [PersonBlock(20, 22)])
+    with connected(postgresql_url) as connection:
+        connection.execute(sa.text("ALTER TABLE entries DISABLE TRIGGER no_change"))
+        assert connection.execute(sa.text(change)).rowcount > 0
+    with pytest.raises(LedgerCorrupt, match=r"entry . of the ledger is not what was written"):
+        Ledger.open(postgresql_url)
