@@ -1,0 +1,365 @@
+"""The service: what a student, an operator, a monitor and a browser can ask a teacher over HTTP.
+
+    POST /v1/answers   {"observations": [[...], ...]} -> {"policies", "levels", "remaining",
+                       "replayed"}; with an Idempotency-Key, if it may be sent again
+    GET  /v1/teacher   the statement and the limits
+    GET  /v1/budget    what is left: to a student their own, to the operator everybody's
+    GET  /healthz      whether the ledger can be read; GET /metrics  counts, for Prometheus
+    GET  /             a page that shows v1/budget
+
+What begins with v1 needs `Authorization: Bearer TOKEN`. Refusals are described in `refusals`.
+
+Guarantee:
+    Rows leave through `AnswerStatement.randomize` with fresh noise only, and not before
+    `AnswerLedger.answer` has charged for them on disk.
+
+Charging waits for the disk, and one charge for another. It happens in one thread of its own, in
+order of arrival, and the event loop stays free.
+"""
+
+import asyncio
+import json
+import math
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from importlib import resources
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from jaxtyping import Float64
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from sotto.algorithms.teachers import RowsFunction
+from sotto.privacy.answer_ledger import Answered, AnswerLedger
+from sotto.privacy.errors import (
+    BudgetExceeded,
+    IdempotencyConflict,
+    LedgerCorrupt,
+    LedgerMismatch,
+    LedgerUnavailable,
+    UnknownStudent,
+)
+from sotto.privacy.noise import GeneratorSource
+from sotto.serving import metrics
+from sotto.serving.limits import Limits, RateLimiter
+from sotto.serving.metrics import Metrics
+from sotto.serving.questions import Question, read_question
+from sotto.serving.refusals import Guard, Refusal, log
+
+_HEALTH_SECONDS = 2.0
+_RETRY_SECONDS = "1"
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_PAGE = {
+    "/": ("page.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+}
+
+_T = TypeVar("_T")
+
+
+class _Caller(NamedTuple):
+    """Whose token it is: a student's, or the operator's (no name)."""
+
+    student: str | None
+
+
+def create_app(
+    rows: RowsFunction,
+    ledger: AnswerLedger,
+    *,
+    env_id: str,
+    limits: Limits | None = None,
+    is_operator: Callable[[str], bool] = lambda _token: False,
+    noise: GeneratorSource | None = None,
+) -> FastAPI:
+    """The service of one teacher, to be run by one process.
+
+    Args:
+        rows: the teacher's own rows; only noisy ones leave.
+        ledger: what the teacher promises, its students, and what they were answered.
+        env_id: environment the teacher was trained in.
+        limits: of size and rate.
+        is_operator: whether a token is that of whoever runs the teacher.
+        noise: for tests only; a fixed seed must be stated in the ledger, and voids the certificate.
+
+    Raises:
+        ValueError: the noise is not of the kind that the statement promises.
+    """
+    service = _Service(
+        rows, ledger, env_id, limits or Limits(), is_operator, noise or GeneratorSource()
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    # No interactive documentation: it would load scripts from elsewhere.
+    app = FastAPI(title="A private teacher", openapi_url=None, lifespan=lifespan)
+    app.add_middleware(Guard, refused=service.metrics.refused)
+    app.add_exception_handler(Refusal, service.refusal)
+    app.add_exception_handler(HTTPException, service.http_refusal)
+    app.add_api_route("/v1/answers", service.answers, methods=["POST"])
+    app.add_api_route("/v1/teacher", service.teacher, methods=["GET"])
+    app.add_api_route("/v1/budget", service.budget, methods=["GET"])
+    app.add_api_route("/healthz", service.health, methods=["GET"])
+    app.add_api_route("/metrics", service.counts, methods=["GET"])
+    for path in _PAGE:
+        app.add_api_route(path, service.page, methods=["GET"])
+    return app
+
+
+class _Service:
+    """The endpoints. Methods that begin with an underscore and are not async may block."""
+
+    def __init__(
+        self,
+        rows: RowsFunction,
+        ledger: AnswerLedger,
+        env_id: str,
+        limits: Limits,
+        is_operator: Callable[[str], bool],
+        noise: GeneratorSource,
+    ) -> None:
+        if noise.entropy != ledger.statement.entropy:
+            raise ValueError(
+                f"the statement promises noise from {ledger.statement.entropy} entropy, "
+                f"not {noise.entropy}"
+            )
+        self.metrics = Metrics()
+        self._rows = rows
+        self._ledger = ledger
+        self._statement = ledger.statement
+        self._env_id = env_id
+        self._limits = limits
+        self._limiter = RateLimiter(limits)
+        self._is_operator = is_operator
+        self._noise = noise
+        self._ledger_thread = ThreadPoolExecutor(1, "ledger")
+        folder = resources.files("sotto.serving")
+        self._files = {
+            path: (folder.joinpath(name).read_bytes(), media_type)
+            for path, (name, media_type) in _PAGE.items()
+        }
+
+    def close(self) -> None:
+        """Finishes what was begun."""
+        self._ledger_thread.shutdown()
+
+    # --- endpoints -------------------------------------------------------------------------------
+
+    async def answers(self, request: Request) -> Response:
+        """Answers a batch of observations."""
+        arrived = time.perf_counter()
+        student = await self._student(request)
+        question = await read_question(request, self._statement.observation_size, self._limits)
+        answered = await self._queued(self._answer, student, question)
+        self.metrics.answered(
+            len(answered.policies), time.perf_counter() - arrived, answered.replayed
+        )
+        return _json(
+            {
+                "policies": answered.policies.tolist(),
+                "levels": answered.levels.tolist(),
+                "remaining": answered.remaining,
+                "replayed": answered.replayed,
+            }
+        )
+
+    async def teacher(self, request: Request) -> Response:
+        """What the teacher promises, and how it wants to be asked."""
+        student = await self._student(request)
+        return _json(
+            {
+                "statement": self._statement.model_dump(mode="json"),
+                "actions": self._statement.mechanism.actions,
+                "observation_size": self._statement.observation_size,
+                "env_id": self._env_id,
+                "max_rows": self._limits.max_rows,
+                "remaining": await self._queued(self._remaining, student),
+            }
+        )
+
+    async def budget(self, request: Request) -> Response:
+        """What is left, and what was spent."""
+        caller = await self._caller(request)
+        with _ledger_failures():
+            return _json(await run_in_threadpool(self._budget, caller))
+
+    async def health(self) -> Response:
+        """Whether the ledger can be read; anybody may ask."""
+        try:
+            async with asyncio.timeout(_HEALTH_SECONDS):
+                await run_in_threadpool(self._ledger.students)
+        except (LedgerUnavailable, LedgerCorrupt, LedgerMismatch, TimeoutError):
+            return JSONResponse({"status": "the ledger cannot be used"}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def counts(self) -> Response:
+        """Counts for Prometheus; anybody may ask, and nothing in them is private."""
+        return PlainTextResponse(self.metrics.text(), media_type=metrics.CONTENT_TYPE)
+
+    async def page(self, request: Request) -> Response:
+        """The page of budgets, its script or its style."""
+        contents, media_type = self._files[request.url.path]
+        return Response(contents, media_type=media_type)
+
+    # --- refusals --------------------------------------------------------------------------------
+
+    async def refusal(self, _request: Request, error: Exception) -> Response:
+        """Says what was refused, and counts it."""
+        assert isinstance(error, Refusal)
+        self.metrics.refused(error.code)
+        return error.response()
+
+    async def http_refusal(self, request: Request, error: Exception) -> Response:
+        """What the framework itself refuses: unknown paths and methods."""
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            message = f"this address does not take {request.method}"
+            refused = Refusal(405, "method-not-allowed", message, headers=error.headers)
+        else:
+            refused = Refusal(404, "not-found", "there is nothing at this address")
+        return await self.refusal(request, refused)
+
+    # --- who asks --------------------------------------------------------------------------------
+
+    async def _student(self, request: Request) -> str:
+        caller = await self._caller(request)
+        if caller.student is None:
+            raise Refusal(
+                403,
+                "not-a-student",
+                "the operator's token shows budgets only; ask with a student's token",
+            )
+        return caller.student
+
+    async def _caller(self, request: Request) -> _Caller:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        token = token.strip()
+        known = scheme.lower() == "bearer" and _TOKEN.fullmatch(token)
+        caller = await self._queued(self._whose, token) if known else None
+        if caller is None:
+            raise _unknown_token()
+        wait = self._limiter.seconds_to_wait(caller.student or "")
+        if wait > 0:
+            raise Refusal(
+                429,
+                "too-many-requests",
+                f"more than {self._limits.requests_per_second:g} requests per second; try again "
+                f"in {wait:.3f} seconds",
+                headers={"Retry-After": str(math.ceil(wait))},
+            )
+        return caller
+
+    def _whose(self, token: str) -> _Caller | None:
+        student = self._ledger.authenticate(token)
+        if student is None and self._is_operator(token):
+            return _Caller(None)
+        return None if student is None else _Caller(student)
+
+    # --- in the ledger's thread ------------------------------------------------------------------
+
+    async def _queued(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Does the work in the ledger's thread, in turn."""
+        loop = asyncio.get_running_loop()
+        with _ledger_failures():
+            return await loop.run_in_executor(self._ledger_thread, work, *arguments)
+
+    def _remaining(self, student: str) -> int:
+        return self._ledger.remaining(student)
+
+    def _answer(self, student: str, question: Question) -> Answered:
+        def compute(levels: Sequence[int]) -> Float64[np.ndarray, "rows actions"]:
+            policies = self._rows(question.observations)
+            return self._statement.randomize(policies, levels, self._noise.next())
+
+        try:
+            return self._ledger.answer(
+                student,
+                len(question.observations),
+                compute,
+                idempotency_key=question.idempotency_key,
+                request_digest=question.digest,
+            )
+        except BudgetExceeded as error:
+            remaining = self._ledger.remaining(student)
+            raise Refusal(
+                403, "budget-spent", str(error), details={"remaining": remaining}
+            ) from None
+        except IdempotencyConflict as error:
+            raise Refusal(409, "idempotency-key-reused", str(error)) from None
+
+    def _budget(self, caller: _Caller) -> dict[str, Any]:
+        spent = self._ledger.spent()
+        budget = self._ledger.budget
+        left = self._statement.queries - spent.answered
+        students = [
+            {
+                "name": one.name,
+                "queries": one.queries,
+                "answered": one.answered,
+                "remaining": 0 if one.revoked else max(0, min(one.queries - one.answered, left)),
+                "revoked": one.revoked,
+                "epsilon": _plain(one.epsilon),
+            }
+            for one in spent.students
+            if caller.student in (None, one.name)
+        ]
+        total = {
+            "queries": self._statement.queries,
+            "answered": spent.answered,
+            "remaining": left,
+            "epsilon": _plain(spent.epsilon),
+        }
+        return {
+            "students": students,
+            "total": total if caller.student is None else None,
+            "budget": {"epsilon": _plain(budget.epsilon), "delta": budget.delta},
+            "unit": self._statement.unit_sentence,
+        }
+
+
+def _unknown_token() -> Refusal:
+    return Refusal(
+        401,
+        "unknown-token",
+        "send Authorization: Bearer TOKEN with a token that is known and was not revoked; whoever "
+        "runs the teacher issues them",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def _json(values: dict[str, Any]) -> Response:
+    """JSON, in which every float64 is exact."""
+    return Response(json.dumps(values, allow_nan=False), media_type="application/json")
+
+
+def _plain(epsilon: float) -> float | str:
+    """An epsilon for JSON."""
+    return epsilon if math.isfinite(epsilon) else "inf"
+
+
+@contextmanager
+def _ledger_failures() -> Iterator[None]:
+    """Turns the ledger's failures into refusals, which do not say where the ledger is."""
+    try:
+        yield
+    except UnknownStudent:  # revoked since the token was looked up
+        raise _unknown_token() from None
+    except (LedgerUnavailable, LedgerCorrupt, LedgerMismatch) as error:
+        log.error("%s: %s", type(error).__name__, error)
+        raise Refusal(
+            503,
+            "ledger-unavailable",
+            "the teacher cannot use its ledger; nothing was answered, try again later with the "
+            "same Idempotency-Key",
+            headers={"Retry-After": _RETRY_SECONDS},
+        ) from None

@@ -1,0 +1,122 @@
+"""What a student asks: reading a request's body, and refusing what is not observations."""
+
+import asyncio
+import hashlib
+import re
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from sotto.serving.limits import Limits
+from sotto.serving.refusals import Refusal
+
+MAGNITUDE = 1e6
+"""Observations are no larger, so that no network in float32 overflows on them."""
+
+_KEY = re.compile(r"[\x21-\x7e]{1,128}")
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-MAGNITUDE, le=MAGNITUDE)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    observations: list[list[_Number]]
+
+
+class Question(NamedTuple):
+    """A batch of observations that could be answered."""
+
+    observations: Float64[np.ndarray, "rows obs"]
+    idempotency_key: str | None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the observations: equal ones ask the same, however they were written."""
+        shape = str(self.observations.shape).encode()
+        return hashlib.sha256(shape + self.observations.astype("<f8").tobytes()).hexdigest()
+
+
+async def read_question(request: Request, observation_size: int, limits: Limits) -> Question:
+    """Reads a request for answers.
+
+    Raises:
+        Refusal: it is too large, too slow, or not a batch of observations.
+    """
+    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise Refusal(
+            415,
+            "unsupported-media-type",
+            "send JSON, with the header Content-Type: application/json",
+        )
+    key = request.headers.get("idempotency-key")
+    if key is not None and not _KEY.fullmatch(key):
+        raise Refusal(
+            400,
+            "bad-idempotency-key",
+            "an Idempotency-Key is 1 to 128 visible ASCII characters, such as a random UUID",
+        )
+    body = await _read_body(request, limits.max_body_bytes(observation_size), limits.body_seconds)
+    return Question(_observations(body, observation_size, limits.max_rows), key)
+
+
+async def _read_body(request: Request, most: int, seconds: float) -> bytes:
+    too_large = Refusal(
+        413,
+        "body-too-large",
+        f"the request's body is larger than {most} bytes; send fewer observations at once",
+    )
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > most:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise too_large
+    except ClientDisconnect:  # nobody is there to read this; it is counted
+        raise Refusal(400, "body-incomplete", "the connection ended before the body") from None
+    except TimeoutError:
+        raise Refusal(
+            408, "body-too-slow", f"the request's body did not arrive within {seconds:g} seconds"
+        ) from None
+    return bytes(body)
+
+
+def _observations(
+    body: bytes, observation_size: int, max_rows: int
+) -> Float64[np.ndarray, "rows obs"]:
+    try:
+        rows = _Body.model_validate_json(body).observations
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if problem["type"] == "json_invalid":
+            raise Refusal(400, "not-json", f"the body is not JSON: {problem['msg']}") from None
+        where = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in problem["loc"])
+        raise Refusal(
+            422,
+            "bad-observations",
+            'send {"observations": [[...], ...]}, a list of rows of numbers; at '
+            f"{where.lstrip('.') or 'the top'}: {problem['msg']}",
+        ) from None
+    if not rows:
+        raise Refusal(422, "bad-observations", "there is no row; send at least one observation")
+    if len(rows) > max_rows:
+        raise Refusal(
+            413,
+            "too-many-rows",
+            f"{len(rows)} observations at once are too many; send at most {max_rows}",
+            details={"max_rows": max_rows},
+        )
+    for index, row in enumerate(rows):
+        if len(row) != observation_size:
+            raise Refusal(
+                422,
+                "bad-observations",
+                f"an observation has {observation_size} numbers; row {index} has {len(row)}",
+            )
+    return np.array(rows, dtype=np.float64)

@@ -1,0 +1,129 @@
+"""What a client is told when it gets no answer, and what the log says: never a private number.
+
+A refusal is JSON, `{"error": code, "message": one sentence, ...}`. Of an unexpected exception only
+its type and the lines of code it passed through are written down: its message may hold arrays.
+"""
+
+import logging
+import secrets
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+Code = Literal[
+    "not-found",
+    "method-not-allowed",
+    "unknown-token",
+    "not-a-student",
+    "too-many-requests",
+    "unsupported-media-type",
+    "body-too-large",
+    "body-too-slow",
+    "body-incomplete",
+    "not-json",
+    "bad-observations",
+    "too-many-rows",
+    "bad-idempotency-key",
+    "idempotency-key-reused",
+    "budget-spent",
+    "ledger-unavailable",
+    "internal-error",
+]
+
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+log = logging.getLogger("sotto.serving")
+
+
+class Refusal(Exception):
+    """A request gets no answer, and nothing was charged for it.
+
+    Attributes:
+        status: of HTTP.
+        code: which refusal, for programs.
+        message: why, and what to do, in one sentence.
+        details: more fields of the JSON body.
+        headers: of the response.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: Code,
+        message: str,
+        *,
+        details: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+        self.details, self.headers = dict(details or {}), dict(headers or {})
+
+    def response(self) -> JSONResponse:
+        """What the client gets."""
+        body = {"error": self.code, "message": self.message} | self.details
+        return JSONResponse(body, self.status, self.headers)
+
+
+class Guard:
+    """The outermost layer: headers on every response, and exceptions that tell nothing.
+
+    Whatever is raised behind it ends here, so that no server prints its message.
+    """
+
+    def __init__(self, app: ASGIApp, refused: Callable[[Code], None]) -> None:
+        self._app = app
+        self._refused = refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one request."""
+        started = False
+
+        async def guarded_send(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message["headers"], *extra]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, guarded_send)
+        except Exception as error:
+            incident = secrets.token_hex(4)
+            log.error("incident %s: %s", incident, without_values(error))
+            self._refused("internal-error")
+            if not started:
+                refusal = Refusal(
+                    500,
+                    "internal-error",
+                    "something went wrong here; the log of whoever runs the teacher says more "
+                    f"under incident {incident}",
+                )
+                await refusal.response()(scope, receive, guarded_send)
+
+
+def without_values(error: BaseException) -> str:
+    """The exception's type and where it came from, without its message."""
+    places = [
+        f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__)
+    ]
+    return " < ".join([type(error).__name__, *reversed(places)])
+
+
+class SafeFormatter(logging.Formatter):
+    """Writes exceptions without their messages, whoever logs them."""
+
+    def formatException(self, ei: Any) -> str:
+        """Type and place of an exception."""
+        return without_values(ei[1]) if ei[1] is not None else ""

@@ -1,0 +1,133 @@
+"""Runs the service with uvicorn: one process, TLS if asked for, a log that tells nothing."""
+
+import ipaddress
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from sotto.serving.refusals import SafeFormatter
+
+_MOST_CONNECTIONS = 256
+_GRACE_SECONDS = 10
+_BACKLOG = 128
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the service listens.
+
+    Attributes:
+        host: name or address of a network interface of this machine.
+        port: 0 takes any that is free.
+        tls_certificate: PEM file with the server's certificate and its chain.
+        tls_key: PEM file with the certificate's private key.
+    """
+
+    host: str
+    port: int
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+
+    @property
+    def in_clear_text(self) -> bool:
+        """Whether tokens and answers can be read on a network."""
+        return self.tls_certificate is None and not _is_loopback(self.host)
+
+    def check(self) -> None:
+        """Refuses a certificate or key that cannot be used.
+
+        Raises:
+            ValueError: one without the other, or files that are not what they should be.
+        """
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("TLS needs both --tls-certificate and --tls-key")
+        if self.tls_certificate is None or self.tls_key is None:
+            return
+        for path in (self.tls_certificate, self.tls_key):
+            path.open("rb").close()
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                self.tls_certificate, self.tls_key, password=""
+            )
+        except (ssl.SSLError, ValueError) as error:
+            raise ValueError(
+                f"{self.tls_certificate} and {self.tls_key} are no certificate and its key, in "
+                "PEM and without a pass phrase"
+            ) from error
+
+
+def serve(app: FastAPI, address: Address, ready: Callable[[str], None]) -> None:
+    """Serves until SIGINT or SIGTERM; requests that were begun are finished.
+
+    Args:
+        app: the service.
+        address: checked.
+        ready: is told the service's URL once connections are accepted.
+
+    Raises:
+        OSError: the address cannot be used.
+    """
+    log_safely()
+    with listening(address.host, address.port) as listener:
+        ready(url_of(listener, address))
+        uvicorn_server(app, address).run(sockets=[listener])
+
+
+def uvicorn_server(app: FastAPI, address: Address) -> uvicorn.Server:
+    """The server, to be run on a listening socket."""
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_config=None,
+        ssl_certfile=address.tls_certificate,
+        ssl_keyfile=address.tls_key,
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    return uvicorn.Server(config)
+
+
+def url_of(listener: socket.socket, address: Address) -> str:
+    """Where a listening socket is reached."""
+    host, port = listener.getsockname()[:2]
+    scheme = "http" if address.tls_certificate is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that accepts connections.
+
+    Raises:
+        OSError: the address cannot be used.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OSError(f"cannot listen on {host} port {port}: {reason}; give another") from error
+
+
+def log_safely() -> None:
+    """Sends warnings and errors to stderr: no requests, and no exception's message."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
