@@ -10,7 +10,6 @@ MechanismName = Literal["dirichlet", "truncated-dirichlet", "gaussian-policy", "
 ProtectName = Literal["observation", "policy", "any-two-teachers", "training-shards", "dppg"]
 RadiusName = Literal["chi-square", "markov", "monte-carlo", "paper"]
 
-_PAPER_CONCENTRATION = 5.0
 _PROMISES = (
     *("teacher_mechanism", "concentration", "noise_stddev", "protect", "observation_radius"),
     *("policy_distance", "queries", "rollouts", "queries_per_rollout", "target_epsilon"),
@@ -35,7 +34,9 @@ class KickstartConfig(PPOConfig):
     floor: float = 0.05
     """Eta: the teacher's row is mixed with the uniform one until no probability is below it."""
     threshold: float = 0.01
-    """Tau of truncated-dirichlet: no probability of an answer is below it."""
+    """Tau of truncated-dirichlet: no probability of an answer is below it; less than the floor."""
+    proposals: int = 128
+    """Draws of truncated-dirichlet per answer, of which the first that is above tau is given."""
 
     protect: ProtectName | None = None
     """What the answers protect: observation (within observation_radius), policy (within
@@ -130,13 +131,6 @@ class KickstartConfig(PPOConfig):
         return self.kickstart_weight * max(0.0, 1.0 - updates / self.anneal_kickstart)
 
 
-def paper_concentration(config: KickstartConfig) -> float | None:
-    """The concentration to use; None where it is to be calibrated."""
-    if config.concentration is None and config.target_epsilon is None:
-        return _PAPER_CONCENTRATION
-    return config.concentration
-
-
 def _check_student(config: KickstartConfig) -> None:
     if not 1 <= config.queries_per_update <= config.batch_size:
         raise ValueError(
@@ -167,7 +161,7 @@ def _check_teacher(config: KickstartConfig) -> None:
         if given or config.schedule != "constant":
             name = (given or ["schedule"])[0].replace("_", "-")
             raise ValueError(f"a teacher's service sets --{name} itself; leave it out")
-    for name in ("queries", "queries_per_rollout", "rollouts"):
+    for name in ("queries", "queries_per_rollout", "rollouts", "proposals"):
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")

@@ -14,13 +14,33 @@ from sotto import __version__
 _COMMANDS = {
     "train dppg": ("sotto.cli.train:dppg", "private policy gradient, with a certificate"),
     "train ppo": ("sotto.cli.train:ppo", "the baseline without privacy"),
+    "train kickstart": (
+        "sotto.cli.train_kickstart:kickstart",
+        "a student that asks a private teacher",
+    ),
     "eval": ("sotto.cli.runs:evaluate", "returns of a trained policy"),
     "certificate": ("sotto.cli.runs:certificate", "what is proved about a run; --verify checks it"),
     "report": ("sotto.cli.runs:report", "figures and report.html of a run"),
     "account gaussian": ("sotto.cli.account:account_gaussian", "epsilon of Gaussian releases"),
     "account dpsgd": ("sotto.cli.account:account_dpsgd", "epsilon of DP-SGD"),
+    "account dirichlet": (
+        "sotto.cli.account_dirichlet:account_dirichlet",
+        "epsilon of a teacher's answers",
+    ),
+    "account dirichlet-radius": (
+        "sotto.cli.account_dirichlet:account_dirichlet_radius",
+        "how far an answer is from the teacher's row",
+    ),
+    "account gaussian-policy": (
+        "sotto.cli.account_dirichlet:account_gaussian_policy",
+        "epsilon of answers with Gaussian noise",
+    ),
     "calibrate gaussian": ("sotto.cli.account:calibrate_gaussian", "noise for a target epsilon"),
     "calibrate dpsgd": ("sotto.cli.account:calibrate_dpsgd", "noise for a target epsilon"),
+    "calibrate dirichlet": (
+        "sotto.cli.account_dirichlet:calibrate_dirichlet",
+        "concentration for a target epsilon",
+    ),
     "reproduce rio2025": ("sotto.cli.reproduce:rio", "figures of the DPPG paper"),
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
 }
@@ -88,7 +108,7 @@ def _print_help(names: Sequence[str], group: str) -> None:
         print("Reinforcement learning under differential privacy, with certificates that are true.")
     print("\ncommands:")
     for name in names:
-        print(f"  {name:<20}{_COMMANDS[name][1]}")
+        print(f"  {name:<25}{_COMMANDS[name][1]}")
     print(f"\n{_EXAMPLES}" if not group else f"\nsotto {names[0]} --help says more.")
 
 

@@ -71,7 +71,8 @@ def _evaluate(
     import numpy as np
 
     from sotto.runs.algorithms import ALGORITHMS, config_from_json
-    from sotto.runs.training import last_checkpoint, load_states
+    from sotto.runs.states import last_checkpoint
+    from sotto.runs.training import load_states
 
     settings = experiment.settings
     algorithm = ALGORITHMS[settings.algorithm]

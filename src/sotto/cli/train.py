@@ -15,7 +15,9 @@ from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
 from sotto.algorithms.ppo import PPOConfig
 from sotto.cli.parsing import flag, parse, print_json, unvalidated
 from sotto.cli.progress import Display
+from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.certificate import derive
+from sotto.runs.adapters import Algorithm
 from sotto.runs.algorithms import ALGORITHMS, config_from_json, config_to_json
 from sotto.runs.directory import (
     AlgorithmName,
@@ -51,18 +53,24 @@ class PlainOptions:
 
 
 @dataclass(frozen=True)
-class Options(PlainOptions):
-    """Where a private training goes."""
+class LedgerOptions(PlainOptions):
+    """Where a training goes that has a ledger."""
 
-    preset: PresetName = "sotto"
-    """Named settings that the other flags change: our recipe, or the paper's (not proved)."""
     ledger: str | None = None
     """SQLAlchemy URL or file of the ledger, instead of ledger.sqlite in the run directory."""
 
 
+@dataclass(frozen=True)
+class Options(LedgerOptions):
+    """Where a private training goes."""
+
+    preset: PresetName = "sotto"
+    """Named settings that the other flags change: our recipe, or the paper's (not proved)."""
+
+
 def dppg(args: list[str]) -> int:
     """Runs `sotto train dppg`."""
-    default = DPPGFlags(**vars(_stored_config("dppg", args) or _preset_config(args)))
+    default = DPPGFlags(**vars(stored_config("dppg", args) or _preset_config(args)))
 
     def run(where: Options, settings: DPPGFlags = default) -> int:
         """Trains a private agent: DPPG (Rio et al. 2025), a policy gradient in which every user's
@@ -77,14 +85,14 @@ def dppg(args: list[str]) -> int:
           sotto train dppg --preset paper --noise-multiplier 1 --out runs/paper
           sotto train dppg --out runs/x --resume
         """
-        return _train("dppg", where, DPPGConfig(**vars(settings)), args)
+        return train_algorithm("dppg", where, DPPGConfig(**vars(settings)), args)
 
     return parse(run, args, "train dppg")
 
 
 def ppo(args: list[str]) -> int:
     """Runs `sotto train ppo`."""
-    default = PPOFlags(**vars(_stored_config("ppo", args) or PPOConfig()))
+    default = PPOFlags(**vars(stored_config("ppo", args) or PPOConfig()))
 
     def run(where: PlainOptions, settings: PPOFlags = default) -> int:
         """Trains PPO, the baseline without privacy. It protects nobody and has no certificate.
@@ -93,7 +101,7 @@ def ppo(args: list[str]) -> int:
           sotto train ppo --env-id CartPole-v1 --out runs/ppo
           sotto train ppo --env-id Acrobot-v1 --total-steps 300000 --seeds 5 --out runs/ppo5
         """
-        return _train("ppo", where, PPOConfig(**vars(settings)), args)
+        return train_algorithm("ppo", where, PPOConfig(**vars(settings)), args)
 
     return parse(run, args, "train ppo")
 
@@ -113,7 +121,7 @@ def _preset_config(args: Sequence[str]) -> DPPGConfig:
     return preset(cast(PresetName, name), env_id, **changes)
 
 
-def _stored_config(name: AlgorithmName, args: Sequence[str]) -> Any:
+def stored_config(name: AlgorithmName, args: Sequence[str]) -> Any:
     """The settings of the run to be resumed, which are then the flags' defaults."""
     out = flag(args, "--out")
     if "--resume" not in args or out is None:
@@ -125,19 +133,25 @@ def _stored_config(name: AlgorithmName, args: Sequence[str]) -> Any:
 
 
 def _create(
-    name: AlgorithmName, options: PlainOptions, config: Any, args: Sequence[str]
+    name: AlgorithmName,
+    options: PlainOptions,
+    algorithm: Algorithm,
+    config: Any,
+    args: Sequence[str],
 ) -> Experiment:
     if options.seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
-    algorithm = ALGORITHMS[name]
-    algorithm.check(config)
+    config = algorithm.resolved(config)
+    place = options.ledger if isinstance(options, LedgerOptions) else None
+    if place is not None and not algorithm.has_ledger(config):
+        raise ValueError("a run of these settings keeps no ledger; leave out --ledger")
     settings = new_settings(
         algorithm=name,
         config=config_to_json(name, config),
         preset=options.preset if isinstance(options, Options) else None,
         seeds=tuple(range(config.seed, config.seed + options.seeds)),
         population=getattr(config, "population", "simulated"),
-        ledger=ledger_place(options.ledger) if isinstance(options, Options) else None,
+        ledger=ledger_place(place) if algorithm.has_ledger(config) else None,
         command=shlex.join(["sotto", "train", name, *args]),
     )
 
@@ -155,11 +169,11 @@ def _resume(options: PlainOptions, config: Any) -> Experiment:
     changed = [key for key, value in asked.items() if value != settings.config.get(key)]
     if options.seeds not in (1, len(settings.seeds)):
         changed.append("seeds")
-    if isinstance(options, Options):
-        if options.preset not in ("sotto", settings.preset):
-            changed.append("preset")
-        if options.ledger is not None and ledger_place(options.ledger) != settings.ledger:
-            changed.append("ledger")
+    if isinstance(options, Options) and options.preset not in ("sotto", settings.preset):
+        changed.append("preset")
+    ledger = options.ledger if isinstance(options, LedgerOptions) else None
+    if ledger is not None and ledger_place(ledger) != settings.ledger:
+        changed.append("ledger")
     if changed:
         raise RunError(
             f"a run is resumed with the settings it was started with; leave out "
@@ -171,11 +185,31 @@ def _resume(options: PlainOptions, config: Any) -> Experiment:
 # --- training ------------------------------------------------------------------------------------
 
 
-def _train(name: AlgorithmName, options: PlainOptions, config: Any, args: Sequence[str]) -> int:
+def train_algorithm(
+    name: AlgorithmName,
+    options: PlainOptions,
+    config: Any,
+    args: Sequence[str],
+    algorithm: Algorithm | None = None,
+) -> int:
+    """Trains a new or an interrupted run, and shows how it goes.
+
+    Args:
+        name: the algorithm's.
+        options: where it goes.
+        config: its settings.
+        args: the command line, which the run directory keeps.
+        algorithm: where it needs more to train than its settings say.
+
+    Returns:
+        The exit code.
+    """
+    algorithm = algorithm or ALGORITHMS[name]
     experiment = (
-        _resume(options, config) if options.resume else _create(name, options, config, args)
+        _resume(options, config)
+        if options.resume
+        else _create(name, options, algorithm, config, args)
     )
-    algorithm = ALGORITHMS[name]
     if not options.json:
         _announce(experiment, config)
     last: Update | None = None
@@ -188,9 +222,9 @@ def _train(name: AlgorithmName, options: PlainOptions, config: Any, args: Sequen
                 last = update
                 display(update)
 
-            finished = train(experiment, show)
+            finished = train(experiment, show, algorithm)
     except (ValueError, OSError):
-        if not options.resume and _nothing_opened(experiment):
+        if not options.resume and _nothing_charged(experiment):
             shutil.rmtree(experiment.path)
         raise
     assert last is not None
@@ -209,11 +243,14 @@ def _train(name: AlgorithmName, options: PlainOptions, config: Any, args: Sequen
     return 130
 
 
-def _nothing_opened(experiment: Experiment) -> bool:
-    """Whether a new training was refused before any stream was opened, let alone charged."""
+def _nothing_charged(experiment: Experiment) -> bool:
+    """Whether a new training was refused before any stream was opened or any answer given."""
     if experiment.settings.ledger is None:
         return False
-    return not any(run.open_ledger().streams for run in experiment.runs)
+    ledgers = [run.open_ledger() for run in experiment.runs]
+    return not any(
+        one.spent().answered if isinstance(one, AnswerLedger) else one.streams for one in ledgers
+    )
 
 
 def _announce(experiment: Experiment, config: Any) -> None:
@@ -249,12 +286,10 @@ def _summary(experiment: Experiment, last: Update, seconds: float) -> dict[str, 
         return summary
     certificates = [derive(run.open_ledger()) for run in experiment.runs]
     worst = max(certificates, key=lambda one: one.epsilon)
-    return summary | {
-        "epsilon": worst.epsilon,
-        "delta": worst.delta,
-        "status": worst.status,
-        "persons": worst.persons,
-    }
+    summary |= {"epsilon": worst.epsilon, "delta": worst.delta, "status": worst.status}
+    if experiment.settings.algorithm == "kickstart":
+        return summary | {"answered": int(max(line.released["answered"][-1] for line in lines))}
+    return summary | {"persons": worst.persons}
 
 
 def _conclude(experiment: Experiment, last: Update, seconds: float) -> None:

@@ -27,9 +27,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
+from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.ledger import Ledger
 
-AlgorithmName = Literal["dppg", "ppo"]
+AlgorithmName = Literal["dppg", "ppo", "kickstart"]
+AnyLedger = Ledger | AnswerLedger
+"""A run's account: of releases about people, or of a teacher's answers."""
+
 _LEDGER = "ledger.sqlite"
 _VERSIONS = ("sotto", "jax", "jax-privacy", "dp-accounting", "equinox", "optax", "gymnasium")
 
@@ -159,14 +163,18 @@ class Run:
         place = self.settings.ledger
         if place is None:
             raise RunError(
-                f"{self.path} is a {self.settings.algorithm.upper()} run, which protects nobody: "
-                "it has no ledger and no certificate"
+                f"{self.path} has no ledger and no certificate of its own: the certificate is that "
+                f"of its teacher, {self.settings.config['teacher']}, if that has one"
+                if self.settings.algorithm == "kickstart"
+                else f"{self.path} is a {self.settings.algorithm.upper()} run, which protects "
+                "nobody: it has no ledger and no certificate"
             )
         return place if "://" in place else self.path / place
 
-    def open_ledger(self) -> Ledger:
+    def open_ledger(self) -> AnyLedger:
         """The run's ledger; refuses one that belongs to another run."""
-        return Ledger.open(self.ledger_location, self.settings.run_id)
+        kind = AnswerLedger if self.settings.algorithm == "kickstart" else Ledger
+        return kind.open(self.ledger_location, self.settings.run_id)
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from types import FrameType
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from sotto.privacy import certificate
-from sotto.privacy.ledger import Ledger
-from sotto.runs import checkpoints
-from sotto.runs.algorithms import ALGORITHMS, Algorithm, Chunk, config_from_json
-from sotto.runs.directory import Experiment, Run, RunError
+from sotto.runs import checkpoints, states
+from sotto.runs.adapters import Algorithm, Chunk
+from sotto.runs.algorithms import ALGORITHMS, config_from_json
+from sotto.runs.directory import AnyLedger, Experiment, RunError
 from sotto.runs.metrics import Line, Log
 
 
@@ -40,12 +39,15 @@ class Update:
     lines: tuple[Line, ...]
 
 
-def train(experiment: Experiment, report: Callable[[Update], None]) -> bool:
+def train(
+    experiment: Experiment, report: Callable[[Update], None], algorithm: Algorithm | None = None
+) -> bool:
     """Trains from the last checkpoint (or the beginning) to the end, or to the first Ctrl-C.
 
     Args:
         experiment: a new or an interrupted one.
         report: called after every chunk.
+        algorithm: the experiment's, where it needs more to train than its settings say.
 
     Returns:
         True at the end; False if Ctrl-C stopped it after a chunk that was finished and saved.
@@ -55,17 +57,20 @@ def train(experiment: Experiment, report: Callable[[Update], None]) -> bool:
         PrivacyError: the budget does not cover it, or the ledger is another run's or full.
     """
     with _interruptible() as stopped:
-        return _train(experiment, report, stopped)
+        algorithm = algorithm or ALGORITHMS[experiment.settings.algorithm]
+        return _train(experiment, report, algorithm, stopped)
 
 
 def _train(
-    experiment: Experiment, report: Callable[[Update], None], stopped: Callable[[], bool]
+    experiment: Experiment,
+    report: Callable[[Update], None],
+    algorithm: Algorithm,
+    stopped: Callable[[], bool],
 ) -> bool:
     settings = experiment.settings
-    algorithm = ALGORITHMS[settings.algorithm]
     config = config_from_json(settings.algorithm, settings.config)
     total = algorithm.updates(config)
-    done = _last_common_checkpoint(experiment.runs)
+    done = states.last_common_checkpoint(experiment.runs)
     ledgers = _ledgers(experiment)
     # A training killed between a charge and the certificate left an old certificate behind.
     for run, ledger in zip(experiment.runs, ledgers, strict=False):
@@ -75,14 +80,15 @@ def _train(
             f"{experiment.path} is finished: all {total} updates are made; "
             f"see it with: sotto report {experiment.path}"
         )
-    states = algorithm.initial_states(config, settings.seeds)
     if done:
-        states = load_states(experiment, done)
+        begin = states.load(algorithm, config, experiment, done)
+    else:
+        begin = algorithm.initial_states(config, settings.seeds)
     logs = [Log(run.path, algorithm.steps_per_update(config)) for run in experiment.runs]
     started = time.monotonic()
     previous = done
     try:
-        for chunk in algorithm.chunks(config, settings.seeds, ledgers, states, done):
+        for chunk in algorithm.chunks(config, settings.seeds, ledgers, begin, done):
             lines = _lines(algorithm, config, chunk, previous, started, ledgers)
             _save(experiment, chunk, lines, ledgers, logs)
             previous = chunk.updates
@@ -102,43 +108,11 @@ def load_states(experiment: Experiment, updates: int) -> PyTree:
         RunError: a checkpoint is damaged or missing.
     """
     settings = experiment.settings
-    algorithm = ALGORITHMS[settings.algorithm]
     config = config_from_json(settings.algorithm, settings.config)
-    like = jax.tree.map(lambda x: x[0], algorithm.initial_states(config, settings.seeds[:1]))
-    states = [checkpoints.load(run.checkpoints, updates, like) for run in experiment.runs]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+    return states.load(ALGORITHMS[settings.algorithm], config, experiment, updates)
 
 
-def last_checkpoint(experiment: Experiment) -> int:
-    """Updates behind the newest checkpoint that all runs have.
-
-    Raises:
-        RunError: there is none.
-    """
-    done = _last_common_checkpoint(experiment.runs)
-    if done == 0:
-        raise RunError(
-            f"{experiment.path} has no checkpoint yet; go on with: "
-            f"sotto train {experiment.settings.algorithm} --out {experiment.path} --resume"
-        )
-    return done
-
-
-def _last_common_checkpoint(runs: Sequence[Run]) -> int:
-    """Runs trained side by side go on together, so killed between two saves they go back to one.
-
-    Two checkpoints are kept: there is always a common one, except before the first.
-    """
-    common = set.intersection(*(set(checkpoints.steps(run.checkpoints)) for run in runs))
-    if not common and all(checkpoints.steps(run.checkpoints) for run in runs):
-        raise RunError(
-            "the seeds of this experiment have no checkpoint in common; resume each by its own "
-            "directory (--out .../seed-K --resume)"
-        )
-    return max(common, default=0)
-
-
-def _ledgers(experiment: Experiment) -> list[Ledger]:
+def _ledgers(experiment: Experiment) -> list[AnyLedger]:
     if experiment.settings.ledger is None:
         return []
     return [run.open_ledger() for run in experiment.runs]
@@ -150,7 +124,7 @@ def _lines(
     chunk: Chunk,
     previous: int,
     started: float,
-    ledgers: Sequence[Ledger],
+    ledgers: Sequence[AnyLedger],
 ) -> tuple[Line, ...]:
     """One line for each run."""
     seconds = time.monotonic() - started
@@ -176,7 +150,7 @@ def _save(
     experiment: Experiment,
     chunk: Chunk,
     lines: Sequence[Line],
-    ledgers: Sequence[Ledger],
+    ledgers: Sequence[AnyLedger],
     logs: Sequence[Log],
 ) -> None:
     for index, run in enumerate(experiment.runs):

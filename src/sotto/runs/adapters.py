@@ -1,0 +1,245 @@
+"""What a run needs to know of an algorithm, and a small adapter for each.
+
+The adapter of kickstarting, which needs a teacher, is in `sotto.runs.kickstart`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray, PyTree
+
+from sotto.algorithms import dppg_training, ppo
+from sotto.algorithms.dppg_config import DPPGConfig
+from sotto.algorithms.ppo import PPOConfig
+from sotto.privacy.ledger import Ledger
+from sotto.rl.envs.registry import make
+from sotto.rl.networks import Policy
+from sotto.rl.rollout import evaluate
+from sotto.runs.directory import AnyLedger, RunError
+
+_PPO_CHUNK = 10  # updates in one program: XLA once hung on longer ones
+_PPO_EVALUATION_EPISODES = 16
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one chunk of training leaves behind; every array's first axis is runs.
+
+    Attributes:
+        updates: updates made so far.
+        states: public states.
+        released: functions of releases, [runs, updates of the chunk] each.
+        evaluation: mean return of each released policy, [runs] each.
+        simulated: about simulated people, [runs, updates of the chunk] each.
+    """
+
+    updates: int
+    states: PyTree
+    released: dict[str, np.ndarray]
+    evaluation: dict[str, np.ndarray]
+    simulated: dict[str, np.ndarray]
+
+
+class Algorithm(Protocol):
+    """An algorithm as a run sees it: settings in, chunks out."""
+
+    config_type: type[Any]
+    """The dataclass of its settings."""
+    default_policy: str
+    """Which of its policies is meant to be used."""
+
+    def updates(self, config: Any) -> int:
+        """Updates of the whole training."""
+
+    def steps_per_update(self, config: Any) -> int:
+        """Most environment steps behind one update, a public number."""
+
+    def resolved(self, config: Any) -> Any:
+        """The settings with everything filled in that another run decides; they are then stored.
+
+        Raises:
+            ValueError: settings that cannot be run; nothing has been made.
+        """
+
+    def has_ledger(self, config: Any) -> bool:
+        """Whether a run of these settings is charged to a ledger of its own."""
+
+    def create_ledger(self, config: Any, where: Path | str, run_id: str) -> AnyLedger:
+        """The ledger of a new run that has one."""
+
+    def initial_states(self, config: Any, seeds: Sequence[int]) -> PyTree:
+        """The states before training, leaves of shape [runs, ...]."""
+
+    def chunks(
+        self,
+        config: Any,
+        seeds: Sequence[int],
+        ledgers: Sequence[Any],
+        states: PyTree,
+        done: int,
+    ) -> Iterator[Chunk]:
+        """Trains from `states` on, `done` updates into the training, to the end."""
+
+    def policies(self, states: PyTree) -> dict[str, Policy]:
+        """The policies that may be used, by name, with a leading axis of runs."""
+
+    def evaluate(
+        self, config: Any, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+    ) -> Float[np.ndarray, "runs episodes"]:
+        """Returns of whole episodes on fresh simulated people."""
+
+
+class _DPPG:
+    config_type = DPPGConfig
+    default_policy = "ema"
+
+    def resolved(self, config: DPPGConfig) -> DPPGConfig:
+        dppg_training.training_environment(config)
+        return config
+
+    def has_ledger(self, config: DPPGConfig) -> bool:
+        del config
+        return True
+
+    def updates(self, config: DPPGConfig) -> int:
+        return config.updates
+
+    def steps_per_update(self, config: DPPGConfig) -> int:
+        return config.steps_per_update
+
+    def create_ledger(self, config: DPPGConfig, where: Path | str, run_id: str) -> Ledger:
+        return dppg_training.create_ledger(config, where, run_id)
+
+    def initial_states(self, config: DPPGConfig, seeds: Sequence[int]) -> PyTree:
+        return dppg_training.initial_states(config, seeds)
+
+    def chunks(
+        self,
+        config: DPPGConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: PyTree,
+        done: int,
+    ) -> Iterator[Chunk]:
+        for progress in dppg_training.Training(config, seeds, ledgers, states, done):
+            yield Chunk(
+                progress.updates,
+                progress.states,
+                progress.log,
+                progress.evaluation or {},
+                _simulated(progress.diagnostics),
+            )
+
+    def policies(self, states: PyTree) -> dict[str, Policy]:
+        return dppg_training.policies(states)
+
+    def evaluate(
+        self, config: DPPGConfig, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+    ) -> Float[np.ndarray, "runs episodes"]:
+        return dppg_training.evaluate_policy(config, policy, key, episodes, greedy=greedy)
+
+
+def _simulated(sums: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """Sums over each user as means over users: [runs, releases, users] to [runs, releases]."""
+    if sums is None:
+        return {}
+    reward, ended = sums["reward"].sum(axis=2), sums["episodes"].sum(axis=2)
+    return {
+        "steps_per_user": sums["steps"].mean(axis=2),
+        "reward_per_user": sums["reward"].mean(axis=2),
+        # Includes the reward of episodes cut off at steps_per_user; undefined where none ended.
+        "reward_per_ended_episode": np.divide(
+            reward, ended, out=np.full(reward.shape, np.nan), where=ended > 0
+        ),
+    }
+
+
+class _PPO:
+    config_type = PPOConfig
+    default_policy = "last"
+
+    def resolved(self, config: PPOConfig) -> PPOConfig:
+        make(config.env_id)
+        return config
+
+    def has_ledger(self, config: PPOConfig) -> bool:
+        del config
+        return False
+
+    def updates(self, config: PPOConfig) -> int:
+        return config.num_updates
+
+    def steps_per_update(self, config: PPOConfig) -> int:
+        return config.batch_size
+
+    def create_ledger(self, config: PPOConfig, where: Path | str, run_id: str) -> AnyLedger:
+        del config, where, run_id
+        raise RunError("a run of ppo has no ledger")
+
+    def initial_states(self, config: PPOConfig, seeds: Sequence[int]) -> PyTree:
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, 0))(_keys(seeds))
+        return jax.jit(jax.vmap(partial(ppo.init, config)))(keys)
+
+    def chunks(
+        self,
+        config: PPOConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: PyTree,
+        done: int,
+    ) -> Iterator[Chunk]:
+        del ledgers
+        keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(_keys(seeds))
+        while done < config.num_updates:
+            count = min(_PPO_CHUNK, config.num_updates - done)
+            states, metrics = jax.vmap(ppo.train_chunk, in_axes=(None, 0, 0, None))(
+                config, states, keys, count
+            )
+            done += count
+            key = jax.random.fold_in(jax.random.key(20260), done)
+            policy = self.policies(states)["last"]
+            returns = self.evaluate(config, policy, key, _PPO_EVALUATION_EPISODES, True)
+            simulated = {name: np.asarray(value) for name, value in metrics._asdict().items()}
+            yield Chunk(done, states, {}, {"last": returns.mean(axis=1)}, simulated)
+
+    def policies(self, states: PyTree) -> dict[str, Policy]:
+        return {"last": states.networks.policy}
+
+    def evaluate(
+        self, config: PPOConfig, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+    ) -> Float[np.ndarray, "runs episodes"]:
+        return evaluate_native(config.env_id, policy, key, episodes, greedy)
+
+
+def evaluate_native(
+    env_id: str, policies: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[np.ndarray, "runs episodes"]:
+    """Returns of whole episodes of policies (with a leading axis) in an environment in JAX."""
+    return np.asarray(_evaluate(env_id, policies, key, episodes, greedy))
+
+
+def _keys(seeds: Sequence[int]) -> PRNGKeyArray:
+    return jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+
+
+@partial(jax.jit, static_argnums=(0, 3, 4))
+def _evaluate(
+    env_id: str, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[jax.Array, "runs episodes"]:
+    env = make(env_id)
+    return jax.vmap(lambda one: evaluate(env, env.default_params, one, key, episodes, greedy))(
+        policy
+    )
+
+
+DPPG_RUNS: Algorithm = _DPPG()
+"""Private policy gradient."""
+
+PPO_RUNS: Algorithm = _PPO()
+"""The baseline without privacy."""

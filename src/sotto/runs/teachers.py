@@ -1,0 +1,110 @@
+"""A trained run as a teacher: its policies, and what may be said of whom they were trained on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Float64
+from pydantic import TypeAdapter
+
+from sotto.algorithms.teachers import Ensemble
+from sotto.privacy.certificate import derive, verify
+from sotto.runs import states
+from sotto.runs.adapters import DPPG_RUNS, PPO_RUNS, Algorithm
+from sotto.runs.directory import AlgorithmName, Experiment, RunError, open_experiment
+
+_TEACHERS: dict[AlgorithmName, Algorithm] = {"dppg": DPPG_RUNS, "ppo": PPO_RUNS}
+
+
+@dataclass(frozen=True)
+class TeacherRun:
+    """A run, or the runs of several seeds, that answers observations with rows of probabilities.
+
+    Attributes:
+        path: of the run.
+        env_id: the environment it was trained in.
+        ensemble: the mean over seeds; a function from observations to rows in float64.
+        private_training: a DPPG run whose certificate was verified. Its policy is released, so
+            what it answers costs nobody anything.
+        shards: the seeds are PPO trainings of their own, which share no data.
+    """
+
+    path: Path
+    env_id: str
+    ensemble: Ensemble
+    private_training: bool
+    shards: bool
+
+    def __call__(
+        self, observations: Float[np.ndarray, "rows obs"]
+    ) -> Float64[np.ndarray, "rows actions"]:
+        """The teacher's own rows, without noise."""
+        return self.ensemble(observations)
+
+    @property
+    def actions(self) -> int:
+        """Length of a row."""
+        return self.ensemble.actions
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation."""
+        return self.ensemble.observation_size
+
+    @property
+    def teachers(self) -> int:
+        """How many policies the mean is taken over."""
+        return self.ensemble.teachers
+
+    @property
+    def lipschitz(self) -> float:
+        """Certified L2 Lipschitz constant of the mean row, input scaling included."""
+        return self.ensemble.lipschitz
+
+
+def teacher_policies(path: Path) -> TeacherRun:
+    """The policies of a finished or interrupted run, as a teacher.
+
+    Raises:
+        RunError: no run, no checkpoint, a run of kickstart or without a finite set of actions, or
+            a DPPG run whose certificate is not proved.
+        PrivacyError: a DPPG run's ledger is damaged or another run's.
+    """
+    experiment = open_experiment(path)
+    settings = experiment.settings
+    algorithm = _TEACHERS.get(settings.algorithm)
+    if algorithm is None:
+        raise RunError(f"{path} is a run of {settings.algorithm}; a teacher is one of ppo or dppg")
+    private = settings.algorithm == "dppg"
+    if private:
+        _verify(experiment)
+    config = TypeAdapter(algorithm.config_type).validate_python(settings.config)
+    trained = states.load(algorithm, config, experiment, states.last_checkpoint(experiment))
+    try:
+        ensemble = Ensemble(algorithm.policies(trained)[algorithm.default_policy])
+    except ValueError as error:
+        raise RunError(f"{path} cannot be a teacher: {error}") from error
+    return TeacherRun(
+        path=path,
+        env_id=config.env_id,
+        ensemble=ensemble,
+        private_training=private,
+        shards=not private and len(experiment.runs) > 1,
+    )
+
+
+def _verify(experiment: Experiment) -> None:
+    """A DPPG run answers freely only while its certificate is proved and true."""
+    for run in experiment.runs:
+        ledger = run.open_ledger()
+        wrong = verify(run.certificate, ledger)
+        if wrong:
+            raise RunError(
+                f"the teacher's certificate at {run.certificate} is not true: {wrong[0]}"
+            )
+        status = derive(ledger).status
+        if status != "proved":
+            raise RunError(
+                f"the teacher's certificate at {run.certificate} has status {status!r}, so its "
+                "answers are not free; train it so that it is proved"
+            )
