@@ -7,10 +7,12 @@ Guarantee:
     For pi(x) = softmax(W_n^T s(... s(W_1^T diag(scale) x + b_1) ...) + b_n) with s tanh, ReLU or
     anything else of slope at most 1, |pi(x) - pi(y)|_2 <= certified_lipschitz(...) |x - y|_2.
     The Jacobian of softmax is the covariance of the actions' indicators: its norm is the largest
-    variance of u_A, A drawn from the row, over unit vectors u; that is at most (max u - min u)^2 / 4,
-    and max u - min u is at most sqrt(2). Hence 1/2; the rest is the chain rule.
+    variance of u_A, A drawn from the row, over unit vectors u. That is at most
+    (max u - min u)^2 / 4, and max u - min u is at most sqrt(2): hence 1/2, and the rest is the
+    chain rule.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -39,7 +41,7 @@ def certified_lipschitz(
         raise ValueError(
             "the first weight matrix must be [inputs, outputs] with one observation scale per input"
         )
-    if any(one.shape[1] != next_.shape[0] for one, next_ in zip(layers, layers[1:], strict=False)):
+    if any(one.shape[1] != next_.shape[0] for one, next_ in itertools.pairwise(layers)):
         raise ValueError("the weight matrices must each be [inputs, outputs], first to last")
     layers[0] = scale[:, None] * layers[0]
     if not all(np.isfinite(layer).all() for layer in layers):

@@ -129,10 +129,11 @@ def estimated_radius(
 
 def policy_grid(actions: int, parts: int = 6) -> Float64[np.ndarray, "rows actions"]:
     """Rows up to permutation: all multiples of 1/parts, and the uniform one."""
-    rows = [np.full(actions, 1.0 / actions)]
-    for partition in _partitions(parts, parts, actions):
-        rows.append(np.pad(np.array(partition) / parts, (0, actions - len(partition))))
-    return np.stack(rows)
+    multiples = [
+        np.pad(np.array(partition) / parts, (0, actions - len(partition)))
+        for partition in _partitions(parts, parts, actions)
+    ]
+    return np.stack([np.full(actions, 1.0 / actions), *multiples])
 
 
 def _partitions(total: int, largest: int, length: int) -> Iterator[tuple[int, ...]]:
