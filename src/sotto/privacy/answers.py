@@ -121,9 +121,7 @@ class AnswerStatement(BaseModel):
 
     def mechanism_at(self, level: int) -> PolicyMechanism:
         """The mechanism of one level: concentration * coefficient^level."""
-        if level == 0 or isinstance(self.mechanism, GaussianPolicy):
-            return self.mechanism
-        return self.mechanism.at(self.mechanism.concentration * self.schedule.coefficient**level)
+        return _mechanism_at(self.mechanism, self.schedule.coefficient, level)
 
     def randomize(
         self,
@@ -227,7 +225,14 @@ _NO_TRAINING_CLAIM = (
 )
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=4096)
+def _mechanism_at(mechanism: PolicyMechanism, coefficient: float, level: int) -> PolicyMechanism:
+    if level == 0 or isinstance(mechanism, GaussianPolicy):
+        return mechanism
+    return mechanism.at(mechanism.concentration * coefficient**level)
+
+
+@functools.lru_cache(maxsize=4096)
 def _one_answer(mechanism: PolicyMechanism, distance: Distance) -> tuple[Event, ...]:
     """What one answer costs. Renyi curves take a while, and there are few of them."""
     return mechanism.events(distance.between(mechanism.actions, mechanism.floor), 1)

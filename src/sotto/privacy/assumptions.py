@@ -1,0 +1,171 @@
+"""What every certificate assumes and leaves out, whatever was released, and what enforces it."""
+
+from collections.abc import Sequence
+
+from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.distances import TrainingShards
+from sotto.privacy.statements import Assumption, StreamStatement
+
+# --- streams of releases -------------------------------------------------------------------------
+
+NOT_PROTECTED = (
+    "What is true of people in general: whatever is learnt from everybody else is learnt about "
+    "each person too.",
+    "What other runs on the same people release: this certificate is about one run.",
+    "What is learnt from timing, memory use, or by entering the machine.",
+)
+
+_STANDARD = (
+    Assumption(
+        statement="The initial state, hyper-parameters and schedule do not depend on people's "
+        "data, nor does anything done to the state between releases other than through releases; "
+        "trying several settings on the same people is not accounted for.",
+        enforced_by="user",
+        how="choose them on public data, in a simulator, or on other people",
+    ),
+    Assumption(
+        statement="An enrolment number is one person, always the same one, and who takes part "
+        "does not depend on people's data other than through releases.",
+        enforced_by="user",
+        how="whoever holds the data assigns the numbers",
+    ),
+    Assumption(
+        statement="Nobody takes part more often than the streams say, and no release goes beyond "
+        "its horizon.",
+        enforced_by="code",
+        how="the ledger counts by person over all resumptions, and is charged before a release",
+    ),
+    Assumption(
+        statement="What a person contributes depends on their own data, their own random numbers "
+        "and earlier releases only; so does what the server makes of a release (except in steps "
+        "named as not private).",
+        enforced_by="code",
+        how="both functions are traced and read; a Python number computed from data before is "
+        "something that tracing cannot see",
+    ),
+    Assumption(
+        statement="Rounding gives nothing away (except in steps named as not private).",
+        enforced_by="code",
+        how="clipped contributions and noise are integers on a public grid, and sums are exact",
+    ),
+    Assumption(
+        statement="The noise is as good as random.",
+        enforced_by="user",
+        how="every draw has a fresh 128-bit key from the operating system, used once and "
+        "forgotten, and float64 arithmetic gives it the Gaussian law up to rounding; JAX's "
+        "generator is not a cryptographic one, so do not rely on this against an adversary who "
+        "can break it",
+    ),
+    Assumption(
+        statement="Timing and other side channels are outside the claim.",
+        enforced_by="user",
+        how="do not let an adversary time or share the machine",
+    ),
+)
+
+_SIMULATED = Assumption(
+    statement="People are simulated: the claim is about simulated people, and training curves are "
+    "for the experimenter.",
+    enforced_by="user",
+    how="for real people say so in the configuration; nothing un-noised about them is then shown",
+)
+
+_SAMPLED = Assumption(
+    statement="Who is drawn by Poisson sampling stays secret.",
+    enforced_by="code",
+    how="draws use fresh keys and are not returned, logged or stored",
+)
+
+
+def for_streams(charged: Sequence[StreamStatement]) -> tuple[Assumption, ...]:
+    """What certificates of these streams assume beside what their statements say."""
+    found = [*_STANDARD]
+    if any(one.population == "simulated" for one in charged):
+        found.append(_SIMULATED)
+    if any(one.participation.kind == "poisson" for one in charged):
+        found.append(_SAMPLED)
+    return tuple(found)
+
+
+# --- answers of a teacher ------------------------------------------------------------------------
+
+_ANSWERS_NOT_PROTECTED = (
+    "What other ledgers release of the same teacher, or of the same people's data: this "
+    "certificate is about one ledger.",
+    "What is learnt from timing, memory use, or by entering the machine.",
+)
+
+_ANSWERS = (
+    Assumption(
+        statement="The mechanism, its parameters, the distance, the schedule and the numbers of "
+        "queries do not depend on private data.",
+        enforced_by="user",
+        how="they are public and fixed when the ledger is created; choose them without looking at "
+        "the teacher's data",
+    ),
+    Assumption(
+        statement="Nothing else of the teacher leaves: no weights, no exact rows, no answers "
+        "beside this ledger.",
+        enforced_by="user",
+        how="keep the teacher's files to yourself; what another ledger releases adds up with this",
+    ),
+    Assumption(
+        statement="No answer leaves before it is charged, and none beyond the stated numbers of "
+        "queries, of each student and of all together.",
+        enforced_by="code",
+        how="an answer and its charge are one synced transaction, which has the database to "
+        "itself; an answer that is repeated is the stored one",
+    ),
+    Assumption(
+        statement="How noisy an answer is does not depend on earlier answers.",
+        enforced_by="code",
+        how="its level follows from its number among the student's answers",
+    ),
+    Assumption(
+        statement="How many queries have been answered so far does not depend on the answers; "
+        "where students decide that as they go, the planned epsilon is what holds.",
+        enforced_by="user",
+        how="plan the number of queries, or read the planned epsilon",
+    ),
+    Assumption(
+        statement="Low-order bits give nothing away.",
+        enforced_by="code",
+        how="answers are rounded to a public grid of 2^-32; that the float64 draws behind them "
+        "have their stated law is assumed",
+    ),
+    Assumption(
+        statement="The noise is as good as random.",
+        enforced_by="user",
+        how="every batch has a fresh generator with 256 bits from the operating system, used once "
+        "and forgotten; numpy's generator is not a cryptographic one, so do not rely on this "
+        "against an adversary who can break it",
+    ),
+    Assumption(
+        statement="Timing and other side channels are outside the claim.",
+        enforced_by="user",
+        how="do not let an adversary time or share the machine",
+    ),
+)
+
+_DELTA = Assumption(
+    statement="Delta is below 1 / (number of people behind the teacher).",
+    enforced_by="user",
+    how="the ledger does not know the number; a larger delta would be met by publishing one of "
+    "them at random",
+)
+
+
+def for_answers(statement: AnswerStatement) -> tuple[Assumption, ...]:
+    """What a certificate of a teacher's answers assumes, its distance included."""
+    found = [*statement.distance.assumptions, *_ANSWERS]
+    if isinstance(statement.distance, TrainingShards):
+        found.append(_DELTA)
+        if statement.population == "simulated":
+            found.append(_SIMULATED)
+    return tuple(found)
+
+
+def not_protected_by(statement: AnswerStatement) -> tuple[str, ...]:
+    """What a teacher's answers give away."""
+    general = NOT_PROTECTED[:1] if isinstance(statement.distance, TrainingShards) else ()
+    return (*statement.does_not_protect, *general, *_ANSWERS_NOT_PROTECTED)

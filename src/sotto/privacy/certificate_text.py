@@ -1,0 +1,138 @@
+"""The certificate in plain words, for a person."""
+
+import math
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.certificate_model import Certificate, CertifiedStream
+from sotto.privacy.events import Gaussian, NoGuarantee, SampledGaussian
+from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
+
+
+def render(certificate: Certificate) -> RenderableType:
+    """The certificate in plain words, for `rich.console.Console.print`."""
+    c = certificate
+    parts: list[RenderableType] = [
+        Text(f"Privacy certificate of run {c.run_id}", style="bold"),
+        Text(""),
+        _headline(c),
+        Text(""),
+        Text(c.unit_sentence),
+    ]
+    for title, lines in (
+        ("Protected", c.protects),
+        ("Not protected", c.does_not_protect),
+        ("Steps that are not private", tuple(f"{gap.name}: {gap.why}" for gap in c.gaps)),
+        ("Enforced by the code", _assumed(c, "code")),
+        ("Up to you", _assumed(c, "user")),
+        ("Released", tuple(map(_stream_line, c.streams)) + _answer_lines(c)),
+        ("What each student learns alone", _student_lines(c)),
+    ):
+        if lines:
+            parts += [Text(""), Text(title, style="bold")]
+            parts += [Padding(Text(f"- {line}"), (0, 0, 0, 2)) for line in lines]
+    software = ", ".join(f"{name} {number}" for name, number in c.versions.items())
+    persons = "" if c.answers else f"{c.persons} persons. "
+    parts += [
+        Text(""),
+        Text(f"Computed by: {c.method}. {persons}{software}.", style="dim"),
+        Text(f"Ledger of {c.created}, head {c.head_hash}", style="dim"),
+    ]
+    return Group(*parts)
+
+
+def _headline(c: Certificate) -> Text:
+    if c.status == "proved":
+        right = _accuracy(c.epsilon, c.delta)
+        return Text.assemble(
+            ("Proved", "bold green"),
+            f": epsilon {c.epsilon:.4g} at delta {c.delta:.3g}. Whoever sees {_everything(c)} "
+            "can tell the two neighbouring inputs apart correctly at most "
+            f"{100 * right:.1f}% of the time; tossing a coin gives 50%.",
+        )
+    if c.status == "paper-claim":
+        return Text.assemble(
+            ("Not proved", "bold red"),
+            ": epsilon is infinite. This run follows a paper whose claim does not hold for the "
+            "steps named below; nothing is promised to anybody.",
+        )
+    reasons = [e.reason for e in c.worst_person.events if isinstance(e, NoGuarantee)]
+    why = "; ".join(reasons) or "nothing has been released yet"
+    return Text.assemble(("No guarantee", "bold red"), f": {why}.")
+
+
+def _everything(c: Certificate) -> str:
+    if c.answers:
+        return "every answer to every student, and knows everything else,"
+    return "everything released, and knows everything about everybody else,"
+
+
+def _accuracy(epsilon: float, delta: float) -> float:
+    """Best accuracy of telling two equally likely neighbours apart (Kairouz et al. 2015)."""
+    return 1 - (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
+
+
+def _assumed(c: Certificate, by: Literal["code", "user"]) -> tuple[str, ...]:
+    return tuple(f"{a.statement} ({a.how})" for a in c.assumptions if a.enforced_by == by)
+
+
+def _stream_line(stream: CertifiedStream) -> str:
+    match stream.event:
+        case None:
+            cost = "no cost yet"
+        case Gaussian(noise_multiplier=z):
+            cost = f"Gaussian noise, multiplier {z:.4g}"
+        case SampledGaussian(noise_multiplier=z, sampling_rate=q):
+            cost = f"Gaussian noise, multiplier {z:.4g}, people sampled at rate {q:.4g}"
+        case NoGuarantee(reason=reason):
+            cost = f"no guarantee: {reason}"
+        case other:
+            cost = str(other)
+    return (
+        f"{stream.statement.name}: {stream.releases} of {stream.statement.horizon} releases, "
+        f"{stream.persons} persons, {cost}"
+    )
+
+
+def _answer_lines(c: Certificate) -> tuple[str, ...]:
+    if c.answers is None:
+        return ()
+    said, statement = c.answers, c.answers.statement
+    answers = f"{said.answered} of {statement.queries} answers of teacher {statement.name!r}"
+    return (
+        f"{answers}, {_mechanism(statement)}",
+        f"all {statement.queries} of them cost at most epsilon {said.planned_epsilon:.4g} at "
+        f"delta {c.delta:.3g}, whoever asks for them",
+    )
+
+
+def _mechanism(statement: AnswerStatement) -> str:
+    match statement.mechanism:
+        case GaussianPolicy(noise_stddev=noise):
+            answers = f"the policy with Gaussian noise of standard deviation {noise:.4g}"
+        case TruncatedDirichlet(concentration=k, floor=floor, threshold=threshold):
+            answers = f"truncated Dirichlet, concentration {k:.4g}, floor {floor:.4g}, "
+            answers += f"threshold {threshold:.4g}"
+        case Dirichlet(concentration=k, floor=floor):
+            answers = f"Dirichlet, concentration {k:.4g}, floor {floor:.4g}"
+    schedule = statement.schedule
+    if schedule.kind == "vanishing":
+        answers += (
+            f", times {schedule.coefficient:.4g} after every {schedule.queries_per_rollout} "
+            f"answers to a student, {schedule.rollouts} levels in all"
+        )
+    return answers
+
+
+def _student_lines(c: Certificate) -> tuple[str, ...]:
+    if c.answers is None:
+        return ()
+    return tuple(
+        f"{one.name}{' (revoked)' if one.revoked else ''}: {one.answered} of {one.queries} "
+        f"answers, epsilon {one.epsilon:.4g}"
+        for one in c.answers.students
+    )
