@@ -36,7 +36,9 @@ class Rows(NamedTuple):
     thresholds: Float[Array, " rows"]
     """Alpha_lambda: lambda * radius of each answer."""
     weights: Float[Array, " rows"]
-    """0 where there is no answer, else 1."""
+    """1 where the hinge is about this row, else 0."""
+    answered: Float[Array, " rows"]
+    """1 where the teacher released this row, else 0."""
 
 
 class KickstartState(NamedTuple):
@@ -78,6 +80,7 @@ def init(
         rows=Rows(
             jnp.zeros((count, env.observation_size), jnp.float32),
             jnp.zeros((count, env.action.n), jnp.float32),
+            jnp.zeros((count,), jnp.float32),
             jnp.zeros((count,), jnp.float32),
             jnp.zeros((count,), jnp.float32),
         ),
@@ -141,7 +144,7 @@ def optimise(
             # The mean over a minibatch is then a fair part of the mean over all answered rows.
             rows._replace(weights=rows.weights / jnp.maximum(jnp.mean(rows.weights), 1e-9)),
         )
-        count = state.answered + jnp.sum(answered.weights, dtype=jnp.int32)
+        count = state.answered + jnp.sum(answered.answered, dtype=jnp.int32)
         distance = hinge(after.networks.policy, rows)
         total = jnp.maximum(jnp.sum(rows.weights), 1.0)
         return KickstartState(after, rows, count), KickstartMetrics(

@@ -8,7 +8,7 @@ from sotto.algorithms.ppo import PPOConfig
 
 MechanismName = Literal["dirichlet", "truncated-dirichlet", "gaussian-policy", "exact"]
 ProtectName = Literal["observation", "policy", "any-two-teachers", "training-shards", "dppg"]
-RadiusName = Literal["chi-square", "markov", "monte-carlo", "paper"]
+RadiusName = Literal["valid", "chi-square", "markov", "monte-carlo", "paper"]
 
 _PROMISES = (
     *("teacher_mechanism", "concentration", "noise_stddev", "protect", "observation_radius"),
@@ -35,8 +35,6 @@ class KickstartConfig(PPOConfig):
     """Eta: the teacher's row is mixed with the uniform one until no probability is below it."""
     threshold: float = 0.01
     """Tau of truncated-dirichlet: no probability of an answer is below it; less than the floor."""
-    proposals: int = 128
-    """Draws of truncated-dirichlet per answer, of which the first that is above tau is given."""
 
     protect: ProtectName | None = None
     """What the answers protect: observation (within observation_radius), policy (within
@@ -66,14 +64,17 @@ class KickstartConfig(PPOConfig):
     """States of each update that the teacher is asked about, a public number."""
     stop_after: int | None = None
     """Updates after which the student asks no more."""
+    heed_silence: bool = True
+    """Leave the hinge out once the teacher is silent. A student that knows nothing of the budget
+    does not, and takes the uniform rows of a silent teacher for answers."""
     remember_updates: int = 1
     """The hinge is averaged over the answers of so many last updates (1: the paper's)."""
     radius_factor: float = 0.5
     """Lambda: the hinge is inactive within lambda * radius of an answer. 0 is a student that knows
     nothing of the noise, and non-private kickstarting."""
     radius: RadiusName = "monte-carlo"
-    """How far answers are from rows: chi-square or markov (proved), monte-carlo (estimated) or
-    paper (its Lemma 1, which is false)."""
+    """How far answers are from rows: chi-square, markov or the least of them (valid), which are
+    proved; monte-carlo, which is estimated; or paper, its Lemma 1, which does not hold."""
     beta: float = 0.05
     """The radius holds with probability 1 - beta."""
     kickstart_weight: float = 1.0
@@ -161,7 +162,7 @@ def _check_teacher(config: KickstartConfig) -> None:
         if given or config.schedule != "constant":
             name = (given or ["schedule"])[0].replace("_", "-")
             raise ValueError(f"a teacher's service sets --{name} itself; leave it out")
-    for name in ("queries", "queries_per_rollout", "rollouts", "proposals"):
+    for name in ("queries", "queries_per_rollout", "rollouts"):
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")

@@ -7,7 +7,7 @@ another program learns. Iterating over a `Training` yields what may be logged af
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +16,13 @@ from jaxtyping import Float, PRNGKeyArray
 
 from sotto.algorithms import kickstarting
 from sotto.algorithms.kickstarting import KickstartMetrics, KickstartState, Rows
-from sotto.algorithms.kickstarting_config import KickstartConfig
+from sotto.algorithms.kickstarting_config import KickstartConfig, RadiusName
 from sotto.algorithms.teachers import Answers, Teacher, silence
+from sotto.privacy.mechanisms.dirichlet_radius import estimated_radius, radii, valid_radius
+from sotto.privacy.mechanisms.policies import PolicyMechanism
 
 _PROGRESS_POINTS = 25
+_RADIUS_SAMPLES = 4000
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,6 @@ class Training:
         self._keys = _keys(seeds, 1)
         self._teachers = teachers
         self._silent = [False] * len(teachers)
-        self._thresholds = [np.zeros(1) for teacher in teachers]
         for teacher in teachers:
             _check(config, teacher)
 
@@ -108,13 +110,33 @@ class Training:
     def _ask(self, observations: Float[np.ndarray, "runs queries obs"]) -> Rows:
         """Every run's answers, as rows to learn from."""
         answers = [self._answers(run, asked) for run, asked in enumerate(observations)]
-        weights = [np.full(len(one.policies), float(one.released)) for one in answers]
-        thresholds = [
-            table[one.levels] for table, one in zip(self._thresholds, answers, strict=True)
-        ]
-        policies = [one.policies for one in answers]
-        columns = (observations, np.stack(policies), np.stack(thresholds), np.stack(weights))
+        pairs = list(zip(answers, self._teachers, strict=True))
+        columns = (
+            observations,
+            np.stack([one.policies for one in answers]),
+            np.stack([self._thresholds(one, teacher) for one, teacher in pairs]),
+            np.stack([self._weights(one) for one in answers]),
+            np.stack([np.full(len(one.policies), one.released) for one in answers]),
+        )
         return Rows(*(jnp.asarray(column, jnp.float32) for column in columns))
+
+    def _thresholds(self, answers: Answers, teacher: Teacher) -> Float[np.ndarray, " queries"]:
+        """Alpha_lambda of each answer (equation 15): 0 where there is no noise."""
+        config, statement = self.config, teacher.statement
+        levels = answers.levels
+        if statement is None or config.radius_factor == 0 or not answers.released:
+            return np.zeros(len(levels))
+        radii = {
+            level: radius(statement.mechanism_at(level), config.radius, config.beta)
+            for level in np.unique(levels).tolist()
+        }
+        return config.radius_factor * np.array([radii[level] for level in levels.tolist()])
+
+    def _weights(self, answers: Answers) -> Float[np.ndarray, " queries"]:
+        """Which rows the hinge is about: answers, and for a heedless student silence as well."""
+        asking = self.done < self.config.asking_updates
+        heard = answers.released or (asking and not self.config.heed_silence)
+        return np.full(len(answers.policies), float(heard))
 
     def _answers(self, run: int, observations: Float[np.ndarray, "queries obs"]) -> Answers:
         teacher = self._teachers[run]
@@ -123,6 +145,29 @@ class Training:
         answers = teacher.answer(observations)
         self._silent[run] = not answers.released
         return answers
+
+
+@lru_cache(maxsize=4096)
+def radius(mechanism: PolicyMechanism, name: RadiusName, beta: float) -> float:
+    """How far an answer is from the teacher's restricted row, but for a probability of beta.
+
+    Raises:
+        ValueError: there is no such radius for this mechanism, or none at this beta.
+    """
+    if name == "monte-carlo":
+        # Of public parameters alone, so that the same draws serve as well, and always.
+        draws = np.random.default_rng(0)
+        return estimated_radius(mechanism, beta, draws, samples=_RADIUS_SAMPLES).value
+    if name == "valid":
+        return valid_radius(mechanism, beta)
+    method = {"chi-square": "chi-square", "markov": "Markov", "paper": "the paper's Lemma 1"}[name]
+    found = [one.value for one in radii(mechanism, beta) if one.method.startswith(method)]
+    if not found:
+        raise ValueError(
+            f"there is no {name} radius for {mechanism.kind} answers at beta {beta:g}; "
+            "use --radius valid or monte-carlo"
+        )
+    return found[0]
 
 
 def _check(config: KickstartConfig, teacher: Teacher) -> None:

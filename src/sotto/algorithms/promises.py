@@ -44,15 +44,16 @@ def promise(config: KickstartConfig, teacher: Ensemble) -> tuple[AnswerStatement
     epsilon = math.inf if config.target_epsilon is None else config.target_epsilon
     budget = Budget(epsilon=epsilon, delta=config.delta)
     distance = _distance(config, teacher)
+    schedule = _schedule(config)
 
     def stated(noise: float) -> AnswerStatement:
         return AnswerStatement(
             name=f"teacher of {config.env_id}",
             mechanism=_mechanism(config, teacher.actions, noise),
             distance=distance,
-            schedule=_schedule(config),
+            schedule=schedule,
             queries=config.total_queries,
-            queries_per_student=config.total_queries,
+            queries_per_student=int(min(config.total_queries, schedule.queries)),
             observation_size=teacher.observation_size,
             population="simulated",
         )
@@ -102,12 +103,11 @@ def _mechanism(config: KickstartConfig, actions: int, noise: float) -> PolicyMec
         case "dirichlet":
             return Dirichlet(actions=actions, concentration=noise, floor=config.floor)
         case "truncated-dirichlet":
-            return TruncatedDirichlet(
+            return TruncatedDirichlet.sized(
                 actions=actions,
                 concentration=noise,
                 floor=config.floor,
                 threshold=config.threshold,
-                proposals=config.proposals,
             )
         case "gaussian-policy":
             return GaussianPolicy(actions=actions, noise_stddev=noise, floor=config.floor)
