@@ -210,9 +210,9 @@ def create_experiment(
         shutil.rmtree(out, ignore_errors=True)  # it was empty before, and nothing was released
         raise
     for run in runs:
-        _write(run.path / "config.json", run.settings)
+        write_model(run.path / "config.json", run.settings)
     if len(runs) > 1:
-        _write(out / "config.json", settings)
+        write_model(out / "config.json", settings)
     return Experiment(out, settings, runs)
 
 
@@ -254,8 +254,8 @@ def _runs(path: Path, settings: RunSettings) -> tuple[Run, ...]:
     )
 
 
-def _write(path: Path, settings: RunSettings) -> None:
-    """Writes the settings, all of them or nothing."""
+def write_model(path: Path, settings: BaseModel) -> None:
+    """Writes settings as JSON, all of them or nothing."""
     temporary = path.with_name(f".{path.name}")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(settings.model_dump_json(indent=2) + "\n")
