@@ -149,11 +149,17 @@ def _show(experiment: Experiment, json: bool) -> int:
     for one in found:
         console.print(render(one))
     if len(found) > 1:
-        console.print(f"\n{_several(len(found))}")
+        console.print(f"\n{_several(experiment)}")
     return 0
 
 
-def _several(count: int) -> str:
+def _several(experiment: Experiment) -> str:
+    count = len(experiment.runs)
+    if experiment.settings.algorithm == "kickstart":
+        return (
+            f"These are {count} students, each of whom asked the teacher under a ledger of their "
+            "own. Whoever sees several of them has seen all their answers, whose costs add up."
+        )
     return (
         f"These are {count} separate runs on separate people. Choosing one of them by looking at "
         "its people's data is not accounted for."

@@ -55,11 +55,14 @@ def figure(path: Path, width: float = 7.2, height: float = 3.6) -> Iterator[Axes
 def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
     """Return of released policies on fresh simulated people against environment steps.
 
+    A student's teacher, where its return is known, is a horizontal line.
+
     Args:
         path: where the PNG goes.
         runs: the lines of each seed; several seeds give a mean and a band of one standard
             deviation.
     """
+    teacher = runs[0][-1].simulated.get("teacher_return")
     with figure(path) as axes:
         for name, (label, colour) in _POLICIES.items():
             points = [
@@ -79,6 +82,8 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
                 axes.fill_between(
                     steps, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0
                 )
+        if teacher:
+            axes.axhline(teacher[-1], color=GREY, linestyle="--", linewidth=1.5, label="teacher")
         several = f", mean ± standard deviation of {len(runs)} seeds" if len(runs) > 1 else ""
         axes.set_title(f"Return{several}")
         _steps_axis(axes)
@@ -86,13 +91,21 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
         axes.legend(loc="best")
 
 
-def budget(path: Path, runs: Sequence[Sequence[Line]], target: float) -> None:
-    """Epsilon charged to the worst person against releases.
+def budget(
+    path: Path,
+    runs: Sequence[Sequence[Line]],
+    target: float,
+    what: str = "Budget charged to the worst person",
+    steps: str = "releases",
+) -> None:
+    """Epsilon charged against releases.
 
     Args:
         path: where the PNG goes.
         runs: the lines of each seed.
         target: the budget's epsilon.
+        what: the title.
+        steps: what the lines count.
     """
     with figure(path, height=2.9) as axes:
         for lines in runs:
@@ -113,8 +126,8 @@ def budget(path: Path, runs: Sequence[Sequence[Line]], target: float) -> None:
                 color=ORANGE,
             )
             axes.set_ylim(0, 1.25 * target)
-        axes.set_title("Budget charged to the worst person")
-        axes.set_xlabel("releases")
+        axes.set_title(what)
+        axes.set_xlabel(steps)
         axes.set_ylabel("epsilon")
 
 

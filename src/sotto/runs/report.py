@@ -21,6 +21,14 @@ _SEVERAL = (
     "The seeds are separate runs on separate simulated people, and each holds for its own people. "
     "Choosing a seed by looking at its people's data is not accounted for."
 )
+_GUARANTEE = (
+    "The same guarantee read at other deltas: a smaller probability of failure has a larger "
+    "epsilon."
+)
+_SEVERAL_STUDENTS = (
+    "Each seed asked the teacher under a ledger of its own, and its certificate is about that "
+    "ledger alone: whoever sees several seeds has seen all their answers, whose costs add up."
+)
 
 
 def write_reports(experiment: Experiment) -> list[Path]:
@@ -50,7 +58,7 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     body = [
         f"<h1>{escape(title)}</h1>",
         page.paragraph(f"Started {experiment.settings.created.replace('T', ' ')[:16]} UTC.", True),
-        _card(certificates),
+        _card(certificates, _nobody(experiment)),
         page.tiles(_numbers(lines, certificates)),
         *_pictures(path / "figures", lines, certificates, _radius(experiment)),
         *(_seeds(runs, lines, certificates) if len(runs) > 1 else ()),
@@ -72,12 +80,30 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     return file
 
 
-def _card(certificates: Sequence[Certificate]) -> str:
+def _nobody(experiment: Experiment) -> tuple[str, str]:
+    """What the page says of a run that has no ledger: a few words, and a sentence."""
+    config = experiment.settings.config
+    if "://" in config.get("teacher", ""):
+        return (
+            "The teacher's certificate",
+            "The teacher is a service, which keeps the ledger: what its answers cost and protect "
+            "is in its certificate, not here.",
+        )
+    if config.get("protect") == "dppg":
+        return (
+            "The teacher's certificate",
+            "The teacher was trained by DPPG, and answers are made of what that released, so they "
+            f"cost nothing more: see the certificate of {config['teacher']}.",
+        )
+    return "No privacy", "This algorithm protects nobody; there is no certificate."
+
+
+def _card(certificates: Sequence[Certificate], without: tuple[str, str]) -> str:
     """What is proved, in the largest letters of the page."""
     if not certificates:
         return (
-            '<div class="card bad"><div class="status">No privacy</div>'
-            "<p>This algorithm protects nobody; there is no certificate.</p></div>"
+            f'<div class="card bad"><div class="status">{escape(without[0])}</div>'
+            f"<p>{escape(without[1])}</p></div>"
         )
     worst = _worst(certificates)
     words = {
@@ -119,7 +145,12 @@ def _numbers(
             values[label] = f"{np.mean(returns):.1f}{spread}"
     values["environment steps at most"] = f"{last[0].env_steps:,}"
     values["updates"] = f"{last[0].updates:,}"
-    if certificates:
+    if "teacher_return" in last[0].simulated:
+        values["the teacher's return"] = f"{last[0].simulated['teacher_return'][-1]:.1f}"
+    if "answered" in last[0].released:
+        most = max(line.released["answered"][-1] for line in last)
+        values["rows answered" + ("" if len(lines) == 1 else ", at most")] = f"{most:,.0f}"
+    elif certificates:
         values["people" if len(lines) == 1 else "people per seed"] = f"{certificates[0].persons:,}"
     return values
 
@@ -143,6 +174,8 @@ def _pictures(
     if not certificates:
         return found
     certificate = _worst(certificates)
+    if certificate.answers is not None:
+        return [*found, *_cost_of_answers(folder, lines, certificate)]
     part = certificate.streams[-1].statement.parts["policy"]
     figures.update_size(folder / "updates.png", lines, part.clip_norm, radius)
     found += [
@@ -174,9 +207,35 @@ def _pictures(
         ),
         page.picture(
             folder / "guarantee.png",
-            "The same guarantee read at other deltas: a smaller probability of failure has a "
-            "larger epsilon.",
+            _GUARANTEE,
         ),
+    ]
+
+
+def _cost_of_answers(
+    folder: Path, lines: Sequence[Sequence[Line]], certificate: Certificate
+) -> list[str]:
+    """Figures of a teacher's budget."""
+    found = [page.heading("What it cost")]
+    if certificate.status != "proved":
+        return [*found, page.paragraph("Nothing is proved, so there is no budget to show.")]
+    figures.budget(
+        folder / "budget.png",
+        lines,
+        certificate.budget.epsilon,
+        "Budget charged for the teacher's answers",
+        "updates",
+    )
+    figures.privacy_curve(
+        folder / "guarantee.png", certificate.curve, certificate.epsilon, certificate.delta
+    )
+    return [
+        *found,
+        page.picture(
+            folder / "budget.png",
+            "What all answers so far cost together. It stops rising when the teacher falls silent.",
+        ),
+        page.picture(folder / "guarantee.png", _GUARANTEE),
     ]
 
 
@@ -202,7 +261,12 @@ def _seeds(
         rows.append(row)
     header = ["seed", *(f"return ({name})" for name in lines[0][-1].evaluation)]
     header += ["certificate", "epsilon"] if certificates else []
-    return [page.heading("Seeds"), page.table(header, rows), page.paragraph(_SEVERAL, soft=True)]
+    found = [page.heading("Seeds"), page.table(header, rows)]
+    if "answered" not in lines[0][-1].released:
+        found.append(page.paragraph(_SEVERAL, soft=True))
+    elif certificates:
+        found.append(page.paragraph(_SEVERAL_STUDENTS, soft=True))
+    return found
 
 
 def _certificate(c: Certificate, runs: int) -> list[str]:
