@@ -122,8 +122,8 @@ _ANSWERS = (
         how="its level follows from its number among the student's answers",
     ),
     Assumption(
-        statement="How many queries have been answered so far does not depend on the answers; "
-        "where students decide that as they go, the planned epsilon is what holds.",
+        statement="How many of each student's queries were answered so far does not depend on the "
+        "answers; where students decide that as they go, the planned epsilon is what holds.",
         enforced_by="user",
         how="plan the number of queries, or read the planned epsilon",
     ),

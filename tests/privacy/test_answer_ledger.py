@@ -1,0 +1,535 @@
+"""The ledger of a teacher's answers, on SQLite and PostgreSQL: charged once, before it leaves."""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from sotto.privacy import databases
+from sotto.privacy.accounting import gaussian_epsilon
+from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers import AnswerStatement, Schedule
+from sotto.privacy.distances import TrainingShards
+from sotto.privacy.entries import Entry, canonical, insert
+from sotto.privacy.errors import (
+    BudgetExceeded,
+    IdempotencyConflict,
+    LedgerCorrupt,
+    LedgerMismatch,
+    LedgerUnavailable,
+    StudentExists,
+    UnknownStudent,
+)
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy
+from sotto.privacy.spending import Budget
+from sotto.privacy.statements import Gap
+from sotto.privacy.units import Unit
+
+NO_TARGET = Budget(epsilon=math.inf, delta=1e-5)
+MECHANISM = GaussianPolicy(actions=3, noise_stddev=0.5)
+
+
+def statement(**changes: Any) -> AnswerStatement:
+    fields: dict[str, Any] = {
+        "name": "teacher",
+        "mechanism": MECHANISM,
+        "distance": TrainingShards(teachers=100),
+        "queries": 100,
+        "queries_per_student": 60,
+        "observation_size": 4,
+        "population": "simulated",
+    }
+    return AnswerStatement(**(fields | changes))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "answers.sqlite")
+    url: str = request.getfixturevalue("postgresql_url")
+    return url
+
+
+@pytest.fixture
+def ledger(where: str) -> AnswerLedger:
+    return AnswerLedger.create(where, "run-a", statement=statement(), budget=NO_TARGET)
+
+
+def noisy(levels: Sequence[int]) -> np.ndarray:
+    """Rows that no two calls share."""
+    return np.random.default_rng().dirichlet(np.ones(3), len(levels))
+
+
+def fail(levels: Sequence[int]) -> np.ndarray:
+    raise AssertionError("this must not be computed")
+
+
+def execute(ledger: AnswerLedger, *commands: str) -> None:
+    """What somebody does to the database who may do everything."""
+    with ledger._engine.begin() as connection:
+        if connection.dialect.name == "sqlite":
+            connection.execute(sa.text("DROP TRIGGER IF EXISTS no_update"))
+            connection.execute(sa.text("DROP TRIGGER IF EXISTS no_delete"))
+        else:
+            connection.execute(sa.text("ALTER TABLE entries DISABLE TRIGGER no_change"))
+        for command in commands:
+            assert connection.exec_driver_sql(command).rowcount > 0
+
+
+def everything(ledger: AnswerLedger) -> str:
+    """All that the database holds, as text."""
+    with databases.reading(ledger._engine) as connection:
+        tables = ("entries", "tokens", "answers")
+        return str([list(connection.execute(sa.text(f"SELECT * FROM {t}"))) for t in tables])
+
+
+# --- the ordinary course -------------------------------------------------------------------------
+
+
+def test_an_answer_is_charged_and_returned(ledger: AnswerLedger, where: str) -> None:
+    ledger.add_student("ann")
+    rows = noisy([0, 0])
+    answered = ledger.answer("ann", 2, lambda levels: rows)
+    assert answered.policies.tolist() == rows.tolist()
+    assert (answered.levels.tolist(), answered.replayed, answered.remaining) == ([0, 0], False, 58)
+    ledger.answer("ann", 3, noisy, idempotency_key="k")
+
+    again = AnswerLedger.open(where)
+    (ann,) = again.students()
+    assert (ann.name, ann.queries, ann.answered, ann.revoked) == ("ann", 60, 5, False)
+    assert again.remaining("ann") == 55
+    assert (again.statement, again.budget) == (statement(), NO_TARGET)
+    assert (again.run_id, again.created) == ("run-a", ledger.created)
+    ledger.verify()
+    assert again.head_hash == ledger.head_hash
+    ledger.close()
+
+
+def test_levels_follow_the_students_own_count(where: str) -> None:
+    vanishing = statement(
+        mechanism=Dirichlet(actions=3, concentration=5, floor=0.2),
+        schedule=Schedule(kind="vanishing", coefficient=0.1, queries_per_rollout=3, rollouts=4),
+        queries_per_student=12,
+    )
+    ledger = AnswerLedger.create(where, statement=vanishing, budget=NO_TARGET)
+    ledger.add_student("ann")
+    ledger.add_student("bob")
+    seen: list[list[int]] = []
+
+    def compute(levels: Sequence[int]) -> np.ndarray:
+        seen.append(list(levels))
+        return noisy(levels)
+
+    for name, rows, key in (("ann", 4, "1"), ("bob", 2, "1"), ("ann", 5, "2"), ("bob", 2, "2")):
+        ledger.answer(name, rows, compute, idempotency_key=key)
+    assert seen == [[0, 0, 0, 1], [0, 0], [1, 1, 2, 2, 2], [0, 1]]
+    again = ledger.answer("ann", 5, fail, idempotency_key="2")
+    assert again.levels.tolist() == [1, 1, 2, 2, 2]
+    assert dict(enumerate(e.count for e in ledger.spent().events)) == {0: 6, 1: 4, 2: 3}
+
+
+def test_two_objects_see_each_others_answers(ledger: AnswerLedger, where: str) -> None:
+    other = AnswerLedger.open(where)
+    token = ledger.add_student("ann")
+    assert other.authenticate(token) == "ann"
+    for rows, one in ((1, other), (2, ledger), (3, ledger), (4, other)):
+        one.answer("ann", rows, noisy)
+    assert ledger.remaining("ann") == other.remaining("ann") == 50
+    assert ledger.spent().head_hash == other.spent().head_hash
+    ledger.verify()
+    other.verify()
+
+
+def test_the_database_holds_no_policy_and_no_token(ledger: AnswerLedger) -> None:
+    token = ledger.add_student("ann")
+    true = np.array([[0.123456789, 0.2, 0.676543211]])
+    generator = np.random.default_rng(0)
+    ledger.answer("ann", 1, lambda levels: statement().randomize(true, levels, generator))
+    held = everything(ledger)
+    assert token not in held
+    assert hashlib.sha256(token.encode()).hexdigest() in held
+    assert "0.123" not in held
+    assert np.float64(0.123456789).tobytes().hex() not in held
+
+
+def test_a_charge_is_quick_however_long_the_history(where: str) -> None:
+    many = statement(queries=10**6, queries_per_student=10**6)
+    ledger = AnswerLedger.create(where, statement=many, budget=NO_TARGET)
+    ledger.add_student("ann")
+    times = []
+    for number in range(300):
+        start = time.process_time()
+        ledger.answer("ann", 64, noisy, idempotency_key=str(number))
+        times.append(time.process_time() - start)
+    assert np.median(times[-50:]) < 0.005
+    assert np.median(times[-50:]) < 3 * np.median(times[:50])
+
+
+# --- students ------------------------------------------------------------------------------------
+
+
+def test_a_token_is_its_students_until_revoked(ledger: AnswerLedger, where: str) -> None:
+    ann, bob = ledger.add_student("ann"), ledger.add_student("bob", 7)
+    assert ann != bob
+    assert len(ann) == 43  # 256 bits in base64
+    assert (ledger.authenticate(ann), ledger.authenticate(bob)) == ("ann", "bob")
+    for other in ("", "x", ann[:-1], ann + "x", ann.swapcase(), "é", "\ud800", "x" * 10**5):
+        assert ledger.authenticate(other) is None
+    other_process = AnswerLedger.open(where)
+    other_process.revoke("ann")
+    assert ledger.authenticate(ann) is None
+    for refused in (
+        lambda: ledger.answer("ann", 1, fail),
+        lambda: ledger.remaining("ann"),
+        lambda: ledger.revoke("ann"),
+    ):
+        with pytest.raises(UnknownStudent, match="was revoked"):
+            refused()
+    assert ledger.authenticate(bob) == "bob"
+    assert [(s.name, s.queries, s.revoked) for s in ledger.students()] == [
+        ("ann", 60, True),
+        ("bob", 7, False),
+    ]
+
+
+def test_a_student_who_returns_goes_on_where_they_stopped(ledger: AnswerLedger) -> None:
+    first = ledger.add_student("ann")
+    ledger.answer("ann", 20, noisy, idempotency_key="k")
+    ledger.revoke("ann")
+    second = ledger.add_student("ann", 50)
+    assert ledger.authenticate(first) is None
+    assert ledger.authenticate(second) == "ann"
+    assert ledger.remaining("ann") == 30
+    assert ledger.answer("ann", 20, fail, idempotency_key="k").replayed
+
+
+def test_strangers_and_namesakes_are_refused(ledger: AnswerLedger) -> None:
+    ledger.add_student("ann")
+    before = everything(ledger)
+    with pytest.raises(StudentExists, match="'ann' already"):
+        ledger.add_student("ann")
+    for refused in (lambda: ledger.answer("eve", 1, fail), lambda: ledger.revoke("eve")):
+        with pytest.raises(UnknownStudent, match="no student 'eve'"):
+            refused()
+    for name in ("", "-a", "a b", "a/b", "é", "a\n", "x" * 65, "<script>"):
+        with pytest.raises(ValueError, match="a student's name"):
+            ledger.add_student(name)
+    for queries in (0, -1, 61):
+        with pytest.raises(ValueError, match="has 1 to 60 queries"):
+            ledger.add_student("bob", queries)
+    assert everything(ledger) == before
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+def epsilon(answers: int) -> float:
+    """Of Gaussian answers: n of them are one with the noise divided by sqrt(n)."""
+    return gaussian_epsilon(0.5 / (math.sqrt(2) / 100) / math.sqrt(answers), 1e-5)
+
+
+def covered(budget: float) -> int:
+    return sum(epsilon(answers) <= budget for answers in range(1, 101))
+
+
+def test_no_student_gets_more_than_their_own(ledger: AnswerLedger) -> None:
+    ledger.add_student("ann", 10)
+    ledger.answer("ann", 8, noisy)
+    before = everything(ledger)
+    with pytest.raises(BudgetExceeded, match="'ann' has 2 of 10 queries left, and 3 rows were"):
+        ledger.answer("ann", 3, fail)
+    assert everything(ledger) == before
+    assert ledger.answer("ann", 2, noisy).remaining == 0
+    with pytest.raises(BudgetExceeded, match="0 of 10"):
+        ledger.answer("ann", 1, fail)
+
+
+def test_all_students_together_get_no_more_than_stated(ledger: AnswerLedger) -> None:
+    for name in ("ann", "bob"):
+        ledger.add_student(name)
+    ledger.answer("ann", 60, noisy)
+    assert ledger.remaining("bob") == 40
+    with pytest.raises(BudgetExceeded, match="40 of 100 queries left for all students together"):
+        ledger.answer("bob", 41, fail)
+    assert ledger.answer("bob", 40, noisy).remaining == 0
+    assert ledger.spent().answered == 100
+
+
+@pytest.mark.parametrize("rows", [0, -1])
+def test_nothing_is_asked_for_less_than_one_row(ledger: AnswerLedger, rows: int) -> None:
+    ledger.add_student("ann")
+    with pytest.raises(ValueError, match="at least one row"):
+        ledger.answer("ann", rows, fail)
+    assert ledger.spent().answered == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "budget", "words"),
+    [
+        ({}, 0.5, f"it covers {covered(0.5)} queries: allow fewer"),
+        ({"queries": 60}, 0.05, "it covers not one query"),
+        ({"entropy": "fixed-seed"}, 10.0, "fixed seed.*only a budget of epsilon infinity"),
+        ({"gaps": (Gap(name="g", why="w"),)}, 10.0, "g.*only a budget of epsilon infinity"),
+    ],
+)
+def test_a_budget_that_does_not_cover_the_plan_is_refused(
+    tmp_path: Path, changes: dict[str, Any], budget: float, words: str
+) -> None:
+    path = tmp_path / "answers.sqlite"
+    with pytest.raises(BudgetExceeded, match=words):
+        AnswerLedger.create(
+            path, statement=statement(**changes), budget=Budget(epsilon=budget, delta=1e-5)
+        )
+    assert not path.exists()
+
+
+def test_what_is_spent_is_what_was_answered(ledger: AnswerLedger) -> None:
+    assert ledger.spent().epsilon == 0
+    for name, rows in (("ann", 10), ("bob", 20), ("ann", 5)):
+        if rows > 5:
+            ledger.add_student(name)
+        ledger.answer(name, rows, noisy)
+    spent = ledger.spent()
+    assert spent.epsilon == pytest.approx(epsilon(35), rel=1e-5)
+    assert spent.planned_epsilon == pytest.approx(epsilon(100), rel=1e-5)
+    alone = {student.name: student.epsilon for student in spent.students}
+    assert alone == pytest.approx({"ann": epsilon(15), "bob": epsilon(20)}, rel=1e-5)
+
+
+# --- the same request again ----------------------------------------------------------------------
+
+
+def test_the_same_request_gets_the_same_answer_for_nothing(
+    ledger: AnswerLedger, where: str
+) -> None:
+    ledger.add_student("ann")
+    first = ledger.answer("ann", 3, noisy, idempotency_key="k", request_digest="d")
+    for one in (ledger, AnswerLedger.open(where)):
+        again = one.answer("ann", 3, fail, idempotency_key="k", request_digest="d")
+        assert again.replayed
+        assert again.policies.tobytes() == first.policies.tobytes()
+        assert again.levels.tolist() == first.levels.tolist()
+        assert again.remaining == 57
+    ledger.answer("ann", 57, noisy)  # the answer stays, also when nothing is left
+    assert ledger.answer("ann", 3, fail, idempotency_key="k", request_digest="d").replayed
+
+
+def test_a_key_is_for_one_request_of_one_student(ledger: AnswerLedger) -> None:
+    for name in ("ann", "bob"):
+        ledger.add_student(name)
+    ann = ledger.answer("ann", 1, noisy, idempotency_key="k", request_digest="d")
+    with pytest.raises(IdempotencyConflict, match="used for another request"):
+        ledger.answer("ann", 1, fail, idempotency_key="k", request_digest="e")
+    bob = ledger.answer("bob", 1, noisy, idempotency_key="k", request_digest="d")
+    assert not bob.replayed
+    assert bob.policies.tolist() != ann.policies.tolist()
+    assert ledger.spent().answered == 2
+
+
+@pytest.mark.parametrize(("key", "digest"), [("", ""), ("x" * 256, ""), ("a\nb", ""), ("k", "é")])
+def test_keys_are_short_and_printable(ledger: AnswerLedger, key: str, digest: str) -> None:
+    ledger.add_student("ann")
+    with pytest.raises(ValueError, match="printable ASCII"):
+        ledger.answer("ann", 1, fail, idempotency_key=key, request_digest=digest)
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_identical_requests_at_the_same_moment(
+    ledger: AnswerLedger, where: str, threads: bool
+) -> None:
+    ledger.add_student("ann")
+    objects = [ledger] * 6 if threads else [AnswerLedger.open(where) for _ in range(6)]
+    for number in range(5):
+        with ThreadPoolExecutor(6) as pool:
+            answers = list(
+                pool.map(
+                    lambda one, key=f"k{number}": one.answer("ann", 2, noisy, idempotency_key=key),
+                    objects,
+                )
+            )
+        assert len({answer.policies.tobytes() for answer in answers}) == 1
+        assert sum(not answer.replayed for answer in answers) == 1
+    assert ledger.spent().answered == 10
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compute", "error"),
+    [
+        (lambda levels: 1 / 0, ZeroDivisionError),
+        (lambda levels: np.ones((1, 3)), ValueError),
+        (lambda levels: np.ones((2, 2)), ValueError),
+        (lambda levels: np.full((2, 3), np.nan), ValueError),
+    ],
+)
+def test_nothing_is_charged_for_what_cannot_be_computed(
+    ledger: AnswerLedger, compute: Callable[..., Any], error: type[Exception]
+) -> None:
+    ledger.add_student("ann")
+    before = everything(ledger)
+    with pytest.raises(error):
+        ledger.answer("ann", 2, compute, idempotency_key="k")
+    assert everything(ledger) == before
+    assert not ledger.answer("ann", 2, noisy, idempotency_key="k").replayed
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_commit_that_reports_failure_is_charged_once(
+    ledger: AnswerLedger, where: str, monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    ledger.add_student("ann")
+
+    def commit(connection: Any) -> None:
+        if recorded:
+            connection.commit()
+        raise ledger._engine.dialect.dbapi.OperationalError("the lights went out")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger._engine.dialect, "do_commit", commit)
+        with pytest.raises(LedgerUnavailable, match=r"lights went out\); nothing was answered"):
+            ledger.answer("ann", 2, noisy, idempotency_key="k")
+    answered = ledger.answer("ann", 2, noisy, idempotency_key="k")
+    assert answered.replayed == recorded
+    assert ledger.spent().answered == 2
+    ledger.answer("ann", 2, noisy)
+    AnswerLedger.open(where).verify()
+
+
+def test_a_ledger_locked_by_another_is_not_waited_for(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "LOCK_WAIT_SECONDS", 0.1)
+    ledger = AnswerLedger.create(where, statement=statement(), budget=NO_TARGET)
+    other = AnswerLedger.open(where)
+    token = ledger.add_student("ann")
+
+    def during(levels: Sequence[int]) -> np.ndarray:
+        with pytest.raises(LedgerUnavailable, match="nothing was answered"):
+            other.answer("ann", 1, fail)
+        assert other.authenticate(token) == "ann"
+        assert other.remaining("ann") == 60
+        return noisy(levels)
+
+    ledger.answer("ann", 1, during)
+    assert other.answer("ann", 1, noisy).remaining == 58
+
+
+# --- the wrong ledger, and tampering -------------------------------------------------------------
+
+
+def test_a_training_run_is_no_teacher_and_no_teacher_a_training_run(
+    ledger: AnswerLedger, where: str
+) -> None:
+    unit = Unit(kind="trajectory", adjacency="zero-out")
+    Ledger.create(where, "training", unit=unit, budget=NO_TARGET)
+    with pytest.raises(LedgerMismatch, match="open it as a `Ledger`"):
+        AnswerLedger.open(where, "training")
+    with pytest.raises(LedgerCorrupt, match="format answers-1"):
+        Ledger.open(where, "run-a")
+    with pytest.raises(LedgerMismatch, match="say which run"):
+        AnswerLedger.open(where)
+    with pytest.raises(LedgerMismatch, match="has a ledger already"):
+        AnswerLedger.create(where, "training", statement=statement(), budget=NO_TARGET)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE entries SET payload = replace(payload, '\"rows\":2', '\"rows\":1') "
+        "WHERE sequence = 2",
+        "UPDATE entries SET payload = replace(payload, '\"queries\":60', '\"queries\":61') "
+        "WHERE sequence = 1",
+        "UPDATE entries SET payload = replace(payload, '0.5', '5.0') WHERE sequence = 0",
+        "DELETE FROM entries WHERE sequence = 2",
+        "UPDATE entries SET kind = 'revoke' WHERE sequence = 2",
+    ],
+)
+def test_changed_entries_are_found(ledger: AnswerLedger, where: str, change: str) -> None:
+    ledger.add_student("ann")
+    for key in "ab":
+        ledger.answer("ann", 2, noisy, idempotency_key=key)
+    execute(ledger, change)
+    with pytest.raises(LedgerCorrupt, match="is not what was written"):
+        AnswerLedger.open(where)
+    with pytest.raises(LedgerCorrupt):
+        ledger.verify()
+
+
+def test_an_entry_that_breaks_the_rules_is_found(ledger: AnswerLedger, where: str) -> None:
+    """Also by somebody who computes every hash."""
+    ledger.add_student("ann")
+    head = ledger.spent().head_hash
+    charge = {"student": "ann", "first_query": 0, "rows": 61, "answer": "", "request": None}
+    with ledger._engine.begin() as connection:
+        insert(connection, Entry("run-a", 2, "charge", canonical(charge), head))
+    for refused in (lambda: AnswerLedger.open(where), lambda: ledger.answer("ann", 1, fail)):
+        with pytest.raises(LedgerCorrupt, match=r"entry 2 .* breaks its rules .*60 of 60"):
+            refused()
+
+
+def test_entries_that_go_missing_stop_the_ledger(ledger: AnswerLedger, where: str) -> None:
+    """A database restored from an old backup has forgotten answers that were given."""
+    ledger.add_student("ann")
+    for _ in range(3):
+        ledger.answer("ann", 2, noisy)
+    ledger.spent()
+    execute(ledger, "DELETE FROM entries WHERE sequence = 4")
+    for refused in (lambda: ledger.answer("ann", 1, fail), ledger.verify, ledger.spent):
+        with pytest.raises(LedgerCorrupt, match="last entries are gone"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE answers SET rows = (SELECT rows FROM answers WHERE sequence = 3) "
+        "WHERE sequence = 2",
+        "UPDATE answers SET request_digest = 'd' WHERE sequence = 3",
+        "UPDATE answers SET idempotency_key = 'x' WHERE sequence = 3",
+        "DELETE FROM answers WHERE sequence = 2",
+        "UPDATE answers SET sequence = 9 WHERE sequence = 2",
+    ],
+)
+def test_changed_answers_are_found(ledger: AnswerLedger, where: str, change: str) -> None:
+    ledger.add_student("ann")
+    for key in "ab":
+        ledger.answer("ann", 2, noisy, idempotency_key=key)
+    ledger.answer("ann", 2, noisy)
+    ledger.verify()
+    execute(ledger, change)
+    with pytest.raises(LedgerCorrupt, match=r"the answer of entry . is not what was written"):
+        AnswerLedger.open(where).verify()
+
+
+def test_a_changed_answer_is_not_given_again(ledger: AnswerLedger) -> None:
+    ledger.add_student("ann")
+    for key in "ab":
+        ledger.answer("ann", 2, noisy, idempotency_key=key)
+    swap = "UPDATE answers SET rows = (SELECT rows FROM answers WHERE sequence = 3)"
+    execute(ledger, f"{swap} WHERE sequence = 2")
+    with pytest.raises(LedgerCorrupt, match="the answer of entry 2 is not what was written"):
+        ledger.answer("ann", 2, fail, idempotency_key="a")
+
+
+def test_errors_say_nothing_secret(ledger: AnswerLedger, where: str) -> None:
+    token = ledger.add_student("ann")
+    hashed = hashlib.sha256(token.encode()).hexdigest()
+    with ledger._engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE tokens"))
+    with pytest.raises(LedgerUnavailable) as caught:
+        ledger.authenticate(token)
+    message = str(caught.value)
+    assert token not in message
+    assert hashed not in message
+    assert "\n" not in message
