@@ -2,13 +2,15 @@
 
 import json as json_module
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
 
 from sotto.cli.parsing import parse, print_json
-from sotto.runs.directory import Experiment, RunError, open_experiment
+from sotto.runs.directory import Experiment, Run, RunError, open_experiment
+from sotto.serving.directory import Service, is_service, open_service
 
 RunPath = tyro.conf.Positional[Path]
 
@@ -110,36 +112,39 @@ def certificate(args: list[str]) -> int:
     """Runs `sotto certificate`."""
 
     def run(path: RunPath, /, verify: bool = False, json: bool = False) -> int:
-        """What is proved about a run, in plain words.
+        """What is proved about a run, or about a teacher's service, in plain words.
 
         It is derived from the run's ledger, every entry of which is checked. --verify compares
         certificate.json with that, and fails if it says anything else.
+
+        A service goes on answering, so this writes its certificate.json anew each time.
 
         Examples:
           sotto certificate runs/x
           sotto certificate runs/x --verify
 
         Args:
-            path: run directory, or that of several seeds, each of which has its own certificate.
+            path: run directory, or that of several seeds, each of which has its own certificate,
+                or directory of a service.
             verify: check certificate.json against the ledger.
             json: print JSON: the certificate, or what --verify found.
         """
-        experiment = open_experiment(path)
-        return _verify(experiment, json) if verify else _show(experiment, json)
+        certified = (open_service(path),) if is_service(path) else open_experiment(path).runs
+        return _verify(certified, json) if verify else _show(certified, json)
 
     return parse(run, args, "certificate")
 
 
-def _show(experiment: Experiment, json: bool) -> int:
+def _show(runs: Sequence[Run | Service], json: bool) -> int:
     from rich.console import Console
 
     from sotto.privacy.certificate import derive, render
 
     console = Console(soft_wrap=False)
     found = []
-    for run in experiment.runs:
+    for run in runs:
         one = derive(run.open_ledger())
-        if not run.certificate.exists():
+        if isinstance(run, Service) or not run.certificate.exists():
             one.write(run.certificate)
         found.append(one)
     if json:
@@ -149,13 +154,13 @@ def _show(experiment: Experiment, json: bool) -> int:
     for one in found:
         console.print(render(one))
     if len(found) > 1:
-        console.print(f"\n{_several(experiment)}")
+        console.print(f"\n{_several(runs)}")
     return 0
 
 
-def _several(experiment: Experiment) -> str:
-    count = len(experiment.runs)
-    if experiment.settings.algorithm == "kickstart":
+def _several(runs: Sequence[Run | Service]) -> str:
+    count = len(runs)
+    if isinstance(runs[0], Run) and runs[0].settings.algorithm == "kickstart":
         return (
             f"These are {count} students, each of whom asked the teacher under a ledger of their "
             "own. Whoever sees several of them has seen all their answers, whose costs add up."
@@ -166,21 +171,21 @@ def _several(experiment: Experiment) -> str:
     )
 
 
-def _verify(experiment: Experiment, json: bool) -> int:
+def _verify(runs: Sequence[Run | Service], json: bool) -> int:
     from sotto.privacy.certificate import verify
 
-    mismatches = {
-        str(run.path): verify(run.certificate, run.open_ledger()) for run in experiment.runs
-    }
+    mismatches = {str(run.path): verify(run.certificate, run.open_ledger()) for run in runs}
     wrong = [f"{path}: {one}" for path, found in mismatches.items() for one in found]
     if json:
         print_json({"verified": not wrong, "mismatches": wrong})
     elif not wrong:
-        for run in experiment.runs:
+        for run in runs:
             print(f"{run.certificate} is what the ledger gives: verified.")
     if not wrong:
         return 0
     more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    if isinstance(runs[0], Service):
+        more += f"; if it has answered since, first write it anew: sotto certificate {runs[0].path}"
     print(f"sotto: the certificate is not true: {wrong[0]}{more}", file=sys.stderr)
     return 2
 

@@ -2,9 +2,11 @@
 
 import ipaddress
 import logging
+import signal
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +76,9 @@ def serve(app: FastAPI, address: Address, ready: Callable[[str], None]) -> None:
         OSError: the address cannot be used.
     """
     log_safely()
-    with listening(address.host, address.port) as listener:
+    # Once it has stopped, uvicorn raises the signal that stopped it again.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), listening(address.host, address.port) as listener:
         ready(url_of(listener, address))
         uvicorn_server(app, address).run(sockets=[listener])
 

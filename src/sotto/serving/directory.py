@@ -1,0 +1,180 @@
+"""The service's directory: what it promised, so that it goes on after a restart.
+
+```
+DIR/  service.json  ledger.sqlite  certificate.json  operator.sha256
+```
+
+Any number of processes may serve one directory, or copies of it on several machines if the ledger
+is a database there: they share the budget through the ledger. `service.json` is written last, so a
+directory that has one is complete. No token is in it: the ledger and operator.sha256 hold hashes.
+"""
+
+import hashlib
+import hmac
+import os
+import secrets
+import shutil
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.certificate import derive
+from sotto.privacy.entries import versions
+from sotto.privacy.spending import Budget
+from sotto.runs.directory import RunError, ledger_place, write_model
+
+_SETTINGS = "service.json"
+_OPERATOR = "operator.sha256"
+_TOKEN_BYTES = 32
+
+
+class ServiceSettings(BaseModel):
+    """What service.json holds.
+
+    Attributes:
+        run_id: name of the service in its ledger.
+        run: absolute path of the run that is the teacher.
+        env_id: the environment it was trained in.
+        promise: the settings that the statement in the ledger was made from, as flags.
+        ledger: file in the directory, another file's absolute path, or a SQLAlchemy URL.
+        versions: of the software that started it.
+        command: what made it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    format: Literal[1] = 1
+    run_id: str
+    run: str
+    env_id: str
+    promise: dict[str, Any]
+    ledger: str
+    versions: dict[str, str]
+    command: str
+    created: str
+
+    @classmethod
+    def new(
+        cls, *, run: Path, env_id: str, promise: dict[str, Any], ledger: str | None, command: str
+    ) -> Self:
+        """The settings of a service that starts now.
+
+        Raises:
+            RunError: the ledger's URL holds a password, which service.json would give away.
+        """
+        return cls(
+            run_id=uuid.uuid4().hex,
+            run=str(run.absolute()),
+            env_id=env_id,
+            promise=promise,
+            ledger=ledger_place(ledger),
+            versions=versions(),
+            command=command,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service's directory."""
+
+    path: Path
+    settings: ServiceSettings
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate, derived from the ledger."""
+        return self.path / "certificate.json"
+
+    def open_ledger(self) -> AnswerLedger:
+        """The service's ledger; refuses one that belongs to another."""
+        return AnswerLedger.open(self._ledger_location, self.settings.run_id)
+
+    def write_certificate(self, ledger: AnswerLedger) -> None:
+        """Writes down what the ledger says now."""
+        derive(ledger).write(self.certificate)
+
+    def new_operator_token(self) -> str:
+        """A token that shows everybody's budget, in place of any earlier one; shown this once."""
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        file = self.path / _OPERATOR
+        temporary = file.with_name(f".{file.name}")
+        with temporary.open("w", encoding="ascii") as stream:
+            os.fchmod(stream.fileno(), 0o600)
+            stream.write(_hash(token))
+        os.replace(temporary, file)
+        return token
+
+    def is_operator(self, token: str) -> bool:
+        """Whether it is the operator's token."""
+        try:
+            known = (self.path / _OPERATOR).read_text(encoding="ascii")
+        except FileNotFoundError:
+            return False
+        return hmac.compare_digest(known, _hash(token))
+
+    @property
+    def _ledger_location(self) -> Path | str:
+        place = self.settings.ledger
+        return place if "://" in place else self.path / place
+
+
+def is_service(path: Path) -> bool:
+    """Whether there is a service in a directory."""
+    return (path / _SETTINGS).is_file()
+
+
+def create_service(
+    path: Path, settings: ServiceSettings, statement: AnswerStatement, budget: Budget
+) -> Service:
+    """Makes the directory and the ledger; the settings are written last.
+
+    Raises:
+        RunError: there is something at `path` already.
+        PrivacyError: the budget does not cover the statement, or the ledger cannot be written.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path} exists and is no teacher's service; give another --out")
+    service = Service(path, settings)
+    existed = path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        ledger = AnswerLedger.create(
+            service._ledger_location, settings.run_id, statement=statement, budget=budget
+        )
+        ledger.close()
+    except BaseException:
+        if not existed:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    write_model(path / _SETTINGS, settings)
+    return service
+
+
+def open_service(path: Path) -> Service:
+    """The service in a directory.
+
+    Raises:
+        RunError: there is none, or its settings cannot be read.
+    """
+    file = path / _SETTINGS
+    if not file.is_file():
+        raise RunError(
+            f"there is no teacher's service at {path}; start one with: "
+            f"sotto serve teacher RUN --out {path}"
+        )
+    try:
+        return Service(path, ServiceSettings.model_validate_json(file.read_bytes()))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise RunError(f"{file} cannot be read: {where}: {problem['msg']}") from error
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
