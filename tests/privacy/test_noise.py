@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import random
 
 import jax
@@ -13,6 +14,7 @@ from scipy import integrate, special, stats
 from sotto.privacy.noise import (
     MAGNITUDE,
     RADIUS,
+    GeneratorSource,
     KeySource,
     box_muller,
     sampler_delta,
@@ -197,3 +199,32 @@ def test_draws_of_successive_seeded_keys_do_not_overlap() -> None:
     source = KeySource(7)
     blocks = [np.asarray(standard_normal(source.next(), (1000,))) for _ in range(5)]
     assert np.unique(np.concatenate(blocks)).size == 5000
+
+
+def first_draws(source: GeneratorSource, count: int) -> set[int]:
+    return {int(source.next().integers(2**63)) for _ in range(count)}
+
+
+def test_generators_never_repeat_and_neither_do_those_spawned_of_them() -> None:
+    one, other = first_draws(GeneratorSource(), 300), first_draws(GeneratorSource(), 300)
+    assert len(one) == len(other) == 300
+    assert not one & other
+    spawned = [int(g.integers(2**63)) for g in GeneratorSource().next().spawn(300)]
+    assert len(set(spawned)) == 300
+
+
+def test_a_generator_is_seeded_with_256_bits_of_the_operating_system(monkeypatch) -> None:
+    asked = []
+    urandom = os.urandom
+    monkeypatch.setattr(os, "urandom", lambda size: (asked.append(size), urandom(size))[1])
+    GeneratorSource().next()
+    assert asked == [32]
+    GeneratorSource(seed=1).next()
+    assert asked == [32]
+
+
+def test_a_seeded_generator_repeats_and_says_so() -> None:
+    assert GeneratorSource().entropy == "operating-system"
+    assert GeneratorSource(3).entropy == "fixed-seed"
+    assert first_draws(GeneratorSource(3), 50) == first_draws(GeneratorSource(3), 50)
+    assert not first_draws(GeneratorSource(3), 50) & first_draws(GeneratorSource(4), 50)

@@ -24,6 +24,13 @@ def test_the_sentence_of_a_segment_does_not_promise_a_person() -> None:
     assert "protected less" in sentence
 
 
+def test_a_teacher_and_its_policy_are_units_of_their_own() -> None:
+    teacher = Unit(kind="teacher", adjacency=Adjacency.REPLACE_ONE).sentence()
+    assert "everything it was trained on" in teacher
+    policy = Unit(kind="policy", adjacency=Adjacency.REPLACE_ONE).sentence()
+    assert "train" not in policy
+
+
 @pytest.mark.parametrize(
     "fields",
     [

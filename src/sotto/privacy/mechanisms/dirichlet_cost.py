@@ -173,7 +173,8 @@ class _Envelope:
         """Bound on max_d [h(x, d) - lam d^2 - mu d]: on a cell the bound is a concave parabola."""
         start, stop = self.d[:-1], self.d[1:]
         slope = np.diff(self.values) / np.diff(self.d)
-        peak = np.clip((slope - mu) / max(2 * lam, 1e-300), start, stop)
+        with np.errstate(over="ignore"):  # without curvature the peak is at an end
+            peak = np.clip((slope - mu) / max(2 * lam, 1e-300), start, stop)
         bounds = [
             self.values[:-1] + slope * (at - start) - lam * at**2 - mu * at
             for at in (start, peak, stop)

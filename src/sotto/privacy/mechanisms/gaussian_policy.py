@@ -76,6 +76,8 @@ class GaussianPolicy(BaseModel):
                 at the diameter sqrt(2) (1 - m floor). Without a distance there is no cost.
             count: answers, at least 1.
         """
+        if count < 1:
+            raise ValueError(f"count must be at least 1, got {count}; leave out what never ran")
         capped = simplex.capped_distance(distance, self.actions, self.floor)
         if capped == 0:
             return ()

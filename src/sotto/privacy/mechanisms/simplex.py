@@ -24,10 +24,11 @@ def as_policies(rows: Float[np.ndarray, "rows actions"]) -> Float64[np.ndarray, 
     several teachers has to be taken *after* this, or one bad teacher moves it by more than 1/n.
     """
     rows = np.asarray(rows, dtype=np.float64)
-    total = np.where(rows.min(axis=1) >= 0, rows.sum(axis=1), np.nan)
-    possible = ((total > 1e-300) & (total < np.inf))[:, None]
-    scale = np.where(possible, total[:, None], rows.shape[1])
-    return np.asarray(np.where(possible, rows, 1.0) / scale)
+    with np.errstate(all="ignore"):  # nor may a warning
+        total = np.where(rows.min(axis=1) >= 0, rows.sum(axis=1), np.nan)
+        possible = ((total > 1e-300) & (total < np.inf))[:, None]
+        scale = np.where(possible, total[:, None], rows.shape[1])
+        return np.asarray(np.where(possible, rows, 1.0) / scale)
 
 
 def restrict(
