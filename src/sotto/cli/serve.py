@@ -10,7 +10,7 @@ import tyro
 from sotto.cli.parsing import flag, parse, print_json
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.runs.directory import RunError, ledger_place
-from sotto.runs.teachers import teacher_policies
+from sotto.runs.teachers import TeacherRun, teacher_policies
 from sotto.serving.directory import (
     Service,
     ServiceSettings,
@@ -94,8 +94,17 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
         max_rows=where.max_rows, requests_per_second=where.requests_per_second, burst=where.burst
     )
     again = is_service(where.out)
-    service = _go_on(run, where, promise) if again else _begin(run, where, promise, args)
-    teacher = teacher_policies(Path(service.settings.run))
+    if again:
+        service = _go_on(run, where, promise)
+        teacher = teacher_policies(Path(service.settings.run))
+    elif run is not None:
+        teacher = teacher_policies(run)
+        service = _begin(teacher, where, promise, args)
+    else:
+        raise RunError(
+            f"there is no service at {where.out} to go on with; to start one, name the teacher's "
+            "run: sotto serve teacher RUN"
+        )
     ledger = service.open_ledger()
     try:
         check_teacher(teacher, ledger.statement, service.settings.env_id)
@@ -119,16 +128,10 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
         ledger.close()
 
 
-def _begin(run: Path | None, where: Where, promise: Promise, args: list[str]) -> Service:
-    if run is None:
-        raise RunError(
-            f"there is no service at {where.out} to go on with; to start one, name the teacher's "
-            "run: sotto serve teacher RUN"
-        )
-    teacher = teacher_policies(run)
+def _begin(teacher: TeacherRun, where: Where, promise: Promise, args: list[str]) -> Service:
     statement, budget = promised(promise, teacher)
     settings = ServiceSettings.new(
-        run=run,
+        run=teacher.path,
         env_id=teacher.env_id,
         promise=asdict(promise),
         ledger=where.ledger,

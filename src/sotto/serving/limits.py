@@ -1,15 +1,16 @@
 """How much one student may send: rows and bytes at once, and requests over time."""
 
+import math
 import time
 from collections.abc import Callable
-
-from pydantic import BaseModel, ConfigDict, Field
+from dataclasses import dataclass
 
 _BYTES_PER_NUMBER = 32  # the longest float64 in JSON takes 25 characters with its comma
 _BYTES_BESIDE = 1024
 
 
-class Limits(BaseModel):
+@dataclass(frozen=True)
+class Limits:
     """Limits of a service that may change from one start to the next: they cost no privacy.
 
     Attributes:
@@ -19,11 +20,19 @@ class Limits(BaseModel):
         body_seconds: how long a student may take to send a request.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    max_rows: int = Field(default=256, ge=1)
-    requests_per_second: float = Field(default=100.0, gt=0, allow_inf_nan=False)
-    burst: int = Field(default=200, ge=1)
-    body_seconds: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    max_rows: int = 256
+    requests_per_second: float = 100.0
+    burst: int = 200
+    body_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuses limits under which nobody is answered."""
+        for name in ("max_rows", "burst"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("requests_per_second", "body_seconds"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a positive number, got {getattr(self, name)}")
 
     def max_body_bytes(self, observation_size: int) -> int:
         """Room for `max_rows` observations of that size, written in any way."""

@@ -6,6 +6,7 @@ const STORED = "sotto-token";
 const EVERY_MILLISECONDS = 5000;
 const element = (id) => document.getElementById(id);
 const number = (value) => value.toLocaleString("en-GB");
+const short = (value) => typeof value === "string" ? value : String(Number(value.toPrecision(4)));
 let timer;
 
 function say(text, bad) {
@@ -37,10 +38,11 @@ function studentRow(student) {
   name.textContent = student.name;
   row.append(name);
   const state = student.revoked ? "revoked" : student.remaining === 0 ? "spent" : "active";
-  cell(row, bar(student.answered, student.queries, student.name), "");
+  cell(row, bar(student.answered, student.queries, student.name), "bar");
   cell(row, number(student.answered), "number");
   cell(row, number(student.queries), "number");
   cell(row, number(student.remaining), "number");
+  cell(row, short(student.epsilon), "number");
   cell(row, state, `state-${state}`);
   return row;
 }
@@ -54,13 +56,14 @@ function show(budgets) {
     element("total-bar").max = total.queries;
     element("total-bar").value = total.answered;
     element("total-epsilon").textContent =
-      `Spent so far: epsilon ${total.epsilon} at delta ${budgets.budget.delta}.`;
+      `Spent so far: epsilon ${short(total.epsilon)} at delta ${budgets.budget.delta}.`;
   }
   element("students").replaceChildren(...budgets.students.map(studentRow));
   element("unit").textContent = budgets.unit;
   element("promise").textContent =
     `Whatever the students ask, together, it never costs more than epsilon ` +
-    `${budgets.budget.epsilon} at delta ${budgets.budget.delta}.`;
+    `${short(budgets.budget.epsilon)} at delta ${budgets.budget.delta}. A student's epsilon is ` +
+    "what they learn alone.";
   element("updated").textContent = new Date().toLocaleTimeString("en-GB");
   element("budgets").hidden = false;
   say(budgets.students.length === 0 ? "No student has a token yet." : "", false);
@@ -83,7 +86,7 @@ async function refresh() {
     const body = await answer.json();
     if (sessionStorage.getItem(STORED) !== token) return;  // forgotten meanwhile
     if (answer.status === 401) {
-      signedOut(body.message);
+      signedOut("This token is unknown, or was revoked.");
       return;
     }
     if (answer.ok) {

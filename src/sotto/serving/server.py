@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import ssl
@@ -45,8 +46,11 @@ class Address:
         """Refuses a certificate or key that cannot be used.
 
         Raises:
-            ValueError: one without the other, or files that are not what they should be.
+            ValueError: no port, one file without the other, or not what they should be.
+            OSError: a file that cannot be read.
         """
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"port must be between 0 and {2**16 - 1}, got {self.port}")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("TLS needs both --tls-certificate and --tls-key")
         if self.tls_certificate is None or self.tls_key is None:
@@ -118,8 +122,10 @@ def listening(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+    except socket.gaierror as error:
+        raise OSError(f"cannot listen on {host}: {error.strerror}; give another --host") from error
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
         raise OSError(f"cannot listen on {host} port {port}: {reason}; give another") from error
 
 
