@@ -23,12 +23,13 @@ def as_policies(rows: Float[np.ndarray, "rows actions"]) -> Float64[np.ndarray, 
     Nothing is raised for bad numbers: an error would tell what the teacher computed. The mean over
     several teachers has to be taken *after* this, or one bad teacher moves it by more than 1/n.
     """
-    rows = np.asarray(rows, dtype=np.float64)
+    # One column per action, each contiguous: sums over few actions are slow along short rows.
+    columns = np.ascontiguousarray(np.asarray(rows, dtype=np.float64).T)
     with np.errstate(all="ignore"):  # nor may a warning
-        total = np.where(rows.min(axis=1) >= 0, rows.sum(axis=1), np.nan)
-        possible = ((total > 1e-300) & (total < np.inf))[:, None]
-        scale = np.where(possible, total[:, None], rows.shape[1])
-        return np.asarray(np.where(possible, rows, 1.0) / scale)
+        total = np.where(columns.min(axis=0) >= 0, columns.sum(axis=0), np.nan)
+        possible = (total > 1e-300) & (total < np.inf)
+        scale = np.where(possible, total, len(columns))
+        return np.asarray((np.where(possible, columns, 1.0) / scale).T)
 
 
 def restrict(
@@ -98,4 +99,5 @@ def by_blocks(
         return function(rows, generator)
     blocks = [rows[start : start + block] for start in range(0, len(rows), block)]
     with ThreadPoolExecutor(max_workers=2) as pool:
-        return np.concatenate(list(pool.map(function, blocks, generator.spawn(len(blocks)))))
+        drawn = list(pool.map(function, blocks, generator.spawn(len(blocks))))
+    return np.concatenate(drawn)
