@@ -63,28 +63,40 @@ class KickstartMetrics(NamedTuple):
     """Share of these rows on which it is active."""
 
 
-def init(
-    config: PPOConfig, queries: int, remember_updates: int, key: PRNGKeyArray
-) -> KickstartState:
-    """A student that has asked nothing.
+def sizes(env_id: str) -> tuple[int, int]:
+    """Length of an observation, and number of actions.
 
     Raises:
         ValueError: the environment has no finite set of actions, or is not written in JAX.
     """
-    env = make(config.env_id)
+    env = make(env_id)
     if not isinstance(env.action, Discrete):
         raise ValueError(f"kickstarting needs a finite set of actions, which {env.id} has not")
-    count = queries * remember_updates
+    return env.observation_size, env.action.n
+
+
+@partial(jax.jit, static_argnames=("config", "rows"))
+def init(config: PPOConfig, rows: int, keys: PRNGKeyArray) -> KickstartState:
+    """Students that have asked nothing, for several runs.
+
+    Args:
+        config: PPO's settings.
+        rows: answers to remember; a multiple of num_minibatches.
+        keys: one for each run.
+    """
+    observation_size, actions = sizes(config.env_id)
+    runs = len(keys)
+    column = jnp.zeros((runs, rows), jnp.float32)
     return KickstartState(
-        ppo=ppo.init(config, key),
+        ppo=jax.vmap(partial(ppo.init, config))(keys),
         rows=Rows(
-            jnp.zeros((count, env.observation_size), jnp.float32),
-            jnp.zeros((count, env.action.n), jnp.float32),
-            jnp.zeros((count,), jnp.float32),
-            jnp.zeros((count,), jnp.float32),
-            jnp.zeros((count,), jnp.float32),
+            observations=jnp.zeros((runs, rows, observation_size), jnp.float32),
+            answers=jnp.zeros((runs, rows, actions), jnp.float32),
+            thresholds=column,
+            weights=column,
+            answered=column,
         ),
-        answered=jnp.zeros((), jnp.int32),
+        answered=jnp.zeros((runs,), jnp.int32),
     )
 
 

@@ -7,7 +7,7 @@ another program learns. Iterating over a `Training` yields what may be logged af
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,10 @@ from sotto.algorithms.kickstarting import KickstartMetrics, KickstartState, Rows
 from sotto.algorithms.kickstarting_config import KickstartConfig, RadiusName
 from sotto.algorithms.teachers import Answers, Teacher, silence
 from sotto.privacy.mechanisms.dirichlet_radius import estimated_radius, radii, valid_radius
-from sotto.privacy.mechanisms.policies import PolicyMechanism
+from sotto.privacy.mechanisms.policies import PolicyMechanism, TruncatedDirichlet
 
 _PROGRESS_POINTS = 25
-_RADIUS_SAMPLES = 4000
+_MOST_SAMPLES, _FEWEST_SAMPLES, _RADIUS_DRAWS = 20_000, 2_000, 2**21  # of a radius
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,8 @@ class Progress:
 
 def initial_states(config: KickstartConfig, seeds: Sequence[int]) -> KickstartState:
     """Students that have asked nothing, leaves of shape [runs, ...]."""
-    make = partial(
-        kickstarting.init, config.ppo, config.queries_per_update, config.remember_updates
-    )
-    states: KickstartState = jax.jit(jax.vmap(make))(_keys(seeds, 0))
+    rows = config.queries_per_update * config.remember_updates
+    states: KickstartState = kickstarting.init(config.ppo, rows, _keys(seeds, 0))
     return states
 
 
@@ -157,7 +155,10 @@ def radius(mechanism: PolicyMechanism, name: RadiusName, beta: float) -> float:
     if name == "monte-carlo":
         # Of public parameters alone, so that the same draws serve as well, and always.
         draws = np.random.default_rng(0)
-        return estimated_radius(mechanism, beta, draws, samples=_RADIUS_SAMPLES).value
+        proposals = mechanism.proposals if isinstance(mechanism, TruncatedDirichlet) else 1
+        samples = max(_RADIUS_DRAWS // proposals, _FEWEST_SAMPLES)
+        samples = min(samples, _MOST_SAMPLES)
+        return estimated_radius(mechanism, beta, draws, samples=samples).value
     if name == "valid":
         return valid_radius(mechanism, beta)
     method = {"chi-square": "chi-square", "markov": "Markov", "paper": "the paper's Lemma 1"}[name]
@@ -171,8 +172,7 @@ def radius(mechanism: PolicyMechanism, name: RadiusName, beta: float) -> float:
 
 
 def _check(config: KickstartConfig, teacher: Teacher) -> None:
-    rows = initial_states(config, [config.seed]).rows
-    sizes = rows.observations.shape[-1], rows.answers.shape[-1]
+    sizes = kickstarting.sizes(config.env_id)
     if (teacher.observation_size, teacher.actions) != sizes:
         raise ValueError(
             f"the teacher takes {teacher.observation_size} numbers and has {teacher.actions} "
