@@ -12,7 +12,7 @@ from http import HTTPStatus
 import httpx
 import numpy as np
 import pytest
-from conftest import ACTIONS, OBSERVATION_SIZE, SECRET, secret_rows
+from small_teacher import ACTIONS, OBSERVATION_SIZE, SECRET, secret_rows
 
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.noise import GeneratorSource
