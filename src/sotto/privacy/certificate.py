@@ -133,7 +133,10 @@ def verify(path: Path, ledger: Ledger | AnswerLedger) -> list[str]:
     except (OSError, ValidationError) as error:
         reason = str(error).splitlines()[0]
         return [*mismatches, f"the certificate at {path} cannot be read ({reason})"]
-    derived = derive(ledger)
+    try:
+        derived = derive(ledger)
+    except PrivacyError as error:  # nothing can be derived from what is left of the ledger
+        return list(dict.fromkeys([*mismatches, str(error)]))
     for name in Certificate.model_fields:
         said, true = getattr(stored, name), getattr(derived, name)
         if not _same(said, true, name in _COMPUTED):

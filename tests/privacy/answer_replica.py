@@ -1,0 +1,67 @@
+"""A replica of a teacher in a process of its own, to be killed by `test_answer_faults`.
+
+    python answer_replica.py DATABASE OUT
+
+Every line "STUDENT FIRST STEP" on standard input forks a child (imports are slow, forks are not),
+whose process number is printed. The child sends the student's requests number FIRST, FIRST + STEP,
+... until the budget is spent, and appends a line to OUT for every answer it got.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+import numpy as np
+
+from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.errors import BudgetExceeded, LedgerUnavailable
+
+
+def rows_of(number: int) -> int:
+    """How many rows request `number` is for."""
+    return 1 + number % 3
+
+
+def noisy(levels: Sequence[int]) -> np.ndarray:
+    return np.random.default_rng().dirichlet(np.ones(3), len(levels))
+
+
+def serve(database: str, out: int, student: str, number: int, step: int) -> None:
+    ledger = None
+    while True:
+        try:
+            ledger = ledger or AnswerLedger.open(database)
+            answered = ledger.answer(
+                student, rows_of(number), noisy, idempotency_key=str(number), request_digest="d"
+            )
+        except LedgerUnavailable:
+            continue  # what a client does: the same request with the same key
+        except BudgetExceeded:
+            os.write(out, f"{student} {number} spent\n".encode())
+            return
+        digest = hashlib.sha256(answered.policies.tobytes()).hexdigest()
+        os.write(out, f"{student} {number} {digest}\n".encode())
+        number += step
+
+
+def main() -> None:
+    database, path = sys.argv[1:]
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children that end are gone
+    out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for line in sys.stdin:
+        student, number, step = line.split()
+        child = os.fork()
+        if child == 0:
+            try:
+                serve(database, out, student, int(number), int(step))
+            except BaseException:
+                traceback.print_exc()
+            os._exit(0)
+        print(child, flush=True)
+
+
+if __name__ == "__main__":
+    main()

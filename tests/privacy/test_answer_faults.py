@@ -1,0 +1,244 @@
+"""Replicas that are killed, cut off, repeated and out of order: nothing overspent, nothing lost."""
+
+import contextlib
+import hashlib
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from answer_replica import noisy, rows_of
+
+from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.certificate import derive
+from sotto.privacy.distances import TrainingShards
+from sotto.privacy.errors import BudgetExceeded
+from sotto.privacy.mechanisms.policies import GaussianPolicy
+from sotto.privacy.spending import Budget
+
+STATEMENT = AnswerStatement(
+    name="teacher",
+    mechanism=GaussianPolicy(actions=3, noise_stddev=0.5),
+    distance=TrainingShards(teachers=100),
+    queries=601,
+    queries_per_student=420,
+    observation_size=4,
+    population="simulated",
+)
+LIMITS = {"ann": 420, "bob": 241}  # together more than there is
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database with a teacher and two students."""
+    if request.param == "sqlite":
+        place = str(tmp_path / "answers.sqlite")
+    else:
+        place = request.getfixturevalue("postgresql_url")
+    budget = Budget(epsilon=math.inf, delta=1e-5)
+    ledger = AnswerLedger.create(place, statement=STATEMENT, budget=budget)
+    for name, queries in LIMITS.items():
+        ledger.add_student(name, queries)
+    ledger.close()
+    return place
+
+
+class Replicas:
+    """Processes that answer, and what they said they answered."""
+
+    def __init__(self, where: str, out: Path) -> None:
+        self._out = out
+        out.touch()
+        script = Path(__file__).with_name("answer_replica.py")
+        self._nursery = subprocess.Popen(
+            [sys.executable, str(script), where, str(out)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, student: str, number: int, step: int = 1) -> int:
+        assert self._nursery.stdin
+        assert self._nursery.stdout
+        self._nursery.stdin.write(f"{student} {number} {step}\n")
+        self._nursery.stdin.flush()
+        return int(self._nursery.stdout.readline())
+
+    def given(self) -> dict[tuple[str, int], set[str]]:
+        """The answers that left, by request; a request that is refused has none."""
+        found = defaultdict(set)
+        for line in self._out.read_text().splitlines():
+            student, number, digest = line.split()
+            if digest != "spent":
+                found[student, int(number)].add(digest)
+        return found
+
+    def next_request(self, student: str) -> int:
+        """The first request of this student that nobody has seen the answer to."""
+        seen = {number for name, number in self.given() if name == student}
+        return next(number for number in range(10**6) if number not in seen)
+
+    def close(self) -> None:
+        assert self._nursery.stdin
+        self._nursery.stdin.close()
+        self._nursery.wait(10)
+
+
+@pytest.fixture
+def replicas(where: str, tmp_path: Path) -> Iterator[Replicas]:
+    started = Replicas(where, tmp_path / "out.txt")
+    yield started
+    started.close()
+
+
+def wait_for(process: int, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.01)
+    os.kill(process, signal.SIGKILL)
+    pytest.fail(f"a replica did not end within {seconds} seconds")
+
+
+def rows(given: dict[tuple[str, int], set[str]], student: str | None = None) -> int:
+    return sum(rows_of(number) for name, number in given if student in (None, name))
+
+
+def check_books(where: str, given: dict[tuple[str, int], set[str]]) -> None:
+    """Everything that left was charged, once; nothing else was, and nothing beyond the limits."""
+    ledger = AnswerLedger.open(where)
+    ledger.verify()
+    assert all(len(digests) == 1 for digests in given.values())
+    for student in ledger.students():
+        assert student.answered == rows(given, student.name) <= LIMITS[student.name]
+    assert ledger.spent().answered == rows(given) <= STATEMENT.queries
+    assert derive(ledger).answers.answered == rows(given)
+    for (student, number), (digest,) in list(given.items())[::97]:
+        again = ledger.answer(
+            student, rows_of(number), noisy, idempotency_key=str(number), request_digest="d"
+        )
+        assert hashlib.sha256(again.policies.tobytes()).hexdigest() == digest
+    ledger.close()
+
+
+def test_replicas_never_overspend_together(where: str, replicas: Replicas) -> None:
+    """Two replicas share a student's requests, two get the same ones; all go on to the end."""
+    started = [replicas.start("ann", 0), replicas.start("ann", 0)]
+    started += [replicas.start("bob", first, 2) for first in (0, 1)]
+    for process in started:
+        wait_for(process)
+    given = replicas.given()
+    check_books(where, given)
+    assert rows(given) > STATEMENT.queries - 3  # they stop at the first refusal: 3 rows or fewer
+
+
+def test_killed_at_any_moment_nothing_is_lost(where: str, replicas: Replicas) -> None:
+    moments = random.Random(0)
+    ledger = AnswerLedger.open(where)
+    running = {}
+    for _ in range(12):
+        for slot, student in enumerate(("ann", "ann", "bob")):
+            if slot not in running:
+                running[slot] = replicas.start(student, replicas.next_request(student))
+        time.sleep(moments.uniform(0.01, 0.08))
+        victim = running.pop(moments.randrange(3))
+        with contextlib.suppress(ProcessLookupError):  # it may have come to the end
+            os.kill(victim, signal.SIGKILL)
+        wait_for(victim)
+        left = rows(replicas.given())
+        assert left <= ledger.spent().answered <= STATEMENT.queries
+    for process in running.values():
+        wait_for(process)
+    # What was charged and never seen is still there for whoever asks again.
+    for student in LIMITS:
+        wait_for(replicas.start(student, replicas.next_request(student)))
+    given = replicas.given()
+    assert len(given) > 200
+    check_books(where, given)
+    ledger.close()
+
+
+def test_a_server_that_cuts_everybody_off(
+    postgresql_url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Clients ask again with the same key; that is all they have to do."""
+    budget = Budget(epsilon=math.inf, delta=1e-5)
+    ledger = AnswerLedger.create(postgresql_url, statement=STATEMENT, budget=budget)
+    for name, queries in LIMITS.items():
+        ledger.add_student(name, queries)
+    replicas = Replicas(postgresql_url, tmp_path / "out.txt")
+    request.addfinalizer(replicas.close)
+    started = [replicas.start("ann", 0), replicas.start("ann", 0), replicas.start("bob", 0)]
+    engine = sa.create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+    cut = 0
+    with engine.connect() as admin:
+        deadline = time.monotonic() + 10
+        while cut < 30 and len(replicas.given()) < 200 and time.monotonic() < deadline:
+            time.sleep(0.01)
+            cut += admin.execute(
+                sa.text(
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            ).scalar_one()
+    engine.dispose()
+    for process in started:
+        wait_for(process)
+    assert cut > 5
+    check_books(postgresql_url, replicas.given())
+
+
+def test_requests_repeated_and_out_of_order(where: str) -> None:
+    """Three of each, shuffled, over two replicas with four threads each."""
+    objects = [AnswerLedger.open(where) for _ in range(2)]
+    numbers = [*range(120)] * 3
+    random.Random(1).shuffle(numbers)
+    seen = defaultdict(list)
+
+    def ask(job: tuple[int, int]) -> None:
+        position, number = job
+        answered = objects[position % 2].answer(
+            "ann", rows_of(number), noisy, idempotency_key=str(number), request_digest="d"
+        )
+        seen[number].append(answered)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(ask, enumerate(numbers)))
+    assert all(sum(not one.replayed for one in answers) == 1 for answers in seen.values())
+    given = {
+        ("ann", number): {hashlib.sha256(one.policies.tobytes()).hexdigest() for one in answers}
+        for number, answers in seen.items()
+    }
+    assert len(given) == 120
+    check_books(where, given)
+
+
+def test_students_who_ask_for_the_last_rows_at_once(where: str) -> None:
+    objects = [AnswerLedger.open(where) for _ in range(4)]
+    objects[0].answer("ann", 420, noisy)
+    objects[0].answer("bob", 171, noisy)
+
+    def ask(job: tuple[int, AnswerLedger]) -> int:
+        try:
+            return job[1].answer("bob", 3, noisy, idempotency_key=f"last {job[0]}").policies.size
+        except BudgetExceeded:
+            return 0
+
+    with ThreadPoolExecutor(8) as pool:
+        sizes = list(pool.map(ask, enumerate(objects * 3)))
+    assert sorted(sizes) == [0] * 9 + [9] * 3
+    assert objects[0].spent().answered == 600
+    objects[1].verify()
