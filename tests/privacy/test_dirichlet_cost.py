@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import integrate, optimize, special, stats
@@ -118,6 +119,45 @@ def test_no_search_over_neighbours_exceeds_the_bound() -> None:
         for i in rng.choice(finite, size=2):
             found = attained(ORDERS[i], m, k, floor, distance, seed=trial, polish=m < 5)
             assert found <= curve[i] * (1 + 1e-9), (m, k, floor, distance, ORDERS[i])
+
+
+def precise_divergence(order, a, b):
+    """The exact divergence with 50 digits: float64 loses all of them where rows hardly differ."""
+    terms = [
+        mpmath.loggamma(order * x - (order - 1) * y)
+        - order * mpmath.loggamma(x)
+        + (order - 1) * mpmath.loggamma(y)
+        for x, y in zip(a, b, strict=True)
+    ]
+    return mpmath.fsum(terms) / (order - 1)
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "floor", "distance", "index"),
+    [
+        (3, 240.0, 0.31, 1e-7, 20),
+        (6, 68.0, 0.155, 1.5e-7, 15),
+        (2, 1e-4, 0.2, 1e-6, 60),
+        (4, 1e5, 0.08, 3e-7, 80),
+        (3, 5.0, 0.1, 1e-4, 90),
+        (3, 140.0, 0.08, 2.7e-3, 50),
+    ],
+)
+def test_bounds_hold_where_float64_cancels(m, k, floor, distance, index) -> None:
+    with mpmath.workdps(50):
+        order, bound = mpmath.mpf(ORDERS[index]), renyi_curve(m, k, floor, distance)[index]
+        attacks = []
+        for v in directions(m):
+            v = [mpmath.mpf(x) for x in v]
+            d = [x - mpmath.fsum(v) / m for x in v]
+            scale = mpmath.mpf(k) * mpmath.mpf(distance) / mpmath.norm(d)
+            for sign in (1, -1):
+                moved = [sign * scale * x for x in d]
+                a = [mpmath.mpf(k) * mpmath.mpf(floor) + max(x, 0) for x in moved]
+                a[-1] = k - mpmath.fsum(a[:-1])
+                b = [x - y for x, y in zip(a, moved, strict=True)]
+                attacks.append(precise_divergence(order, a, b))
+        assert 0.5 * bound < max(attacks) <= bound
 
 
 def test_bounds_are_near_the_truth_also_for_shards_and_any_two_teachers() -> None:
