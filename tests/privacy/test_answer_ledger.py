@@ -161,6 +161,17 @@ def test_the_database_holds_no_policy_and_no_token(ledger: AnswerLedger) -> None
     assert np.float64(0.123456789).tobytes().hex() not in held
 
 
+def test_sqlite_syncs_before_it_returns(tmp_path: Path) -> None:
+    path = tmp_path / "answers"
+    ledger = AnswerLedger.create(path, statement=statement(), budget=NO_TARGET)
+    with ledger._engine.begin() as connection:
+        settings = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            for name in ("synchronous", "journal_mode")
+        ]
+    assert settings == [3, "delete"]  # EXTRA
+
+
 def test_a_charge_is_quick_however_long_the_history(where: str) -> None:
     many = statement(queries=10**6, queries_per_student=10**6)
     ledger = AnswerLedger.create(where, statement=many, budget=NO_TARGET)
@@ -290,6 +301,12 @@ def test_a_budget_that_does_not_cover_the_plan_is_refused(
             path, statement=statement(**changes), budget=Budget(epsilon=budget, delta=1e-5)
         )
     assert not path.exists()
+
+
+def test_a_vacuous_delta_is_refused(tmp_path: Path) -> None:
+    budget = Budget(epsilon=math.inf, delta=0.01)
+    with pytest.raises(BudgetExceeded, match="vacuous for 100 shards or more people"):
+        AnswerLedger.create(tmp_path / "answers", statement=statement(), budget=budget)
 
 
 def test_what_is_spent_is_what_was_answered(ledger: AnswerLedger) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 
 from sotto.privacy.accounting import Event, NoGuarantee, PrivacyCurve, compose
 from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.distances import TrainingShards
 from sotto.privacy.errors import BudgetExceeded, StudentExists, UnknownStudent
 from sotto.privacy.spending import Budget
 
@@ -91,8 +92,16 @@ class AnswerAccount:
         """Refuses a statement whose answers may cost more than the budget.
 
         Raises:
-            BudgetExceeded: with the number of queries that the budget covers.
+            BudgetExceeded: with the number of queries that the budget covers; or for a delta that
+                shards with one person each would make vacuous already.
         """
+        distance = self.statement.distance
+        if isinstance(distance, TrainingShards) and self.budget.delta * distance.teachers >= 1:
+            raise BudgetExceeded(
+                f"delta {self.budget.delta:.2g} is vacuous for {distance.teachers} shards or more "
+                "people, since publishing one of them at random would meet it; use a budget with "
+                "delta below 1/people"
+            )
         planned = _planned(self.statement, self.statement.queries, self.budget.delta)
         if planned <= self.budget.epsilon:
             return

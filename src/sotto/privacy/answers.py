@@ -16,10 +16,16 @@ from jaxtyping import Float, Float64
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sotto.privacy.accounting import compose
-from sotto.privacy.distances import Distance, ObservationDistance, PolicyDistance, TrainingShards
+from sotto.privacy.distances import (
+    AnyTwoTeachers,
+    Distance,
+    ObservationDistance,
+    PolicyDistance,
+    TrainingShards,
+)
 from sotto.privacy.events import ApproximateDP, Event, Gaussian, NoGuarantee, Renyi
 from sotto.privacy.mechanisms.policies import GaussianPolicy, PolicyMechanism
-from sotto.privacy.statements import Assumption, Gap
+from sotto.privacy.statements import Gap
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
@@ -210,19 +216,20 @@ class AnswerStatement(BaseModel):
     @property
     def does_not_protect(self) -> tuple[str, ...]:
         """What the answers give away."""
-        if isinstance(self.distance, TrainingShards):
-            return self.distance.does_not_protect
-        return (*self.distance.does_not_protect, _NO_TRAINING_CLAIM)
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What the distance needs."""
-        return self.distance.assumptions
-
-
-_NO_TRAINING_CLAIM = (
-    "No training-set claim: nothing is said here about whose data the teacher learnt from."
-)
+        match self.distance:
+            case TrainingShards():
+                claim: tuple[str, ...] = ()
+            case AnyTwoTeachers():
+                claim = (
+                    "No training-set claim of its own: training data are covered as a part of the "
+                    "whole teacher, and one person's share in them is not told apart.",
+                )
+            case _:
+                claim = (
+                    "No training-set claim: nothing is said here about whose data the teacher "
+                    "learnt from.",
+                )
+        return (*self.distance.does_not_protect, *claim)
 
 
 @functools.lru_cache(maxsize=4096)

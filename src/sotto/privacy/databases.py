@@ -1,7 +1,8 @@
 """The databases that a ledger can live in, made durable: SQLite (a file) and PostgreSQL.
 
 What is particular to either is here. In both a transaction that writes is on disk when its commit
-returns, and whoever waits for another writer waits for seconds and not for ever.
+returns, and whoever waits for another writer waits for seconds and not for ever. A PostgreSQL
+server that hands over to a standby has to replicate synchronously, or its last commits are lost.
 """
 
 import os
