@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from postgres import Server
+from postgres import MISSING, Server, binaries
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -18,10 +18,9 @@ os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_paralleli
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[Server]:
     """A PostgreSQL server of this worker's own; without the programs for it, the test fails."""
-    try:
-        server = Server()
-    except FileNotFoundError as error:
-        pytest.fail(str(error), pytrace=False)
+    if binaries() is None:
+        pytest.fail(MISSING, pytrace=False)
+    server = Server()
     yield server
     server.stop()
 

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import psycopg
 
-INSTALL = "apt-get install postgresql"
+MISSING = (
+    "these tests start a PostgreSQL server of their own, and found none: apt-get install postgresql"
+)
 _START_SECONDS = 60
 _RUN = 'bin=$1; shift; "$bin/postgres" "$@" & cat > /dev/null; kill -QUIT $!; wait $!'
 
@@ -34,10 +36,7 @@ class Server:
 
     def __init__(self) -> None:
         found = binaries()
-        if found is None:
-            raise FileNotFoundError(
-                f"these tests start a PostgreSQL server of their own; install one: {INSTALL}"
-            )
+        assert found, MISSING
         self._databases = itertools.count()
         # PostgreSQL refuses to run as root; Debian's package brings a user for it.
         self._user = _unprivileged() if os.geteuid() == 0 else None
