@@ -14,7 +14,6 @@ from sotto.algorithms.promises import promise
 from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.distances import ObservationDistance, TrainingShards
 from sotto.privacy.spending import Budget
-from sotto.runs.kickstart import kickstart
 from sotto.runs.teachers import TeacherRun
 
 _ROUNDING = 1 + 1e-6  # between two computations of one Lipschitz constant
@@ -85,9 +84,17 @@ def promised(settings: Promise, teacher: TeacherRun) -> tuple[AnswerStatement, B
         settings.rollouts,
     ):
         raise ValueError("--schedule vanishing needs --queries-per-rollout and --rollouts")
+    protect = settings.protect or ("training-shards" if teacher.shards else "any-two-teachers")
+    if protect == "training-shards" and not teacher.shards:
+        raise ValueError(
+            f"{teacher.path} is one training, so --protect training-shards would not be true; it "
+            "needs several seeds: sotto train ppo --seeds N"
+        )
     shared = {name: value for name, value in vars(settings).items() if name in _SHARED}
-    config = KickstartConfig(teacher=str(teacher.path), env_id=teacher.env_id, **shared)
-    statement, budget = promise(kickstart().resolved(config), teacher.ensemble)
+    config = KickstartConfig(
+        teacher=str(teacher.path), env_id=teacher.env_id, **(shared | {"protect": protect})
+    )
+    statement, budget = promise(config, teacher.ensemble)
     if settings.queries_per_student is None:
         return statement, budget
     limit = {"queries_per_student": settings.queries_per_student}
