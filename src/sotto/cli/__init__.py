@@ -70,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault(
         "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     )
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: its threads wait for each other
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words)
