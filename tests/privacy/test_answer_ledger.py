@@ -169,7 +169,7 @@ def test_sqlite_syncs_before_it_returns(tmp_path: Path) -> None:
             connection.exec_driver_sql(f"PRAGMA {name}").scalar()
             for name in ("synchronous", "journal_mode")
         ]
-    assert settings == [3, "delete"]  # EXTRA
+    assert settings == [3, "persist"]  # EXTRA
 
 
 def test_a_charge_is_quick_however_long_the_history(where: str) -> None:
