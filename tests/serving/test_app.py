@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.noise import GeneratorSource
 from sotto.serving.app import create_app
 from sotto.serving.limits import Limits
+from sotto.serving.refusals import SafeFormatter
 
 OPERATOR = "operator-token"
 
@@ -356,6 +358,22 @@ def test_a_planted_secret_would_be_found(caplog):
     """The search above can fail."""
     logging.getLogger("x").warning("row %s", secret_rows(np.ones((1, 4))).tolist())
     assert any(trace in caplog.text for trace in traces_of_the_secret())
+
+
+def test_whatever_is_logged_loses_its_messages():
+    """The server's formatter, for exceptions that others log: uvicorn, asyncio."""
+    formatter = SafeFormatter("%(message)s")
+    try:
+        try:
+            raise KeyError("private-weight 1")
+        except KeyError as error:
+            raise RuntimeError("private-weight 2") from error
+    except RuntimeError:
+        record = logging.LogRecord("x", logging.ERROR, __file__, 1, "it failed", (), sys.exc_info())
+    text = formatter.format(record)
+    assert text.startswith("it failed\nRuntimeError < ")
+    assert "test_app.py" in text
+    assert "private-weight" not in text
 
 
 def test_counts_for_prometheus(serve):

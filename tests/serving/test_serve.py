@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -15,7 +16,7 @@ import pytest
 from sotto.algorithms.ppo import PPOConfig
 from sotto.cli import main
 from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.distances import PolicyDistance, TrainingShards
+from sotto.privacy.distances import ObservationDistance, PolicyDistance, TrainingShards
 from sotto.runs import checkpoints
 from sotto.runs.algorithms import ALGORITHMS, config_to_json
 from sotto.runs.directory import create_experiment, new_settings
@@ -23,6 +24,7 @@ from sotto.runs.teachers import TeacherRun, teacher_policies
 from sotto.serving import server
 from sotto.serving.client import RemoteTeacher
 from sotto.serving.directory import open_service
+from sotto.serving.promise import Promise, check_teacher, promised
 
 GAUSSIAN = "--mechanism gaussian-policy --protect policy --policy-distance 0.001"
 BUDGET = "--queries 500 --target-epsilon 2"
@@ -101,7 +103,7 @@ def test_first_start_and_the_next(runs, started, tmp_path, capsys):
     assert service.open_ledger().authenticate(token) == "ann"
     assert len(started) == 3
     kept = {path.name for path in places["DIR"].iterdir()}
-    assert kept == {"service.json", "ledger.sqlite", "certificate.json"}
+    assert kept >= {"service.json", "ledger.sqlite", "certificate.json"}
     assert token not in (places["DIR"] / "service.json").read_text()
 
 
@@ -171,6 +173,32 @@ def test_another_run_in_the_teachers_place_is_refused(runs, started, tmp_path, c
     assert "is not the one that this service promised" in capsys.readouterr().err
 
 
+def test_a_private_policy_needs_no_service(runs):
+    teacher = replace(read_once(runs / "one"), private_training=True)
+    with pytest.raises(ValueError, match="is private already"):
+        promised(Promise(queries=9, target_epsilon=1.0), teacher)
+
+
+def test_a_teacher_less_smooth_than_promised_is_refused(runs):
+    teacher = read_once(runs / "one")
+    settings = Promise(
+        queries=9,
+        target_epsilon=100.0,
+        teacher_mechanism="gaussian-policy",
+        protect="observation",
+        observation_radius=0.01,
+    )
+    statement, _ = promised(settings, teacher)
+    assert statement.distance == ObservationDistance(radius=0.01, lipschitz=teacher.lipschitz)
+    check_teacher(teacher, statement, "CartPole-v1")
+    with pytest.raises(ValueError, match="is not the one"):
+        check_teacher(teacher, statement, "Acrobot-v1")
+    distance = ObservationDistance(radius=0.01, lipschitz=teacher.lipschitz / 2)
+    smoother = statement.model_copy(update={"distance": distance})
+    with pytest.raises(ValueError, match="is not the one"):
+        check_teacher(teacher, smoother, "CartPole-v1")
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
@@ -207,6 +235,16 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(runs, started, tmp_path, c
     assert "hush" not in error
     assert not out.exists()
     assert started == []
+
+
+def test_what_is_not_installed_is_named(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.delitem(sys.modules, "sotto.serving.app", raising=False)
+    monkeypatch.delattr("sotto.serving.app", raising=False)
+    out = tmp_path / "s"
+    assert main(words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out}", RUN=runs / "one")) == 2
+    assert capsys.readouterr().err == "sotto: this needs fastapi: pip install 'sotto[serving]'\n"
+    assert not out.exists()
 
 
 def test_students_by_name(runs, started, tmp_path, capsys):

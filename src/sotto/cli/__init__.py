@@ -50,6 +50,9 @@ _COMMANDS = {
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
 }
 
+_EXTRAS = {"fastapi": "serving", "uvicorn": "serving", "httpx": "serving", "ale_py": "atari"}
+"""Packages that only some commands need, and the extra that installs them."""
+
 _EXAMPLES = """\
 A private agent and its certificate, from nothing:
   sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
@@ -82,6 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRAS:
+            raise
+        extra = _EXTRAS[error.name]
+        print(f"sotto: this needs {error.name}: pip install 'sotto[{extra}]'", file=sys.stderr)
+        return 2
     except (ValueError, OSError) as error:
         if os.environ.get("SOTTO_DEBUG"):
             raise

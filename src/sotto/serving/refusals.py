@@ -87,6 +87,9 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
+        if scope["type"] != "http":  # the server's own start and end
+            await self._app(scope, receive, send)
+            return
         started = False
 
         async def guarded_send(message: Message) -> None:
