@@ -47,8 +47,14 @@ def paper_settings(steps: int) -> DPPGConfig:
 
 
 def sotto_settings(steps: int) -> DPPGConfig:
+    """The recipe with several episodes a person, so that every step counted is a step taken."""
     return preset(
-        "sotto", "CartPole-v1", noise_multiplier=3.0, total_steps=steps, evaluation_episodes=0
+        "sotto",
+        "CartPole-v1",
+        noise_multiplier=3.0,
+        total_steps=steps,
+        one_episode=False,
+        evaluation_episodes=0,
     )
 
 
