@@ -21,7 +21,14 @@ from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 
 SMALL = KickstartConfig(
-    teacher="x", total_steps=1024, num_envs=4, num_steps=64, hidden=(8,), queries_per_update=64
+    teacher="x",
+    total_steps=1024,
+    num_envs=4,
+    num_steps=64,
+    hidden=(8,),
+    queries_per_update=64,
+    remember_updates=1,
+    undo_floor=False,
 )
 
 
@@ -221,6 +228,20 @@ def test_the_thresholds_follow_the_levels_of_the_answers():
         128,
         64,
     ]
+
+
+def test_the_floor_is_undone_in_answers_and_thresholds_alike():
+    class Floored(Scripted):
+        def answer(self, observations):
+            answers = super().answer(observations)
+            return answers._replace(policies=self.statement.mechanism.restrict(answers.policies))
+
+    config = replace(SMALL, radius="markov", undo_floor=True)
+    first = next(iter(Training(config, [0], [Floored(times=1)]))).states.rows
+    met = np.asarray(first.observations[0], np.float64)
+    np.testing.assert_allclose(first.answers[0], balance(met), atol=1e-5)
+    expected = 0.5 * math.sqrt(0.5 / (6 * 0.05)) / 0.8
+    np.testing.assert_allclose(first.thresholds[0], expected, rtol=1e-5)
 
 
 def test_stop_after_and_the_silent_teacher():

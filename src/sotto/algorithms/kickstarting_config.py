@@ -67,11 +67,15 @@ class KickstartConfig(PPOConfig):
     heed_silence: bool = True
     """Leave the hinge out once the teacher is silent. A student that knows nothing of the budget
     does not, and takes the uniform rows of a silent teacher for answers."""
-    remember_updates: int = 1
-    """The hinge is averaged over the answers of so many last updates (1: the paper's)."""
+    remember_updates: int = 20
+    """The hinge is averaged over the answers of so many last updates, at no further cost; 1 is the
+    paper's student, which forgets an answer with the steps it was about."""
     radius_factor: float = 0.5
     """Lambda: the hinge is inactive within lambda * radius of an answer. 0 is a student that knows
     nothing of the noise, and non-private kickstarting."""
+    undo_floor: bool = True
+    """Turn each answer into one about the teacher's own row instead of the one mixed with the
+    uniform row; the radius grows by as much. Off: the paper's."""
     radius: RadiusName = "monte-carlo"
     """How far answers are from rows: chi-square, markov or the least of them (valid), which are
     proved; monte-carlo, which is estimated; or paper, its Lemma 1, which does not hold."""
@@ -81,6 +85,8 @@ class KickstartConfig(PPOConfig):
     """Weight of the hinge beside PPO's loss."""
     anneal_kickstart: int | None = None
     """Updates over which the weight goes linearly to zero; None: it stays."""
+    total_steps: int = 50_000
+    """Environment steps over the whole training, summed over environments."""
     hidden: tuple[int, ...] = (32, 32)
     """Hidden layers of the student's policy and critic."""
 

@@ -20,6 +20,7 @@ from sotto.algorithms.kickstarting_config import KickstartConfig, RadiusName
 from sotto.algorithms.teachers import Answers, Teacher, silence
 from sotto.privacy.mechanisms.dirichlet_radius import estimated_radius, radii, valid_radius
 from sotto.privacy.mechanisms.policies import PolicyMechanism, TruncatedDirichlet
+from sotto.privacy.mechanisms.simplex import project
 
 _PROGRESS_POINTS = 25
 _MOST_SAMPLES, _FEWEST_SAMPLES, _RADIUS_DRAWS = 20_000, 2_000, 2**21  # of a radius
@@ -111,12 +112,31 @@ class Training:
         pairs = list(zip(answers, self._teachers, strict=True))
         columns = (
             observations,
-            np.stack([one.policies for one in answers]),
+            np.stack([self._targets(one, teacher) for one, teacher in pairs]),
             np.stack([self._thresholds(one, teacher) for one, teacher in pairs]),
             np.stack([self._weights(one) for one in answers]),
             np.stack([np.full(len(one.policies), one.released) for one in answers]),
         )
         return Rows(*(jnp.asarray(column, jnp.float32) for column in columns))
+
+    def _targets(self, answers: Answers, teacher: Teacher) -> Float[np.ndarray, "queries actions"]:
+        """The rows to be near to: the answers, or what they say of the row before the floor.
+
+        The row and the answer are mapped alike, and projecting onto the simplex, which holds the
+        row, brings them no further apart.
+        """
+        share = self._share(teacher)
+        if share == 1 or not answers.released:
+            return answers.policies
+        uniform = 1 / teacher.actions
+        return project(uniform + (answers.policies - uniform) / share)
+
+    def _share(self, teacher: Teacher) -> float:
+        """1 - m floor: the share of the teacher's own row, where the floor is to be undone."""
+        if teacher.statement is None or not self.config.undo_floor:
+            return 1.0
+        share = 1 - teacher.actions * teacher.statement.mechanism.floor
+        return share if share > 0 else 1.0
 
     def _thresholds(self, answers: Answers, teacher: Teacher) -> Float[np.ndarray, " queries"]:
         """Alpha_lambda of each answer (equation 15): 0 where there is no noise."""
@@ -128,7 +148,8 @@ class Training:
             level: radius(statement.mechanism_at(level), config.radius, config.beta)
             for level in np.unique(levels).tolist()
         }
-        return config.radius_factor * np.array([radii[level] for level in levels.tolist()])
+        factor = config.radius_factor / self._share(teacher)
+        return factor * np.array([radii[level] for level in levels.tolist()])
 
     def _weights(self, answers: Answers) -> Float[np.ndarray, " queries"]:
         """Which rows the hinge is about: answers, and for a heedless student silence as well."""
