@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from small_teacher import running
 
 from sotto.algorithms.ppo import PPOConfig
 from sotto.cli import main
@@ -22,6 +23,7 @@ from sotto.runs.algorithms import ALGORITHMS, config_to_json
 from sotto.runs.directory import create_experiment, new_settings
 from sotto.runs.teachers import TeacherRun, teacher_policies
 from sotto.serving import server
+from sotto.serving.app import create_app
 from sotto.serving.client import RemoteTeacher
 from sotto.serving.directory import open_service
 from sotto.serving.promise import Promise, check_teacher, promised
@@ -316,6 +318,34 @@ def test_a_ledger_elsewhere(runs, started, tmp_path, postgresql_url, capsys):
     run_id = open_service(out).settings.run_id
     assert AnswerLedger.open(postgresql_url, run_id).statement.queries == 500
     assert main(words("serve teacher --out DIR", DIR=out)) == 0
+
+
+def test_a_student_trains_with_a_teacher_behind_the_service(runs, tmp_path, monkeypatch, capsys):
+    """Both commands, with HTTP between them."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    teacher = read_once(runs / "one")
+    settings = Promise(
+        queries=100,
+        target_epsilon=50.0,
+        teacher_mechanism="gaussian-policy",
+        protect="policy",
+        policy_distance=0.001,
+    )
+    statement, budget = promised(settings, teacher)
+    where = tmp_path / "ledger.sqlite"
+    ledger = AnswerLedger.create(where, statement=statement, budget=budget)
+    token = ledger.add_student("ann")
+    monkeypatch.setenv("SOTTO_TEACHER_TOKEN", token)
+    out = tmp_path / "student"
+    small = "--num-envs 2 --num-steps 16 --total-steps 96 --queries-per-update 32 --radius chi-square"
+    with running(create_app(teacher, ledger, env_id=teacher.env_id)) as url:
+        call = f"train kickstart --teacher {url} {small} --out {out} --json"
+        assert main(call.split()) == 0
+    assert json.loads(capsys.readouterr().out)["updates"] == 3
+    assert ledger.spent().answered == 96
+    written = [path.read_bytes() for path in out.rglob("*") if path.is_file()]
+    assert len(written) > 2
+    assert [text for text in written if token.encode() in text] == []
 
 
 def certificate_for_localhost(folder: Path) -> tuple[Path, Path]:
