@@ -337,7 +337,9 @@ def test_a_student_trains_with_a_teacher_behind_the_service(runs, tmp_path, monk
     token = ledger.add_student("ann")
     monkeypatch.setenv("SOTTO_TEACHER_TOKEN", token)
     out = tmp_path / "student"
-    small = "--num-envs 2 --num-steps 16 --total-steps 96 --queries-per-update 32 --radius chi-square"
+    small = (
+        "--num-envs 2 --num-steps 16 --total-steps 96 --queries-per-update 32 --radius chi-square"
+    )
     with running(create_app(teacher, ledger, env_id=teacher.env_id)) as url:
         call = f"train kickstart --teacher {url} {small} --out {out} --json"
         assert main(call.split()) == 0
