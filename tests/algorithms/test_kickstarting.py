@@ -273,6 +273,24 @@ def test_a_teacher_of_another_shape_is_refused():
         Training(SMALL, [0], [ExactTeacher(balance, 3, 6)])
 
 
+def test_a_radius_that_is_not_there_is_refused_before_asking():
+    teacher = Scripted(times=1)
+    config = replace(SMALL, radius="markov", beta=1e-6)
+    Training(config, [0], [teacher])
+
+    class Gaussian(Scripted):
+        statement = Scripted.statement.model_copy(
+            update={
+                "mechanism": GaussianPolicy(actions=2, noise_stddev=0.1),
+                "schedule": Schedule(),
+            }
+        )
+
+    with pytest.raises(ValueError, match="no markov radius"):
+        Training(config, [0], [Gaussian(times=1)])
+    assert teacher.asked == 0
+
+
 # --- radii ---------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from sotto.algorithms import kickstarting
 from sotto.algorithms.kickstarting import KickstartMetrics, KickstartState, Rows
 from sotto.algorithms.kickstarting_config import KickstartConfig, RadiusName
 from sotto.algorithms.teachers import Answers, Teacher, silence
+from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.mechanisms.dirichlet_radius import estimated_radius, radii, valid_radius
 from sotto.privacy.mechanisms.policies import PolicyMechanism, TruncatedDirichlet
 from sotto.privacy.mechanisms.simplex import project
@@ -78,7 +79,7 @@ class Training:
         self._teachers = teachers
         self._silent = [False] * len(teachers)
         for teacher in teachers:
-            _check(config, teacher)
+            check_teacher(config, teacher.observation_size, teacher.actions, teacher.statement)
 
     def __iter__(self) -> Iterator[Progress]:
         """Makes the remaining updates, a chunk at a time."""
@@ -192,13 +193,26 @@ def radius(mechanism: PolicyMechanism, name: RadiusName, beta: float) -> float:
     return found[0]
 
 
-def _check(config: KickstartConfig, teacher: Teacher) -> None:
+def check_teacher(
+    config: KickstartConfig,
+    observation_size: int,
+    actions: int,
+    statement: AnswerStatement | None,
+) -> None:
+    """Refuses a teacher that this student cannot learn from, before anything is asked.
+
+    Raises:
+        ValueError: it is one for another environment, or its answers have no such radius.
+    """
     sizes = kickstarting.sizes(config.env_id)
-    if (teacher.observation_size, teacher.actions) != sizes:
+    if (observation_size, actions) != sizes:
         raise ValueError(
-            f"the teacher takes {teacher.observation_size} numbers and has {teacher.actions} "
-            f"actions, where {config.env_id} has {sizes[0]} and {sizes[1]}; give its --env-id"
+            f"the teacher takes {observation_size} numbers and has {actions} actions, where "
+            f"{config.env_id} has {sizes[0]} and {sizes[1]}; give the --env-id of the teacher"
         )
+    if statement is not None and config.radius_factor > 0:
+        for level in (0, statement.schedule.levels - 1):
+            radius(statement.mechanism_at(level), config.radius, config.beta)
 
 
 def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:

@@ -29,6 +29,7 @@ from sotto.runs.directory import (
     new_settings,
     open_experiment,
 )
+from sotto.runs.states import last_common_checkpoint
 from sotto.runs.training import Update, train
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def train_algorithm(
 
             finished = train(experiment, show, algorithm)
     except (ValueError, OSError):
-        if not options.resume and _nothing_charged(experiment):
+        if not options.resume and _nothing_made(experiment):
             shutil.rmtree(experiment.path)
         raise
     assert last is not None
@@ -243,10 +244,10 @@ def train_algorithm(
     return 130
 
 
-def _nothing_charged(experiment: Experiment) -> bool:
-    """Whether a new training was refused before any stream was opened or any answer given."""
+def _nothing_made(experiment: Experiment) -> bool:
+    """Whether a new training was refused before it charged or, without a ledger, saved anything."""
     if experiment.settings.ledger is None:
-        return False
+        return last_common_checkpoint(experiment.runs) == 0
     ledgers = [run.open_ledger() for run in experiment.runs]
     return not any(
         one.spent().answered if isinstance(one, AnswerLedger) else one.streams for one in ledgers

@@ -10,6 +10,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from sotto.algorithms import kickstarting_training
 from sotto.algorithms.kickstarting_config import KickstartConfig
+from sotto.algorithms.kickstarting_training import check_teacher
 from sotto.algorithms.promises import promise
 from sotto.algorithms.teachers import ExactTeacher, LocalTeacher, Teacher
 from sotto.privacy.answer_ledger import AnswerLedger
@@ -42,10 +43,12 @@ class _Kickstart:
     def __init__(self, connect: Connect | None) -> None:
         self._connect = connect
         self._run: TeacherRun | None = None
+        self._service: Teacher | None = None
 
     def resolved(self, config: KickstartConfig) -> KickstartConfig:
         if config.remote:
-            self._remote(config)
+            service = self._remote(config)
+            check_teacher(config, service.observation_size, service.actions, service.statement)
             return config
         teacher = self._teacher(config)
         if teacher.env_id != config.env_id:
@@ -68,7 +71,8 @@ class _Kickstart:
             )
         mechanism = config.teacher_mechanism or "dirichlet"
         config = replace(config, teacher_mechanism=mechanism, protect=protect)
-        promise(config, teacher.ensemble)
+        statement, _ = promise(config, teacher.ensemble)
+        check_teacher(config, teacher.observation_size, teacher.actions, statement)
         return config
 
     def has_ledger(self, config: KickstartConfig) -> bool:
@@ -142,9 +146,11 @@ class _Kickstart:
         return [LocalTeacher(rows, ledger, _STUDENT) for ledger in ledgers]
 
     def _remote(self, config: KickstartConfig) -> Teacher:
+        """The service, connected to once."""
         if self._connect is None:
             raise RunError(f"there is no connection to the teacher at {config.teacher}")
-        return self._connect(config.teacher)
+        self._service = self._service or self._connect(config.teacher)
+        return self._service
 
     def _teacher(self, config: KickstartConfig) -> TeacherRun:
         """The teacher's run, read once."""

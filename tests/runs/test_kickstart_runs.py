@@ -1,0 +1,248 @@
+"""Students as runs: their teachers, ledgers and certificates, and what resuming charges."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sotto.algorithms.teachers import ExactTeacher
+from sotto.cli import main, train_kickstart
+from sotto.privacy.certificate import verify
+from sotto.runs import checkpoints, metrics, teachers
+from sotto.runs.directory import RunError, open_experiment
+from sotto.runs.teachers import teacher_policies
+
+TEACHER = ("--total-steps", "256", "--num-envs", "2", "--num-steps", "64", "--hidden", "8")
+# 4 updates of 128 steps, 32 questions each.
+STUDENT = (
+    *("--total-steps", "512", "--num-envs", "2", "--num-steps", "64", "--hidden", "4"),
+    *("--queries-per-update", "32", "--json"),
+)
+
+
+def student(out: Path, teacher: Path | str, *words: str) -> list[str]:
+    return ["train", "kickstart", "--teacher", str(teacher), "--out", str(out), *STUDENT, *words]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert main(words) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.count("\n") == 0
+    assert error.startswith("sotto: ")
+    return error
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "shards"
+    assert main(["train", "ppo", "--seeds", "3", "--out", str(out), "--json", *TEACHER]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "dppg"
+    words = (
+        *("--users-per-update", "4", "--steps-per-user", "16", "--total-steps", "128"),
+        *("--hidden", "4", "--evaluation-episodes", "2", "--target-epsilon", "1.3"),
+    )
+    assert main(["train", "dppg", "--out", str(out), "--json", *words]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, shards: Path) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "student"
+    words = ("--teacher-mechanism", "gaussian-policy", "--target-epsilon", "50")
+    assert main(student(out, shards, "--seeds", "2", *words)) == 0
+    return out
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+# --- a run as a teacher --------------------------------------------------------------------------
+
+
+def test_an_experiment_is_an_ensemble_and_each_seed_a_teacher(shards: Path) -> None:
+    together = teacher_policies(shards)
+    alone = [teacher_policies(shards / f"seed-{seed}") for seed in range(3)]
+    observations = np.random.default_rng(0).normal(size=(20, 4))
+    mean = np.mean([one(observations) for one in alone], axis=0)
+    np.testing.assert_allclose(together(observations), mean, atol=1e-12)
+    assert (together.teachers, together.shards) == (3, True)
+    assert (alone[0].teachers, alone[0].shards) == (1, False)
+    assert (together.actions, together.observation_size, together.env_id) == (2, 4, "CartPole-v1")
+    assert together.lipschitz == pytest.approx(np.mean([one.lipschitz for one in alone]))
+
+
+def test_a_dppg_run_is_a_teacher_while_its_certificate_is_true(private: Path, tmp_path) -> None:
+    assert teacher_policies(private).private_training
+    copy = Path(shutil.copytree(private, tmp_path / "copy"))
+    certificate = json.loads((copy / "certificate.json").read_text())
+    (copy / "certificate.json").write_text(json.dumps(certificate | {"epsilon": 0.1}))
+    with pytest.raises(RunError, match="is not true: epsilon"):
+        teacher_policies(copy)
+
+
+def test_a_dppg_run_without_a_proof_is_no_free_teacher(monkeypatch, private: Path) -> None:
+    class Claim:
+        status = "paper-claim"
+
+    monkeypatch.setattr(teachers, "derive", lambda _ledger: Claim)
+    with pytest.raises(RunError, match="'paper-claim', so its answers are not free"):
+        teacher_policies(private)
+
+
+def test_a_student_is_no_teacher(finished: Path) -> None:
+    with pytest.raises(RunError, match="a teacher is one of ppo or dppg"):
+        teacher_policies(finished)
+
+
+# --- a run of a student --------------------------------------------------------------------------
+
+
+def test_each_seed_has_a_ledger_and_a_true_certificate(finished: Path, shards: Path) -> None:
+    experiment = open_experiment(finished)
+    assert experiment.settings.config["teacher"] == str(shards)
+    assert experiment.settings.config["protect"] == "training-shards"
+    for run in experiment.runs:
+        ledger = run.open_ledger()
+        assert verify(run.certificate, ledger) == []
+        certificate = json.loads(run.certificate.read_text())
+        assert certificate["status"] == "proved"
+        assert 49 < certificate["epsilon"] <= 50
+        assert certificate["unit"]["kind"] == "trajectory"
+        assert certificate["answers"]["answered"] == 4 * 32
+        assert ledger.statement.distance.teachers == 3
+        lines = metrics.read(run.metrics)
+        assert [line.released["answered"][-1] for line in lines] == [32, 64, 96, 128]
+        assert lines[-1].epsilon == pytest.approx(certificate["epsilon"])
+        assert lines[0].simulated["teacher_return"] == lines[-1].simulated["teacher_return"]
+
+
+def test_eval_certificate_and_report(capsys, finished: Path) -> None:
+    assert main(["eval", str(finished), "--episodes", "2"]) == 0
+    assert main(["certificate", str(finished), "--verify"]) == 0
+    assert main(["certificate", str(finished)]) == 0
+    assert "under a ledger of their own" in " ".join(capsys.readouterr().out.split())
+    assert main(["report", str(finished)]) == 0
+    page = (finished / "report.html").read_text()
+    assert "rows answered" in page
+    assert "the teacher&#x27;s return" in page
+    assert "all their answers, whose costs add up" in " ".join(page.split())
+    pictures = sorted(path.name for path in (finished / "figures").glob("*.png"))
+    assert pictures == ["budget.png", "guarantee.png", "learning.png"]
+
+
+def test_a_lost_update_asks_and_pays_again(copied: Path) -> None:
+    """As if killed between the last answer and its checkpoint."""
+    config = json.loads((copied / "config.json").read_text())
+    assert config["config"]["queries"] is None
+    for seed in (0, 1):
+        shutil.rmtree(copied / f"seed-{seed}" / "checkpoints" / f"{4:08d}")
+    assert main(["train", "kickstart", "--out", str(copied), "--resume", "--json"]) == 0
+    for run in open_experiment(copied).runs:
+        ledger = run.open_ledger()
+        assert ledger.spent().answered == 128  # all are spent: the update made again gets none
+        assert verify(run.certificate, ledger) == []
+        assert checkpoints.steps(run.checkpoints)[-1] == 4
+        assert metrics.read(run.metrics)[-1].released["answered"] == [96]
+
+
+def test_answers_after_the_checkpoint_stay_charged(shards: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ("--teacher-mechanism", "gaussian-policy", "--noise-stddev", "2", "--queries", "500")
+    assert main(student(out, shards, *words)) == 0
+    (run,) = open_experiment(out).runs
+    before = run.open_ledger().spent()
+    shutil.rmtree(out / "checkpoints" / f"{4:08d}")
+    assert main(["train", "kickstart", "--out", str(out), "--resume", "--json"]) == 0
+    after = run.open_ledger().spent()
+    assert (before.answered, after.answered) == (128, 160)
+    assert after.epsilon > before.epsilon
+    assert main(["certificate", str(out), "--verify"]) == 0
+
+
+def test_resuming_refuses_another_teacher_and_a_finished_run(capsys, copied: Path) -> None:
+    resume = ("train", "kickstart", "--out", str(copied), "--resume")
+    assert "leave out --teacher" in refused(capsys, *resume, "--teacher", "elsewhere")
+    assert "leave out --radius" in refused(capsys, *resume, "--radius-factor", "0.1")
+    assert "is finished" in refused(capsys, *resume)
+
+
+def test_a_free_teacher_has_no_ledger_of_its_own(capsys, private: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(student(out, private)) == 0
+    settings = open_experiment(out).settings
+    assert settings.ledger is None
+    assert settings.config["protect"] == "dppg"
+    assert main(["report", str(out)]) == 0
+    assert "The teacher&#x27;s certificate" in (out / "report.html").read_text().replace(
+        "'", "&#x27;"
+    )
+    assert f"its teacher, {private}" in refused(capsys, "certificate", str(out))
+    words = student(tmp_path / "other", private, "--protect", "policy", "--policy-distance", ".1")
+    assert "answers are free" in refused(capsys, *words)
+
+
+def test_exact_answers_protect_nobody(shards: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(student(out, shards, "--teacher-mechanism", "exact")) == 0
+    assert open_experiment(out).settings.ledger is None
+    assert not (out / "certificate.json").exists()
+    assert main(["report", str(out)]) == 0
+    assert "protects nobody" in (out / "report.html").read_text()
+
+
+def test_a_service_as_teacher(capsys, monkeypatch, shards: Path, tmp_path: Path) -> None:
+    url, out = "https://teacher.example.org", tmp_path / "run"
+    monkeypatch.delenv("SOTTO_TEACHER_TOKEN", raising=False)
+    assert "SOTTO_TEACHER_TOKEN" in refused(capsys, *student(out, url))
+    assert not out.exists()
+    asked = []
+
+    def connect(where: str) -> ExactTeacher:
+        asked.append(where)
+        return ExactTeacher(teacher_policies(shards), 2, 4)
+
+    monkeypatch.setattr(train_kickstart, "_connect", connect)
+    assert main(student(out, url, "--seeds", "2")) == 0
+    assert set(asked) == {url}
+    assert open_experiment(out).settings.ledger is None
+    (lines, _) = (metrics.read(run.metrics) for run in open_experiment(out).runs)
+    assert "teacher_return" not in lines[0].simulated
+    assert main(["report", str(out)]) == 0
+    assert "keeps the ledger" in (out / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--env-id Acrobot-v1", "give --env-id CartPole-v1"),
+        ("--protect dppg", "would not be true"),
+        ("--target-epsilon 0.01", "no noise brings 128 answers"),
+        ("--concentration 5 --target-epsilon 1", "over the budget"),
+        ("--floor 0.9", "floor must be at most"),
+        ("--teacher-mechanism truncated-dirichlet --threshold 0.2", "below the floor"),
+        ("--teacher-mechanism exact --ledger x.sqlite", "leave out --ledger"),
+        ("--protect observation --observation-radius -1", "observation_radius must be"),
+        ("--radius paper --teacher-mechanism gaussian-policy --noise-stddev 1", "no paper radius"),
+    ],
+)
+def test_bad_settings_are_one_sentence_and_leave_nothing(
+    capsys, tmp_path, shards, words, says
+) -> None:
+    out = tmp_path / "run"
+    assert says in refused(capsys, *student(out, shards, *words.split()))
+    assert not out.exists()
+
+
+def test_one_run_is_no_shards(capsys, tmp_path: Path, shards: Path) -> None:
+    words = student(tmp_path / "run", shards / "seed-0", "--protect", "training-shards")
+    assert "needs several seeds" in refused(capsys, *words)
