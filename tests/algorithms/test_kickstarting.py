@@ -28,7 +28,7 @@ SMALL = KickstartConfig(
     hidden=(8,),
     queries_per_update=64,
     remember_updates=1,
-    undo_floor=False,
+    keep_floor=True,
 )
 
 
@@ -236,7 +236,7 @@ def test_the_floor_is_undone_in_answers_and_thresholds_alike():
             answers = super().answer(observations)
             return answers._replace(policies=self.statement.mechanism.restrict(answers.policies))
 
-    config = replace(SMALL, radius="markov", undo_floor=True)
+    config = replace(SMALL, radius="markov", keep_floor=False)
     first = next(iter(Training(config, [0], [Floored(times=1)]))).states.rows
     met = np.asarray(first.observations[0], np.float64)
     np.testing.assert_allclose(first.answers[0], balance(met), atol=1e-5)
@@ -254,7 +254,7 @@ def test_stop_after_and_the_silent_teacher():
 
 
 def test_a_heedless_student_takes_silence_for_answers():
-    config = replace(SMALL, heed_silence=False, radius_factor=0.0, stop_after=3)
+    config = replace(SMALL, heedless=True, radius_factor=0.0, stop_after=3)
     rows_seen = [one.states.rows for one in Training(config, [0], [Scripted(times=1)])]
     assert [float(one.weights[0].mean()) for one in rows_seen] == [1, 1, 1, 0]
     assert [float(one.answered[0].mean()) for one in rows_seen] == [1, 0, 0, 0]

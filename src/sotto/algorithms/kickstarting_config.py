@@ -64,18 +64,18 @@ class KickstartConfig(PPOConfig):
     """States of each update that the teacher is asked about, a public number."""
     stop_after: int | None = None
     """Updates after which the student asks no more."""
-    heed_silence: bool = True
-    """Leave the hinge out once the teacher is silent. A student that knows nothing of the budget
-    does not, and takes the uniform rows of a silent teacher for answers."""
+    heedless: bool = False
+    """Take the uniform rows of a silent teacher for answers, as a student does that knows nothing
+    of the budget; otherwise the hinge is left out."""
     remember_updates: int = 20
     """The hinge is averaged over the answers of so many last updates, at no further cost; 1 is the
     paper's student, which forgets an answer with the steps it was about."""
     radius_factor: float = 0.5
     """Lambda: the hinge is inactive within lambda * radius of an answer. 0 is a student that knows
     nothing of the noise, and non-private kickstarting."""
-    undo_floor: bool = True
-    """Turn each answer into one about the teacher's own row instead of the one mixed with the
-    uniform row; the radius grows by as much. Off: the paper's."""
+    keep_floor: bool = False
+    """Follow answers as they are, about the row mixed with the uniform one (the paper's);
+    otherwise the mixing is undone, and the radius grows by as much."""
     radius: RadiusName = "monte-carlo"
     """How far answers are from rows: chi-square, markov or the least of them (valid), which are
     proved; monte-carlo, which is estimated; or paper, its Lemma 1, which does not hold."""

@@ -134,7 +134,7 @@ class Training:
 
     def _share(self, teacher: Teacher) -> float:
         """1 - m floor: the share of the teacher's own row, where the floor is to be undone."""
-        if teacher.statement is None or not self.config.undo_floor:
+        if teacher.statement is None or self.config.keep_floor:
             return 1.0
         share = 1 - teacher.actions * teacher.statement.mechanism.floor
         return share if share > 0 else 1.0
@@ -155,7 +155,7 @@ class Training:
     def _weights(self, answers: Answers) -> Float[np.ndarray, " queries"]:
         """Which rows the hinge is about: answers, and for a heedless student silence as well."""
         asking = self.done < self.config.asking_updates
-        heard = answers.released or (asking and not self.config.heed_silence)
+        heard = answers.released or (asking and self.config.heedless)
         return np.full(len(answers.policies), float(heard))
 
     def _answers(self, run: int, observations: Float[np.ndarray, "queries obs"]) -> Answers:
