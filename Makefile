@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
-BENCHMARKS := benchmarks/ppo_vs_sb3.py benchmarks/dppg_speed.py
+BENCHMARKS := $(wildcard benchmarks/*.py)
 
 # The environment is rebuilt when any of these changes: the lock, the project file, the Python, or
 # the directory (an editable installation and the scripts in .venv/bin hold its path).

@@ -45,8 +45,6 @@ class Promise:
     """Eta: the teacher's row is mixed with the uniform one until no probability is below it."""
     threshold: float = 0.01
     """Tau of truncated-dirichlet: no probability of an answer is below it; less than the floor."""
-    proposals: int = 128
-    """Draws of truncated-dirichlet per answer, of which the first that is above tau is given."""
     protect: Literal["observation", "policy", "any-two-teachers", "training-shards"] | None = None
     """What the answers protect: observation (within observation_radius), policy (within
     policy_distance), any-two-teachers, or training-shards (every person in the training of several
