@@ -4,14 +4,24 @@ Everything random in a rollout (actions, resets) is drawn before the loop. A lan
 place in the environment: the state and the steps since the last reset.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from sotto.rl.distributions import Distribution
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.networks import Policy
+
+
+class Actor(Protocol):
+    """Anything that acts: a policy, or epsilon-greedy action values."""
+
+    def __call__(self, observation: Float[Array, "*batch obs"], /) -> Distribution:
+        """The distribution of the action at each observation."""
+
+    def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape n"]:
+        """Noise that `Distribution.sample` turns into `shape` actions."""
 
 
 class Trajectory(NamedTuple):
@@ -48,7 +58,7 @@ def start(env: AnyEnvironment, params: Any, key: PRNGKeyArray) -> Lane:
 def rollout(
     env: AnyEnvironment,
     params: Any,
-    policy: Policy,
+    policy: Actor,
     key: PRNGKeyArray,
     num_steps: int,
     one_episode: bool,
@@ -85,7 +95,7 @@ def rollout(
 def continue_rollout(
     env: AnyEnvironment,
     params: Any,
-    policy: Policy,
+    policy: Actor,
     key: PRNGKeyArray,
     lane: Lane,
     num_steps: int,
@@ -109,7 +119,7 @@ def continue_rollout(
 def evaluate(
     env: AnyEnvironment,
     params: Any,
-    policy: Policy,
+    policy: Actor,
     key: PRNGKeyArray,
     episodes: int,
     greedy: bool,
@@ -143,7 +153,7 @@ def evaluate(
 def _step(
     env: AnyEnvironment,
     params: Any,
-    policy: Policy,
+    policy: Actor,
     lane: Lane,
     noise: Float[Array, " n"],
     greedy: bool = False,

@@ -1,0 +1,193 @@
+"""What deep Q-learners share: a network of action values, and gradient steps on logged transitions.
+
+Q-learning after Watkins and Dayan (1992) with a target network (Mnih et al. 2015), and optionally
+double Q-learning (van Hasselt et al. 2016) and Huber's loss. Nothing here touches an environment.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from sotto.rl.distributions import Categorical
+from sotto.rl.envs.base import AnyEnvironment, Discrete
+from sotto.rl.networks import MLP
+
+Values = Callable[[Float[Array, "*batch obs"]], Float[Array, "*batch actions"]]
+
+
+class QNetwork(eqx.Module):
+    """Action values: scale * network(observation * observation_scale)."""
+
+    network: MLP
+    observation_scale: tuple[float, ...] = eqx.field(static=True)
+    scale: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        env: AnyEnvironment,
+        hidden: tuple[int, ...],
+        key: PRNGKeyArray,
+        scale: float,
+    ):
+        """`scale` is a public constant in units of return.
+
+        Raises:
+            ValueError: the environment's actions are not discrete.
+        """
+        if not isinstance(env.action, Discrete):
+            raise ValueError(f"Q-learning needs discrete actions, which {env.id} has not")
+        self.network = MLP(env.observation_size, env.action.n, hidden, key)
+        self.observation_scale = env.observation_scale
+        self.scale = scale
+
+    def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch actions"]:
+        """The value of each action."""
+        scaled = [observation[..., i] * factor for i, factor in enumerate(self.observation_scale)]
+        return self.scale * self.network(jnp.stack(scaled, axis=-1))
+
+
+class EpsilonGreedy(eqx.Module):
+    """Acts on action values: a uniform action with probability epsilon, else the best one."""
+
+    values: Values
+    epsilon: Float[Array, ""] | float = 0.0
+
+    def __call__(self, observation: Float[Array, "*batch obs"]) -> Categorical:
+        """The distribution of the action at each observation."""
+        values = self.values(observation)
+        actions = values.shape[-1]
+        best = jnp.argmax(values, axis=-1)[..., None] == jax.lax.iota(jnp.int32, actions)
+        return Categorical(jnp.log(self.epsilon / actions + (1 - self.epsilon) * best))
+
+    def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape 1"]:
+        """Uniforms that `Categorical.sample` turns into `shape` actions."""
+        return jax.random.uniform(key, (*shape, 1), jnp.float32)
+
+
+class Transitions(NamedTuple):
+    """Steps to learn from, in any order; the first axis is the step's."""
+
+    observations: Float[Array, "steps obs"]
+    actions: Int[Array, " steps"]
+    rewards: Float[Array, " steps"]
+    next_observations: Float[Array, "steps obs"]
+    terminated: Bool[Array, " steps"]
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """How gradient steps are made.
+
+    Attributes:
+        learning_rate: Adam's, at the start if it is annealed.
+        anneal_steps: gradient steps over which the learning rate goes linearly to zero; None: it
+            stays.
+        minibatch: transitions per gradient step, drawn with replacement.
+        discount: gamma.
+        target_period: gradient steps between copies to the target network.
+        double: the network chooses the action that the target network values.
+        huber: Huber's loss instead of the square, with its corner at an error of `QNetwork.scale`.
+        max_grad_norm: global norm to which each gradient is clipped.
+    """
+
+    learning_rate: float
+    anneal_steps: int | None
+    minibatch: int
+    discount: float
+    target_period: int
+    double: bool
+    huber: bool
+    max_grad_norm: float
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot learn."""
+        if min(self.minibatch, self.target_period) < 1:
+            raise ValueError("minibatch and target_period must be at least 1")
+        if not 0 <= self.discount < 1:
+            raise ValueError(f"discount must be at least 0 and below 1, got {self.discount:g}")
+        for name in ("learning_rate", "max_grad_norm"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be positive and finite")
+
+
+class Learner(NamedTuple):
+    """Everything that one gradient step hands to the next."""
+
+    values: QNetwork
+    target: QNetwork
+    optimizer_state: optax.OptState
+    steps: Int[Array, ""]
+    """Gradient steps made."""
+
+
+def start_learner(settings: LearnerSettings, values: QNetwork) -> Learner:
+    """A learner that has made no step; its target network is the network."""
+    optimizer_state = _optimizer(settings).init(eqx.filter(values, eqx.is_array))
+    return Learner(values, values, optimizer_state, jnp.zeros((), jnp.int32))
+
+
+def learn(
+    settings: LearnerSettings,
+    learner: Learner,
+    transitions: Transitions,
+    filled: Int[Array, ""] | int,
+    key: PRNGKeyArray,
+    steps: int,
+) -> tuple[Learner, Float[Array, ""]]:
+    """`steps` gradient steps on minibatches of the first `filled` transitions.
+
+    Returns:
+        The learner afterwards, and the mean loss in units of the squared value scale.
+    """
+    optimizer = _optimizer(settings)
+    shape = (steps, settings.minibatch)
+    chosen = jax.random.randint(key, shape, 0, filled)
+    gradient = eqx.filter_value_and_grad(_loss)
+
+    def step(learner: Learner, rows: Int[Array, " m"]) -> tuple[Learner, Float[Array, ""]]:
+        batch = jax.tree.map(lambda x: x[rows], transitions)
+        loss, gradients = gradient(learner.values, learner.target, settings, batch)
+        updates, optimizer_state = optimizer.update(gradients, learner.optimizer_state)
+        values = eqx.apply_updates(learner.values, updates)
+        made = learner.steps + 1
+        copied = made % settings.target_period == 0
+        target = jax.tree.map(lambda new, old: jnp.where(copied, new, old), values, learner.target)
+        return Learner(values, target, optimizer_state, made), loss
+
+    learner, losses = jax.lax.scan(step, learner, chosen)
+    return learner, jnp.mean(losses)
+
+
+def _loss(
+    values: QNetwork, target: QNetwork, settings: LearnerSettings, batch: Transitions
+) -> Float[Array, ""]:
+    following = target(batch.next_observations)
+    chooser = values(batch.next_observations) if settings.double else following
+    best = _at(following, jnp.argmax(jax.lax.stop_gradient(chooser), axis=-1))
+    goal = batch.rewards + settings.discount * jnp.where(batch.terminated, 0.0, best)
+    error = _at(values(batch.observations), batch.actions) - jax.lax.stop_gradient(goal)
+    error = error / values.scale
+    loss = optax.losses.huber_loss(error) if settings.huber else 0.5 * jnp.square(error)
+    return jnp.mean(loss)
+
+
+def _at(values: Float[Array, "n actions"], actions: Int[Array, " n"]) -> Float[Array, " n"]:
+    # A mask instead of a gather: faster on CPU for few actions, and kinder to its gradient.
+    chosen = actions[:, None] == jax.lax.iota(jnp.int32, values.shape[-1])
+    return jnp.sum(jnp.where(chosen, values, 0.0), axis=-1)
+
+
+def _optimizer(settings: LearnerSettings) -> optax.GradientTransformation:
+    rate: Any = settings.learning_rate
+    if settings.anneal_steps is not None:
+        rate = optax.linear_schedule(settings.learning_rate, 0.0, settings.anneal_steps)
+    return optax.chain(
+        optax.clip_by_global_norm(settings.max_grad_norm), optax.adam(rate, eps=1e-5)
+    )
