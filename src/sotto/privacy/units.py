@@ -20,16 +20,24 @@ class Adjacency(StrEnum):
     REPLACE_ONE = "replace-one"
     """The unit is replaced by another one. The sum moves by up to twice the clip norm."""
 
+    WITHIN_RADIUS = "within-radius"
+    """The unit is replaced by another one within a stated distance of it.
+
+    What that moves is stated directly, as the sensitivity of a `FunctionRelease`.
+    """
+
     @property
     def sensitivity_factor(self) -> float:
         """The L2 sensitivity of a sum of vectors clipped to norm 1."""
-        return 1.0 if self is Adjacency.ZERO_OUT else 2.0
+        return 2.0 if self is Adjacency.REPLACE_ONE else 1.0
 
     @property
     def phrase(self) -> str:
         """The adjacency, for a person."""
         if self is Adjacency.ZERO_OUT:
             return "is there, or keeps its slot and contributes zero"
+        if self is Adjacency.WITHIN_RADIUS:
+            return "is there, or another one within the stated radius is in its place"
         return "is there with its own data, or with any other data in its place"
 
 
@@ -51,7 +59,8 @@ _MEANING: dict[UnitKind, str] = {
     "is protected less than this certificate says",
     "expert": "one expert: their policy and their logged data",
     "reward-function": "the whole reward function, within the stated radius",
-    "transition": "the reward of one transition",
+    "transition": "the reward of one transition; which states were visited, and which actions were "
+    "taken there, is public",
     "observation": "one observation shown to the teacher, within the stated distance",
     "policy": "the policy that answers, against every other whose rows are within the stated "
     "distance",

@@ -1,0 +1,115 @@
+"""Points on a line with values, kept sorted: for single insertions and for batches.
+
+Single points go into buckets of bounded size, found by bisection; a batch merges sorted arrays.
+Either form is made from the other when it is needed. 8 bytes a number, and little else.
+"""
+
+from array import array
+from bisect import bisect_left
+
+import numpy as np
+from jaxtyping import Float64
+
+_BUCKET = 512
+_DOUBLES = "d"
+
+
+class SortedPoints:
+    """Distinct points, each with `width` values.
+
+    A single insertion compares O(log n) times and moves at most a bucket; every 256th splits one.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._flat: tuple[np.ndarray, np.ndarray] | None = (np.empty(0), np.empty((0, width)))
+        self._buckets: list[array[float]] | None = None
+        self._values: list[array[float]] = []
+        self._ends: list[float] = []  # largest point of each bucket but the last
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def arrays(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, "n width"]]:
+        """All points in order, and their values; not to be changed."""
+        if self._flat is None:
+            assert self._buckets is not None
+            points = np.concatenate([np.frombuffer(one) for one in self._buckets])
+            values = np.concatenate([np.frombuffer(one) for one in self._values])
+            self._flat = points, values.reshape(-1, self.width)
+        return self._flat
+
+    def merge(
+        self, points: Float64[np.ndarray, " q"], values: Float64[np.ndarray, "q width"]
+    ) -> None:
+        """Adds sorted distinct points that are not there yet."""
+        old, old_values = self.arrays()
+        if len(old):
+            before = np.searchsorted(old, points) + np.arange(len(points))
+            is_old = np.ones(len(old) + len(points), dtype=bool)
+            is_old[before] = False
+            merged = np.empty(is_old.size)
+            merged_values = np.empty((is_old.size, self.width))
+            merged[is_old], merged[before] = old, points
+            merged_values[is_old], merged_values[before] = old_values, values
+            points, values = merged, merged_values
+        self._flat, self._buckets = (points.copy(), values.copy()), None
+        self._size = len(points)
+
+    def locate(self, point: float) -> tuple[int, int, bool]:
+        """Bucket and position at which the point is, or belongs, and whether it is there."""
+        buckets = self._split()
+        bucket = bisect_left(self._ends, point)
+        position = bisect_left(buckets[bucket], point)
+        here = buckets[bucket]
+        return bucket, position, position < len(here) and here[position] == point
+
+    def value(self, bucket: int, position: int) -> "array[float]":
+        """The values at a place that `locate` found."""
+        start = position * self.width
+        return self._values[bucket][start : start + self.width]
+
+    def left(self, bucket: int, position: int) -> tuple[float, "array[float]"] | None:
+        """The point before a place that `locate` gave, with its values."""
+        if position == 0:
+            if bucket == 0:
+                return None
+            bucket -= 1
+            position = len(self._split()[bucket])
+        return self._split()[bucket][position - 1], self.value(bucket, position - 1)
+
+    def right(self, bucket: int, position: int) -> tuple[float, "array[float]"] | None:
+        """The point at or after the place, with its values."""
+        buckets = self._split()
+        if position == len(buckets[bucket]):  # only in the last bucket
+            return None
+        return buckets[bucket][position], self.value(bucket, position)
+
+    def insert(self, bucket: int, position: int, point: float, values: "array[float]") -> None:
+        """Adds a point at the place that `locate` gave."""
+        buckets = self._split()
+        here, held = buckets[bucket], self._values[bucket]
+        here.insert(position, point)
+        start = position * self.width
+        held[start:start] = values
+        self._size += 1
+        self._flat = None
+        if len(here) > _BUCKET:
+            middle = len(here) // 2
+            buckets[bucket : bucket + 1] = [here[:middle], here[middle:]]
+            cut = middle * self.width
+            self._values[bucket : bucket + 1] = [held[:cut], held[cut:]]
+            self._ends.insert(bucket, here[middle - 1])
+
+    def _split(self) -> list["array[float]"]:
+        """The buckets, made of the arrays if a batch came last."""
+        if self._buckets is None:
+            assert self._flat is not None
+            points, values = self._flat
+            starts = range(0, max(1, len(points)), _BUCKET // 2)
+            cuts = [slice(start, start + _BUCKET // 2) for start in starts]
+            self._buckets = [array(_DOUBLES, points[cut].tobytes()) for cut in cuts]
+            self._values = [array(_DOUBLES, values[cut].tobytes()) for cut in cuts]
+            self._ends = [bucket[-1] for bucket in self._buckets[:-1]]
+        return self._buckets
