@@ -304,9 +304,7 @@ def as_points(points: np.ndarray, dimensions: int) -> Float64[np.ndarray, "q d"]
 
 
 def _keys(points: Float64[np.ndarray, "q d"]) -> list[bytes]:
-    points = np.ascontiguousarray(points + 0.0)  # one zero, not two
-    rows = points.view(np.dtype((np.void, 8 * points.shape[1]))).ravel()
-    return [bytes(row) for row in rows]
+    return [row.tobytes() for row in points + 0.0]  # one zero, not two
 
 
 def _grid_to(nodes: ReleasedValues) -> Float64[np.ndarray, " n"]:

@@ -36,6 +36,7 @@ from sotto.privacy.mechanisms.sorted_points import SortedPoints
 from sotto.privacy.noise import GeneratorSource
 
 _BATCH_SHARE = 200  # batches smaller than this part of what is stored go in point by point
+_FEW = 8
 _NORMALS = 8192  # drawn at once for single points
 _LARGEST_SCATTER = 16_384  # points: a Cholesky factor of 2 GiB
 
@@ -78,8 +79,9 @@ class Paths:
     def __call__(self, points: Float[np.ndarray, " q"]) -> Float64[np.ndarray, "q paths"]:
         """Values at these points: those of before where one was asked before."""
         points = _line(points)
-        if len(points) * _BATCH_SHARE <= len(self._stored) or len(points) < 8:
-            return np.array([self.at(point) for point in points.tolist()]).reshape(-1, self.paths)
+        if len(points) < _FEW or len(points) * _BATCH_SHARE <= len(self._stored):
+            rows = [self.at(point) for point in points.tolist()]
+            return np.array(rows, dtype=np.float64).reshape(-1, self.paths)
         if np.all(points[1:] > points[:-1]):
             return self._batch(points)
         distinct, back = np.unique(points, return_inverse=True)
@@ -87,14 +89,15 @@ class Paths:
 
     def at(self, point: float) -> "array[float]":
         """Values at one point; O(log n)."""
-        stored = self._stored
-        bucket, position, known = stored.locate(point)
-        if known:
-            return stored.value(bucket, position)
-        left, right = stored.left(bucket, position), stored.right(bucket, position)
-        to_left = math.inf if left is None else point - left[0]
-        to_right = math.inf if right is None else right[0] - point
-        weight_left, weight_right, spread = _bridge(self.kernel.beta, to_left, to_right)
+        place = self._stored.place(point)
+        left, right = place.left, place.right
+        if place.known and right is not None:
+            return right[1]
+        weight_left, weight_right, spread = _bridge(
+            self.kernel.beta,
+            math.inf if left is None else point - left[0],
+            math.inf if right is None else right[0] - point,
+        )
         spread *= self.kernel.sigma
         values = array("d", bytes(8 * self.paths))
         for path in range(self.paths):
@@ -104,7 +107,7 @@ class Paths:
             if right is not None:
                 value += weight_right * right[1][path]
             values[path] = value
-        stored.insert(bucket, position, point, values)
+        self._stored.insert(place, point, values)
         return values
 
     def sample(self, points: Float[np.ndarray, " q"]) -> Float64[np.ndarray, "q paths"]:
@@ -123,10 +126,10 @@ class Paths:
             self._stored.merge(points[order], np.asarray(values, dtype=np.float64)[order])
             return
         for point, row in zip(points.tolist(), values, strict=True):
-            bucket, position, known = self._stored.locate(point)
-            if known:
+            place = self._stored.place(point)
+            if place.known:
                 raise ValueError(f"the path has a value at {point} already")
-            self._stored.insert(bucket, position, point, array("d", row.tolist()))
+            self._stored.insert(place, point, array("d", row.tolist()))
 
     def _batch(self, points: Float64[np.ndarray, " q"]) -> Float64[np.ndarray, "q paths"]:
         """Values at sorted distinct points."""

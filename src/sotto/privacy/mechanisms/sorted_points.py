@@ -6,12 +6,30 @@ Either form is made from the other when it is needed. 8 bytes a number, and litt
 
 from array import array
 from bisect import bisect_left
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 
 _BUCKET = 512
 _DOUBLES = "d"
+
+
+class Place(NamedTuple):
+    """Where a point is, or belongs, among those that are stored.
+
+    Attributes:
+        bucket, position: where to insert it.
+        left: the point before it, with its values; None if there is none (or `known`).
+        right: the point at or after it, with its values; None if there is none.
+        known: whether `right` is the point itself.
+    """
+
+    bucket: int
+    position: int
+    left: "tuple[float, array[float]] | None"
+    right: "tuple[float, array[float]] | None"
+    known: bool
 
 
 class SortedPoints:
@@ -57,41 +75,30 @@ class SortedPoints:
         self._flat, self._buckets = (points.copy(), values.copy()), None
         self._size = len(points)
 
-    def locate(self, point: float) -> tuple[int, int, bool]:
-        """Bucket and position at which the point is, or belongs, and whether it is there."""
+    def place(self, point: float) -> Place:
+        """Where the point is, or belongs."""
         buckets = self._split()
         bucket = bisect_left(self._ends, point)
-        position = bisect_left(buckets[bucket], point)
-        here = buckets[bucket]
-        return bucket, position, position < len(here) and here[position] == point
+        points, values, width = buckets[bucket], self._values[bucket], self.width
+        position = bisect_left(points, point)
+        start = position * width
+        left = right = None
+        if position < len(points):
+            right = points[position], values[start : start + width]
+            if right[0] == point:
+                return Place(bucket, position, None, right, True)
+        if position:
+            left = points[position - 1], values[start - width : start]
+        elif bucket:
+            left = buckets[bucket - 1][-1], self._values[bucket - 1][-width:]
+        return Place(bucket, position, left, right, False)
 
-    def value(self, bucket: int, position: int) -> "array[float]":
-        """The values at a place that `locate` found."""
-        start = position * self.width
-        return self._values[bucket][start : start + self.width]
-
-    def left(self, bucket: int, position: int) -> tuple[float, "array[float]"] | None:
-        """The point before a place that `locate` gave, with its values."""
-        if position == 0:
-            if bucket == 0:
-                return None
-            bucket -= 1
-            position = len(self._split()[bucket])
-        return self._split()[bucket][position - 1], self.value(bucket, position - 1)
-
-    def right(self, bucket: int, position: int) -> tuple[float, "array[float]"] | None:
-        """The point at or after the place, with its values."""
-        buckets = self._split()
-        if position == len(buckets[bucket]):  # only in the last bucket
-            return None
-        return buckets[bucket][position], self.value(bucket, position)
-
-    def insert(self, bucket: int, position: int, point: float, values: "array[float]") -> None:
-        """Adds a point at the place that `locate` gave."""
-        buckets = self._split()
+    def insert(self, place: Place, point: float, values: "array[float]") -> None:
+        """Adds a new point at its place, which must have been looked up just now."""
+        buckets, bucket = self._split(), place.bucket
         here, held = buckets[bucket], self._values[bucket]
-        here.insert(position, point)
-        start = position * self.width
+        here.insert(place.position, point)
+        start = place.position * self.width
         held[start:start] = values
         self._size += 1
         self._flat = None
