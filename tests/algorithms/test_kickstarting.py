@@ -338,6 +338,7 @@ def test_radii_by_name():
         ({"remember_updates": 0}, "remember_updates"),
         ({"radius_factor": -1.0}, "radius_factor"),
         ({"kickstart_weight": math.nan}, "kickstart_weight"),
+        ({"heedless": True}, "--radius-factor 0"),
         ({"beta": 1.0}, "beta"),
         ({"queries": 0}, "queries"),
         ({"noise_stddev": 0.1}, "belongs to --teacher-mechanism gaussian-policy"),

@@ -156,6 +156,8 @@ def _check_student(config: KickstartConfig) -> None:
     for name in ("radius_factor", "kickstart_weight"):
         if not 0 <= getattr(config, name) < math.inf:
             raise ValueError(f"{name} must be a finite number that is not negative")
+    if config.heedless and config.radius_factor > 0:
+        raise ValueError("a heedless student knows nothing of noise; give it --radius-factor 0")
     if not 0 < config.beta < 1:
         raise ValueError(f"beta must be strictly between 0 and 1, got {config.beta}")
 
