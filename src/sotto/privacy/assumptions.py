@@ -63,6 +63,63 @@ _STANDARD = (
     ),
 )
 
+_REWARDS_NOT_PROTECTED = (
+    "What other runs on the same rewards release: this certificate is about one run.",
+    "What is learnt from timing, memory use, or by entering the machine.",
+)
+
+_REWARDS = (
+    Assumption(
+        statement="States, actions, exploration, nodes, hyper-parameters and schedule do not "
+        "depend on rewards other than through releases; trying several settings on the same "
+        "rewards is not accounted for.",
+        enforced_by="user",
+        how="collect transitions with a policy that reads no reward, or released values only; "
+        "choose settings on public rewards",
+    ),
+    Assumption(
+        statement="Nothing made of rewards leaves otherwise than through releases: no exact "
+        "values, no parameters fitted to them, no noise.",
+        enforced_by="user",
+        how="whoever holds the rewards keeps them, and hands out what was released",
+    ),
+    Assumption(
+        statement="No release goes beyond its horizon, and each is charged before it is made.",
+        enforced_by="code",
+        how="the ledger counts, and is synced to disk before noise is drawn",
+    ),
+    Assumption(
+        statement="Every release has fresh noise, and a value that was released stays the same.",
+        enforced_by="code",
+        how="noise is drawn from the operating system's entropy after the charge; a released "
+        "function keeps its answers, on disk before they leave where it has a file",
+    ),
+    Assumption(
+        statement="Rounding gives nothing away (except in steps named as not private).",
+        enforced_by="code",
+        how="what is released lies on a public grid, whose spacing follows from public numbers",
+    ),
+    Assumption(
+        statement="The noise is as good as random.",
+        enforced_by="user",
+        how="generators are seeded by the operating system, used once and forgotten, and float64 "
+        "arithmetic gives the Gaussian law up to rounding; they are not cryptographic ones, so do "
+        "not rely on this against an adversary who can break them",
+    ),
+    Assumption(
+        statement="Timing and other side channels are outside the claim.",
+        enforced_by="user",
+        how="do not let an adversary time or share the machine",
+    ),
+)
+
+_SIMULATED_REWARDS = Assumption(
+    statement="Rewards are simulated: the claim is about simulated rewards, and learning curves "
+    "are for the experimenter.",
+    enforced_by="user",
+    how="for real rewards say so in the configuration; nothing un-noised about them is then shown",
+)
+
 _SIMULATED = Assumption(
     statement="People are simulated: the claim is about simulated people, and training curves are "
     "for the experimenter.",
@@ -79,12 +136,23 @@ _SAMPLED = Assumption(
 
 def for_streams(charged: Sequence[StreamStatement]) -> tuple[Assumption, ...]:
     """What certificates of these streams assume beside what their statements say."""
-    found = [*_STANDARD]
+    about_rewards = _about_rewards(charged)
+    found = [*(_REWARDS if about_rewards else _STANDARD)]
     if any(one.population == "simulated" for one in charged):
-        found.append(_SIMULATED)
+        found.append(_SIMULATED_REWARDS if about_rewards else _SIMULATED)
     if any(one.participation.kind == "poisson" for one in charged):
         found.append(_SAMPLED)
     return tuple(found)
+
+
+def not_protected_by_streams(charged: Sequence[StreamStatement]) -> tuple[str, ...]:
+    """What these streams give away beside what their statements say."""
+    return _REWARDS_NOT_PROTECTED if _about_rewards(charged) else NOT_PROTECTED
+
+
+def _about_rewards(charged: Sequence[StreamStatement]) -> bool:
+    """A ledger has one unit, so all of its streams are about rewards, or none."""
+    return any(one.unit.kind in ("reward-function", "transition") for one in charged)
 
 
 # --- answers of a teacher ------------------------------------------------------------------------

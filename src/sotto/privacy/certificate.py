@@ -66,7 +66,10 @@ def _of_streams(ledger: Ledger) -> Certificate:
         persons=spent.persons,
         protects=_distinct(one.protects for one in charged),
         does_not_protect=_distinct(
-            [*(one.does_not_protect for one in charged), assumptions.NOT_PROTECTED]
+            [
+                *(one.does_not_protect for one in charged),
+                assumptions.not_protected_by_streams(charged),
+            ]
         ),
         assumptions=_distinct(
             [assumptions.for_streams(charged), *(one.assumptions for one in charged)]

@@ -43,7 +43,7 @@ from sotto.privacy.statements import (
     StreamStatement,
 )
 from sotto.privacy.streams import Contribution, State, Stream, Traced, UnitData
-from sotto.privacy.units import Unit
+from sotto.privacy.units import Adjacency, Unit
 
 ONCE = Once()
 INDEPENDENT = Correlation()
@@ -105,6 +105,10 @@ class Release:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name) or {})))
         if self.slots < 1 or self.horizon < 1:
             raise ValueError("a release needs at least one slot and a horizon of at least one")
+        if self.unit.adjacency is Adjacency.WITHIN_RADIUS:
+            raise ValueError(
+                "a unit within a radius has its sensitivity stated directly: use a FunctionRelease"
+            )
         if both := set(self.parts) & set(self.unprotected or {}):
             raise ValueError(f"{sorted(both)} cannot be both protected and unprotected; choose one")
         if self.world is not None and not self.gaps:
