@@ -40,6 +40,10 @@ _COMMANDS = {
         "sotto.cli.account_dirichlet:account_gaussian_policy",
         "epsilon of answers with Gaussian noise",
     ),
+    "account functional-noise": (
+        "sotto.cli.account_functional:account_functional_noise",
+        "noise that hides rewards",
+    ),
     "calibrate gaussian": ("sotto.cli.account:calibrate_gaussian", "noise for a target epsilon"),
     "calibrate dpsgd": ("sotto.cli.account:calibrate_dpsgd", "noise for a target epsilon"),
     "calibrate dirichlet": (
