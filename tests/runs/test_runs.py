@@ -99,7 +99,8 @@ def test_metrics_say_why_each_quantity_may_be_written(finished: Path) -> None:
     assert lines[-1].epsilon == pytest.approx(1.3, rel=1e-3)
     assert set(lines[0].evaluation) == {"last", "ema"}
     assert len(lines[0].released["update_norm"]) == 1
-    assert lines[0].simulated["steps_per_user"] == [16.0]
+    (steps,) = lines[0].simulated["steps_per_user"]
+    assert 0 < steps <= 16.0  # fewer where a first episode ended early
 
 
 def test_real_people_leave_no_diagnostics(tmp_path: Path) -> None:

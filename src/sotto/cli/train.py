@@ -261,7 +261,7 @@ def _announce(experiment: Experiment, config: Any) -> None:
     steps = updates * algorithm.steps_per_update(config)
     count = len(experiment.runs)
     print(
-        f"{settings.algorithm} on {config.env_id}: {updates} updates, {steps:,} environment steps"
+        f"{settings.algorithm} on {config.env_id}: {updates} updates, at most {steps:,} environment steps"
         + (f" for each of {count} seeds" if count > 1 else "")
         + f", into {experiment.path}"
     )
