@@ -96,9 +96,9 @@ def _log_span(actions: int, threshold: float) -> float:
 
 def _log_power_integral(parameters: np.ndarray, threshold: float, span: float) -> np.ndarray:
     """log C: of the integral of z^(a - 1) over [threshold, threshold e^span]."""
-    return np.asarray(
-        parameters * math.log(threshold) + np.log(np.expm1(parameters * span) / parameters)
-    )
+    grown = parameters * span
+    log_expm1 = grown + np.log(-np.expm1(-grown))  # does not overflow
+    return np.asarray(parameters * math.log(threshold) + log_expm1 - np.log(parameters))
 
 
 def acceptance(
