@@ -89,6 +89,8 @@ class Paths:
 
     def at(self, point: float) -> "array[float]":
         """Values at one point; O(log n)."""
+        if not math.isfinite(point):
+            raise ValueError(f"a point must be a finite number, got {point}")
         place = self._stored.place(point)
         left, right = place.left, place.right
         if place.known and right is not None:
