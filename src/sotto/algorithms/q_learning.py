@@ -149,7 +149,7 @@ def learn(
     optimizer = _optimizer(settings)
     shape = (steps, settings.minibatch)
     chosen = jax.random.randint(key, shape, 0, filled)
-    gradient = eqx.filter_value_and_grad(_loss)
+    gradient = eqx.filter_value_and_grad(temporal_difference_loss)
 
     def step(learner: Learner, rows: Int[Array, " m"]) -> tuple[Learner, Float[Array, ""]]:
         batch = jax.tree.map(lambda x: x[rows], transitions)
@@ -165,9 +165,10 @@ def learn(
     return learner, jnp.mean(losses)
 
 
-def _loss(
+def temporal_difference_loss(
     values: QNetwork, target: QNetwork, settings: LearnerSettings, batch: Transitions
 ) -> Float[Array, ""]:
+    """The mean loss of a minibatch, in units of the squared value scale."""
     following = target(batch.next_observations)
     chooser = values(batch.next_observations) if settings.double else following
     best = _at(following, jnp.argmax(jax.lax.stop_gradient(chooser), axis=-1))
