@@ -11,6 +11,7 @@ from typing import Literal
 
 from sotto.privacy.leaks.counting import DIVISOR, SEGMENTS
 from sotto.privacy.leaks.critic import CRITIC
+from sotto.privacy.leaks.functional import FUNCTIONAL_NOISE
 from sotto.privacy.leaks.leak import DELTA, Leak
 from sotto.privacy.leaks.noise import FLOAT32_TAILS, REUSED_NOISE
 from sotto.privacy.leaks.normalisation import ADVANTAGE_NORMALISATION, OBSERVATION_NORMALISER
@@ -25,6 +26,7 @@ CATALOGUE: tuple[Leak, ...] = (
     SEGMENTS,
     FLOAT32_TAILS,
     DIVISOR,
+    FUNCTIONAL_NOISE,
 )
 
 
