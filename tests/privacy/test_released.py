@@ -1,0 +1,253 @@
+"""What was released stays: the same answers for ever, without the secret, after any crash."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from released_replica import secret
+
+from sotto.privacy import databases
+from sotto.privacy.errors import (
+    LedgerCorrupt,
+    LedgerMismatch,
+    LedgerUnavailable,
+    PrivacyError,
+)
+from sotto.privacy.mechanisms.gaussian_process import Kernel
+from sotto.privacy.noise import GeneratorSource
+from sotto.privacy.released import ReleasedFunction, ReleasedValues
+
+KERNEL = Kernel(beta=3.0, sigma=0.5)
+
+
+def released(
+    path: Path | None, dimensions: int = 1, function: object = secret, actions: int = 2
+) -> ReleasedFunction:
+    return ReleasedFunction.create(
+        KERNEL,
+        actions,
+        dimensions,
+        function,  # type: ignore[arg-type]
+        GeneratorSource(),
+        path,
+    )
+
+
+def over_two(points: np.ndarray) -> np.ndarray:
+    return np.tanh(points.sum(axis=1, keepdims=True))
+
+
+def test_a_point_has_one_answer_also_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "f.values"
+    function = released(path)
+    points = np.array([0.3, 0.1, 0.3, 0.9, 0.0, 1.0])
+    answers = function(points)
+    assert np.array_equal(answers[0], answers[2])
+    assert np.array_equal(function(points[::-1])[::-1], answers)
+    again = ReleasedFunction.open(path, secret)
+    assert np.array_equal(again(points), answers)
+    more = again(np.array([0.2, 0.3]))
+    assert np.array_equal(more[1], answers[0])
+    assert np.array_equal(ReleasedFunction.open(path)(np.array([0.2])), more[:1])
+    assert len(again) == 6
+    assert again.path == path
+
+
+def test_without_the_secret_only_what_was_asked_is_answered(tmp_path: Path) -> None:
+    path = tmp_path / "f.values"
+    released(path)(np.array([0.5]))
+    function = ReleasedFunction.open(path)
+    assert function(np.array([0.5])).shape == (1, 2)
+    with pytest.raises(PrivacyError, match="secret function is needed"):
+        function(np.array([0.5, 0.25]))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_closed_to_a_grid_it_needs_no_secret(tmp_path: Path, dimensions: int) -> None:
+    path = tmp_path / "f.values"
+    calls = []
+
+    def counted(points: np.ndarray) -> np.ndarray:
+        calls.append(len(points))
+        return points.sum(axis=1, keepdims=True)
+
+    function = released(path, dimensions, counted, actions=1)
+    asked = np.full((1, dimensions), 0.4321)
+    first = function(asked)
+    axes = [np.linspace(0, 1, 5)] * dimensions
+    nodes = function.close(axes)
+    seen = sum(calls)
+    assert function.closed
+    between = np.full((3, dimensions), 0.125)
+    between[:, 0] = (0.0, 0.125, 1.0)
+    for one in (function, ReleasedFunction.open(path)):
+        assert np.array_equal(one(asked), first)
+        assert np.array_equal(one(between), nodes(between))
+        mixed = one(np.concatenate([between, asked]))
+        assert np.array_equal(mixed[3:], first)
+    assert sum(calls) == seen
+    with pytest.raises(PrivacyError, match="closed already"):
+        function.close(axes)
+
+
+def test_the_file_holds_nothing_but_noise_and_points(tmp_path: Path) -> None:
+    """A tiny secret under large noise: no number of the file is near it; nor is the noise there."""
+    path = tmp_path / "f.values"
+    function = released(path, function=lambda points: np.full((len(points), 2), math.pi))
+    answers = function(np.linspace(0, 1, 200))
+    held = path.read_bytes()
+    assert answers[0].tobytes() in held
+    assert np.float64(math.pi).tobytes() not in held
+    assert all((row - math.pi).tobytes() not in held for row in answers)
+
+
+def test_rounded_answers_have_the_joint_law_over_restarts(tmp_path: Path) -> None:
+    """Whitened answers are standard normal, wherever a restart came; and a wrong scale is not."""
+    actions = 400
+    zero = lambda points: np.zeros((len(points), actions))  # noqa: E731
+    points = np.random.default_rng(0).random(24)
+    for dimensions, shaped in ((1, points[:, None]), (2, points.reshape(12, 2))):
+        path = tmp_path / f"{dimensions}.values"
+        released(path, dimensions, zero, actions)(shaped[:3])
+        ReleasedFunction.open(path, zero)(shaped[3:4])
+        answers = ReleasedFunction.open(path, zero)(shaped)
+        distance = np.abs(shaped[:, None] - shaped[None]).sum(-1)
+        factor = np.linalg.cholesky(KERNEL.sigma**2 * np.exp(-KERNEL.beta * distance))
+        white = np.linalg.solve(factor, answers)
+        mean_square, spread = float(np.mean(white**2)), math.sqrt(2 / white.size)
+        assert abs(mean_square - 1) < 6 * spread
+        assert abs(mean_square * 0.9**2 - 1) > 6 * spread
+        correlation = white @ white.T / actions - np.eye(len(shaped))
+        assert np.abs(correlation).max() < 6 * math.sqrt(2 / actions)
+
+
+def test_another_writer_is_refused_and_nothing_leaves(tmp_path: Path) -> None:
+    path = tmp_path / "f.values"
+    one = released(path)
+    other = ReleasedFunction.open(path, secret)
+    kept = other(np.array([0.5]))
+    with pytest.raises(LedgerMismatch, match="another process"):
+        one(np.array([0.25]))
+    assert np.array_equal(ReleasedFunction.open(path, secret)(np.array([0.5])), kept)
+
+
+def test_nothing_leaves_that_could_not_be_stored(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "f.values"
+    function = released(path)
+    function(np.array([0.5]))
+    append = function._store.append  # type: ignore[union-attr]
+
+    def full(*_: object) -> None:
+        raise LedgerUnavailable("no space")
+
+    monkeypatch.setattr(function._store, "append", full)
+    with pytest.raises(LedgerUnavailable):
+        function(np.array([0.25]))
+    monkeypatch.setattr(function._store, "append", append)
+    assert len(function) == 1
+    answer = function(np.array([0.25]))
+    assert np.array_equal(ReleasedFunction.open(path)(np.array([0.25])), answer)
+
+
+def test_killed_at_any_moment_every_answer_that_left_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "f.values"
+    released(path)
+    told: dict[float, list[float]] = {}
+    replica = Path(__file__).with_name("released_replica.py")
+    for life in range(3):
+        process = subprocess.Popen(
+            [sys.executable, str(replica), str(path), str(life)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        )
+        assert process.stdout is not None
+        lines = [process.stdout.readline()]
+        time.sleep(0.2 + 0.137 * life)
+        process.send_signal(signal.SIGKILL)
+        lines += process.stdout.readlines()
+        process.wait()
+        for line in lines:
+            if line.endswith("\n") and line.count(" ") == 2:
+                point, *answer = map(float.fromhex, line.split())
+                assert told.setdefault(point, answer) == answer
+    assert len(told) > 10
+    points = np.array(list(told))
+    assert np.array_equal(ReleasedFunction.open(path)(points), np.array(list(told.values())))
+
+
+def test_a_changed_file_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "f.values"
+    function = released(path)
+    function(np.array([0.5]))
+    function(np.array([0.25]))
+    with databases.database(path).begin() as connection:
+        with pytest.raises(Exception, match="append-only"):
+            connection.exec_driver_sql("DELETE FROM released WHERE sequence = 2")
+        connection.exec_driver_sql("DROP TRIGGER no_update")
+        connection.exec_driver_sql(
+            "UPDATE released SET noisy = ? WHERE sequence = 1", (np.zeros(2).tobytes(),)
+        )
+    with pytest.raises(LedgerCorrupt, match="not what was written"):
+        ReleasedFunction.open(path, secret)
+    with pytest.raises(LedgerUnavailable, match="no release at"):
+        ReleasedFunction.open(tmp_path / "nothing")
+    with pytest.raises(LedgerMismatch, match="already"):
+        released(path)
+
+
+def test_values_come_back_and_interpolate(tmp_path: Path) -> None:
+    axes = (np.array([0.0, 0.5, 1.0]), np.array([0.25]), np.array([0.0, 1.0]))
+    values = ReleasedValues(np.arange(12.0).reshape(3, 1, 2, 2), axes)
+    values.save(tmp_path / "v")
+    again = ReleasedValues.open(tmp_path / "v")
+    assert np.array_equal(again.values, values.values)
+    points = np.array([[0.25, 9.0, 0.5], [-1.0, 0.0, 2.0]])
+    assert again(points).tolist() == [[3.0, 4.0], [2.0, 3.0]]
+    line = ReleasedValues(np.array([[0.0, 1.0], [2.0, 5.0]]), (np.array([0.0, 1.0]),))
+    assert line(np.array([0.5, 3.0])).tolist() == [[1.0, 3.0], [2.0, 5.0]]
+    bare = ReleasedValues(np.zeros(3))
+    bare.save(tmp_path / "bare")
+    assert ReleasedValues.open(tmp_path / "bare").axes is None
+    with pytest.raises(ValueError, match="no places"):
+        bare(np.zeros(1))
+    with pytest.raises(ValueError, match="read-only"):
+        bare.values[0] = 1.0
+    with pytest.raises(PrivacyError, match="no released function"):
+        ReleasedFunction.open(tmp_path / "v")
+    released(tmp_path / "f")
+    with pytest.raises(PrivacyError, match="no released values"):
+        ReleasedValues.open(tmp_path / "f")
+
+
+def test_points_are_rounded_and_live_in_the_unit_cube() -> None:
+    function = released(None, 2, over_two, 1)
+    here = function(np.array([[0.1, 0.2]]))
+    assert np.array_equal(function(np.array([[0.1 + 1e-14, 0.2]])), here)
+    for bad in ([[1.1, 0.0]], [[-0.1, 0.0]], [[math.nan, 0.0]]):
+        with pytest.raises(ValueError, match=r"lives on \[0, 1\]"):
+            function(np.array(bad))
+    with pytest.raises(ValueError, match=r"shape \[q, 2\]"):
+        function(np.array([0.5]))
+    with pytest.raises(ValueError, match="gave shape"):
+        released(None, 1, over_two, 7)(np.array([0.5]))
+    assert function(np.empty((0, 2))).shape == (0, 1)
+
+
+def test_what_is_no_number_counts_as_zero() -> None:
+    function = released(None, 1, lambda points: np.full((len(points), 1), math.nan), 1)
+    assert np.isfinite(function(np.linspace(0, 1, 9))).all()
+
+
+def test_noise_from_a_seed_is_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    seeded = ReleasedFunction.create(KERNEL, 2, 1, secret, GeneratorSource(1), path)
+    seeded(np.array([0.5]))
+    with pytest.raises(PrivacyError, match="fixed seed"):
+        ReleasedFunction.open(path, secret)
