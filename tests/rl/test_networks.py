@@ -1,3 +1,5 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,21 @@ def test_orthogonal_weights_with_the_given_gains():
         singular = np.linalg.svd(np.array(weight), compute_uv=False)
         np.testing.assert_allclose(singular, gain, rtol=1e-4)
     assert all(not np.any(bias) for bias in net.biases)
+
+
+def test_many_networks_at_once_are_the_networks_one_by_one_without_a_batched_qr():
+    def make(key):
+        return MLP(6, 3, (16, 8), key)
+
+    keys = jax.random.split(jax.random.key(3), 4)
+    together = jax.vmap(make)(keys)
+    for index, key in enumerate(keys):
+        for ours, alone in zip(together.weights, make(key).weights, strict=True):
+            np.testing.assert_allclose(ours[index], alone, rtol=1e-6)
+    # Two batched QR factorisations at once hang on two cores (see `_orthogonal`).
+    program = str(jax.make_jaxpr(jax.vmap(make))(keys))
+    shapes = re.findall(r"f32\[([\d,]+)\] = qr\[", program)
+    assert shapes == ["6,6", "8,8", "3,3"]
 
 
 def test_forward_pass_against_numpy():

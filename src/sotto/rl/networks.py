@@ -33,7 +33,7 @@ class MLP(eqx.Module):
         gains = [gain] * len(hidden) + [last_gain]
         keys = jax.random.split(key, len(gains))
         self.weights = tuple(
-            jax.nn.initializers.orthogonal(g)(k, shape, jnp.float32)
+            _orthogonal(g, k, shape)
             for g, k, shape in zip(gains, keys, itertools.pairwise(sizes), strict=True)
         )
         self.biases = tuple(jnp.zeros((size,), jnp.float32) for size in sizes[1:])
@@ -45,6 +45,20 @@ class MLP(eqx.Module):
             inputs = jnp.tanh(inputs @ weight + bias)
         weight, bias = last
         return inputs @ weight + bias
+
+
+def _orthogonal(gain: float, key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "_ _"]:
+    """Orthogonal weights; under `vmap` one after the other.
+
+    A batched QR factorisation waits, in a thread of XLA's, for parts that need such a thread: two
+    at once on two cores wait for each other for good (jaxlib 0.10).
+    """
+
+    def draw(key: PRNGKeyArray) -> Float[Array, "_ _"]:
+        return jax.nn.initializers.orthogonal(gain)(key, shape, jnp.float32)
+
+    weights: Float[Array, "_ _"] = jax.custom_batching.sequential_vmap(draw)(key)
+    return weights
 
 
 def _scaled(
