@@ -84,11 +84,15 @@ def init(config: PPOConfig, rows: int, keys: PRNGKeyArray) -> KickstartState:
         rows: answers to remember; a multiple of num_minibatches.
         keys: one for each run.
     """
-    observation_size, actions = sizes(config.env_id)
-    runs = len(keys)
+    return listening(jax.vmap(partial(ppo.init, config))(keys), rows, *sizes(config.env_id))
+
+
+def listening(states: PPOState, rows: int, observation_size: int, actions: int) -> KickstartState:
+    """PPO's states, leaves of shape [runs, ...], as those of students that have asked nothing."""
+    runs = states.updates.shape[0]
     column = jnp.zeros((runs, rows), jnp.float32)
     return KickstartState(
-        ppo=jax.vmap(partial(ppo.init, config))(keys),
+        ppo=states,
         rows=Rows(
             observations=jnp.zeros((runs, rows, observation_size), jnp.float32),
             answers=jnp.zeros((runs, rows, actions), jnp.float32),
@@ -116,10 +120,17 @@ def collect(
     def one(state: PPOState, key: PRNGKeyArray) -> tuple[Collected, Float[Array, "queries obs"]]:
         key = jax.random.fold_in(key, state.updates)
         collected = ppo.collect(config, state, jax.random.split(key)[0])
-        order = jax.random.permutation(jax.random.fold_in(key, _ASK), config.batch_size)
-        return collected, collected.batch.observations[order[:queries]]
+        return collected, to_ask(config, queries, collected, key)
 
     return jax.vmap(one)(states.ppo, keys)
+
+
+def to_ask(
+    config: PPOConfig, queries: int, collected: Collected, key: PRNGKeyArray
+) -> Float[Array, "queries obs"]:
+    """States to ask about, of those one run has just met; `key` is that of its update."""
+    order = jax.random.permutation(jax.random.fold_in(key, _ASK), config.batch_size)
+    return collected.batch.observations[order[:queries]]
 
 
 @partial(jax.jit, static_argnames=("config",))

@@ -5,18 +5,19 @@ another program learns. Iterating over a `Training` yields what may be logged af
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms import kickstarting
 from sotto.algorithms.kickstarting import KickstartMetrics, KickstartState, Rows
 from sotto.algorithms.kickstarting_config import KickstartConfig, RadiusName
+from sotto.algorithms.ppo import Collected, PPOConfig
 from sotto.algorithms.teachers import Answers, Teacher, silence
 from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.mechanisms.dirichlet_radius import estimated_radius, radii, valid_radius
@@ -25,6 +26,13 @@ from sotto.privacy.mechanisms.simplex import project
 
 _PROGRESS_POINTS = 25
 _MOST_SAMPLES, _FEWEST_SAMPLES, _RADIUS_DRAWS = 20_000, 2_000, 2**21  # of a radius
+
+
+Collect = Callable[
+    [PPOConfig, int, KickstartState, PRNGKeyArray],
+    tuple[Collected, Float[Array, "runs queries obs"]],
+]
+"""Makes one update's steps of several runs, and draws states to ask about."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ class Training:
         states: where to go on from; None starts afresh.
         done: updates already made on the way to `states`. Answers received after it are asked for
             again, and charged again.
+        collect: makes the steps; another one where the environment does not run in JAX.
 
     Raises:
         ValueError: a teacher for another environment.
@@ -71,15 +80,23 @@ class Training:
         teachers: Sequence[Teacher],
         states: KickstartState | None = None,
         done: int = 0,
+        collect: Collect = kickstarting.collect,
     ) -> None:
         self.config, self.done = config, done
         self.states = initial_states(config, seeds) if states is None else states
         self.chunk_updates = math.ceil(config.num_updates / _PROGRESS_POINTS)
         self._keys = _keys(seeds, 1)
         self._teachers = teachers
+        self._collect = collect
         self._silent = [False] * len(teachers)
         for teacher in teachers:
-            check_teacher(config, teacher.observation_size, teacher.actions, teacher.statement)
+            check_teacher(
+                config,
+                teacher.observation_size,
+                teacher.actions,
+                teacher.statement,
+                (self.states.rows.observations.shape[-1], self.states.rows.answers.shape[-1]),
+            )
 
     def __iter__(self) -> Iterator[Progress]:
         """Makes the remaining updates, a chunk at a time."""
@@ -91,7 +108,7 @@ class Training:
 
     def _update(self) -> KickstartMetrics:
         config = self.config
-        collected, asked = kickstarting.collect(
+        collected, asked = self._collect(
             config.ppo, config.queries_per_update, self.states, self._keys
         )
         answered = self._ask(np.asarray(asked, np.float64))
@@ -198,13 +215,21 @@ def check_teacher(
     observation_size: int,
     actions: int,
     statement: AnswerStatement | None,
+    sizes: tuple[int, int] | None = None,
 ) -> None:
     """Refuses a teacher that this student cannot learn from, before anything is asked.
+
+    Args:
+        config: the student's settings.
+        observation_size: the teacher's.
+        actions: the teacher's.
+        statement: the teacher's.
+        sizes: the student's, as `kickstarting.sizes`; None looks the environment up.
 
     Raises:
         ValueError: it is one for another environment, or its answers have no such radius.
     """
-    sizes = kickstarting.sizes(config.env_id)
+    sizes = sizes or kickstarting.sizes(config.env_id)
     if (observation_size, actions) != sizes:
         raise ValueError(
             f"the teacher takes {observation_size} numbers and has {actions} actions, where "

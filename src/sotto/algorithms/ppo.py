@@ -30,7 +30,7 @@ class PPOConfig:
     """Settings of PPO; the defaults solve CartPole-v1 in 100k steps and suit Acrobot-v1."""
 
     env_id: str = "CartPole-v1"
-    """The environment (one of those written in JAX)."""
+    """The environment."""
     seed: int = 0
     """Seed of the initial networks, the environments and the actions."""
     total_steps: int = 100_000
@@ -158,7 +158,20 @@ def init(config: PPOConfig, key: PRNGKeyArray) -> PPOState:
         ValueError: the environment is not one of those written in JAX.
     """
     env = make(config.env_id)
-    policy_key, value_key, lane_key = jax.random.split(key, 3)
+    lane_keys = jax.random.split(jax.random.split(key, 3)[2], config.num_envs)
+    return begin(config, env, key, jax.vmap(lambda k: start(env, env.default_params, k))(lane_keys))
+
+
+def begin(config: PPOConfig, env: AnyEnvironment, key: PRNGKeyArray, lanes: Any) -> PPOState:
+    """Fresh networks for an environment, whose lanes are given.
+
+    Args:
+        config: settings.
+        env: its public facts are used, and nothing is run.
+        key: for the networks.
+        lanes: where its environments are; nothing for one that runs outside JAX.
+    """
+    policy_key, value_key, _ = jax.random.split(key, 3)
     networks = Networks(
         policy=Policy(
             env.observation_size,
@@ -176,11 +189,10 @@ def init(config: PPOConfig, key: PRNGKeyArray) -> PPOState:
             scale=abs(env.reward_per_step) / (1 - config.discount),
         ),
     )
-    lane_keys = jax.random.split(lane_key, config.num_envs)
     return PPOState(
         networks=networks,
         optimizer_state=_optimizer(config).init(eqx.filter(networks, eqx.is_array)),
-        lanes=jax.vmap(lambda k: start(env, env.default_params, k))(lane_keys),
+        lanes=lanes,
         returns_so_far=jnp.zeros((config.num_envs,), jnp.float32),
         updates=jnp.zeros((), jnp.int32),
     )
@@ -195,6 +207,18 @@ def update(config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> tuple[PPOSt
 def collect(config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> Collected:
     """Every environment takes num_steps steps with the current policy."""
     trajectory, lanes = _rollouts(make(config.env_id), config, state, key)
+    return gather(config, state, trajectory, lanes)
+
+
+def gather(config: PPOConfig, state: PPOState, trajectory: Trajectory, lanes: Any) -> Collected:
+    """What `optimise` needs of num_steps steps of every environment, wherever they were made.
+
+    Args:
+        config: settings.
+        state: the state whose policy made them.
+        trajectory: arrays of shape [num_envs, num_steps, ...].
+        lanes: where the environments are now.
+    """
     totals, returns_so_far = jax.vmap(running_returns)(trajectory, state.returns_so_far)
     ended = trajectory.terminated | trajectory.truncated
     episodes = jnp.sum(ended, dtype=jnp.int32)

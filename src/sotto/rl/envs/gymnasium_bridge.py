@@ -37,8 +37,9 @@ class GymnasiumUsers:
     """`num_users` lanes of one Gymnasium environment.
 
     Use it as a context manager, or call `close`. Observations of any shape are flattened; so are
-    the actions of a Box. The environment's own time limit truncates episodes; `gym.make` options
-    such as `max_episode_steps` pass through `**options`.
+    the actions of a Box. Observations are multiplied by `observation_scale`, a public constant. The
+    environment's own time limit truncates episodes; `gym.make` options such as `max_episode_steps`
+    pass through `**options`.
 
     Raises:
         ValueError: an unknown environment, or one with other spaces.
@@ -49,6 +50,7 @@ class GymnasiumUsers:
         env_id: str,
         num_users: int,
         vectorization: Literal["sync", "async"] = "sync",
+        observation_scale: float = 1.0,
         **options: Any,
     ):
         try:
@@ -63,10 +65,12 @@ class GymnasiumUsers:
         except gym.error.UnregisteredEnv as error:
             raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
         self.num_users = num_users
+        self._scale = np.float32(observation_scale)
         try:
             self.observation_size = _observation_size(env_id, self._envs.single_observation_space)
             self.action: ActionSpace = _action_space(env_id, self._envs.single_action_space)
-            self.max_episode_steps = _time_limit(env_id, self._envs.spec)
+            given = options.get("max_episode_steps")
+            self.max_episode_steps = given or _time_limit(env_id, self._envs.spec)
         except ValueError:
             self.close()
             raise
@@ -93,9 +97,40 @@ class GymnasiumUsers:
             num_steps: T.
             one_episode: see above.
         """
+        observations = self.begin(seeds)
+        return self._steps(observations, act, key, num_steps, one_episode)[0]
+
+    def begin(self, seeds: Sequence[int]) -> Float[np.ndarray, "users obs"]:
+        """Resets every lane with its own seed; the observations from which `advance` goes on."""
         if len(seeds) != self.num_users:
             raise ValueError(f"Give one seed per user: {self.num_users}, not {len(seeds)}.")
-        observations = self._flat(self._envs.reset(seed=[int(seed) for seed in seeds])[0])
+        return self._flat(self._envs.reset(seed=[int(seed) for seed in seeds])[0])
+
+    def advance(
+        self,
+        observations: Float[np.ndarray, "users obs"],
+        act: Act,
+        key: PRNGKeyArray,
+        num_steps: int,
+    ) -> tuple[Trajectory, Float[np.ndarray, "users obs"]]:
+        """`num_steps` more steps of every lane, reset whenever an episode ends, and where that led.
+
+        Args:
+            observations: what `begin` or the last `advance` returned.
+            act: as for `collect`.
+            key: randomness of the actions.
+            num_steps: T.
+        """
+        return self._steps(observations, act, key, num_steps, one_episode=False)
+
+    def _steps(
+        self,
+        observations: Float[np.ndarray, "users obs"],
+        act: Act,
+        key: PRNGKeyArray,
+        num_steps: int,
+        one_episode: bool,
+    ) -> tuple[Trajectory, Float[np.ndarray, "users obs"]]:
         alive = np.ones(self.num_users, bool)
         steps: list[dict[str, np.ndarray]] = []
         for step_key in jax.random.split(key, num_steps):
@@ -127,12 +162,13 @@ class GymnasiumUsers:
         ended_step = {name: np.zeros_like(value) for name, value in steps[-1].items()}
         ended_step |= {"observations": observations, "next_observations": observations}
         steps += [ended_step] * (num_steps - len(steps))
-        return Trajectory(
+        trajectory = Trajectory(
             **{
                 name: jnp.asarray(np.stack([step[name] for step in steps], axis=1))
                 for name in Trajectory._fields
             }
         )
+        return trajectory, observations
 
     def described(self) -> "Described":
         """What algorithms need to know about the environment, without being able to run it."""
@@ -163,7 +199,8 @@ class GymnasiumUsers:
         self.close()
 
     def _flat(self, observations: Any) -> np.ndarray:
-        return np.asarray(observations, np.float32).reshape(self.num_users, -1)
+        flat = np.asarray(observations, np.float32).reshape(self.num_users, -1)
+        return flat * self._scale
 
     def _executed(self, actions: np.ndarray) -> np.ndarray:
         space = self._envs.single_action_space
