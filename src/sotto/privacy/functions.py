@@ -209,12 +209,7 @@ class OpenFunctionRelease:
         if values.size != release.size:
             raise ValueError(f"{values.size} values were given, and {release.size} were stated")
         kept = None if axes is None else tuple(np.asarray(a, dtype=np.float64) for a in axes)
-        if kept is not None and values.shape[:-1] != tuple(map(len, kept)):
-            raise ValueError(
-                f"values have shape {values.shape}, and the axes {[len(a) for a in kept]}"
-            )
-        if kept is None and release.sensitivity.beta is not None:
-            raise ValueError("under a kernel the noise depends on where the nodes are: give axes")
+        self._check_axes(values.shape, kept)
         path = self._charge()
         noisy = self._noisy(np.where(np.isfinite(values), values, 0.0), kept)
         released = ReleasedValues(noisy, kept)
@@ -246,6 +241,19 @@ class OpenFunctionRelease:
         path = self._charge()
         return ReleasedFunction.create(kernel, actions, dimensions, secret, self._generators, path)
 
+    def _check_axes(self, shape: tuple[int, ...], axes: tuple[np.ndarray, ...] | None) -> None:
+        under_kernel = self._release.sensitivity.beta is not None
+        if axes is None:
+            if under_kernel:
+                raise ValueError("under a kernel the noise depends on where nodes are: give axes")
+            return
+        if shape[:-1] != tuple(map(len, axes)):
+            raise ValueError(f"values have shape {shape}, and the axes {[len(a) for a in axes]}")
+        if not all(np.isfinite(axis).all() and np.all(np.diff(axis) > 0) for axis in axes):
+            raise ValueError("the positions along an axis must increase strictly")
+        if under_kernel and not all(axis[0] >= 0 and axis[-1] <= 1 for axis in axes):
+            raise ValueError("functions under a kernel live on [0, 1]; scale the axes")
+
     def _charge(self) -> Path | None:
         """The release is paid for when this returns; the file that it goes to."""
         number = self._stream.releases
@@ -262,6 +270,6 @@ class OpenFunctionRelease:
             paths = sample_grid(axes, beta, sigma, generator, paths=values.shape[-1])
             return np.asarray(np.rint((values + paths) / grid) * grid)
         # Integers on a public grid, added exactly: no low-order bits (section 2).
-        whole = np.trunc(np.clip(values / grid, -_LARGEST, _LARGEST)).astype(np.int64)
+        whole = np.trunc(np.clip(values, -_LARGEST * grid, _LARGEST * grid) / grid).astype(np.int64)
         drawn = np.rint(generator.standard_normal(values.shape) * (sigma / grid)).astype(np.int64)
         return np.asarray((whole + drawn) * grid)

@@ -1,0 +1,328 @@
+"""The door for functions: charged first, noisy by the right amount, and audited."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jaxtyping import Float
+
+from sotto.privacy.audit import audit_mechanism
+from sotto.privacy.certificate import derive
+from sotto.privacy.errors import (
+    BudgetExceeded,
+    HorizonExceeded,
+    LedgerMismatch,
+    LedgerUnavailable,
+)
+from sotto.privacy.function_trials import FunctionTrials
+from sotto.privacy.functional_noise import averager_factor, multiplier_for
+from sotto.privacy.functions import FunctionRelease, OpenFunctionRelease
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.mechanisms.rkhs import (
+    Sensitivity,
+    hat_basis_sensitivity,
+    norm_at_points,
+    vector_sensitivity,
+)
+from sotto.privacy.released import ReleasedFunction, ReleasedValues
+from sotto.privacy.releases import Release
+from sotto.privacy.rewards import REWARD_FUNCTION, TRANSITION, sentences
+from sotto.privacy.spending import Budget
+from sotto.privacy.statements import Gap, Part
+from sotto.privacy.units import Unit
+
+EPSILON, DELTA = 0.9, 1e-4
+Z = multiplier_for(EPSILON, DELTA)
+NODES = np.linspace(0, 1, 11)
+REWARDS = np.repeat(0.5 - np.abs(NODES[:, None] - 0.5), 2, axis=1)
+
+
+def vector_release(**changes: object) -> FunctionRelease:
+    one = FunctionRelease(
+        "rewards", REWARD_FUNCTION, vector_sensitivity(11, 2, 1.0), Z, "simulated", size=22
+    )
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def path_release(**changes: object) -> FunctionRelease:
+    return vector_release(sensitivity=hat_basis_sensitivity(11, 2, 1.0), **changes)
+
+
+def new_ledger(
+    folder: Path, epsilon: float = EPSILON, unit: Unit = REWARD_FUNCTION, name: str = "ledger"
+) -> Ledger:
+    return Ledger.create(folder / name, unit=unit, budget=Budget(epsilon=epsilon, delta=DELTA))
+
+
+# --- what is charged -----------------------------------------------------------------------------
+
+
+def test_a_release_costs_what_it_was_calibrated_for(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    stream = vector_release().open(ledger, tmp_path)
+    assert ledger.spent().epsilon == 0
+    released = stream.release(REWARDS, [NODES])
+    assert 0.999 * EPSILON < ledger.spent().epsilon <= EPSILON
+    assert stream.released == 1
+    assert np.array_equal(
+        ReleasedValues.open(next(tmp_path.glob("*.values"))).values, released.values
+    )
+    with pytest.raises(HorizonExceeded):
+        stream.release(REWARDS, [NODES])
+    with pytest.raises(BudgetExceeded):
+        vector_release().open(ledger)
+    certificate = derive(Ledger.open(tmp_path / "ledger"))
+    assert certificate.status == "proved"
+    assert "within the stated radius" in certificate.unit_sentence
+    said = " ".join(one.statement for one in certificate.assumptions)
+    assert "differs by at most 4.69042 in the Euclidean norm" in said
+    assert "enrolment" not in said  # nothing about persons
+    assert not any("people" in line for line in certificate.does_not_protect)
+
+
+def test_noise_of_a_horizon_is_shared(tmp_path: Path) -> None:
+    release = path_release(horizon=4)
+    assert release.sigma == pytest.approx(2 * path_release().sigma)
+    ledger = new_ledger(tmp_path)
+    stream = release.open(ledger)
+    for _ in range(4):
+        stream.release(REWARDS, [NODES])
+    assert 0.999 * EPSILON < ledger.spent().epsilon <= EPSILON
+
+
+def test_nothing_is_released_that_could_not_be_charged(tmp_path: Path, monkeypatch) -> None:
+    ledger = new_ledger(tmp_path)
+    stream = path_release(size=None).open(ledger, tmp_path)
+
+    def unavailable(*_: object) -> None:
+        raise LedgerUnavailable("gone")
+
+    def unseen(_: np.ndarray) -> np.ndarray:
+        raise AssertionError("the secret was read")
+
+    monkeypatch.setattr(stream._stream, "charge", unavailable)
+    with pytest.raises(LedgerUnavailable):
+        stream.release_function(unseen, 2)
+    assert not list(tmp_path.glob("*.values"))
+
+
+def test_another_unit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerMismatch, match="one reward-function"):
+        vector_release(unit=TRANSITION).open(new_ledger(tmp_path))
+
+
+def test_transitions_are_units_of_their_own(tmp_path: Path) -> None:
+    """Stated directly: replacing one reward moves a vector by 1/118; 500 of them take part."""
+    release = vector_release(
+        unit=TRANSITION, sensitivity=Sensitivity(1 / 118, None, "averages"), units=500
+    )
+    assert release.sigma == pytest.approx(0.0296, abs=1e-4)
+    ledger = new_ledger(tmp_path, unit=TRANSITION)
+    release.open(ledger).release(REWARDS)
+    assert 0.999 * EPSILON < ledger.spent().epsilon <= EPSILON
+    assert ledger.persons == 500
+
+
+def test_a_gap_makes_it_a_paper_claim(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path, epsilon=math.inf)
+    vector_release(gaps=(Gap(name="Q", why="it is returned"),)).open(ledger).release(REWARDS)
+    certificate = derive(ledger)
+    assert (certificate.status, certificate.epsilon) == ("paper-claim", math.inf)
+    seeded = new_ledger(tmp_path, math.inf, name="seeded")
+    vector_release().open(seeded, noise_seed=3).release(REWARDS)
+    assert derive(seeded).status == "none"
+
+
+def test_the_door_for_people_refuses_a_radius() -> None:
+    with pytest.raises(ValueError, match="use a FunctionRelease"):
+        Release(
+            name="x",
+            local=lambda *_: ({}, ()),
+            server=lambda s, _: (s, ()),
+            unit=REWARD_FUNCTION,
+            parts={"x": Part(clip_norm=1.0, noise_multiplier=1.0)},
+            slots=1,
+            divisor=1.0,
+            horizon=1,
+            population="real",
+        )
+
+
+# --- the noise -----------------------------------------------------------------------------------
+
+
+def opened(release: FunctionRelease, folder: Path) -> OpenFunctionRelease:
+    return release.open(new_ledger(folder, epsilon=math.inf, unit=release.unit))
+
+
+def test_a_vector_has_the_stated_noise_on_a_public_grid(tmp_path: Path) -> None:
+    size = 200_000
+    release = vector_release(size=size)
+    secret = np.linspace(-3, 3, size)
+    released = opened(release, tmp_path).release(secret).values
+    noise = released - secret
+    spread = 6 / math.sqrt(2 * size)
+    assert abs(noise.std() / release.sigma - 1) < spread
+    assert abs(0.97 * noise.std() / release.sigma - 1) > spread
+    assert abs(noise.mean()) < 6 * release.sigma / math.sqrt(size)
+    grid = 2.0 ** (math.floor(math.log2(release.sensitivity.value)) - 40)
+    assert np.all(np.remainder(released, grid) == 0)
+
+
+def test_paths_have_the_stated_law(tmp_path: Path) -> None:
+    copies = 20_000
+    release = path_release(size=11 * copies)
+    noise = opened(release, tmp_path).release(np.zeros((11, copies)), [NODES]).values
+    beta = release.sensitivity.beta
+    assert beta is not None
+    expected = release.sigma**2 * np.exp(-beta * np.abs(NODES[:, None] - NODES))
+    limit = 6 * release.sigma**2 * math.sqrt(2 / copies)
+    assert np.abs(noise @ noise.T / copies - expected).max() < limit
+    wrong = 0.9 * release.sigma**2 * np.eye(11)
+    assert np.abs(noise @ noise.T / copies - wrong).max() > limit
+
+
+def test_a_function_gets_its_own_path_in_every_release(tmp_path: Path) -> None:
+    stream = opened(path_release(size=None, horizon=2), tmp_path)
+    points = np.linspace(0, 1, 50)
+    one, other = (stream.release_function(lambda x: np.hstack([x, -x]), 2) for _ in range(2))
+    assert isinstance(one, ReleasedFunction)
+    assert one.kernel.sigma == path_release(horizon=2).sigma
+    assert not np.any(one(points) == other(points))
+    assert np.array_equal(one(points), one(points))
+
+
+def test_extreme_values_stay_on_the_grid(tmp_path: Path) -> None:
+    values = np.array([math.nan, math.inf, 1e300, -1e300, 5.0])
+    released = opened(vector_release(size=5), tmp_path).release(values).values
+    assert np.isfinite(released).all()
+    assert released[2] > 1e6
+    assert released[3] < -1e6
+    assert abs(released[4]) < 15 * vector_release().sigma
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: vector_release(size=None), "public size"),
+        (lambda: vector_release(size=0), "size must be"),
+        (lambda: vector_release(noise_multiplier=0.0), "noise_multiplier"),
+        (lambda: vector_release(noise_multiplier=1e6), "public grid"),
+        (lambda: vector_release(horizon=0), "at least one"),
+    ],
+)
+def test_nonsense_is_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+def test_releases_of_another_shape_are_refused_and_cost_nothing(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    stream = path_release().open(ledger)
+    for values, axes, says in (
+        (np.zeros(3), None, "22 were stated"),
+        (REWARDS, None, "give axes"),
+        (REWARDS, [NODES[:5]], "the axes"),
+        (REWARDS, [NODES[::-1]], "increase strictly"),
+        (REWARDS, [2 * NODES], r"\[0, 1\]"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            stream.release(values, axes)
+    with pytest.raises(ValueError, match="without a stated size"):
+        stream.release_function(lambda x: x, 1)
+    assert ledger.spent().epsilon == 0
+
+
+# --- audits: rewards r against r + 1, and against their mirror image ----------------------------
+
+
+PAIRS = {"shifted": REWARDS + 1.0, "mirrored": 0.5 - REWARDS}
+DISCOUNT, ITERATIONS = 0.9, 10
+
+
+def backup(values: Float[np.ndarray, "11 2 *samples"]) -> np.ndarray:
+    """The discounted best value after each action, which moves up or down by .1: an averager."""
+    best = values.max(axis=1)
+    up = np.concatenate([best[1:], best[-1:]])
+    down = np.concatenate([best[:1], best[:-1]])
+    return DISCOUNT * np.stack([up, down], axis=1)
+
+
+def iterated(rewards: np.ndarray) -> np.ndarray:
+    values = np.zeros_like(rewards)
+    for _ in range(ITERATIONS):
+        values = rewards + backup(values)
+    return values
+
+
+def mode(name: str, pair: str, release: FunctionRelease) -> FunctionTrials:
+    def rewards(present: bool) -> np.ndarray:
+        return REWARDS if present else PAIRS[pair]
+
+    axes = (NODES,)
+    if name == "reward-release":
+        return FunctionTrials(release, (11, 2), lambda p, _: rewards(p), axes)
+    if name == "output-release":
+        moved = averager_factor(DISCOUNT, ITERATIONS)
+        wider = replace(release, sensitivity=release.sensitivity.scaled(moved, "10 iterations"))
+        return FunctionTrials(wider, (11, 2), lambda p, _: iterated(rewards(p)), axes)
+
+    def following(present: bool, released: list[np.ndarray]) -> np.ndarray:
+        here = rewards(present)
+        return here[..., None] + backup(released[-1]) if released else here
+
+    return FunctionTrials(replace(release, horizon=ITERATIONS), (11, 2), following, axes)
+
+
+@pytest.mark.parametrize("pair", list(PAIRS))
+@pytest.mark.parametrize("name", ["reward-release", "output-release", "per-iteration"])
+@pytest.mark.parametrize("make", [vector_release, path_release])
+def test_modes_stay_below_their_certificate(
+    name: str, pair: str, make: Callable[[], FunctionRelease]
+) -> None:
+    trials = mode(name, pair, make())
+    certified = trials.certified_epsilon(DELTA)
+    assert certified == pytest.approx(EPSILON, rel=1e-6)
+    found = audit_mechanism(trials, 6000, 1, DELTA, certified_epsilon=certified)
+    assert not found.refuted
+
+
+@pytest.mark.parametrize("name", ["reward-release", "output-release", "per-iteration"])
+def test_a_wrong_sensitivity_is_caught(name: str) -> None:
+    """An audit of the same modes, with noise for a radius five times too small, refutes them."""
+    trials = mode(name, "shifted", vector_release(sensitivity=vector_sensitivity(11, 2, 0.2)))
+    found = audit_mechanism(trials, 6000, 1, DELTA, certified_epsilon=EPSILON)
+    assert found.refuted
+
+
+def test_shifts_of_neighbours_in_noise_never_exceed_the_multiplier() -> None:
+    """The exact check behind the audits: no pair is further apart than 1/z, and r + 1 is there."""
+    vector, paths = vector_release(), path_release()
+    for pair in PAIRS.values():
+        difference = pair - REWARDS
+        assert np.linalg.norm(difference) / vector.sigma <= 1 / Z
+        assert paths.sensitivity.beta is not None
+        norms = [norm_at_points(NODES, one, paths.sensitivity.beta) for one in difference.T]
+        assert math.hypot(*norms) / paths.sigma <= 1 / Z
+    assert np.linalg.norm(PAIRS["shifted"] - REWARDS) / vector.sigma == pytest.approx(1 / Z)
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+
+def test_the_radius_and_its_ratio_are_said() -> None:
+    said = sentences("reward-function", (0.0, 0.5), EPSILON, DELTA, radius=1.0)
+    assert "at most 1 everywhere: 2 times the reward range 0.5" in said.protects[0]
+    assert said.impossible is not None
+    assert "0.711" in said.impossible
+    small = sentences("reward-function", (0.0, 0.5), EPSILON, DELTA, radius=0.01)
+    assert "0.02 times" in small.protects[0]
+    assert small.impossible is None
+    one = sentences("transition", (0.0, 0.5), EPSILON, DELTA)
+    assert "[0, 0.5]" in one.protects[0]
+    assert any("public" in line for line in one.does_not_protect)
+    with pytest.raises(ValueError, match="state it"):
+        sentences("reward-function", (0.0, 0.5), EPSILON, DELTA)
