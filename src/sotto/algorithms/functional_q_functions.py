@@ -197,13 +197,7 @@ def _visited(weights: Any) -> int:
 def _sensitivity(config: FunctionalQConfig, change: _Change, actions: int) -> Sensitivity:
     if config.noise == "vector":
         return Sensitivity(change.norm * _ROUNDING, None, change.because)
-    nodes = config.grid.nodes
-    if len(nodes) != 1:
-        raise ValueError(
-            f"sample paths are calibrated in one dimension, and {config.env_id} has {len(nodes)}; "
-            "give --noise vector"
-        )
-    hats = hat_basis_sensitivity(nodes[0], actions, change.largest * _ROUNDING)
+    hats = hat_basis_sensitivity(config.grid.size, actions, change.largest * _ROUNDING)
     return Sensitivity(hats.value, hats.beta, f"{change.because}; {hats.because}")
 
 

@@ -85,20 +85,12 @@ class Algorithm1:
         state: where to go on from.
         ledger: is told of every update, with the gaps that make it worth nothing.
         key: randomness of resets.
-
-    Raises:
-        ValueError: the environment has more than one dimension.
     """
 
     def __init__(
         self, config: FunctionalQConfig, state: PaperState, ledger: Ledger, key: PRNGKeyArray
     ) -> None:
         self._env = config.environment
-        if self._env.observation_size != 1:
-            raise ValueError(
-                f"Algorithm 1 is about one dimension, and {config.env_id} has "
-                f"{self._env.observation_size}; choose another --mode"
-            )
         self._config, self.state, self._key = config, state, key
         self._noise = noise(config)
         self._left = config.num_updates - int(state.updates)

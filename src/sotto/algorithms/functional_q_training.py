@@ -83,6 +83,29 @@ class Progress:
     learned: bool = True
 
 
+def check(config: FunctionalQConfig) -> None:
+    """Refuses settings that do not fit the environment, before anything is made.
+
+    Raises:
+        ValueError: what is wrong, and what to do.
+    """
+    grid = config.grid
+    if config.noise == "process" and len(grid.nodes) != 1:
+        raise ValueError(
+            f"sample paths are calibrated in one dimension, and {config.env_id} has "
+            f"{len(grid.nodes)}; choose --noise vector, and another --mode than paper"
+        )
+    if config.unit == "transition" and config.delta * config.samples >= 1:
+        raise ValueError(
+            f"delta {config.delta:g} is vacuous for {config.samples} transitions, since publishing "
+            f"one of them at random would meet it; give --delta below {1 / config.samples:g}"
+        )
+    if config.mode == "reward-release" and config.unit == "transition":
+        functional_q.reward_multiplier(config)
+    elif config.mode != "paper" and config.target_epsilon is not None:
+        functional_q.calibrated(config, config.features * config.iterations)
+
+
 def create_ledger(
     config: FunctionalQConfig, where: Path | str, run_id: str | None = None
 ) -> Ledger:

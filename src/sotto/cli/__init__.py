@@ -18,6 +18,11 @@ _COMMANDS = {
         "sotto.cli.train_kickstart:kickstart",
         "a student that asks a private teacher",
     ),
+    "train dqn": ("sotto.cli.train_functional:dqn", "Q-learning without privacy"),
+    "train functional-q": (
+        "sotto.cli.train_functional:functional_q",
+        "Q-learning that protects rewards",
+    ),
     "serve teacher": ("sotto.cli.serve:serve_teacher", "a teacher that students ask over HTTP"),
     "students issue": ("sotto.cli.students:issue", "a token for a student of a served teacher"),
     "students list": ("sotto.cli.students:listed", "who may ask it, and what they were answered"),

@@ -165,6 +165,12 @@ def _several(runs: Sequence[Run | Service]) -> str:
             f"These are {count} students, each of whom asked the teacher under a ledger of their "
             "own. Whoever sees several of them has seen all their answers, whose costs add up."
         )
+    if isinstance(runs[0], Run) and runs[0].settings.config.get("unit") == "reward-function":
+        return (
+            f"These {count} runs released something of the same reward function, each under a "
+            "ledger of its own. Whoever sees several of them has seen all of it, and the costs add "
+            "up."
+        )
     return (
         f"These are {count} separate runs on separate people. Choosing one of them by looking at "
         "its people's data is not accounted for."

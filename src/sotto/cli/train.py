@@ -258,10 +258,11 @@ def _announce(experiment: Experiment, config: Any) -> None:
     settings = experiment.settings
     algorithm = ALGORITHMS[settings.algorithm]
     updates = algorithm.updates(config)
-    steps = updates * algorithm.steps_per_update(config)
+    steps = getattr(config, "samples", updates * algorithm.steps_per_update(config))
     count = len(experiment.runs)
     print(
-        f"{settings.algorithm} on {config.env_id}: {updates} updates, at most {steps:,} environment steps"
+        f"{settings.algorithm} on {config.env_id}: {updates} updates, at most {steps:,} "
+        "environment steps"
         + (f" for each of {count} seeds" if count > 1 else "")
         + f", into {experiment.path}"
     )

@@ -1,9 +1,10 @@
 """What a run needs to know of an algorithm, and a small adapter for each.
 
-The adapter of kickstarting, which needs a teacher, is in `sotto.runs.kickstart`.
+That of kickstarting, which needs a teacher, is in `sotto.runs.kickstart`; those of Q-learning are in
+`sotto.runs.functional_q`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from sotto.algorithms.ppo import PPOConfig
 from sotto.privacy.ledger import Ledger
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy
-from sotto.rl.rollout import evaluate
+from sotto.rl.rollout import Actor, evaluate
 from sotto.runs.directory import AnyLedger, RunError
 
 _PPO_CHUNK = 10  # updates in one program: XLA once hung on longer ones
@@ -37,6 +38,7 @@ class Chunk:
         released: functions of releases, [runs, updates of the chunk] each.
         evaluation: mean return of each released policy, [runs] each.
         simulated: about simulated people, [runs, updates of the chunk] each.
+        env_steps: taken so far, where that is not a multiple of the updates.
     """
 
     updates: int
@@ -44,6 +46,7 @@ class Chunk:
     released: dict[str, np.ndarray]
     evaluation: dict[str, np.ndarray]
     simulated: dict[str, np.ndarray]
+    env_steps: int | None = None
 
 
 class Algorithm(Protocol):
@@ -86,11 +89,11 @@ class Algorithm(Protocol):
     ) -> Iterator[Chunk]:
         """Trains from `states` on, `done` updates into the training, to the end."""
 
-    def policies(self, states: PyTree) -> dict[str, Policy]:
+    def policies(self, states: PyTree) -> Mapping[str, Actor]:
         """The policies that may be used, by name, with a leading axis of runs."""
 
     def evaluate(
-        self, config: Any, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+        self, config: Any, policy: Any, key: PRNGKeyArray, episodes: int, greedy: bool
     ) -> Float[np.ndarray, "runs episodes"]:
         """Returns of whole episodes on fresh simulated people."""
 

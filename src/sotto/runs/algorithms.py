@@ -6,12 +6,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from sotto.runs.adapters import DPPG_RUNS, PPO_RUNS, Algorithm
 from sotto.runs.directory import AlgorithmName, RunError
+from sotto.runs.functional_q import DQN_RUNS, FUNCTIONAL_Q_RUNS
 from sotto.runs.kickstart import kickstart
 
 ALGORITHMS: dict[AlgorithmName, Algorithm] = {
     "dppg": DPPG_RUNS,
     "ppo": PPO_RUNS,
     "kickstart": kickstart(),
+    "dqn": DQN_RUNS,
+    "functional-q": FUNCTIONAL_Q_RUNS,
 }
 
 

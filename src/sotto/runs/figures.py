@@ -55,7 +55,8 @@ def figure(path: Path, width: float = 7.2, height: float = 3.6) -> Iterator[Axes
 def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
     """Return of released policies on fresh simulated people against environment steps.
 
-    A student's teacher, where its return is known, is a horizontal line.
+    Where all steps are taken before anything is learned, it is against updates instead. A student's
+    teacher, where its return is known, is a horizontal line.
 
     Args:
         path: where the PNG goes.
@@ -63,11 +64,13 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
             deviation.
     """
     teacher = runs[0][-1].simulated.get("teacher_return")
+    evaluated = [line.env_steps for line in runs[0] if line.evaluation]
+    collected_before = len(evaluated) > 1 and len(set(evaluated)) == 1
     with figure(path) as axes:
         for name, (label, colour) in _POLICIES.items():
             points = [
                 [
-                    (line.env_steps, line.evaluation[name])
+                    (line.updates if collected_before else line.env_steps, line.evaluation[name])
                     for line in lines
                     if name in line.evaluation
                 ]
@@ -86,7 +89,10 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
             axes.axhline(teacher[-1], color=GREY, linestyle="--", linewidth=1.5, label="teacher")
         several = f", mean ± standard deviation of {len(runs)} seeds" if len(runs) > 1 else ""
         axes.set_title(f"Return{several}")
-        _steps_axis(axes)
+        if collected_before:
+            axes.set_xlabel(f"parts of learning, after {evaluated[0]:,} environment steps")
+        else:
+            _steps_axis(axes)
         axes.set_ylabel("return of an episode")
         axes.legend(loc="best")
 

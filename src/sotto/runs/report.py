@@ -29,6 +29,10 @@ _SEVERAL_STUDENTS = (
     "Each seed asked the teacher under a ledger of its own, and its certificate is about that "
     "ledger alone: whoever sees several seeds has seen all their answers, whose costs add up."
 )
+_SEVERAL_FUNCTIONS = (
+    "Every seed released something of the same reward function, under a ledger of its own: whoever "
+    "sees several seeds has seen all of it, and the costs add up."
+)
 
 
 def write_reports(experiment: Experiment) -> list[Path]:
@@ -151,7 +155,8 @@ def _numbers(
         most = max(line.released["answered"][-1] for line in last)
         values["rows answered" + ("" if len(lines) == 1 else ", at most")] = f"{most:,.0f}"
     elif certificates:
-        values["people" if len(lines) == 1 else "people per seed"] = f"{certificates[0].persons:,}"
+        label = f"{_whom(certificates[0])[1]}{'' if len(lines) == 1 else ' per seed'}"
+        values[label] = f"{certificates[0].persons:,}"
     return values
 
 
@@ -176,19 +181,20 @@ def _pictures(
     certificate = _worst(certificates)
     if certificate.answers is not None:
         return [*found, *_cost_of_answers(folder, lines, certificate)]
-    part = certificate.streams[-1].statement.parts["policy"]
-    figures.update_size(folder / "updates.png", lines, part.clip_norm, radius)
-    found += [
-        page.picture(
-            folder / "updates.png",
+    part = certificate.streams[-1].statement.parts.get("policy")
+    if part is not None:
+        figures.update_size(folder / "updates.png", lines, part.clip_norm, radius)
+        text = (
             f"The released average of users' updates, noise included. Each user's own update is "
-            f"clipped to {part.clip_norm:.3g}, and so is their average; the rest is noise.",
-        ),
-        page.heading("What it cost"),
-    ]
+            f"clipped to {part.clip_norm:.3g}, and so is their average; the rest is noise."
+        )
+        found.append(page.picture(folder / "updates.png", text))
+    found.append(page.heading("What it cost"))
     if certificate.status != "proved":
         return [*found, page.paragraph("Nothing is proved, so there is no budget to show.")]
-    figures.budget(folder / "budget.png", lines, certificate.budget.epsilon)
+    one = _whom(certificate)[0]
+    title, steps = f"Budget charged to the worst {one}", "releases" if part else "updates"
+    figures.budget(folder / "budget.png", lines, certificate.budget.epsilon, title, steps)
     figures.privacy_curve(
         folder / "guarantee.png", certificate.curve, certificate.epsilon, certificate.delta
     )
@@ -197,9 +203,9 @@ def _pictures(
         *found,
         page.picture(
             folder / "budget.png",
-            "What the worst person has paid. "
+            f"What the worst {one} has paid. "
             + (
-                "Each person takes part in one release, so nobody pays more after the last release "
+                f"Each {one} takes part in one release, so none pays more after the last release "
                 "than after the first."
                 if once
                 else ""
@@ -210,6 +216,15 @@ def _pictures(
             _GUARANTEE,
         ),
     ]
+
+
+def _whom(certificate: Certificate) -> tuple[str, str]:
+    """What a run protects one of, and several of them."""
+    kind = certificate.unit.kind
+    if kind in ("transition", "reward-function"):
+        name = kind.replace("-", " ")
+        return name, f"{name}s"
+    return "person", "people"
 
 
 def _cost_of_answers(
@@ -262,7 +277,9 @@ def _seeds(
     header = ["seed", *(f"return ({name})" for name in lines[0][-1].evaluation)]
     header += ["certificate", "epsilon"] if certificates else []
     found = [page.heading("Seeds"), page.table(header, rows)]
-    if "answered" not in lines[0][-1].released:
+    if certificates and certificates[0].unit.kind == "reward-function":
+        found.append(page.paragraph(_SEVERAL_FUNCTIONS, soft=True))
+    elif "answered" not in lines[0][-1].released:
         found.append(page.paragraph(_SEVERAL, soft=True))
     elif certificates:
         found.append(page.paragraph(_SEVERAL_STUDENTS, soft=True))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -9,6 +10,7 @@ from pydantic import TypeAdapter
 
 from sotto.algorithms.teachers import Ensemble
 from sotto.privacy.certificate import derive, verify
+from sotto.rl.networks import Policy
 from sotto.runs import states
 from sotto.runs.adapters import DPPG_RUNS, PPO_RUNS, Algorithm
 from sotto.runs.directory import AlgorithmName, Experiment, RunError, open_experiment
@@ -81,7 +83,8 @@ def teacher_policies(path: Path) -> TeacherRun:
     config = TypeAdapter(algorithm.config_type).validate_python(settings.config)
     trained = states.load(algorithm, config, experiment, states.last_checkpoint(experiment))
     try:
-        ensemble = Ensemble(algorithm.policies(trained)[algorithm.default_policy])
+        policy = cast(Policy, algorithm.policies(trained)[algorithm.default_policy])
+        ensemble = Ensemble(policy)
     except ValueError as error:
         raise RunError(f"{path} cannot be a teacher: {error}") from error
     return TeacherRun(

@@ -135,7 +135,11 @@ def _lines(
             Line(
                 updates=chunk.updates,
                 first_update=previous,
-                env_steps=chunk.updates * algorithm.steps_per_update(config),
+                env_steps=(
+                    chunk.updates * algorithm.steps_per_update(config)
+                    if chunk.env_steps is None
+                    else chunk.env_steps
+                ),
                 seconds=round(seconds, 3),
                 epsilon=epsilon if math.isfinite(epsilon) else None,
                 released={n: x[index].astype(float).tolist() for n, x in chunk.released.items()},

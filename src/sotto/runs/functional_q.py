@@ -1,0 +1,183 @@
+"""Q-learning as a run: DQN, which protects nobody, and the kind that protects rewards."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray, PyTree
+
+from sotto.algorithms import dqn, functional_q_training
+from sotto.algorithms.dqn import DQNConfig
+from sotto.algorithms.functional_q_config import FunctionalQConfig
+from sotto.algorithms.q_learning import EpsilonGreedy
+from sotto.privacy.ledger import Ledger
+from sotto.rl.envs.registry import make
+from sotto.rl.rollout import evaluate
+from sotto.runs.adapters import Algorithm, Chunk
+from sotto.runs.directory import AnyLedger, RunError
+
+_DQN_CHUNKS = 20
+_EVALUATION_EPISODES = 64
+
+
+class _DQN:
+    config_type = DQNConfig
+    default_policy = "last"
+
+    def resolved(self, config: DQNConfig) -> DQNConfig:
+        self.initial_states(config, [config.seed])
+        return config
+
+    def has_ledger(self, config: DQNConfig) -> bool:
+        del config
+        return False
+
+    def updates(self, config: DQNConfig) -> int:
+        return config.num_updates
+
+    def steps_per_update(self, config: DQNConfig) -> int:
+        return config.batch_size
+
+    def create_ledger(self, config: DQNConfig, where: Path | str, run_id: str) -> AnyLedger:
+        del config, where, run_id
+        raise RunError("a run of dqn has no ledger")
+
+    def initial_states(self, config: DQNConfig, seeds: Sequence[int]) -> PyTree:
+        return eqx.filter_jit(eqx.filter_vmap(partial(dqn.init, config)))(_keys(seeds, 0))
+
+    def chunks(
+        self,
+        config: DQNConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: PyTree,
+        done: int,
+    ) -> Iterator[Chunk]:
+        del ledgers
+        keys = _keys(seeds, 1)
+        size = max(1, config.num_updates // _DQN_CHUNKS)
+        while done < config.num_updates:
+            # A last part as long as the others, or else shorter: another program.
+            count = min(size, config.num_updates - done)
+            states, metrics = jax.vmap(dqn.train_chunk, in_axes=(None, 0, 0, None))(
+                config, states, keys, count
+            )
+            done += count
+            returns = _evaluation(self, config, states, done, _EVALUATION_EPISODES)
+            simulated = {name: np.asarray(value) for name, value in metrics._asdict().items()}
+            yield Chunk(done, states, {}, {"last": returns}, simulated)
+
+    def policies(self, states: PyTree) -> dict[str, EpsilonGreedy]:
+        return {"last": _greedy(states.learner.values)}
+
+    def evaluate(
+        self, config: DQNConfig, policy: Any, key: PRNGKeyArray, episodes: int, greedy: bool
+    ) -> Float[np.ndarray, "runs episodes"]:
+        return _returns(config.env_id, policy, key, episodes, greedy)
+
+
+class _FunctionalQ:
+    config_type = FunctionalQConfig
+    default_policy = "last"
+
+    def resolved(self, config: FunctionalQConfig) -> FunctionalQConfig:
+        self.initial_states(config, [config.seed])
+        functional_q_training.check(config)
+        return config
+
+    def has_ledger(self, config: FunctionalQConfig) -> bool:
+        del config
+        return True
+
+    def updates(self, config: FunctionalQConfig) -> int:
+        return config.num_updates
+
+    def steps_per_update(self, config: FunctionalQConfig) -> int:
+        return -(-config.samples // config.num_updates)
+
+    def create_ledger(self, config: FunctionalQConfig, where: Path | str, run_id: str) -> Ledger:
+        return functional_q_training.create_ledger(config, where, run_id)
+
+    def initial_states(self, config: FunctionalQConfig, seeds: Sequence[int]) -> PyTree:
+        return functional_q_training.initial_states(config, seeds)
+
+    def chunks(
+        self,
+        config: FunctionalQConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: PyTree,
+        done: int,
+    ) -> Iterator[Chunk]:
+        for progress in functional_q_training.train(config, seeds, ledgers, states, done):
+            evaluation = {}
+            if progress.learned:
+                episodes = config.evaluation_episodes
+                returns = _evaluation(self, config, progress.states, progress.updates, episodes)
+                evaluation = {"last": returns}
+            yield Chunk(
+                progress.updates,
+                progress.states,
+                progress.released,
+                evaluation,
+                progress.simulated,
+                env_steps=progress.env_steps,
+            )
+
+    def policies(self, states: PyTree) -> dict[str, EpsilonGreedy]:
+        return {"last": _greedy(functional_q_training.action_values(states))}
+
+    def evaluate(
+        self, config: FunctionalQConfig, policy: Any, key: PRNGKeyArray, episodes: int, greedy: bool
+    ) -> Float[np.ndarray, "runs episodes"]:
+        return _returns(config.env_id, policy, key, episodes, greedy)
+
+
+def _greedy(values: Any) -> EpsilonGreedy:
+    """The greedy policy of each run's action values."""
+    runs = jax.tree.leaves(values)[0].shape[0]
+    return EpsilonGreedy(values, jnp.zeros((runs,), jnp.float32))
+
+
+def _evaluation(
+    algorithm: Algorithm, config: Any, states: PyTree, updates: int, episodes: int
+) -> Float[np.ndarray, " runs"]:
+    key = jax.random.fold_in(jax.random.key(20260), updates)
+    policy = algorithm.policies(states)["last"]
+    return np.asarray(algorithm.evaluate(config, policy, key, episodes, True).mean(axis=1))
+
+
+def _returns(
+    env_id: str, policy: EpsilonGreedy, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[np.ndarray, "runs episodes"]:
+    return np.asarray(_evaluate(env_id, policy, key, episodes, greedy))
+
+
+@eqx.filter_jit
+def _evaluate(
+    env_id: str, policy: EpsilonGreedy, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[jax.Array, "runs episodes"]:
+    env = make(env_id)
+
+    def one(policy: EpsilonGreedy) -> Float[jax.Array, " episodes"]:
+        return evaluate(env, env.default_params, policy, key, episodes, greedy)
+
+    returns: Float[jax.Array, "runs episodes"] = eqx.filter_vmap(one)(policy)
+    return returns
+
+
+def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
+
+
+DQN_RUNS: Algorithm = _DQN()
+"""The baseline without privacy."""
+
+FUNCTIONAL_Q_RUNS: Algorithm = _FunctionalQ()
+"""Q-learning that protects rewards."""
