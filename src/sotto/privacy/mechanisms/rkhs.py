@@ -9,7 +9,7 @@ Guarantee:
     and f is in H if and only if it is finite. In d dimensions H is the tensor product, and a
     function needs all its mixed derivatives (docs/privacy.md, section 13).
 
-Source: Wang and Hegde 2019, Lemma 6, whose norm is made exact here.
+Source: Wang and Hegde 2019, Lemma 6.
 """
 
 import math
