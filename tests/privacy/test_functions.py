@@ -29,10 +29,9 @@ from sotto.privacy.mechanisms.rkhs import (
 )
 from sotto.privacy.released import ReleasedFunction, ReleasedValues
 from sotto.privacy.releases import Release
-from sotto.privacy.rewards import REWARD_FUNCTION, TRANSITION, sentences
 from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Gap, Part
-from sotto.privacy.units import Unit
+from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
 
 EPSILON, DELTA = 0.9, 1e-4
 Z = multiplier_for(EPSILON, DELTA)
@@ -308,21 +307,3 @@ def test_shifts_of_neighbours_in_noise_never_exceed_the_multiplier() -> None:
         norms = [norm_at_points(NODES, one, paths.sensitivity.beta) for one in difference.T]
         assert math.hypot(*norms) / paths.sigma <= 1 / Z
     assert np.linalg.norm(PAIRS["shifted"] - REWARDS) / vector.sigma == pytest.approx(1 / Z)
-
-
-# --- sentences -----------------------------------------------------------------------------------
-
-
-def test_the_radius_and_its_ratio_are_said() -> None:
-    said = sentences("reward-function", (0.0, 0.5), EPSILON, DELTA, radius=1.0)
-    assert "at most 1 everywhere: 2 times the reward range 0.5" in said.protects[0]
-    assert said.impossible is not None
-    assert "0.711" in said.impossible
-    small = sentences("reward-function", (0.0, 0.5), EPSILON, DELTA, radius=0.01)
-    assert "0.02 times" in small.protects[0]
-    assert small.impossible is None
-    one = sentences("transition", (0.0, 0.5), EPSILON, DELTA)
-    assert "[0, 0.5]" in one.protects[0]
-    assert any("public" in line for line in one.does_not_protect)
-    with pytest.raises(ValueError, match="state it"):
-        sentences("reward-function", (0.0, 0.5), EPSILON, DELTA)

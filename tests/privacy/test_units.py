@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Adjacency, Unit
 
 
 def test_replacing_a_unit_moves_a_sum_twice_as_far_as_zeroing_it() -> None:
@@ -50,3 +50,12 @@ def test_a_unit_cannot_be_changed() -> None:
     unit = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
     with pytest.raises(ValidationError):
         unit.adjacency = Adjacency.REPLACE_ONE  # type: ignore[misc]
+
+
+def test_a_reward_function_is_protected_within_a_radius_that_is_stated_elsewhere() -> None:
+    sentence = REWARD_FUNCTION.sentence()
+    assert "the whole reward function, within the stated radius" in sentence
+    assert "another one within the stated radius is in its place" in sentence
+    assert REWARD_FUNCTION.adjacency.sensitivity_factor == 1.0
+    assert "states were visited" in TRANSITION.sentence()
+    assert TRANSITION.adjacency.sensitivity_factor == 2.0

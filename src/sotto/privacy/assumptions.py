@@ -70,12 +70,11 @@ _REWARDS_NOT_PROTECTED = (
 
 _REWARDS = (
     Assumption(
-        statement="States, actions, exploration, nodes, hyper-parameters and schedule do not "
-        "depend on rewards other than through releases; trying several settings on the same "
+        statement="Nodes, hyper-parameters and schedule, and whatever else counts as public, do "
+        "not depend on rewards other than through releases; trying several settings on the same "
         "rewards is not accounted for.",
         enforced_by="user",
-        how="collect transitions with a policy that reads no reward, or released values only; "
-        "choose settings on public rewards",
+        how="choose them on public rewards",
     ),
     Assumption(
         statement="Nothing made of rewards leaves otherwise than through releases: no exact "

@@ -11,6 +11,7 @@ from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.certificate_model import Certificate, CertifiedStream
 from sotto.privacy.events import Gaussian, NoGuarantee, SampledGaussian
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
+from sotto.privacy.units import Unit
 
 
 def render(certificate: Certificate) -> RenderableType:
@@ -36,7 +37,7 @@ def render(certificate: Certificate) -> RenderableType:
             parts += [Text(""), Text(title, style="bold")]
             parts += [Padding(Text(f"- {line}"), (0, 0, 0, 2)) for line in lines]
     software = ", ".join(f"{name} {number}" for name, number in c.versions.items())
-    persons = "" if c.answers else f"{c.persons} persons. "
+    persons = "" if c.answers else f"{_units(c.persons, c.unit)}. "
     parts += [
         Text(""),
         Text(f"Computed by: {c.method}. {persons}{software}.", style="dim"),
@@ -94,8 +95,15 @@ def _stream_line(stream: CertifiedStream) -> str:
             cost = str(other)
     return (
         f"{stream.statement.name}: {stream.releases} of {stream.statement.horizon} releases, "
-        f"{stream.persons} persons, {cost}"
+        f"{_units(stream.persons, stream.statement.unit)}, {cost}"
     )
+
+
+def _units(count: int, unit: Unit) -> str:
+    """So many persons, or whatever else the unit is."""
+    if unit.kind == "reward-function":
+        return f"{count} reward function" + ("s" if count != 1 else "")
+    return f"{count} transitions" if unit.kind == "transition" else f"{count} persons"
 
 
 def _answer_lines(c: Certificate) -> tuple[str, ...]:

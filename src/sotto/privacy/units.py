@@ -86,3 +86,10 @@ class Unit(BaseModel):
             f"Protected is {_MEANING[self.kind]}. Neighbouring inputs differ in one such unit, "
             f"which {self.adjacency.phrase} ({self.adjacency.value} adjacency)."
         )
+
+
+TRANSITION = Unit(kind="transition", adjacency=Adjacency.REPLACE_ONE)
+"""The reward of one transition, against any other in its public range."""
+
+REWARD_FUNCTION = Unit(kind="reward-function", adjacency=Adjacency.WITHIN_RADIUS)
+"""The reward function, against every other one within a radius of it, everywhere."""

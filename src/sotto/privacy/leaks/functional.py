@@ -20,7 +20,7 @@ from sotto.privacy.functional_noise import multiplier_for, paper_noise
 from sotto.privacy.functions import FunctionRelease
 from sotto.privacy.leaks.leak import DELTA, Leak
 from sotto.privacy.mechanisms.rkhs import vector_sensitivity
-from sotto.privacy.rewards import REWARD_FUNCTION
+from sotto.privacy.units import REWARD_FUNCTION
 
 _EPSILON = 0.9
 _RADIUS = 1.0
