@@ -1,6 +1,6 @@
 """What a run needs to know of an algorithm, and a small adapter for each.
 
-That of kickstarting, which needs a teacher, is in `sotto.runs.kickstart`; those of Q-learning are in
+Those of kickstarting and of Q-learning are in `sotto.runs.kickstart` and in
 `sotto.runs.functional_q`.
 """
 
