@@ -24,6 +24,7 @@ from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms.rkhs import (
     Sensitivity,
     hat_basis_sensitivity,
+    mixed_partials_sensitivity,
     norm_at_points,
     vector_sensitivity,
 )
@@ -194,6 +195,16 @@ def test_a_function_gets_its_own_path_in_every_release(tmp_path: Path) -> None:
     assert np.array_equal(one(points), one(points))
 
 
+def test_functions_of_two_dimensions_have_a_sensitivity_of_their_own(tmp_path: Path) -> None:
+    bounds = {(): 1.0, (0,): 1.0, (1,): 1.0, (0, 1): 1.0}
+    square = mixed_partials_sensitivity(bounds, 2, 1, beta=1.0)
+    stream = opened(path_release(size=None, sensitivity=square), tmp_path)
+    released = stream.release_function(lambda x: x.prod(axis=1, keepdims=True), 1)
+    assert released(np.array([[0.5, 0.5], [1.0, 0.0]])).shape == (2, 1)
+    with pytest.raises(ValueError, match=r"shape \[q, 2\]"):
+        released(np.array([0.5]))
+
+
 def test_extreme_values_stay_on_the_grid(tmp_path: Path) -> None:
     values = np.array([math.nan, math.inf, 1e300, -1e300, 5.0])
     released = opened(vector_release(size=5), tmp_path).release(values).values
@@ -227,6 +238,7 @@ def test_releases_of_another_shape_are_refused_and_cost_nothing(tmp_path: Path) 
         (REWARDS, [NODES[:5]], "the axes"),
         (REWARDS, [NODES[::-1]], "increase strictly"),
         (REWARDS, [2 * NODES], r"\[0, 1\]"),
+        (REWARDS[:, None], [NODES, np.zeros(1)], "in 1 dimensions, not 2"),
     ):
         with pytest.raises(ValueError, match=says):
             stream.release(values, axes)

@@ -221,15 +221,14 @@ class OpenFunctionRelease:
         self,
         secret: Callable[[Float[np.ndarray, "q d"]], Float[np.ndarray, "q actions"]],
         actions: int,
-        dimensions: int = 1,
     ) -> ReleasedFunction:
         """Charges one release of a whole function, which is then asked wherever it is needed.
 
         Args:
             secret: the function on [0, 1]^d, which the owner keeps; it must never change. What is
-                not finite counts as 0.
+                not finite counts as 0. d is the sensitivity's; in one dimension a point costs
+                O(log n), in more O(n^2).
             actions: how many functions there are; each has a path of its own.
-            dimensions: d. In one dimension a point costs O(log n), in more O(n^2).
 
         Raises:
             HorizonExceeded, LedgerUnavailable: nothing was released.
@@ -238,11 +237,13 @@ class OpenFunctionRelease:
         if beta is None or self._release.size is not None:
             raise ValueError("functions are released under a kernel, and without a stated size")
         kernel = Kernel(beta=beta, sigma=self._release.sigma)
+        dimensions = self._release.sensitivity.dimensions
         path = self._charge()
         return ReleasedFunction.create(kernel, actions, dimensions, secret, self._generators, path)
 
     def _check_axes(self, shape: tuple[int, ...], axes: tuple[np.ndarray, ...] | None) -> None:
-        under_kernel = self._release.sensitivity.beta is not None
+        sensitivity = self._release.sensitivity
+        under_kernel, dimensions = sensitivity.beta is not None, sensitivity.dimensions
         if axes is None:
             if under_kernel:
                 raise ValueError("under a kernel the noise depends on where nodes are: give axes")
@@ -251,6 +252,10 @@ class OpenFunctionRelease:
             raise ValueError(f"values have shape {shape}, and the axes {[len(a) for a in axes]}")
         if not all(np.isfinite(axis).all() and np.all(np.diff(axis) > 0) for axis in axes):
             raise ValueError("the positions along an axis must increase strictly")
+        if under_kernel and len(axes) != dimensions:
+            raise ValueError(
+                f"the sensitivity is of functions in {dimensions} dimensions, not {len(axes)}"
+            )
         if under_kernel and not all(axis[0] >= 0 and axis[-1] <= 1 for axis in axes):
             raise ValueError("functions under a kernel live on [0, 1]; scale the axes")
 

@@ -14,7 +14,7 @@ Source: Wang and Hegde 2019, Lemma 6.
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, combinations
 from typing import Literal
 
@@ -35,11 +35,13 @@ class Sensitivity:
         value: the bound; positive and finite.
         beta: of the kernel whose norm it is in; None: the Euclidean norm of a vector of values.
         because: why it holds, in a sentence for the certificate.
+        dimensions: of the cube on which the functions live, under a kernel.
     """
 
     value: float
     beta: float | None
     because: str
+    dimensions: int = 1
 
     def __post_init__(self) -> None:
         _positive("a sensitivity", self.value)
@@ -48,7 +50,7 @@ class Sensitivity:
 
     def scaled(self, factor: float, because: str) -> "Sensitivity":
         """The same bound for functions that are so many times as far apart."""
-        return Sensitivity(self.value * factor, self.beta, because)
+        return replace(self, value=self.value * factor, because=because)
 
 
 class NotInSpace(PrivacyError):
@@ -209,6 +211,7 @@ def mixed_partials_sensitivity(
         math.sqrt(actions * squared),
         beta,
         f"all mixed derivatives of {actions} functions in {dimensions} dimensions are bounded",
+        dimensions,
     )
 
 
