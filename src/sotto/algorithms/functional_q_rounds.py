@@ -46,13 +46,13 @@ def train_on_released_rewards(
                 stream = _open(config, ledgers, states, config.rounds - number)
             # People of a resumed training are new ones, also where a release was lost.
             enrolled = [ledger.next_person for ledger in ledgers]
-            states = _collected(config, states, foldedkeys_of(seeds, COLLECTING, enrolled), number)
+            states = _collected(config, states, folded_keys(seeds, COLLECTING, enrolled), number)
             states = _released(config, states, ledgers, stream, seeds, number)
             spread = np.asarray(states.rewards).std(axis=1)[:, None]
             yield Progress(done, steps, states, {"reward_spread": spread}, {}, learned=False)
             continue
         states, loss = _learned(
-            config, states, foldedkeys_of(seeds, LEARNING, [done] * len(seeds)), steps
+            config, states, folded_keys(seeds, LEARNING, [done] * len(seeds)), steps
         )
         yield Progress(done, steps, states, {"loss": np.asarray(loss)[:, None]}, {})
 

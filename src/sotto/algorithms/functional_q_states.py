@@ -115,6 +115,6 @@ def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
     return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
 
 
-def foldedkeys_of(seeds: Sequence[int], purpose: int, numbers: Sequence[int]) -> PRNGKeyArray:
+def folded_keys(seeds: Sequence[int], purpose: int, numbers: Sequence[int]) -> PRNGKeyArray:
     """Fresh keys for the steps or the learning of one part."""
     return jax.vmap(jax.random.fold_in)(keys_of(seeds, purpose), jnp.asarray(numbers, jnp.uint32))

@@ -117,7 +117,7 @@ def _release_output(
     lanes = jax.vmap(partial(functional_q.start_lanes, config))(keys_of(seeds, STARTING))
     nothing = initial_states(config, seeds)
     logged, _ = collect_steps(
-        config, action_values(nothing), lanes, foldedkeys_of(seeds, COLLECTING, enrolled), 1.0
+        config, action_values(nothing), lanes, folded_keys(seeds, COLLECTING, enrolled), 1.0
     )
     tables = [
         functions[config.mode](config, jax.tree.map(lambda x, i=run: x[i], logged), ledger)
