@@ -48,7 +48,7 @@ def vector_release(**changes: object) -> FunctionRelease:
 
 
 def path_release(**changes: object) -> FunctionRelease:
-    return vector_release(sensitivity=hat_basis_sensitivity(11, 2, 1.0), **changes)
+    return vector_release(**{"sensitivity": hat_basis_sensitivity(11, 2, 1.0)} | changes)
 
 
 def new_ledger(
@@ -278,7 +278,8 @@ def mode(name: str, pair: str, release: FunctionRelease) -> FunctionTrials:
         return FunctionTrials(release, (11, 2), lambda p, _: rewards(p), axes)
     if name == "output-release":
         moved = averager_factor(DISCOUNT, ITERATIONS)
-        wider = replace(release, sensitivity=release.sensitivity.scaled(moved, "10 iterations"))
+        one = release.sensitivity
+        wider = replace(release, sensitivity=replace(one, value=moved * one.value))
         return FunctionTrials(wider, (11, 2), lambda p, _: iterated(rewards(p)), axes)
 
     def following(present: bool, released: list[np.ndarray]) -> np.ndarray:

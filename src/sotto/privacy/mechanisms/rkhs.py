@@ -14,7 +14,7 @@ Source: Wang and Hegde 2019, Lemma 6.
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Literal
 
@@ -47,10 +47,6 @@ class Sensitivity:
         _positive("a sensitivity", self.value)
         if self.beta is not None:
             _positive("beta", self.beta)
-
-    def scaled(self, factor: float, because: str) -> "Sensitivity":
-        """The same bound for functions that are so many times as far apart."""
-        return replace(self, value=self.value * factor, because=because)
 
 
 class NotInSpace(PrivacyError):
