@@ -18,6 +18,7 @@ from sotto.algorithms.functional_q_states import (
     Progress,
     RewardState,
     action_values,
+    folded_keys,
     keys_of,
 )
 from sotto.algorithms.q_learning import EpsilonGreedy, Learner, QNetwork, Transitions, learn

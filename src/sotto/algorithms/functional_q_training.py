@@ -27,6 +27,7 @@ from sotto.algorithms.functional_q_states import (
     RewardState,
     State,
     action_values,
+    folded_keys,
     initial_states,
     keys_of,
 )
