@@ -62,13 +62,14 @@ def new_ledger(
 
 def test_a_release_costs_what_it_was_calibrated_for(tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path)
-    stream = vector_release().open(ledger, tmp_path)
+    folder = tmp_path / "kept" / "here"
+    stream = vector_release().open(ledger, folder)
     assert ledger.spent().epsilon == 0
     released = stream.release(REWARDS, [NODES])
     assert 0.999 * EPSILON < ledger.spent().epsilon <= EPSILON
     assert stream.released == 1
     assert np.array_equal(
-        ReleasedValues.open(next(tmp_path.glob("*.values"))).values, released.values
+        ReleasedValues.open(next(folder.glob("*.values"))).values, released.values
     )
     with pytest.raises(HorizonExceeded):
         stream.release(REWARDS, [NODES])

@@ -113,6 +113,8 @@ class FunctionRelease:
         Raises:
             PrivacyError: the budget does not cover it, or the ledger is another one's.
         """
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
         generators = noise.GeneratorSource(noise_seed)
         stream = ledger.open_stream(self._statement(generators.entropy))
         where = f"{ledger.run_id}-{len(ledger.streams) - 1}"
