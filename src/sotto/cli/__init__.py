@@ -56,6 +56,14 @@ _COMMANDS = {
         "concentration for a target epsilon",
     ),
     "reproduce rio2025": ("sotto.cli.reproduce:rio", "figures of the DPPG paper"),
+    "reproduce gohari2021": (
+        "sotto.cli.reproduce_gohari:gohari",
+        "figures of the kickstarting paper",
+    ),
+    "reproduce wang2019": (
+        "sotto.cli.reproduce_wang2019:wang",
+        "figures of the paper on functional noise",
+    ),
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
 }
 
