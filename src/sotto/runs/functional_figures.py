@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from sotto.papers.wang2019 import Curve
 from sotto.runs.figures import BLUE, GREEN, GREY, ORANGE, STYLE
 
-_COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = "osD^vPX"
+_COLOURS = (BLUE, ORANGE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8B4FBF")
+_MARKERS = "osD^vPX*"
 
 
 def learning_curves(
@@ -32,12 +32,14 @@ def learning_curves(
         panels: title of each panel, by name.
         references: returns drawn as horizontal lines, by label.
     """
+    labels = list(dict.fromkeys(curve.label for curve in curves if curve.status != "not private"))
+    mixed = len({curve.status for curve in curves}) > 1  # otherwise the title says it
     with mpl.rc_context(STYLE):
-        drawing = Figure(figsize=(5.2 * len(panels), 4.9))
+        drawing = Figure(figsize=(max(6.4, 5.2 * len(panels)), 4.9))
         for axes, (name, heading) in zip(_axes(drawing, len(panels)), panels.items(), strict=True):
-            chosen = [curve for curve in curves if curve.panel == name]
-            for number, curve in enumerate(chosen):
-                _draw(axes, curve, number)
+            for curve in (one for one in curves if one.panel == name):
+                number = labels.index(curve.label) if curve.label in labels else None
+                _draw(axes, curve, number, mixed)
             for label, value in references.items():
                 axes.axhline(value, color=GREY, linestyle=":", linewidth=1.3)
                 axes.annotate(
@@ -111,11 +113,12 @@ def _axes(drawing: Figure, count: int) -> list[Axes]:
     return list(drawing.subplots(1, count, squeeze=False, sharey=True)[0])
 
 
-def _draw(axes: Axes, curve: Curve, number: int) -> None:
-    private = curve.status != "not private"
-    colour = _COLOURS[number % len(_COLOURS)] if private else GREY
+def _draw(axes: Axes, curve: Curve, number: int | None, say_status: bool) -> None:
+    """One curve in its own colour; without a number, as one without privacy, in grey."""
+    colour = GREY if number is None else _COLOURS[number % len(_COLOURS)]
     style = "-" if curve.status == "proved" else "--"
-    label = curve.label if curve.status != "paper-claim" else f"{curve.label} (paper-claim)"
+    claimed = say_status and curve.status == "paper-claim"
+    label = f"{curve.label} (paper-claim)" if claimed else curve.label
     returns = np.asarray(curve.returns)
     mean, spread = returns.mean(axis=1), returns.std(axis=1)
     if len(mean) == 1:
@@ -124,7 +127,7 @@ def _draw(axes: Axes, curve: Curve, number: int) -> None:
             mean,
             spread,
             color=colour,
-            marker=_MARKERS[number % len(_MARKERS)],
+            marker=_MARKERS[(number or 0) % len(_MARKERS)],
             linestyle="none",
             capsize=3,
             label=label,
