@@ -29,7 +29,7 @@ _CARTPOLE = ((-2.4, -2.5, -0.21, -3.0), (2.4, 2.5, 0.21, 3.0))
 _TASKS = {
     "Line-v0": _Task((0.0,), (1.0,), (11,), (0.0, 0.5)),
     "CartPole-v1": _Task(*_CARTPOLE, (5, 3, 5, 3), (0.0, 1.0)),
-    "CartPoleCentred-v0": _Task(*_CARTPOLE, (7, 3, 7, 3), (0.0, 1.0)),
+    "CartPoleCentred-v0": _Task(*_CARTPOLE, (9, 1, 9, 1), (0.0, 1.0)),
 }
 
 

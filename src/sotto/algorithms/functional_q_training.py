@@ -47,6 +47,7 @@ def check(config: FunctionalQConfig) -> None:
         ValueError: what is wrong, and what to do.
     """
     grid = config.grid
+    _ = config.rewards
     if config.noise == "process" and len(grid.nodes) != 1:
         raise ValueError(
             f"sample paths are calibrated in one dimension, and {config.env_id} has "

@@ -1,0 +1,179 @@
+"""Q-learning through the command line: run directories, resuming, and what is said."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from sotto.cli import main
+from sotto.privacy.certificate import verify
+from sotto.runs import checkpoints, metrics
+from sotto.runs.directory import open_experiment
+from sotto.runs.training import load_states
+
+TINY = (
+    *("--samples", "400", "--num-envs", "4", "--gradient-steps", "50", "--minibatch", "16"),
+    *("--hidden", "8", "--evaluation-episodes", "4", "--delta", "1e-4"),
+)
+TARGET = ("--target-epsilon", "0.9")
+
+
+def words(out: Path, *more: str) -> list[str]:
+    return ["train", "functional-q", "--out", str(out), "--json", *TINY, *more]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "two"
+    assert main(words(out, *TARGET, "--seeds", "2")) == 0
+    return out
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *given: str) -> str:
+    capsys.readouterr()
+    assert main(given) == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_run_directory_holds_everything(capsys, finished: Path) -> None:
+    for run in open_experiment(finished).runs:
+        names = {path.name for path in run.path.iterdir()}
+        assert {"config.json", "ledger.sqlite", "certificate.json", "metrics.jsonl"} <= names
+        ledger = run.open_ledger()
+        assert verify(run.certificate, ledger) == []
+        assert ledger.persons == 400
+        lines = metrics.read(run.metrics)
+        assert [line.updates for line in lines] == list(range(1, 12))
+        assert {line.env_steps for line in lines} == {400}
+        assert lines[0].evaluation == {}  # nothing is learned yet
+        assert "last" in lines[-1].evaluation
+    assert main(["certificate", str(finished), "--verify"]) == 0
+    capsys.readouterr()
+    assert main(["eval", str(finished), "--episodes", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["policy"] == "last"
+
+
+def test_report(capsys, copied: Path) -> None:
+    assert main(["report", str(copied)]) == 0
+    page = (copied / "report.html").read_text()
+    assert "FUNCTIONAL-Q on Line-v0" in page
+    assert "transitions per seed" in page
+    assert (copied / "figures" / "learning.png").is_file()
+
+
+def test_resuming_reads_the_release_back(copied: Path) -> None:
+    """As if killed after the first part of learning: nothing is released a second time."""
+    experiment = open_experiment(copied)
+    released = np.asarray(load_states(experiment, 11).rewards)
+    for run in experiment.runs:
+        assert checkpoints.steps(run.checkpoints) == [10, 11]
+        shutil.rmtree(run.checkpoints / f"{11:08d}")
+    assert main(["train", "functional-q", "--out", str(copied), "--resume", "--json"]) == 0
+    np.testing.assert_array_equal(np.asarray(load_states(experiment, 11).rewards), released)
+    for run in experiment.runs:
+        ledger = run.open_ledger()
+        assert [stream.releases for stream in ledger.streams] == [1]
+        assert verify(run.certificate, ledger) == []
+
+
+@pytest.mark.timeout(200)
+def test_killed_after_its_release_it_goes_on_without_another(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code = "import sys; from sotto.cli import main; sys.exit(main(sys.argv[1:]))"
+    given = words(out, *TARGET, "--gradient-steps", "3000")
+    process = subprocess.Popen([sys.executable, "-c", code, *given], env=dict(os.environ))
+    deadline = time.monotonic() + 90
+    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_bytes():
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "the training hangs"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (run,) = open_experiment(out).runs
+    saved = checkpoints.steps(run.checkpoints)[-1]
+    released = np.asarray(load_states(open_experiment(out), saved).rewards)
+    assert main(["train", "functional-q", "--out", str(out), "--resume", "--json"]) == 0
+    np.testing.assert_array_equal(
+        np.asarray(load_states(open_experiment(out), 11).rewards), released
+    )
+    ledger = run.open_ledger()
+    assert [stream.releases for stream in ledger.streams] == [1]
+    assert ledger.spent().epsilon <= 0.9
+    assert verify(run.certificate, ledger) == []
+
+
+def test_a_reward_function_and_what_is_said_of_it(capsys, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    whole = ("--unit", "reward-function", "--reward-radius", "0.5")
+    assert main(words(out, *TARGET, *whole, "--mode", "output-release", "--seeds", "2")) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["status"] == "proved"
+    assert "1 times the public range [0, 0.5]" in printed.err
+    assert "Impossible" in printed.err
+    assert main(["certificate", str(out)]) == 0
+    assert "the costs add up" in " ".join(capsys.readouterr().out.split())
+    assert main(["report", str(out)]) == 0
+    assert "the same reward function" in (out / "report.html").read_text()
+    (run, _) = open_experiment(out).runs
+    shutil.rmtree(run.checkpoints)  # the release is lost, and stays charged
+    error = refused(capsys, "train", "functional-q", "--out", str(run.path), "--resume")
+    assert "over the budget" in error
+
+
+def test_paper_mode_and_its_report(capsys, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    paper = ("--mode", "paper", "--unit", "reward-function", "--reward-radius", "1")
+    more = ("--noise", "process", "--sigma", "0.4", "--batch", "100")
+    assert main(words(out, *paper, *more)) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "paper-claim"
+    assert main(["certificate", str(out), "--verify"]) == 0
+    assert main(["report", str(out)]) == 0
+    assert "Not proved" in (out / "report.html").read_text()
+
+
+def test_dqn_runs_resumes_and_has_no_certificate(capsys, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    small = ("--total-steps", "512", "--num-steps", "4", "--hidden", "8", "--gradient-steps", "2")
+    given = ["train", "dqn", "--env-id", "Line-v0", "--discount", "0.9", "--out", str(out)]
+    assert main([*given, "--json", "--seeds", "2", *small]) == 0
+    lines = metrics.read(out / "seed-0" / "metrics.jsonl")
+    assert lines[-1].env_steps == 512
+    before = jax.tree.leaves(load_states(open_experiment(out), 16))
+    for run in open_experiment(out).runs:
+        shutil.rmtree(run.checkpoints / f"{16:08d}")
+    assert main(["train", "dqn", "--out", str(out), "--resume", "--json"]) == 0
+    after = jax.tree.leaves(load_states(open_experiment(out), 16))
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-5)
+    assert "protects nobody" in refused(capsys, "certificate", str(out))
+    assert main(["report", str(out)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ((), "either --target-epsilon or --sigma"),
+        ((*TARGET, "--unit", "reward-function"), "needs --reward-radius"),
+        ((*TARGET, "--env-id", "Acrobot-v1"), "nothing is known of Acrobot-v1's"),
+        ((*TARGET, "--samples", "20000"), "vacuous"),
+    ],
+)
+def test_settings_that_cannot_run_leave_nothing(
+    capsys, tmp_path: Path, more: tuple[str, ...], message: str
+) -> None:
+    out = tmp_path / "run"
+    assert message in refused(capsys, *words(out, *more))
+    assert not out.exists()
