@@ -98,7 +98,7 @@ class _Progress:
         if not silent and self._left:
             seconds = self._scale * sum(arm.seconds for arm in self._left)
             print(
-                f"{self._total} methods, {len(seeds)} seeds each: about {_duration(seconds)} on "
+                f"{self._total} methods to train, for each of {len(seeds)} seeds: about {_duration(seconds)} on "
                 "two cores.",
                 flush=True,
             )
@@ -124,12 +124,13 @@ class _Progress:
 def _draw(path: Path, figure: FigureName, curves: Sequence[wang2019.Curve]) -> None:
     from sotto.runs import functional_figures
 
-    seeds = len(curves[0].seeds)
+    count = len(curves[0].seeds)
+    seeds = f"{count} seed{'s' if count > 1 else ''}"
     if figure == "tradeoff":
         functional_figures.tradeoff(
             path,
             curves,
-            f"Return after 5,000 steps, {seeds} seeds; all certificates proved",
+            f"Return after {curves[0].samples[-1]:,} steps, {seeds}; all certificates proved",
             {
                 "epsilon": (
                     f"Unit: the reward of one transition, delta = {DELTA:g}",
@@ -146,7 +147,7 @@ def _draw(path: Path, figure: FigureName, curves: Sequence[wang2019.Curve]) -> N
         )
         return
     panels, title, references = _layout(figure, curves)
-    functional_figures.learning_curves(path, curves, f"{title}, {seeds} seeds", panels, references)
+    functional_figures.learning_curves(path, curves, f"{title}, {seeds}", panels, references)
 
 
 def _layout(
@@ -159,7 +160,7 @@ def _layout(
         return panels, title, _LINE
     if figure == "cartpole":
         title = "CartPole with a private reward of the state (4 dimensions)"
-        return {"ours": "Unit: the reward of one transition, delta = 1e-06"}, title, {}
+        return {"ours": "Unit: the reward of one transition, delta = 1e-6"}, title, {}
     epsilon = 0.9 if figure == "fig2a" else 0.45
     panels = {
         "ours": f"proved at epsilon {epsilon:g}, delta {DELTA:g}, and DQN without privacy",

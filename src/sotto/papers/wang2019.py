@@ -110,7 +110,7 @@ def train(figure: str, arm: Arm, seeds: Sequence[int], episodes: int = 64) -> Cu
         returns: list[list[float]] = []
         for steps, values in _started(arm, seeds, ledgers):
             samples.append(steps)
-            found = baselines.greedy_returns(arm.task, values, key, episodes)
+            found = baselines.greedy_returns(arm.task.environment, values, key, episodes)
             returns.append(np.asarray(found, np.float64).tolist())
         status, epsilon, delta = _certified(arm, ledgers)
     return Curve(

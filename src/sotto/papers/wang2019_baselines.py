@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sotto.algorithms import (
     dp_policy_evaluation,
@@ -27,10 +27,17 @@ from sotto.algorithms import (
 from sotto.algorithms.dp_sgd_dqn import DPSGDConfig
 from sotto.algorithms.functional_q import Dynamics, Logged
 from sotto.algorithms.functional_q_config import FunctionalQConfig
-from sotto.algorithms.functional_q_training import RewardState
-from sotto.algorithms.q_learning import EpsilonGreedy, Learner, Transitions, learn
+from sotto.algorithms.functional_q_states import RewardState, action_values, initial_states
+from sotto.algorithms.q_learning import (
+    EpsilonGreedy,
+    Learner,
+    LearnerSettings,
+    Transitions,
+    learn,
+)
 from sotto.algorithms.reward_nodes import Grid, GridValues, mesh
 from sotto.privacy.ledger import Ledger
+from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.rollout import evaluate
 
 Curve = Iterator[tuple[int, Any]]
@@ -45,7 +52,7 @@ def functional(config: FunctionalQConfig, seeds: Sequence[int], ledgers: Sequenc
     for progress in functional_q_training.train(config, seeds, ledgers):
         at_end = progress.updates % (1 + config.chunks_per_round) == 0
         if not isinstance(progress.states, RewardState) or (progress.learned and at_end):
-            yield progress.env_steps, functional_q_training.action_values(progress.states)
+            yield progress.env_steps, action_values(progress.states)
 
 
 def input_perturbation(
@@ -56,7 +63,7 @@ def input_perturbation(
     Under the unit reward-function they are released together, when all steps are taken.
     """
     runs = len(seeds)
-    states = functional_q_training.initial_states(config, seeds)
+    states = initial_states(config, seeds)
     assert isinstance(states, RewardState)
     logged, lanes, learner = states.logged, states.lanes, states.learner
     rewards = jnp.zeros((runs, config.samples), jnp.float32)
@@ -79,7 +86,13 @@ def input_perturbation(
         rewards = _put(first, rewards, jnp.asarray(noisy, jnp.float32))
         assert isinstance(learner, Learner)
         learner = _learn(
-            config, learner, logged, rewards, first + config.round_samples, _keys(seeds, 2, number)
+            config.learner_settings,
+            config.chunk_gradient_steps * config.chunks_per_round,
+            learner,
+            logged,
+            rewards,
+            jnp.int32(first + config.round_samples),
+            _keys(seeds, 2, number),
         )
         yield first + config.round_samples, learner.values
 
@@ -183,10 +196,9 @@ def non_private(config: dqn.DQNConfig, seeds: Sequence[int], points: int = 10) -
 
 @eqx.filter_jit
 def greedy_returns(
-    config: FunctionalQConfig, values: Any, key: PRNGKeyArray, episodes: int
+    env: AnyEnvironment, values: Any, key: PRNGKeyArray, episodes: int
 ) -> Float[Array, " runs"]:
     """Mean undiscounted return of whole greedy episodes, of each run."""
-    env = config.environment
 
     def one(values: Any) -> Array:
         actor = EpsilonGreedy(values, 0.0)
@@ -199,15 +211,29 @@ def greedy_returns(
 # --- parts ---------------------------------------------------------------------------------------
 
 
-@eqx.filter_jit
 def _collect(
     config: FunctionalQConfig, values: Any, lanes: Any, keys: PRNGKeyArray, epsilon: float
 ) -> tuple[Logged, Any]:
-    dynamics = Dynamics(config.environment)
+    # Only what matters is passed on, so that arms that differ in epsilon share a program.
+    return _collected(
+        config.environment, config.lane_steps, values, lanes, keys, jnp.float32(epsilon)
+    )
+
+
+@eqx.filter_jit
+def _collected(
+    env: AnyEnvironment,
+    steps: int,
+    values: Any,
+    lanes: Any,
+    keys: PRNGKeyArray,
+    epsilon: Float[Array, ""],
+) -> tuple[Logged, Any]:
+    dynamics = Dynamics(env)
 
     def one(values: Any, lanes: Any, key: PRNGKeyArray) -> tuple[Logged, Any]:
         actor = EpsilonGreedy(values, epsilon)
-        return functional_q.collect(dynamics, actor, lanes, key, config.lane_steps)
+        return functional_q.collect(dynamics, actor, lanes, key, steps)
 
     collected: tuple[Logged, Any] = eqx.filter_vmap(one)(values, lanes, keys)
     return collected
@@ -215,15 +241,14 @@ def _collect(
 
 @eqx.filter_jit
 def _learn(
-    config: FunctionalQConfig,
+    settings: LearnerSettings,
+    steps: int,
     learner: Learner,
     logged: Logged,
     rewards: Float[Array, "runs steps"],
-    filled: int,
+    filled: Int[Array, ""],
     keys: PRNGKeyArray,
 ) -> Learner:
-    steps = config.chunk_gradient_steps * config.chunks_per_round
-
     def one(learner: Learner, logged: Logged, rewards: Array, key: PRNGKeyArray) -> Learner:
         transitions = Transitions(
             logged.observations,
@@ -232,7 +257,7 @@ def _learn(
             logged.next_observations,
             logged.terminated,
         )
-        return learn(config.learner_settings, learner, transitions, filled, key, steps)[0]
+        return learn(settings, learner, transitions, filled, key, steps)[0]
 
     learned: Learner = eqx.filter_vmap(one)(learner, logged, rewards, keys)
     return learned

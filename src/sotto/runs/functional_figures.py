@@ -79,14 +79,16 @@ def tradeoff(
         references: returns drawn as horizontal lines, by label.
         impossible_from: radius from which privacy rules reliable learning out.
     """
+    methods = list(dict.fromkeys(curve.label for curve in curves))
     with mpl.rc_context(STYLE):
         drawing = Figure(figsize=(5.4 * len(panels), 4.9))
         for axes, (name, (heading, label)) in zip(
             _axes(drawing, len(panels)), panels.items(), strict=True
         ):
             chosen = [curve for curve in curves if curve.panel == name and curve.x is not None]
-            methods = list(dict.fromkeys(curve.label for curve in chosen))
             for number, method in enumerate(methods):
+                if method not in {curve.label for curve in chosen}:
+                    continue
                 points = sorted((c.x or 0.0, c.final) for c in chosen if c.label == method)
                 x = np.array([one for one, _ in points])
                 mean = np.array([values.mean() for _, values in points])
