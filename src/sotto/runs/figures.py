@@ -92,7 +92,7 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
         if collected_before:
             axes.set_xlabel(f"parts of learning, after {evaluated[0]:,} environment steps")
         else:
-            _steps_axis(axes)
+            steps_axis(axes)
         axes.set_ylabel("return of an episode")
         axes.legend(loc="best")
 
@@ -216,7 +216,9 @@ def _aligned(
     return np.array(shared), np.array([[table[x] for x in shared] for table in tables])
 
 
-def _steps_axis(axes: Axes) -> None:
+def steps_axis(axes: Axes) -> None:
+    """Environment steps from 0 along the x axis, in thousands and millions."""
+
     def readable(steps: float, _position: int) -> str:
         if steps >= 1e6:
             return f"{steps / 1e6:g}M"

@@ -1,0 +1,213 @@
+"""Trainings of curves that are kept as they finish, side by side in processes.
+
+A job names everything that its result depends on; what is kept is not trained again. Teachers come
+first, since students read their policies.
+"""
+
+import hashlib
+import json
+import math
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from sotto.algorithms.ppo import PPOConfig
+from sotto.algorithms.teachers import Ensemble
+from sotto.papers.gohari2021 import Arm
+from sotto.papers.gohari2021_training import blank_policy, train
+from sotto.papers.learning_curves import Curve
+from sotto.rl.envs.air_raid import AIR_RAID
+from sotto.rl.networks import Policy
+from sotto.runs import curve_files
+
+_FORMAT = 1  # of what is kept: raise it when training or evaluation changes
+_SECONDS_BETWEEN_REPORTS = 15
+_STARTING, _PER_UPDATE, _PER_SEED, _PER_HOSTED_UPDATE = 20.0, 0.05, 0.02, 0.25
+"""Seconds to import and compile, of an update, and how many more each seed takes, with two cores
+at work; AirRaid plays on the host, one seed at a time."""
+
+Say = Callable[[str], None]
+"""Told in words what happens."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One arm, trained with some seeds side by side.
+
+    Attributes:
+        folder: where results are kept.
+        arm: which curve.
+        config: its settings.
+        seeds: of the runs.
+        teachers: jobs whose final policies the student asks.
+        shards: the mean of all of them teaches every seed; else teacher i teaches seed i.
+    """
+
+    folder: Path
+    arm: Arm
+    config: PPOConfig
+    seeds: tuple[int, ...]
+    teachers: tuple["Job", ...] = ()
+    shards: bool = False
+
+    @cached_property
+    def path(self) -> Path:
+        """Of the curve; the name holds everything it depends on."""
+        teachers = [teacher.path.name for teacher in self.teachers]
+        what = [_FORMAT, self.arm.name, asdict(self.config), self.seeds, teachers, self.shards]
+        digest = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+        return self.folder / f"{self.config.env_id}-{self.arm.name}-{digest}.parquet"
+
+    @property
+    def done(self) -> bool:
+        """Whether it is kept: the curve is written last."""
+        return self.path.exists()
+
+    @property
+    def seconds(self) -> float:
+        """About how long it takes."""
+        if self.config.env_id == AIR_RAID:
+            return _STARTING + self.config.num_updates * _PER_HOSTED_UPDATE
+        return _STARTING + self.config.num_updates * (_PER_UPDATE + _PER_SEED * len(self.seeds))
+
+    def curve(self) -> Curve:
+        """The curve that was kept."""
+        return curve_files.read(self.path)
+
+    def policies(self) -> Policy:
+        """The final policies that were kept, with a leading axis of seeds."""
+        blank = blank_policy(self.config.env_id, self.config.hidden, len(self.seeds))
+        policies: Policy = eqx.tree_deserialise_leaves(self._policies, blank)
+        return policies
+
+    @property
+    def _policies(self) -> Path:
+        return self.path.with_suffix(".eqx")
+
+    def train(self) -> None:
+        """Trains, and keeps the result."""
+        curve, policies = train(
+            self.config, self.arm, self.seeds, self._ensembles(), _reporting(str(self))
+        )
+        if self.arm.role == "teacher":
+            partial = self._policies.with_suffix(".partial-policies")
+            eqx.tree_serialise_leaves(partial, policies)
+            partial.replace(self._policies)
+        curve_files.write(self.path, [curve])
+
+    def _ensembles(self) -> list[Ensemble]:
+        """The teacher of each seed."""
+        if not self.teachers:
+            return []
+        policies = together([teacher.policies() for teacher in self.teachers])
+        if self.shards:
+            return [Ensemble(policies)] * len(self.seeds)
+        return [
+            Ensemble(jax.tree.map(lambda x, i=index: x[i : i + 1], policies))
+            for index in range(len(self.seeds))
+        ]
+
+    def __str__(self) -> str:
+        seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        return f"{self.config.env_id} {self.arm.name}, {seeds}"
+
+
+def together(policies: Sequence[Policy]) -> Policy:
+    """Policies of several jobs, as if they were one's."""
+    joined: Policy = jax.tree.map(lambda *parts: jnp.concatenate(parts), *policies)
+    return joined
+
+
+def train_all(jobs: Sequence[Job], workers: int, say: Say) -> None:
+    """Trains what is not kept, teachers first.
+
+    Args:
+        jobs: students need their teachers among them.
+        workers: processes; 1 trains in this one.
+        say: told beforehand how long it takes, and then what is done.
+    """
+    for folder in {job.folder for job in jobs}:
+        folder.mkdir(parents=True, exist_ok=True)
+    missing = [job for job in jobs if not job.done]
+    say(_announcement(len(jobs) - len(missing), missing, workers))
+    started, finished = time.monotonic(), 0
+    alone = [job for job in missing if not job.teachers]
+    asking = [job for job in missing if job.teachers]
+    for phase in (alone, asking):
+        for job in _trained(phase, workers):
+            finished += 1
+            seconds = time.monotonic() - started
+            say(f"{finished}/{len(missing)} done: {job}; {seconds:.0f} s so far")
+
+
+def _announcement(kept: int, missing: Sequence[Job], workers: int) -> str:
+    had = f" ({kept} kept from before)" if kept else ""
+    if not missing:
+        return f"nothing to train{had}"
+    at_once = min(workers, len(missing))
+    minutes = math.ceil(sum(job.seconds for job in missing) / at_once / 60)
+    trainings = "1 training" if len(missing) == 1 else f"{len(missing)} trainings"
+    return (
+        f"{trainings}{had}, about {minutes} min with {at_once} "
+        f"{'process' if at_once == 1 else 'processes'}; stop any time, the same command goes on"
+    )
+
+
+def _trained(jobs: Sequence[Job], workers: int) -> Iterator[Job]:
+    """Trains and keeps the jobs; yields each as it is done."""
+    if workers == 1 or len(jobs) < 2:
+        for job in jobs:
+            job.train()
+            yield job
+        return
+    # JAX does not survive a fork.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
+        futures = {pool.submit(job.train): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                future.result()
+                yield futures[future]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _reporting(name: str) -> Callable[[float], None]:
+    """Progress on stderr, now and then."""
+    last = time.monotonic()
+
+    def report(share: float) -> None:
+        nonlocal last
+        if time.monotonic() - last > _SECONDS_BETWEEN_REPORTS:
+            last = time.monotonic()
+            print(f"    {name}: {share:.0%}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Replaces the file at once; what is not finite becomes a string or null, as JSON has none."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(plain(values), indent=1, allow_nan=False) + "\n")
+    partial.replace(path)
+
+
+def plain(value: Any) -> Any:
+    """Plain data without numbers that JSON has not: infinity as "inf", NaN as null."""
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value

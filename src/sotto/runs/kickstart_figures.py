@@ -1,0 +1,76 @@
+"""Figures of Gohari et al. 2021, in sotto's style."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+
+from sotto.papers.learning_curves import BAND, Curve
+from sotto.runs.figures import BLUE, GREEN, GREY, ORANGE, figure, steps_axis
+
+PURPLE = "#CC79A7"
+_COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+_SHADED = 4  # more bands than these hide each other
+_ABOUT = {
+    "greedy": "return of the greedy policy",
+    "sampled": "return of the policy",
+    "training": "return of training episodes",
+}
+
+
+def learning_figure(
+    path: Path, title: str, env_id: str, curves: Sequence[Curve], teacher: Curve
+) -> None:
+    """Medians over seeds with a band, the teacher's final return, and where it falls silent.
+
+    Args:
+        path: where the PNG goes.
+        title: of the figure.
+        env_id: goes into the title.
+        curves: in the order of the legend.
+        teacher: whose final return is the line.
+    """
+    with figure(path, width=7.6, height=4.4) as axes:
+        for curve, colour in zip(curves, _colours(len(curves)), strict=True):
+            low, median, high = curve.band()
+            axes.plot(curve.steps, median, color=colour, label=curve.label)
+            if len(curves) <= _SHADED and len(curve.seeds) > 1:
+                axes.fill_between(curve.steps, low, high, color=colour, alpha=0.16, linewidth=0)
+        _teacher_line(axes, teacher)
+        _silence(axes, curves)
+        axes.set_title(f"{title}: {env_id}, {_seeds(curves)}")
+        steps_axis(axes)
+        axes.set_ylabel(_ABOUT[teacher.kind])
+        axes.legend(loc="best", fontsize=9, ncols=2 if len(curves) > _SHADED else 1)
+
+
+def _teacher_line(axes: Axes, teacher: Curve) -> None:
+    final = float(np.median(teacher.final()))
+    axes.axhline(
+        final, color=GREY, linestyle="--", linewidth=1.5, label=f"teacher in the end: {final:.4g}"
+    )
+
+
+def _silence(axes: Axes, curves: Sequence[Curve]) -> None:
+    """A line at each number of steps after which a teacher gave no more answers."""
+    stops = sorted({steps for curve in curves if (steps := curve.silent_after) is not None})
+    for index, steps in enumerate(stops):
+        label = "teacher falls silent" if index == 0 else None
+        axes.axvline(steps, color="#333333", linestyle=":", linewidth=1.5, label=label)
+
+
+def _seeds(curves: Sequence[Curve]) -> str:
+    seeds = max(len(curve.seeds) for curve in curves)
+    if seeds == 1:
+        return "one seed"
+    return f"median of {seeds} seeds, {BAND[0]:.0f}th to {BAND[1]:.0f}th percentile"
+
+
+def _colours(count: int) -> Sequence[str]:
+    if count <= len(_COLOURS):
+        return _COLOURS[:count]
+    return [
+        mpl.colors.to_hex(mpl.colormaps["viridis"](i / (count - 1) * 0.92)) for i in range(count)
+    ]
