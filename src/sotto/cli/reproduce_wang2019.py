@@ -65,7 +65,6 @@ def wang(args: list[str]) -> int:
             show(curve)
 
         curves = wang2019.run(figure, numbers, quick=quick, done=list(kept), report=keep)
-        _write(data, wang2019.as_data(curves))
         _write_table(out / f"{name}.parquet", wang2019.rows(curves))
         _draw(out / f"{name}.png", figure, curves)
         if json:
@@ -98,8 +97,8 @@ class _Progress:
         if not silent and self._left:
             seconds = self._scale * sum(arm.seconds for arm in self._left)
             print(
-                f"{self._total} methods to train, for each of {len(seeds)} seeds: about {_duration(seconds)} on "
-                "two cores.",
+                f"{self._total} methods to train, for each of {len(seeds)} seeds: about "
+                f"{_duration(seconds)} on two cores.",
                 flush=True,
             )
 

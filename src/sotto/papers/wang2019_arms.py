@@ -95,7 +95,7 @@ def _figure1() -> list[Arm]:
                 hidden=(16, 16),
             )
             name = f"{panel.replace(' ', '').replace('/', '-')}-sigma-{sigma:g}"
-            found.append(Arm(name, f"sigma {sigma:g}", panel, "functional", task, 25))
+            found.append(Arm(name, f"sigma {sigma:g}", panel, "functional", task, 20))
     return found
 
 
@@ -114,7 +114,7 @@ def _figure2(epsilon: float) -> list[Arm]:
         hidden=(16, 16),
     )
     return [
-        Arm("reward-release", "reward release", "ours", "functional", rounds, 60),
+        Arm("reward-release", "reward release", "ours", "functional", rounds, 40),
         Arm(
             "output-release",
             "output release",
@@ -132,7 +132,7 @@ def _figure2(epsilon: float) -> list[Arm]:
             15,
         ),
         _dqn(whole, "ours"),
-        Arm("input", "input perturbation", "baselines", "input", rounds, 60),
+        Arm("input", "input perturbation", "baselines", "input", rounds, 20),
         Arm(
             "dp-lsl",
             "policy evaluation, DP-LSL",
@@ -143,7 +143,7 @@ def _figure2(epsilon: float) -> list[Arm]:
             options=(("ridge", 20.0),),
         ),
         Arm("dp-lsw", "policy evaluation, DP-LSW", "baselines", "policy-evaluation", episodes, 15),
-        Arm("dp-sgd", "DP-SGD", "baselines", "dp-sgd", replace(whole, hidden=(16, 16)), 30),
+        Arm("dp-sgd", "DP-SGD", "baselines", "dp-sgd", replace(whole, hidden=(16, 16)), 20),
         Arm("paper", "the paper's, at sigma of Theorem 5", "baselines", "functional", claim, 20),
     ]
 
