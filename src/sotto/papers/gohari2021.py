@@ -107,7 +107,7 @@ FIGURES: dict[FigureName, Figure] = {
 
 # --- settings ------------------------------------------------------------------------------------
 
-_STEPS: dict[EnvName, int] = {"CartPole-v1": 100_000, "Acrobot-v1": 100_000, "AirRaid": 4_000_000}
+_STEPS: dict[EnvName, int] = {"CartPole-v1": 50_000, "Acrobot-v1": 50_000, "AirRaid": 4_000_000}
 _ROLLOUTS, _ASKING_SHARE = 5, 0.025
 
 

@@ -129,8 +129,10 @@ def _teachers(
     if config.teacher_mechanism == "exact":
         return [], [ExactTeacher(one, one.actions, one.observation_size) for one in ensembles]
     ledgers: list[AnswerLedger] = []
+    different = {id(rows): rows for rows in ensembles}
+    promised = {key: promise(config, rows) for key, rows in different.items()}
     for index, rows in enumerate(ensembles):
-        statement, budget = promise(config, rows)
+        statement, budget = promised[id(rows)]
         path = folder / f"{index}.sqlite"
         ledger = AnswerLedger.create(path, statement=statement, budget=budget)
         ledger.add_student(_STUDENT)

@@ -157,18 +157,21 @@ def _measured(curve: Curve, teacher: Curve, student: Curve | None, kind: str) ->
         "steps_to_reach": needed,
         "seeds_that_reach": int(np.isfinite(steps).sum()),
         "median_stays_from": int(curve.steps[kept]) if kept < len(median) else math.inf,
-        "faster_than_teacher": _ratio(_median(steps_to_reach(teacher, level, kind)), needed),
+        "faster_than_teacher": _ratio(median_steps(teacher, level, kind), needed),
         "faster_than_student": None
         if student is None
-        else _ratio(_median(steps_to_reach(student, level, kind)), needed),
+        else _ratio(median_steps(student, level, kind), needed),
     }
 
 
 def speed_up(slow: Curve, fast: Curve, level: float, kind: str | None = None) -> float:
     """Median steps to the level of one arm over those of another; NaN if neither reaches it."""
-    return _ratio(
-        _median(steps_to_reach(slow, level, kind)), _median(steps_to_reach(fast, level, kind))
-    )
+    return _ratio(median_steps(slow, level, kind), median_steps(fast, level, kind))
+
+
+def median_steps(curve: Curve, level: float, kind: str | None = None) -> float:
+    """Median over seeds of `steps_to_reach`."""
+    return _median(steps_to_reach(curve, level, kind))
 
 
 def _ratio(slow: float, fast: float) -> float:

@@ -25,6 +25,8 @@ def learning_figure(
 ) -> None:
     """Medians over seeds with a band, the teacher's final return, and where it falls silent.
 
+    Many curves go without bands.
+
     Args:
         path: where the PNG goes.
         title: of the figure.
@@ -38,15 +40,20 @@ def learning_figure(
             axes.plot(curve.steps, median, color=colour, label=curve.label)
             if len(curves) <= _SHADED and len(curve.seeds) > 1:
                 axes.fill_between(curve.steps, low, high, color=colour, alpha=0.16, linewidth=0)
-        _teacher_line(axes, teacher)
+        _teacher(axes, teacher, curves)
         _silence(axes, curves)
-        axes.set_title(f"{title}: {env_id}, {_seeds(curves)}")
+        axes.set_title(f"{title}: {env_id}\n")
+        axes.text(0, 1.02, _seeds(curves), transform=axes.transAxes, fontsize=9, color=GREY)
         steps_axis(axes)
         axes.set_ylabel(_ABOUT[teacher.kind])
         axes.legend(loc="best", fontsize=9, ncols=2 if len(curves) > _SHADED else 1)
 
 
-def _teacher_line(axes: Axes, teacher: Curve) -> None:
+def _teacher(axes: Axes, teacher: Curve, curves: Sequence[Curve]) -> None:
+    """How the teacher learnt, if it is not among the curves, and where it ended."""
+    if teacher.arm not in {curve.arm for curve in curves}:
+        _, median, _ = teacher.band()
+        axes.plot(teacher.steps, median, color=GREY, linewidth=1.2, label="how the teacher learnt")
     final = float(np.median(teacher.final()))
     axes.axhline(
         final, color=GREY, linestyle="--", linewidth=1.5, label=f"teacher in the end: {final:.4g}"
