@@ -49,6 +49,9 @@ def functional_q(args: list[str]) -> int:
         Examples:
           sotto train functional-q --env-id Line-v0 --mode reward-release --unit transition \
             --target-epsilon 0.9 --delta 1e-4 --out runs/q
+          sotto train functional-q --env-id CartPoleCentred-v0 --samples 100000 --rounds 20 \
+            --exploration 0.1 --discount 0.95 --gradient-steps 80000 --target-epsilon 1 \
+            --delta 1e-6 --out runs/cartpole
           sotto train functional-q --unit reward-function --reward-radius 0.01 --noise process \
             --target-epsilon 0.9 --delta 1e-4 --out runs/function
           sotto train functional-q --mode paper --unit reward-function --reward-radius 1 \
