@@ -26,8 +26,12 @@ from sotto.privacy.mechanisms.policies import (
 from sotto.privacy.spending import Budget
 
 _PAPER_CONCENTRATION = 5.0
-_CONCENTRATIONS = (1e-2, 1e4)
-_STDDEVS = (1e-4, 1e3)
+CONCENTRATIONS = (1e-2, 1e4)
+"""What a calibrated concentration lies between."""
+
+STDDEVS = (1e-4, 1e3)
+"""What a calibrated standard deviation lies between."""
+
 _PRECISION = 1e-3  # of the noise; calibration ends on the private side
 
 
@@ -65,7 +69,7 @@ def promise(config: KickstartConfig, teacher: Ensemble) -> tuple[AnswerStatement
     if given is not None:
         return stated(given), budget
     # The larger the standard deviation, and the smaller the concentration, the less is given away.
-    noisiest, least_noisy = (_STDDEVS if gaussian else _CONCENTRATIONS)[:: -1 if gaussian else 1]
+    noisiest, least_noisy = (STDDEVS if gaussian else CONCENTRATIONS)[:: -1 if gaussian else 1]
     return stated(_calibrated(stated, noisiest, least_noisy, budget)), budget
 
 

@@ -6,19 +6,27 @@ them: its answers have a certificate about training data, at any epsilon, with D
 Dirichlet or Gaussian noise.
 """
 
+import functools
+import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
+
 from sotto.algorithms.kickstarting_config import KickstartConfig
 from sotto.algorithms.ppo import PPOConfig
+from sotto.algorithms.promises import CONCENTRATIONS, STDDEVS, promise
+from sotto.algorithms.teachers import Ensemble
 from sotto.papers.gohari2021 import Arm, ppo_config
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import make
+from sotto.rl.networks import Policy
 
 Mechanism = Literal["dirichlet", "truncated-dirichlet", "gaussian-policy"]
 NativeName = Literal["CartPole-v1", "Acrobot-v1"]
 MECHANISMS: tuple[Mechanism, ...] = ("gaussian-policy", "dirichlet", "truncated-dirichlet")
-EPSILONS = (1.0, 2.0, 4.0, 8.0, 16.0)
+EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 DELTA = 1e-5
 TEACHERS = 200
 SHARD_SEED = 1_000_000
@@ -99,3 +107,19 @@ def student_config(env_id: NativeName, scale: float, point: Point | None) -> Kic
         target_epsilon=point.epsilon,
         delta=DELTA,
     )
+
+
+@functools.cache
+def least_epsilon(env_id: NativeName, scale: float, mechanism: Mechanism, teachers: int) -> float:
+    """What all answers cost with the most noise there is: not zero for Dirichlet noise."""
+    config = student_config(env_id, scale, Point(mechanism, math.inf))
+    noisiest: dict[str, Any] = {"target_epsilon": None}
+    if mechanism == "gaussian-policy":
+        noisiest["noise_stddev"] = STDDEVS[1]
+    else:
+        noisiest["concentration"] = CONCENTRATIONS[0]
+    env = make(env_id)
+    policy = Policy(env.observation_size, env.action, (1,), jax.random.key(0))
+    anybody = Ensemble(jax.tree.map(lambda x: jnp.stack([x] * teachers), policy))
+    statement, _ = promise(replace(config, **noisiest), anybody)
+    return statement.planned_epsilon(DELTA)

@@ -34,7 +34,7 @@ def learning_figure(
         curves: in the order of the legend.
         teacher: whose final return is the line.
     """
-    with figure(path, width=7.6, height=4.4) as axes:
+    with figure(path, width=7.6, height=4.8) as axes:
         for curve, colour in zip(curves, _colours(len(curves)), strict=True):
             low, median, high = curve.band()
             axes.plot(curve.steps, median, color=colour, label=curve.label)
@@ -46,7 +46,7 @@ def learning_figure(
         axes.text(0, 1.02, _seeds(curves), transform=axes.transAxes, fontsize=9, color=GREY)
         steps_axis(axes)
         axes.set_ylabel(_ABOUT[teacher.kind])
-        axes.legend(loc="best", fontsize=9, ncols=2 if len(curves) > _SHADED else 1)
+        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.13), fontsize=9, ncols=3)
 
 
 def _teacher(axes: Axes, teacher: Curve, curves: Sequence[Curve]) -> None:

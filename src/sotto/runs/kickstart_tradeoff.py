@@ -80,16 +80,13 @@ def make_tradeoff(what: Tradeoff, workers: int, say: Say) -> dict[str, Any]:
         what: is traded off, and where it is kept.
         workers: processes.
         say: told in words what happens.
-
-    Raises:
-        ValueError: no noise of some mechanism meets an epsilon.
     """
-    points = tradeoff.points(what.epsilons)
+    points = [point for point in tradeoff.points(what.epsilons) if _possible(what, point, say)]
     jobs = {point: what.student(point) for point in points}
     plain, exact, shards = what.plain(), what.student(None), what.shards()
     train_all([*shards, plain, exact, *jobs.values()], workers, say)
     level = _levels(what, plain.curve())
-    rows = [_row(point, jobs[point].curve(), plain.curve(), level) for point in points]
+    rows = [_row(point, job.curve(), plain.curve(), level) for point, job in jobs.items()]
     name = f"tradeoff-{what.env_id}"
     without = _measured(exact.curve(), plain.curve(), level)
     _draw(what.out / f"{name}.png", what, rows, without)
@@ -111,6 +108,18 @@ def make_tradeoff(what: Tradeoff, workers: int, say: Say) -> dict[str, Any]:
     }
     write_json(what.out / f"{name}.json", summary)
     return summary
+
+
+def _possible(what: Tradeoff, point: Point, say: Say) -> bool:
+    """Whether some noise of the mechanism brings all answers to the epsilon; says so if none."""
+    least = tradeoff.least_epsilon(what.env_id, what.scale, point.mechanism, what.teachers)
+    if least <= point.epsilon:
+        return True
+    say(
+        f"left out: no {point.mechanism} noise brings the answers below epsilon {least:.3g}, "
+        f"so {point.epsilon:g} is out of reach; more --teachers would help"
+    )
+    return False
 
 
 def _levels(what: Tradeoff, plain: Curve) -> dict[str, float]:
@@ -154,7 +163,7 @@ def _measured(curve: Curve, plain: Curve, level: dict[str, float]) -> dict[str, 
 def _draw(
     path: Path, what: Tradeoff, rows: Sequence[dict[str, Any]], without: dict[str, Any]
 ) -> None:
-    with figure(path, width=7.6, height=4.4) as axes:
+    with figure(path, width=7.6, height=4.8) as axes:
         for mechanism in MECHANISMS:
             label, colour = _DRAWN[mechanism]
             chosen = [row for row in rows if row["mechanism"] == mechanism]
@@ -181,4 +190,4 @@ def _draw(
         axes.text(0, 1.02, said, transform=axes.transAxes, fontsize=9, color=GREY)
         axes.set_xlabel("certified epsilon of all answers")
         axes.set_ylabel("times faster than alone")
-        axes.legend(loc="best", fontsize=9, ncols=2)
+        axes.legend(loc="upper left", bbox_to_anchor=(0.0, -0.13), fontsize=9, ncols=3)
