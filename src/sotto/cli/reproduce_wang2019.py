@@ -162,8 +162,8 @@ def _layout(
         return {"ours": "Unit: the reward of one transition, delta = 1e-6"}, title, {}
     epsilon = 0.9 if figure == "fig2a" else 0.45
     panels = {
-        "ours": f"proved at epsilon {epsilon:g}, delta {DELTA:g}, and DQN without privacy",
-        "baselines": "baselines: proved (ours) at the same unit and epsilon\n"
+        "ours": f"proved at epsilon {epsilon:g}, delta {DELTA:g};\nDQN without privacy",
+        "baselines": "baselines: proved at the same unit and epsilon;\n"
         "paper: claimed, for the reward function within radius 1",
     }
     return panels, f"Unit: the reward of one transition; epsilon {epsilon:g}", _LINE

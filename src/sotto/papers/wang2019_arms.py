@@ -95,7 +95,7 @@ def _figure1() -> list[Arm]:
                 hidden=(16, 16),
             )
             name = f"{panel.replace(' ', '').replace('/', '-')}-sigma-{sigma:g}"
-            found.append(Arm(name, f"sigma {sigma:g}", panel, "functional", task, 20))
+            found.append(Arm(name, f"sigma {sigma:g}", panel, "functional", task, 40))
     return found
 
 
@@ -114,14 +114,14 @@ def _figure2(epsilon: float) -> list[Arm]:
         hidden=(16, 16),
     )
     return [
-        Arm("reward-release", "reward release", "ours", "functional", rounds, 40),
+        Arm("reward-release", "reward release", "ours", "functional", rounds, 35),
         Arm(
             "output-release",
             "output release",
             "ours",
             "functional",
             replace(whole, mode="output-release"),
-            10,
+            6,
         ),
         Arm(
             "per-iteration",
@@ -129,22 +129,30 @@ def _figure2(epsilon: float) -> list[Arm]:
             "ours",
             "functional",
             replace(whole, mode="per-iteration"),
-            15,
+            7,
         ),
         _dqn(whole, "ours"),
-        Arm("input", "input perturbation", "baselines", "input", rounds, 20),
+        Arm("input", "input perturbation", "baselines", "input", rounds, 18),
         Arm(
             "dp-lsl",
             "policy evaluation, DP-LSL",
             "baselines",
             "policy-evaluation",
             episodes,
-            15,
+            7,
             options=(("ridge", 20.0),),
         ),
-        Arm("dp-lsw", "policy evaluation, DP-LSW", "baselines", "policy-evaluation", episodes, 15),
-        Arm("dp-sgd", "DP-SGD", "baselines", "dp-sgd", replace(whole, hidden=(16, 16)), 20),
-        Arm("paper", "the paper's, at sigma of Theorem 5", "baselines", "functional", claim, 20),
+        Arm(
+            "dp-lsw",
+            "policy evaluation, DP-LSW",
+            "baselines",
+            "policy-evaluation",
+            episodes,
+            7,
+            options=(("features", 3),),
+        ),
+        Arm("dp-sgd", "DP-SGD", "baselines", "dp-sgd", replace(whole, hidden=(16, 16)), 12),
+        Arm("paper", "the paper's, at sigma of Theorem 5", "baselines", "functional", claim, 15),
     ]
 
 
@@ -190,8 +198,9 @@ def _tradeoff() -> list[Arm]:
         }
         for name, (label, task) in named.items():
             method: Method = "input" if name == "input" else "functional"
+            seconds = 18 if method == "input" or task.mode == "reward-release" else 7
             found.append(
-                Arm(f"radius-{name}-{radius:g}", label, "radius", method, task, 15, x=radius)
+                Arm(f"radius-{name}-{radius:g}", label, "radius", method, task, seconds, x=radius)
             )
     return found
 
