@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 BAND = (15.0, 85.0)
 """Percentiles over seeds that bound a band. Gohari et al. say "85th percentile" and no more."""
@@ -13,7 +13,7 @@ BAND = (15.0, 85.0)
 REACHED = 0.95
 """A return is reached at this share of the way from the untrained teacher's return to it."""
 
-_WINDOW = 5  # points in a row that must be there, and whose mean is a curve's final return
+_WINDOW = 5  # points whose mean says that a return is kept; the last of them are the final return
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,11 @@ def threshold(teacher: Curve, kind: str | None = None) -> float:
 
 
 def steps_to_reach(curve: Curve, level: float, kind: str | None = None) -> Float[np.ndarray, " n"]:
-    """For each seed, the steps from which a few points in a row are at the level; or infinity."""
-    return np.array([_first(row >= level, curve.steps) for row in curve.values(kind)])
+    """For each seed, the steps of the first point at the level, also on average with the next four.
+
+    Infinity where there is none.
+    """
+    return np.array([_first(row, level, curve.steps) for row in curve.values(kind)])
 
 
 def summary(curve: Curve, teacher: Curve, student: Curve | None) -> dict[str, Any]:
@@ -190,10 +193,11 @@ def _median(steps: Float[np.ndarray, " n"]) -> float:
     return math.inf if math.isinf(high) else (low + high) / 2
 
 
-def _first(there: Bool[np.ndarray, " points"], steps: Int[np.ndarray, " points"]) -> float:
-    window = min(_WINDOW, len(there))
-    runs = np.lib.stride_tricks.sliding_window_view(there, window).all(axis=1)
-    return float(steps[np.argmax(runs)]) if runs.any() else math.inf
+def _first(values: Float[np.ndarray, " points"], level: float, steps: np.ndarray) -> float:
+    window = min(_WINDOW, len(values))
+    means = np.lib.stride_tricks.sliding_window_view(values, window).mean(axis=1)
+    there = (values[: len(means)] >= level) & (means >= level)
+    return float(steps[np.argmax(there)]) if there.any() else math.inf
 
 
 def _filled(values: Float[np.ndarray, "seeds points"]) -> Float[np.ndarray, "seeds points"]:

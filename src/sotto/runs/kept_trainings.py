@@ -21,6 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from sotto.algorithms.kickstarting_config import KickstartConfig
 from sotto.algorithms.ppo import PPOConfig
 from sotto.algorithms.teachers import Ensemble
 from sotto.papers.gohari2021 import Arm
@@ -32,9 +33,9 @@ from sotto.runs import curve_files
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
 _SECONDS_BETWEEN_REPORTS = 15
-_STARTING, _PER_UPDATE, _PER_SEED, _PER_HOSTED_UPDATE = 20.0, 0.05, 0.02, 0.25
-"""Seconds to import and compile, of an update, and how many more each seed takes, with two cores
-at work; AirRaid plays on the host, one seed at a time."""
+_STARTING = 20.0  # seconds to import and compile
+_PER_UPDATE, _PER_HOSTED_UPDATE = 0.02, 0.25  # on one core; AirRaid plays on the host
+_PER_SEED, _PER_ROW = 0.006, 6e-6  # more for every update, and for every answer it looks at
 
 Say = Callable[[str], None]
 """Told in words what happens."""
@@ -76,9 +77,13 @@ class Job:
     @property
     def seconds(self) -> float:
         """About how long it takes."""
-        if self.config.env_id == AIR_RAID:
-            return _STARTING + self.config.num_updates * _PER_HOSTED_UPDATE
-        return _STARTING + self.config.num_updates * (_PER_UPDATE + _PER_SEED * len(self.seeds))
+        config = self.config
+        rows = 0
+        if isinstance(config, KickstartConfig):
+            rows = config.queries_per_update * config.remember_updates
+        update = _PER_HOSTED_UPDATE if config.env_id == AIR_RAID else _PER_UPDATE
+        update += len(self.seeds) * (_PER_SEED + _PER_ROW * rows)
+        return _STARTING + config.num_updates * update
 
     def curve(self) -> Curve:
         """The curve that was kept."""
