@@ -128,3 +128,28 @@ def test_one_seed_per_user():
         pytest.raises(ValueError, match="one seed per user"),
     ):
         users.collect(lambda o, k: jnp.zeros((2, 2)), jr.key(0), [1], 3, one_episode=True)
+
+
+def test_advancing_twice_is_collecting_once():
+    def walk(observations, key):
+        return jnp.ones(len(observations), jnp.int32)
+
+    with GymnasiumUsers("SottoCorridor-v0", 2) as users:
+        whole = users.collect(walk, jr.key(0), [3, 4], 12, False)
+        observations = users.begin([3, 4])
+        first, observations = users.advance(observations, walk, jr.key(0), 5)
+        second, observations = users.advance(observations, walk, jr.key(1), 7)
+    for name in whole._fields:
+        joined = np.concatenate([getattr(first, name), getattr(second, name)], axis=1)
+        np.testing.assert_array_equal(joined, getattr(whole, name), err_msg=name)
+    # An episode ends after five steps, and the next observation is one after a reset.
+    assert second.observations[0, 0, 0] == 0
+    assert first.next_observations[0, -1, 0] == 5
+
+
+def test_observations_are_scaled_and_a_given_limit_counts():
+    with GymnasiumUsers("SottoCorridor-v0", 1, observation_scale=0.5, max_episode_steps=3) as users:
+        assert users.max_episode_steps == 3
+        seen = users.collect(lambda o, k: jnp.ones(1, jnp.int32), jr.key(0), [0], 6, False)
+    np.testing.assert_array_equal(seen.observations[0, :, 0], [0, 0.5, 1, 0, 0.5, 1])
+    np.testing.assert_array_equal(seen.truncated[0], [0, 0, 1, 0, 0, 1])

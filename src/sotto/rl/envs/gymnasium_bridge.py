@@ -26,7 +26,7 @@ Act = Callable[[Float[Array, "users obs"], PRNGKeyArray], Array]
 class Described(Environment[Any, Any]):
     """The public facts of an environment that runs outside JAX; stepping it here is refused."""
 
-    def reset(self, uniforms: Any, params: Any) -> Any:
+    def reset(self, *_inputs: Any) -> Any:
         """Refused."""
         raise NotImplementedError(f"{self.id} runs in Gymnasium; collect its data through it")
 
