@@ -127,6 +127,7 @@ def test_an_existing_directory_is_not_overwritten(capsys, tmp_path) -> None:
         "train dppg",
         "train ppo",
         "train kickstart",
+        "reproduce gohari2021",
         "eval",
         "certificate",
         "report",

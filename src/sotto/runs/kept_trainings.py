@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,7 @@ from sotto.papers.learning_curves import Curve
 from sotto.rl.envs.air_raid import AIR_RAID
 from sotto.rl.networks import Policy
 from sotto.runs import curve_files
+from sotto.runs.directory import RunError
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
 _SECONDS_BETWEEN_REPORTS = 15
@@ -183,6 +185,11 @@ def _trained(jobs: Sequence[Job], workers: int) -> Iterator[Job]:
             for future in as_completed(futures):
                 future.result()
                 yield futures[future]
+        except BrokenProcessPool as error:
+            raise RunError(
+                "a training process was killed, perhaps for want of memory; what is done is kept: "
+                "run the same command again, with --workers 1"
+            ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

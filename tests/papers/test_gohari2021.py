@@ -1,0 +1,196 @@
+"""Gohari et al. 2021: the arms are the paper's, trained as said, and charged what they cost."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from sotto.algorithms.kickstarting_config import KickstartConfig
+from sotto.algorithms.teachers import Ensemble
+from sotto.papers import gohari2021_tradeoff as tradeoff
+from sotto.papers.gohari2021 import (
+    CONSTANT,
+    EXACT,
+    FIGURES,
+    STUDENT,
+    TEACHER,
+    ppo_config,
+    settings,
+    vanishing,
+)
+from sotto.papers.gohari2021_training import blank_policy, points_every, train
+from sotto.privacy.accounting import compose
+from sotto.privacy.events import Gaussian, Renyi
+from sotto.privacy.mechanisms.dirichlet_cost import ORDERS, renyi_curve
+
+TINY = 0.05
+
+
+def quiet(share):
+    assert 0 < share <= 1
+
+
+@pytest.fixture(scope="module")
+def teachers():
+    _, policies = train(settings("CartPole-v1", TEACHER, TINY), TEACHER, (0, 1), [], quiet)
+    return policies
+
+
+def ensembles(policies):
+    count = policies.network.weights[0].shape[0]
+    return [Ensemble(jax.tree.map(lambda x, i=i: x[i : i + 1], policies)) for i in range(count)]
+
+
+def test_figure_2_is_the_papers():
+    assert [arm.role for arm in FIGURES["fig2a"].arms] == ["teacher", "student"]
+    assert settings("AirRaid", TEACHER).hidden == (64, 64)
+    assert settings("AirRaid", STUDENT).hidden == (32, 32)
+    exact = settings("AirRaid", EXACT)
+    assert (exact.teacher_mechanism, exact.radius_factor) == ("exact", 0)
+
+    def asked(figure):
+        arms = [settings("AirRaid", arm) for arm in FIGURES[figure].arms]
+        return [one for one in arms if isinstance(one, KickstartConfig)]
+
+    aware = asked("fig2c")
+    assert [one.vanishing_coefficient for one in aware[:2]] == [0.1, 0.3]
+    assert aware[2].schedule == "constant"
+    assert {one.radius_factor for one in aware} == {0.5}
+    unaware = asked("fig2d")
+    assert [one.vanishing_coefficient for one in unaware] == [0.1, 0.3, 0.9]
+    assert {(one.radius_factor, one.heedless) for one in unaware} == {(0.0, True)}
+    assert {one.concentration for one in aware + unaware} == {5.0}
+    assert [one.radius_factor for one in asked("supp-lambda")] == [0, 0.1, 0.5, 1, 2]
+    coefficients = [one.vanishing_coefficient for one in asked("supp-vanishing")]
+    np.testing.assert_allclose(coefficients, np.arange(1, 10) / 10)
+
+
+def test_airraid_has_the_papers_length_and_spinning_ups_settings():
+    config = ppo_config("AirRaid")
+    assert config.total_steps == 4_000_000
+    assert config.batch_size == 1024
+    assert (config.learning_rate, config.discount, config.gae_lambda) == (3e-4, 0.99, 0.97)
+    assert ppo_config("AirRaid", 0.1).total_steps == 400_000
+
+
+@pytest.mark.parametrize("arm", [vanishing(0.1), CONSTANT])
+def test_the_teacher_stops_in_public_long_before_the_end(arm):
+    for env_id in ("CartPole-v1", "AirRaid"):
+        config = settings(env_id, arm)
+        rollouts = config.total_queries / config.batch_size
+        assert rollouts == max(5, round(config.num_updates / 40))
+
+
+def test_a_curve_begins_before_training_and_ends_with_it(teachers):
+    config = settings("CartPole-v1", STUDENT, TINY)
+    curve, policies = train(config, STUDENT, (4, 5), [], quiet)
+    assert curve.seeds == (4, 5)
+    assert curve.steps[0] == 0
+    assert curve.steps[-1] == config.num_updates * config.batch_size
+    assert set(np.diff(curve.steps)) == {points_every(config) * config.batch_size}
+    assert list(curve.returns) == ["greedy", "sampled"]
+    assert np.all((curve.values() >= 1) & (curve.values() <= 500))
+    assert curve.cost is None
+    assert not curve.answered.any()
+    blank = blank_policy("CartPole-v1", (32, 32), 2)
+    shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(blank)]
+    assert shapes == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(policies)]
+    assert jax.tree.structure(blank) == jax.tree.structure(policies)
+
+
+def test_a_student_asks_its_own_teacher_and_is_charged(teachers):
+    config = dataclasses.replace(
+        settings("CartPole-v1", vanishing(0.3), TINY), rollouts=2, queries_per_update=64
+    )
+    asked = [0, 0]
+
+    class Counting(Ensemble):
+        def __init__(self, index, policies):
+            super().__init__(policies)
+            self.index = index
+
+        def __call__(self, observations):
+            asked[self.index] += len(observations)
+            return super().__call__(observations)
+
+    counting = [Counting(i, jax.tree.map(lambda x, i=i: x[i : i + 1], teachers)) for i in range(2)]
+    curve, _ = train(config, vanishing(0.3), (0, 1), counting, quiet)
+    assert asked == [128, 128]
+    np.testing.assert_array_equal(curve.answered[:, -1], [128, 128])
+    assert curve.silent_after == 2 * config.batch_size
+    cost = curve.cost
+    assert cost.answered == 128
+    assert cost.paper_epsilon == pytest.approx(128 * 4.46)
+    assert cost.paper_delta == 1
+    # 64 answers at k = 5 and 64 at k = 1.5, of rows at most sqrt(2) (1 - 2 * 0.05) apart, and of
+    # rows 0.01 (1 - 2 * 0.05) apart.
+    for distance, epsilon in ((math.sqrt(2) * 0.9, cost.epsilon), (0.009, cost.epsilon_nearby)):
+        curves = [np.array(renyi_curve(2, k, 0.05, distance)) for k in (5.0, 1.5)]
+        known = np.isfinite(curves[0]) & np.isfinite(curves[1])
+        event = Renyi(
+            orders=tuple(np.array(ORDERS)[known].tolist()),
+            divergences=tuple((64 * (curves[0] + curves[1])[known]).tolist()),
+            count=1,
+        )
+        assert epsilon == pytest.approx(compose([event]).epsilon(1e-5), rel=1e-3)
+
+
+def test_exact_answers_never_end_and_have_no_certificate(teachers):
+    config = settings("CartPole-v1", EXACT, TINY)
+    curve, _ = train(config, EXACT, (0, 1), ensembles(teachers), quiet)
+    assert curve.cost is None
+    assert curve.silent_after is None
+    assert curve.answered[0, -1] == config.num_updates * config.batch_size
+
+
+def test_one_seed_of_airraid_plays():
+    scale = 12 * 1024 / 4e6
+    config = dataclasses.replace(settings("AirRaid", STUDENT, scale), num_epochs=1)
+    curve, policies = train(config, STUDENT, (0,), [], quiet)
+    assert curve.kind == "training"
+    assert curve.steps[-1] == 12 * 1024
+    assert math.isnan(curve.returns["training"][0, 0])
+    assert curve.values()[0, -1] > 50
+    blank = blank_policy("AirRaid", (32, 32), 1)
+    assert jax.tree.structure(blank) == jax.tree.structure(policies)
+
+
+# --- the trade-off -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", tradeoff.MECHANISMS)
+def test_certificates_of_the_trade_off_meet_their_epsilon(mechanism):
+    policies = blank_policy("CartPole-v1", (4,), 200)
+    many = Ensemble(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), policies))
+    point = tradeoff.Point(mechanism, 8.0)
+    config = tradeoff.student_config("CartPole-v1", 1.0, point)
+    statement, budget = tradeoff.promise(config, many)
+    assert statement.distance.kind == "training-shards"
+    assert statement.distance.teachers == 200
+    assert budget.epsilon == 8.0
+    assert 7.5 < statement.planned_epsilon(1e-5) <= 8.0
+    assert tradeoff.least_epsilon("CartPole-v1", 1.0, mechanism, 200) < 8.0
+
+
+def test_gaussian_certificate_is_that_of_the_mean():
+    """One person moves the mean of 200 rows by sqrt(2) / 200, in each of 512 answers."""
+    policies = blank_policy("CartPole-v1", (4,), 200)
+    many = Ensemble(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), policies))
+    config = tradeoff.student_config("CartPole-v1", 1.0, tradeoff.Point("gaussian-policy", 2.0))
+    statement, _ = tradeoff.promise(config, many)
+    multiplier = statement.mechanism.noise_stddev / (math.sqrt(2) / 200 * math.sqrt(512))
+    expected = compose([Gaussian(noise_multiplier=multiplier)]).epsilon(1e-5)
+    assert statement.planned_epsilon(1e-5) == pytest.approx(expected, rel=1e-3)
+
+
+def test_dirichlet_noise_has_a_floor_that_fewer_teachers_do_not_meet():
+    few = tradeoff.least_epsilon("CartPole-v1", 1.0, "dirichlet", 20)
+    many = tradeoff.least_epsilon("CartPole-v1", 1.0, "dirichlet", 200)
+    assert few > 2.0 > many > 0.1
+    assert tradeoff.least_epsilon("CartPole-v1", 1.0, "gaussian-policy", 20) < 0.01
+
+
+def test_small_teachers_and_students_share_no_seed():
+    assert tradeoff.SHARD_SEED > 100_000

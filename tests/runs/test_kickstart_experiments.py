@@ -1,0 +1,250 @@
+"""Experiments: what is kept is not trained again, and figures, data and summaries are whole."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from sotto.cli import main
+from sotto.papers.gohari2021 import CONSTANT, EXACT, STUDENT, TEACHER, vanishing
+from sotto.papers.gohari2021_training import blank_policy
+from sotto.papers.learning_curves import Cost, Curve
+from sotto.runs import curve_files, kept_trainings
+from sotto.runs.directory import RunError
+from sotto.runs.kickstart_experiments import Experiment, make_figure
+from sotto.runs.kickstart_tradeoff import Tradeoff, make_tradeoff
+
+COST = Cost(512, 3.5, 1.5, 1e-5, 0.01, 2283.52, 1.0)
+
+
+def a_curve(arm, seeds, slow=3, cost=None):
+    points = 12
+    rising = np.minimum(1.0, np.arange(points) / slow) * 480 + 20
+    returns = np.array([rising - seed % 7 for seed in seeds])
+    answered = np.minimum(np.arange(points), 5)[None] * np.full((len(seeds), 1), 100 * bool(cost))
+    steps = 512 * np.arange(points)
+    kinds = {"greedy": returns, "sampled": returns - 5}
+    return Curve(arm.name, arm.label, tuple(seeds), steps, kinds, answered, cost)
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """Trainings that take no time; the list of those that were made."""
+    made = []
+
+    def train(config, arm, seeds, teachers, report):
+        made.append((arm.name, tuple(seeds), len(teachers), teachers))
+        report(1.0)
+        policies = jax.tree.map(
+            lambda x: np.full(x.shape, seeds[0] % 1000, x.dtype),
+            blank_policy(config.env_id, config.hidden, len(seeds)),
+        )
+        asks = arm.role == "kickstart"
+        private = asks and config.teacher_mechanism != "exact"
+        curve = a_curve(arm, seeds, 2 if asks else 8, COST if private else None)
+        return curve, policies
+
+    monkeypatch.setattr(kept_trainings, "train", train)
+    return made
+
+
+def experiment(folder, seeds=(0, 1, 2), env_id="CartPole-v1", scale=1.0):
+    return Experiment(env_id, scale, seeds, folder)
+
+
+# --- Parquet -------------------------------------------------------------------------------------
+
+
+def test_a_curve_is_read_as_it_was_written(tmp_path):
+    curve = a_curve(STUDENT, (3, 9), cost=COST)
+    curve.returns["sampled"][0, 0] = math.nan
+    curve_files.write(tmp_path / "x.parquet", [curve])
+    read = curve_files.read(tmp_path / "x.parquet")
+    for field in dataclasses.fields(Curve):
+        ours, theirs = getattr(curve, field.name), getattr(read, field.name)
+        if field.name == "returns":
+            assert list(ours) == list(theirs)
+            for kind in ours:
+                np.testing.assert_array_equal(ours[kind], theirs[kind])
+        elif isinstance(ours, np.ndarray):
+            np.testing.assert_array_equal(ours, theirs)
+        else:
+            assert ours == theirs
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert table.column_names == [
+        *("arm", "seed", "env_steps", "answered", "greedy_return", "sampled_return"),
+    ]
+    assert table.num_rows == 24
+    assert table["sampled_return"].null_count == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
+
+
+@pytest.mark.parametrize("contents", [b"", b"PAR1 no", None])
+def test_a_file_that_is_no_curve_is_named(tmp_path, contents):
+    path = tmp_path / "x.parquet"
+    if contents is None:
+        pq.write_table(pq.read_table(_other(tmp_path)), path)
+    else:
+        path.write_bytes(contents)
+    with pytest.raises(RunError, match=r"x\.parquet is not a learning curve; delete it"):
+        curve_files.read(path)
+
+
+def _other(folder):
+    import pyarrow as pa
+
+    pq.write_table(pa.table({"a": [1]}), folder / "other.parquet")
+    return folder / "other.parquet"
+
+
+# --- keeping -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_trained_twice_and_figures_share_curves(tmp_path, trainings):
+    said = []
+    make_figure(experiment(tmp_path), "fig2b", 1, said.append)
+    assert [name for name, *_ in trainings] == ["teacher", "student", "exact"]
+    make_figure(experiment(tmp_path), "fig2a", 1, said.append)
+    assert len(trainings) == 3
+    assert said[-1] == "nothing to train (2 kept from before)"
+    make_figure(experiment(tmp_path), "fig2c", 1, said.append)
+    assert [name for name, *_ in trainings[3:]] == [
+        "aware-vanishing-0.1-lambda-0.5",
+        "aware-vanishing-0.3-lambda-0.5",
+        "aware-constant",
+    ]
+    make_figure(experiment(tmp_path), "supp-vanishing", 1, said.append)
+    assert len(trainings) == 6 + 7
+    make_figure(experiment(tmp_path), "supp-lambda", 1, said.append)
+    assert len(trainings) == 13 + 4
+
+
+def test_other_seeds_or_lengths_are_other_trainings(tmp_path, trainings):
+    for one in (
+        experiment(tmp_path),
+        experiment(tmp_path, seeds=(0, 1)),
+        experiment(tmp_path, scale=0.5),
+        experiment(tmp_path, env_id="Acrobot-v1"),
+    ):
+        make_figure(one, "fig2a", 1, lambda _: None)
+    assert len(trainings) == 8
+
+
+def test_a_stopped_experiment_goes_on(tmp_path, trainings, monkeypatch):
+    train = kept_trainings.train
+
+    def stops(config, arm, *rest):
+        if arm == EXACT:
+            raise KeyboardInterrupt
+        return train(config, arm, *rest)
+
+    monkeypatch.setattr(kept_trainings, "train", stops)
+    with pytest.raises(KeyboardInterrupt):
+        make_figure(experiment(tmp_path), "fig2b", 1, lambda _: None)
+    monkeypatch.setattr(kept_trainings, "train", train)
+    trainings.clear()
+    make_figure(experiment(tmp_path), "fig2b", 1, lambda _: None)
+    assert [name for name, *_ in trainings] == ["exact"]
+
+
+def test_student_i_asks_teacher_i(tmp_path, trainings):
+    make_figure(experiment(tmp_path), "fig2c", 1, lambda _: None)
+    name, seeds, count, ensembles = trainings[1]
+    assert (name, seeds, count) == ("aware-vanishing-0.1-lambda-0.5", (0, 1, 2), 3)
+    assert [one.teachers for one in ensembles] == [1, 1, 1]
+
+
+def test_seeds_of_airraid_are_trained_alone(tmp_path, trainings):
+    jobs = experiment(tmp_path, env_id="AirRaid").jobs(vanishing(0.3))
+    assert [job.seeds for job in jobs] == [(0,), (1,), (2,)]
+    assert [job.teachers[0].seeds for job in jobs] == [(0,), (1,), (2,)]
+    assert len({job.path for job in jobs} | {job.teachers[0].path for job in jobs}) == 6
+
+
+def test_the_time_is_said_beforehand(tmp_path, trainings):
+    said = []
+    make_figure(experiment(tmp_path), "fig2b", 1, said.append)
+    assert said[0].startswith("3 trainings, about ")
+    assert "min with 1 process; stop any time" in said[0]
+    full = experiment(tmp_path, env_id="AirRaid", seeds=(0,))
+    assert 600 < full.jobs(STUDENT)[0].seconds < 3000
+    assert full.jobs(CONSTANT)[0].seconds > full.jobs(STUDENT)[0].seconds
+
+
+# --- what comes out ------------------------------------------------------------------------------
+
+
+def test_a_figure_comes_with_data_and_summary(tmp_path, trainings):
+    summary = make_figure(experiment(tmp_path), "fig2c", 1, lambda _: None)
+    assert (tmp_path / "fig2c-CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
+    stored = json.loads((tmp_path / "fig2c-CartPole-v1.json").read_text())
+    assert stored == json.loads(json.dumps(kept_trainings.plain(summary)))
+    assert stored["band_percentiles"] == [15.0, 85.0]
+    # The last five points of the median seed: 20 + 480 * 7 / 8 - 1, and four times 499.
+    assert stored["teacher_return"] == (439 + 4 * 499) / 5
+    teacher, first, *_ = stored["arms"]
+    assert teacher["arm"] == TEACHER.name
+    greedy = first["returns"]["greedy"]
+    assert greedy["steps_to_reach"] == 2 * 512
+    assert greedy["faster_than_teacher"] == 4
+    assert greedy["faster_than_student"] is None
+    assert first["silent_after_steps"] == 5 * 512
+    assert first["cost"] == dataclasses.asdict(COST)
+    table = pq.read_table(tmp_path / "fig2c-CartPole-v1.parquet")
+    assert table.num_rows == 4 * 3 * 12
+    assert not list(tmp_path.rglob("*.partial*"))
+
+
+def test_the_trade_off_reads_all_small_teachers(tmp_path, trainings):
+    what = Tradeoff("CartPole-v1", 1.0, (0, 1), 70, (0.01, 8.0), tmp_path)
+    said = []
+    summary = make_tradeoff(what, 1, said.append)
+    shards = [one for one in trainings if one[0] == "shard"]
+    assert [len(seeds) for _, seeds, *_ in shards] == [50, 20]
+    students = [one for one in trainings if one[0].startswith("gaussian")]
+    assert [ensembles[0].teachers for *_, ensembles in students] == [70, 70]
+    assert students[0][3][0] is students[0][3][1]
+    found = [(row["mechanism"], row["target_epsilon"]) for row in summary["points"]]
+    assert ("dirichlet", 8.0) in found
+    assert ("dirichlet", 0.01) not in found
+    assert any("no dirichlet noise brings" in sentence for sentence in said)
+    assert (tmp_path / "tradeoff-CartPole-v1.png").exists()
+    trainings.clear()
+    make_tradeoff(what, 1, said.append)
+    assert trainings == []
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_trains_in_processes_of_its_own(tmp_path, capsys):
+    out = str(tmp_path / "out")
+    words = ["reproduce", "gohari2021", "fig2a", "--seeds", "1", "--scale", "0.02", "--out", out]
+    assert main([*words, "--workers", "2", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [arm["arm"] for arm in shown["arms"]] == ["teacher", "student"]
+    assert main([*words, "--workers", "2"]) == 0
+    captured = capsys.readouterr()
+    assert "nothing to train" in captured.err
+    assert "fig2a-CartPole-v1.png" in captured.out
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["fig2a", "--seeds", "0"], "--seeds must be at least 1"),
+        (["fig2a", "--scale", "0"], "--scale must be positive"),
+        (["fig2a", "--workers", "0"], "--workers must be at least 1"),
+        (["tradeoff", "--env-id", "AirRaid"], "tradeoff trains hundreds of teachers"),
+        (["tradeoff", "--teachers", "1"], "--teachers must be at least 2"),
+        (["tradeoff", "--epsilons", "0"], "--epsilons must be positive"),
+        (["fig3"], "fig3"),
+    ],
+)
+def test_refusals(capsys, tmp_path, words, sentence):
+    assert main(["reproduce", "gohari2021", *words, "--out", str(tmp_path)]) == 2
+    assert sentence in capsys.readouterr().err
