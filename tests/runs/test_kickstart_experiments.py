@@ -119,8 +119,10 @@ def test_nothing_is_trained_twice_and_figures_share_curves(tmp_path, trainings):
     ]
     make_figure(experiment(tmp_path), "supp-vanishing", 1, said.append)
     assert len(trainings) == 6 + 7
-    make_figure(experiment(tmp_path), "supp-lambda", 1, said.append)
+    summary = make_figure(experiment(tmp_path), "supp-lambda", 1, said.append)
     assert len(trainings) == 13 + 4
+    labels = [arm["label"] for arm in summary["arms"]]
+    assert labels[1:] == [f"lambda {one}" for one in ("0", "0.1", "0.5", "1", "2")]
 
 
 def test_other_seeds_or_lengths_are_other_trainings(tmp_path, trainings):

@@ -1,7 +1,7 @@
 """Figures of Gohari et al. 2021: trains what a figure needs, draws it, and says what it shows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,8 @@ def make_figure(experiment: Experiment, name: FigureName, workers: int, say: Say
     found = _curves(experiment, chosen.arms, workers, say)
     teacher = found[TEACHER.name]
     student = found.get(STUDENT.name) or _kept(experiment, STUDENT)
-    drawn = [found[arm.name] for arm in chosen.arms]
+    # Another figure may have named the same curve otherwise.
+    drawn = [replace(found[arm.name], label=arm.label) for arm in chosen.arms]
     every = list({curve.arm: curve for curve in (teacher, *drawn)}.values())
     path = experiment.out / f"{name}-{experiment.env_id}"
     kickstart_figures.learning_figure(
