@@ -37,7 +37,8 @@ def learning_figure(
     with figure(path, width=7.6, height=4.8) as axes:
         for curve, colour in zip(curves, _colours(len(curves)), strict=True):
             low, median, high = curve.band()
-            axes.plot(curve.steps, median, color=colour, label=curve.label)
+            width = 2.0 if len(curves) <= _SHADED else 1.4
+            axes.plot(curve.steps, median, color=colour, label=curve.label, linewidth=width)
             if len(curves) <= _SHADED and len(curve.seeds) > 1:
                 axes.fill_between(curve.steps, low, high, color=colour, alpha=0.16, linewidth=0)
         _teacher(axes, teacher, curves)
@@ -72,7 +73,8 @@ def _seeds(curves: Sequence[Curve]) -> str:
     seeds = max(len(curve.seeds) for curve in curves)
     if seeds == 1:
         return "one seed"
-    return f"median of {seeds} seeds, {BAND[0]:.0f}th to {BAND[1]:.0f}th percentile"
+    band = f", {BAND[0]:.0f}th to {BAND[1]:.0f}th percentile" if len(curves) <= _SHADED else ""
+    return f"median of {seeds} seeds{band}"
 
 
 def _colours(count: int) -> Sequence[str]:
