@@ -67,11 +67,11 @@ def test_figure_2_is_the_papers():
     np.testing.assert_allclose(coefficients, np.arange(1, 10) / 10)
 
 
-def test_airraid_has_the_papers_length_and_spinning_ups_settings():
+def test_airraid_has_the_papers_length():
     config = ppo_config("AirRaid")
     assert config.total_steps == 4_000_000
     assert config.batch_size == 1024
-    assert (config.learning_rate, config.discount, config.gae_lambda) == (3e-4, 0.99, 0.97)
+    assert (config.clip_ratio, config.discount, config.gae_lambda) == (0.2, 0.99, 0.97)
     assert ppo_config("AirRaid", 0.1).total_steps == 400_000
 
 

@@ -40,6 +40,7 @@ NEARBY = 0.01
 
 _EPISODES = 16  # behind each point of each seed, greedy and sampled
 _PPO_PROGRAM = 10  # updates in one compiled program
+_HOSTED_UPDATES = 16  # behind each point of AirRaid, whose episodes last a thousand steps or more
 _STUDENT = "student"
 
 Report = Callable[[float], None]
@@ -222,8 +223,9 @@ def _evaluated(env_id: str, policies: Policy, key: PRNGKeyArray, greedy: bool) -
 
 
 def points_every(config: PPOConfig) -> int:
-    """Updates between two points."""
-    return math.ceil(config.num_updates / POINTS)
+    """Updates between two points; on AirRaid enough for some episodes to end."""
+    fewest = _HOSTED_UPDATES if config.env_id == AIR_RAID else 1
+    return max(fewest, math.ceil(config.num_updates / POINTS))
 
 
 # --- AirRaid -------------------------------------------------------------------------------------
