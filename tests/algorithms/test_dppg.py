@@ -345,9 +345,11 @@ def test_unknown_environment_is_refused(tmp_path):
 
 def test_the_recipe_learns_cartpole_under_a_certificate(tmp_path):
     config = preset("sotto", "CartPole-v1", target_epsilon=1.3, total_steps=200_000)
-    _, chunks, (ledger, _) = _train(config, tmp_path, runs=2)
+    _, chunks, (ledger, *_) = _train(config, tmp_path, runs=4)
     returns = evaluate_policy(config, policies(chunks[-1].states)["ema"], jax.random.key(5), 20)
-    assert returns.mean() > 400
+    # The noise is never seeded: single trainings of 16 gave 330 to 500 (438 +- 52), a random
+    # policy 22. The mean of four is below this once in far more runs than will ever be made.
+    assert returns.mean() > 250
     certificate = derive(ledger)
     assert certificate.status == "proved"
     assert certificate.epsilon <= 1.3
