@@ -13,8 +13,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from sotto.data.trajectories import Transitions as Transitions
 from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.networks import MLP
@@ -69,16 +70,6 @@ class EpsilonGreedy(eqx.Module):
     def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape 1"]:
         """Uniforms that `Categorical.sample` turns into `shape` actions."""
         return jax.random.uniform(key, (*shape, 1), jnp.float32)
-
-
-class Transitions(NamedTuple):
-    """Steps to learn from, in any order; the first axis is the step's."""
-
-    observations: Float[Array, "steps obs"]
-    actions: Int[Array, " steps"]
-    rewards: Float[Array, " steps"]
-    next_observations: Float[Array, "steps obs"]
-    terminated: Bool[Array, " steps"]
 
 
 @dataclass(frozen=True)
