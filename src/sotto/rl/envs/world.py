@@ -1,0 +1,226 @@
+"""A world: fresh rollouts of one environment, a batch of them side by side, driven from Python.
+
+Whoever chooses the actions outside `jit` (a noisy vote of experts, a stable-prefix release) plays
+in a `World`. It hands out nothing but what its own rollouts meet: a fixed log is not a world.
+
+Every rollout of a world begins at a reset and has one episode. Where the episode has terminated,
+later steps repeat the last observation with reward zero, whatever the action, and `terminated`
+stays true. `cap` is the longest rollout: reaching it truncates the episode, which is no
+termination.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from sotto.rl.envs.base import AnyEnvironment, Discrete
+
+Seen = tuple[
+    Float[np.ndarray, "count obs"], Float[np.ndarray, " count"], Bool[np.ndarray, " count"]
+]
+"""Observations after a step, its rewards, and where the episode has terminated by now."""
+
+
+@runtime_checkable
+class World(Protocol):
+    """Fresh rollouts of one environment with discrete actions."""
+
+    @property
+    def observation_size(self) -> int:
+        """Numbers in one observation."""
+
+    @property
+    def num_actions(self) -> int:
+        """Actions are 0, 1, ..., num_actions - 1."""
+
+    @property
+    def cap(self) -> int:
+        """Steps after which every rollout ends."""
+
+    def reset(self, count: int) -> Float[np.ndarray, "count obs"]:
+        """Begins `count` new rollouts, independent of all before; their first observations."""
+
+    def step(self, actions: Int[np.ndarray, " count"]) -> Seen:
+        """One step of every rollout.
+
+        Raises:
+            ValueError: there is not one action for each rollout, one is no action of the
+                environment, or the rollouts have reached the cap.
+        """
+
+
+class JaxWorld:
+    """Rollouts of an environment written in JAX.
+
+    Args:
+        env: the environment; its actions must be Discrete.
+        params: its physics, of one variant.
+        key: randomness of the first states.
+        cap: longest rollout, in steps.
+
+    Raises:
+        ValueError: the environment has other actions, or the cap is not positive.
+    """
+
+    def __init__(self, env: AnyEnvironment, params: Any, key: PRNGKeyArray, cap: int) -> None:
+        if not isinstance(env.action, Discrete):
+            raise ValueError(f"{env.id} has no discrete actions; choose one with Discrete actions.")
+        self.observation_size = env.observation_size
+        self.num_actions = env.action.n
+        self.cap = _checked_cap(cap)
+        self._key = key
+        self._reset_size = env.reset_size
+        self._states: Any = None
+        self._ended = np.zeros(0, bool)
+        self._elapsed = 0
+
+        def begin(uniforms: Float[Array, " reset_size"]) -> tuple[Any, Array]:
+            state = env.reset(uniforms, params)
+            return state, env.observe(state, params)
+
+        def advance(state: Any, ended: Array, action: Array) -> tuple[Any, tuple[Array, ...]]:
+            after, reward, terminated = env.step(state, action, params)
+            state = jax.tree.map(lambda old, new: jnp.where(ended, old, new), state, after)
+            reward = jnp.where(ended, 0.0, reward)
+            return state, (env.observe(state, params), reward, ended | terminated)
+
+        self._begin = jax.jit(jax.vmap(begin))
+        self._advance = jax.jit(jax.vmap(advance))
+
+    def reset(self, count: int) -> Float[np.ndarray, "count obs"]:
+        """As `World.reset`."""
+        self._key, key = jax.random.split(self._key)
+        uniforms = jax.random.uniform(key, (_checked_count(count), self._reset_size), jnp.float32)
+        self._states, observations = self._begin(uniforms)
+        self._ended, self._elapsed = np.zeros(count, bool), 0
+        return np.asarray(observations)
+
+    def step(self, actions: Int[np.ndarray, " count"]) -> Seen:
+        """As `World.step`."""
+        chosen = _checked_actions(self, actions, len(self._ended), self._elapsed)
+        self._elapsed += 1
+        self._states, seen = self._advance(self._states, self._ended, jnp.asarray(chosen))
+        observations, rewards, self._ended = (np.asarray(array) for array in seen)
+        return observations, rewards, self._ended
+
+
+class GymnasiumWorld:
+    """Rollouts of any Gymnasium environment with Box observations and Discrete actions.
+
+    Observations of any shape are flattened. Use it as a context manager, or call `close`.
+
+    Args:
+        env_id: the name that Gymnasium knows.
+        seed: randomness of the environments.
+        cap: longest rollout, in steps; it takes the place of the environment's own time limit.
+        **options: of `gymnasium.make`, such as a variant's physics.
+
+    Raises:
+        ValueError: an unknown environment, or one with other spaces, or the cap is not positive.
+    """
+
+    def __init__(self, env_id: str, seed: int, cap: int, **options: Any) -> None:
+        self._id, self._options = env_id, options
+        self.cap = _checked_cap(cap)
+        self._seeds = np.random.SeedSequence(seed)
+        self._envs: list[gym.Env[Any, Any]] = []
+        self._grow(1)
+        observed, action = self._envs[0].observation_space, self._envs[0].action_space
+        if not isinstance(observed, gym.spaces.Box) or not isinstance(action, gym.spaces.Discrete):
+            self.close()
+            raise ValueError(
+                f"{env_id} has observations in {observed} and actions in {action}; choose an "
+                "environment with Box observations and Discrete actions."
+            )
+        self.observation_size = int(np.prod(observed.shape))
+        self.num_actions = int(action.n)
+        self._first_action = int(action.start)
+        self._observations = np.zeros((0, self.observation_size), np.float32)
+        self._ended = np.zeros(0, bool)
+        self._elapsed = 0
+
+    def reset(self, count: int) -> Float[np.ndarray, "count obs"]:
+        """As `World.reset`."""
+        self._grow(_checked_count(count))
+        # Every rollout has a seed of its own, whatever happened in the rollouts before it.
+        seeds = [int(child.generate_state(1)[0]) for child in self._seeds.spawn(count)]
+        first = [
+            env.reset(seed=seed)[0] for env, seed in zip(self._envs[:count], seeds, strict=True)
+        ]
+        self._observations = self._flat(first)
+        self._ended, self._elapsed = np.zeros(count, bool), 0
+        return self._observations.copy()
+
+    def step(self, actions: Int[np.ndarray, " count"]) -> Seen:
+        """As `World.step`."""
+        chosen = _checked_actions(self, actions, len(self._ended), self._elapsed)
+        self._elapsed += 1
+        rewards = np.zeros(len(chosen), np.float32)
+        ended = self._ended.copy()
+        for lane in np.flatnonzero(~ended):
+            seen, rewards[lane], ended[lane], truncated, _ = self._envs[lane].step(
+                self._first_action + int(chosen[lane])
+            )
+            if truncated and not ended[lane] and self._elapsed < self.cap:
+                raise ValueError(
+                    f"{self._id} truncated an episode after {self._elapsed} of {self.cap} steps; "
+                    "give a cap that the environment allows."
+                )
+            self._observations[lane] = self._flat([seen])[0]
+        self._ended = ended
+        return self._observations.copy(), rewards, ended.copy()
+
+    def close(self) -> None:
+        """Release the environments."""
+        for env in self._envs:
+            env.close()
+
+    def __enter__(self) -> "GymnasiumWorld":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _grow(self, count: int) -> None:
+        try:
+            for _ in range(count - len(self._envs)):
+                made = gym.make(self._id, max_episode_steps=self.cap, **self._options)
+                self._envs.append(made)
+        except gym.error.UnregisteredEnv as error:
+            raise ValueError(f"Gymnasium cannot make {self._id!r}: {error}") from error
+
+    def _flat(self, observations: Sequence[Any]) -> Float[np.ndarray, "count obs"]:
+        stacked = np.stack([np.asarray(seen, np.float32) for seen in observations])
+        return stacked.reshape(len(observations), -1)
+
+
+def _checked_cap(cap: int) -> int:
+    if cap < 1:
+        raise ValueError(f"the cap on a rollout's steps must be positive, got {cap}")
+    return cap
+
+
+def _checked_count(count: int) -> int:
+    if count < 1:
+        raise ValueError(f"reset begins at least one rollout, got {count}")
+    return count
+
+
+def _checked_actions(
+    world: World, actions: Int[np.ndarray, " count"], count: int, elapsed: int
+) -> Int[np.ndarray, " count"]:
+    if count == 0:
+        raise ValueError("nothing has been reset; call reset before the first step")
+    if elapsed >= world.cap:
+        raise ValueError(f"the rollouts have reached their {world.cap} steps; reset them")
+    chosen = np.asarray(actions)
+    if chosen.shape != (count,) or not np.issubdtype(chosen.dtype, np.integer):
+        raise ValueError(f"give one integer action for each of the {count} rollouts")
+    if chosen.min() < 0 or chosen.max() >= world.num_actions:
+        raise ValueError(f"actions are 0 to {world.num_actions - 1}; give no others")
+    return chosen.astype(np.int32)

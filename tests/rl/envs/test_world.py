@@ -1,0 +1,139 @@
+"""A world's rollouts are the environment's own, end once, and never exceed the cap."""
+
+import dataclasses
+import warnings
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+
+from sotto.rl.envs.base import Box
+from sotto.rl.envs.registry import make
+from sotto.rl.envs.world import GymnasiumWorld, JaxWorld, World
+
+CARTPOLE = make("CartPole-v1")
+
+
+def jax_world(cap: int = 20, seed: int = 0) -> JaxWorld:
+    return JaxWorld(CARTPOLE, CARTPOLE.default_params, jax.random.key(seed), cap)
+
+
+def both(cap: int) -> list[World]:
+    return [jax_world(cap), GymnasiumWorld("CartPole-v1", 0, cap)]
+
+
+def test_a_world_in_jax_steps_as_gymnasium_does() -> None:
+    world, env = jax_world(100), gym.make("CartPole-v1").unwrapped
+    first = world.reset(3)
+    actions = np.random.default_rng(0).integers(0, 2, (100, 3))
+    states = first.astype(np.float64)
+    ended = np.zeros(3, bool)
+    for row in actions:
+        observations, rewards, terminated = world.step(row)
+        for lane in range(3):
+            if ended[lane]:
+                assert rewards[lane] == 0
+                assert terminated[lane]
+                continue
+            env.reset()
+            env.state = states[lane]
+            expected, reward, ended[lane], _, _ = env.step(int(row[lane]))
+            np.testing.assert_allclose(observations[lane], expected, rtol=2e-4, atol=2e-5)
+            assert rewards[lane] == reward
+            assert terminated[lane] == ended[lane]
+        states = observations.astype(np.float64)
+    assert ended.all()  # a random policy falls well within 100 steps
+
+
+def test_a_world_in_gymnasium_is_the_environment_with_its_own_seed() -> None:
+    with GymnasiumWorld("CartPole-v1", 0, 50) as world:
+        observations = world.reset(2)
+        assert not np.allclose(observations[0], observations[1])
+        env = gym.make("CartPole-v1")
+        env.reset()
+        env.unwrapped.state = observations[0].astype(np.float64)
+        for action in (0, 1, 1, 0):
+            seen, reward, terminated = world.step(np.array([action, 1]))
+            expected = env.step(action)[0]
+            np.testing.assert_allclose(seen[0], expected, rtol=1e-5, atol=1e-6)
+        assert reward.tolist() == [1.0, 1.0]
+        assert not terminated.any()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_episode_ends_once_and_stays_where_it_ended(index: int) -> None:
+    world = both(200)[index]
+    world.reset(2)
+    frozen, ended = None, False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Gymnasium warns of steps beyond the end
+        for _ in range(30):
+            seen, rewards, terminated = world.step(np.array([1, 1]))
+            if ended:
+                np.testing.assert_array_equal(seen, frozen)
+                assert not rewards.any()
+                assert terminated.all()
+            frozen, ended = seen, bool(terminated.all())
+    assert ended
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_rollouts_are_fresh_and_no_longer_than_the_cap(index: int) -> None:
+    world = both(2)[index]
+    first = world.reset(3)
+    assert first.shape == (3, world.observation_size)
+    for _ in range(2):
+        seen, _, terminated = world.step(np.array([0, 1, 0]))
+    assert not terminated.any()
+    assert isinstance(seen, np.ndarray)
+    with pytest.raises(ValueError, match="reset them"):
+        world.step(np.array([0, 1, 0]))
+    second = world.reset(5)
+    assert second.shape == (5, world.observation_size)
+    assert not np.isin(second, first).any()
+
+
+def test_seeds_repeat_a_world() -> None:
+    np.testing.assert_array_equal(jax_world().reset(4), jax_world().reset(4))
+    assert not np.isin(jax_world(seed=1).reset(4), jax_world().reset(4)).any()
+    starts = [GymnasiumWorld("CartPole-v1", 7, 5).reset(4) for _ in range(2)]
+    np.testing.assert_array_equal(starts[0], starts[1])
+
+
+def test_a_variant_of_lunar_lander_is_a_world() -> None:
+    with GymnasiumWorld("LunarLander-v3", 0, 5, gravity=-9.0) as world:
+        assert (world.observation_size, world.num_actions) == (8, 4)
+        assert isinstance(world, World)
+        world.reset(2)
+        seen, rewards, _ = world.step(np.array([2, 0]))
+        assert np.isfinite(seen).all()
+        assert np.isfinite(rewards).all()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_wrong_actions_are_refused(index: int) -> None:
+    world = both(5)[index]
+    with pytest.raises(ValueError, match="call reset"):
+        world.step(np.array([0]))
+    world.reset(2)
+    for actions in (np.array([0]), np.array([0.0, 1.0])):
+        with pytest.raises(ValueError, match="one integer action for each of the 2"):
+            world.step(actions)
+    for actions in (np.array([0, 2]), np.array([-1, 0])):
+        with pytest.raises(ValueError, match="actions are 0 to 1"):
+            world.step(actions)
+    with pytest.raises(ValueError, match="at least one rollout"):
+        world.reset(0)
+
+
+def test_other_environments_are_refused() -> None:
+    pushed = dataclasses.replace(CARTPOLE, action=Box((-1.0,), (1.0,)))
+    with pytest.raises(ValueError, match="Discrete"):
+        JaxWorld(pushed, pushed.default_params, jax.random.key(0), 5)
+    with pytest.raises(ValueError, match="Box observations and Discrete actions"):
+        GymnasiumWorld("MountainCarContinuous-v0", 0, 5)
+    with pytest.raises(ValueError, match="cannot make 'Nowhere-v0'"):
+        GymnasiumWorld("Nowhere-v0", 0, 5)
+    with pytest.raises(ValueError, match="must be positive"):
+        jax_world(cap=0)
