@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int
 
 from sotto.rl.envs.base import ActionSpace, Discrete, Environment
+from sotto.rl.envs.coins import Coins, flip, toss
 
 Scalar = float | Float[Array, ""]
 
@@ -33,12 +33,11 @@ class LineState(NamedTuple):
     """Where on the line, and the coins of the steps to come."""
 
     position: Float[Array, ""]
-    coins: UInt32[Array, ""]
+    coins: Coins
 
 
 _ACTIONS = Discrete(2)
 _PARAMS = LineParams()
-_BITS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +56,13 @@ class Line(Environment[LineState, LineParams]):
     def reset(self, uniforms: Float[Array, "2"], params: LineParams) -> LineState:
         """Uniform on [0, 1], with fresh coins."""
         del params
-        coins = (uniforms[1] * jnp.float32(2**_BITS)).astype(jnp.uint32)
-        return LineState(uniforms[0], _mixed(coins))
+        return LineState(uniforms[0], toss(uniforms[1]))
 
     def step(
         self, state: LineState, action: Int[Array, ""], params: LineParams
     ) -> tuple[LineState, Float[Array, ""], Bool[Array, ""]]:
         """One step; the line never ends an episode."""
-        coins = _mixed(state.coins + jnp.uint32(0x9E3779B9))
-        uniform = (coins >> (32 - _BITS)).astype(jnp.float32) * jnp.float32(2.0**-_BITS)
+        coins, uniform = flip(state.coins)
         direction = 1.0 - 2.0 * action.astype(jnp.float32)
         moved = state.position + direction * params.longest_step * uniform
         position = jnp.clip(moved, 0.0, 1.0)
@@ -76,14 +73,3 @@ class Line(Environment[LineState, LineParams]):
         """The position."""
         del params
         return state.position[None]
-
-
-def _mixed(word: UInt32[Array, ""]) -> UInt32[Array, ""]:
-    """A bijection of 32-bit words that scatters them (Wellons' lowbias32).
-
-    Steps are random while `step` takes no key, so the state carries a word of pseudo-random bits.
-    """
-    word = (word ^ (word >> 16)) * jnp.uint32(0x7FEB352D)
-    word = (word ^ (word >> 15)) * jnp.uint32(0x846CA68B)
-    mixed: UInt32[Array, ""] = jax.lax.bitwise_xor(word, word >> 16)
-    return mixed

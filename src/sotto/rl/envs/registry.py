@@ -6,11 +6,12 @@ from sotto.rl.envs.acrobot import Acrobot
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.cartpole import CartPole
 from sotto.rl.envs.centred_cartpole import CentredCartPole
+from sotto.rl.envs.hiv import HIV
 from sotto.rl.envs.line import Line
 from sotto.rl.envs.wrappers import ActionRepeat
 
 _NATIVE: dict[str, AnyEnvironment] = {
-    env.id: env for env in (CartPole(), Acrobot(), Line(), CentredCartPole())
+    env.id: env for env in (CartPole(), Acrobot(), Line(), CentredCartPole(), HIV())
 }
 
 
