@@ -129,7 +129,7 @@ class HIV(Environment[HIVState, HIVParams]):
             k4 = _derivative(cells + time * k3, rti, pi)
             return cells + time / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
 
-        integrated: Float[Array, "6"] = jax.lax.fori_loop(0, self.substeps, substep, cells)
+        integrated: Array = jax.lax.fori_loop(0, self.substeps, substep, cells)
         return integrated
 
 
