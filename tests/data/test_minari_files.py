@@ -1,0 +1,142 @@
+"""Logs through Minari's files, and datasets that Minari itself made."""
+
+import gymnasium as gym
+import minari
+import numpy as np
+import pytest
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+from sotto.data.minari_files import load, save
+from sotto.data.trajectories import ExpertLog
+
+CARTPOLE = {"env_id": "CartPole-v1", "actions": 2, "floor": 0.01, "policies": "random"}
+
+
+def random_log(experts=5, episodes=3, cap=7, size=4):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, cap + 1, (experts, episodes)).astype(np.int32)
+    lengths[0, 0] = cap
+    steps = np.arange(cap + 1) <= lengths[..., None]
+    taken = np.arange(cap) < lengths[..., None]
+    shape = (experts, episodes, cap)
+    return ExpertLog(
+        np.where(steps[..., None], rng.normal(size=(*steps.shape, size)), 0).astype(np.float32),
+        np.where(taken, rng.integers(0, 2, shape), 0).astype(np.int32),
+        np.where(taken, rng.normal(size=shape), 0).astype(np.float32),
+        lengths,
+        rng.random((experts, episodes)) < 0.5,
+    )
+
+
+def episode(number, length, actions=None, size=2, **changes):
+    fields = {
+        "id": number,
+        "observations": np.full((length + 1, size), number, np.float32),
+        "actions": np.zeros(length, np.int64) if actions is None else actions,
+        "rewards": np.ones(length),
+        "terminations": np.zeros(length, bool),
+        "truncations": np.zeros(length, bool),
+        "infos": None,
+    }
+    return EpisodeBuffer(**(fields | changes))
+
+
+def made_by_minari(path, episodes, metadata, observation=None, action=None, data_format="hdf5"):
+    storage = MinariStorage.new(
+        path,
+        observation_space=observation or gym.spaces.Box(-np.inf, np.inf, (2,), np.float32),
+        action_space=action or gym.spaces.Discrete(2),
+        data_format=data_format,
+    )
+    storage.update_episodes(episodes)
+    storage.update_episode_metadata(metadata)
+    return path
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    log = random_log()
+    save(log, tmp_path / "cartpole-v0", **CARTPOLE)
+    for name, was, now in zip(ExpertLog._fields, log, load(tmp_path / "cartpole-v0"), strict=True):
+        np.testing.assert_array_equal(was, now, err_msg=name)
+        assert was.dtype == now.dtype
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_minari_reads_what_we_write(tmp_path, monkeypatch):
+    log = random_log()
+    save(log, tmp_path / "cartpole-v0", **CARTPOLE)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = minari.load_dataset("cartpole-v0")
+    assert (dataset.total_episodes, dataset.total_steps) == (15, log.lengths.sum())
+    assert dataset.action_space == gym.spaces.Discrete(2)
+    seventh = dataset[7]
+    assert next(iter(dataset.storage.get_episode_metadata([7])))["expert_id"] == 2
+    length = log.lengths[2, 1]
+    np.testing.assert_array_equal(seventh.observations, log.observations[2, 1, : length + 1])
+    assert seventh.terminations[-1] == log.terminated[2, 1]
+    assert seventh.truncations[-1] == (not log.terminated[2, 1])
+    assert not seventh.terminations[:-1].any()
+    assert load("cartpole-v0").experts == 5  # by name, too
+
+
+def test_empty_slots_are_left_out_and_an_expert_without_episodes_is_no_row(tmp_path):
+    log = random_log()
+    log.lengths[1, 1] = 0
+    log.lengths[3] = 0
+    save(log, tmp_path / "few", **CARTPOLE)
+    found = load(tmp_path / "few")
+    assert found.lengths.tolist() == [
+        log.lengths[0].tolist(),
+        [log.lengths[1, 0], log.lengths[1, 2], 0],
+        log.lengths[2].tolist(),
+        log.lengths[4].tolist(),
+    ]
+
+
+def test_nothing_is_overwritten(tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ValueError, match="exists; remove it"):
+        save(random_log(), tmp_path / "there", **CARTPOLE)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+def test_another_column_of_words_in_any_order(tmp_path, data_format):
+    metadata = [{"doctor": name} for name in ("wu", "abe", "wu", "wu")]
+    episodes = [episode(number, length) for number, length in enumerate((1, 3, 2, 4))]
+    path = made_by_minari(tmp_path / "data", episodes, metadata, data_format=data_format)
+    log = load(path, id_column="doctor")
+    assert log.lengths.tolist() == [[3, 0, 0], [1, 2, 4]]
+    assert log.observations[1, 2, 4, 0] == 3
+    assert not log.terminated.any()  # neither terminated nor truncated: the data just ends
+
+
+def test_actions_that_do_not_start_at_zero(tmp_path):
+    space = gym.spaces.Discrete(3, start=-1)
+    found = [episode(0, 3, np.array([-1, 0, 1]))]
+    log = load(made_by_minari(tmp_path / "data", found, [{"expert_id": 4}], action=space))
+    assert log.actions[0, 0].tolist() == [0, 1, 2]
+
+
+def test_errors_say_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match="There is no Minari dataset"):
+        load(tmp_path / "nowhere")
+    two = [episode(0, 2), episode(1, 2)]
+    path = made_by_minari(tmp_path / "one", two, [{"expert_id": 1}, {"who": 1}])
+    with pytest.raises(ValueError, match="'expert_id' is not in the metadata of 1 of 2 episodes"):
+        load(path)
+    box = gym.spaces.Box(-1, 1, (1,), np.float32)
+    continuous = [episode(0, 2, np.zeros((2, 1), np.float32))]
+    path = made_by_minari(tmp_path / "two", continuous, [{"expert_id": 1}], action=box)
+    with pytest.raises(ValueError, match="actions from a Box"):
+        load(path)
+    tabular = [episode(0, 2, observations=np.zeros(3, np.int64))]
+    path = made_by_minari(
+        tmp_path / "three", tabular, [{"expert_id": 1}], observation=gym.spaces.Discrete(4)
+    )
+    with pytest.raises(ValueError, match="observes a Discrete"):
+        load(path)
+    outside = [episode(0, 2, np.array([0, 5]))]
+    path = made_by_minari(tmp_path / "four", outside, [{"expert_id": 1}])
+    with pytest.raises(ValueError, match="none of its 2 actions"):
+        load(path)
