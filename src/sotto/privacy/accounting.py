@@ -1,11 +1,12 @@
 """From events to a privacy curve epsilon(delta), and from a target epsilon to the noise it needs.
 
-Three accountants, each used where it is the tightest one that is proved:
+Accountants, each used where it is the tightest one that is proved:
 
 * Gaussian releases alone: the analytic Gaussian mechanism, exact for every epsilon.
 * with Poisson-subsampled or (epsilon, delta) releases: privacy loss distributions (PLD), rounded
   pessimistically (dp_accounting, "Connect the Dots").
 * with a Renyi curve: Renyi composition on its orders, (epsilon, delta) releases added on top.
+* with stable prefixes: two hops (`mechanisms.two_hop`), one of them joint with all of the above.
 
 All of them cover adaptive composition: a release may depend on the ones before it. Every number
 is rounded toward safety, so delta(epsilon) and epsilon(delta) are upper bounds also in floating
@@ -23,11 +24,9 @@ import dp_accounting
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.rdp import RdpAccountant
-from jaxtyping import Float
-from scipy import optimize, special
+from scipy import optimize
 
 from sotto.privacy.analytic_gaussian import (
-    LOG_SQRT_2PI,
     checked_delta,
     checked_epsilon,
     delta_of_shift,
@@ -40,15 +39,19 @@ from sotto.privacy.events import (
     Event,
     Gaussian,
     NoGuarantee,
+    PrefixReleases,
     Renyi,
     SampledGaussian,
 )
+from sotto.privacy.mechanisms import two_hop
+from sotto.privacy.sampled_gaussian import sampled_gaussian_divergences
 
 __all__ = [
     "ApproximateDP",
     "Event",
     "Gaussian",
     "NoGuarantee",
+    "PrefixReleases",
     "PrivacyCurve",
     "Renyi",
     "SampledGaussian",
@@ -106,6 +109,7 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
       events are added by basic composition. Sound, and coarse.
     * With `Renyi` events: divergences add at the orders that all curves share; `ApproximateDP`
       events are then added by basic composition.
+    * With `PrefixReleases` events: two hops, of which the second is composed with the rest.
 
     Raises:
         ValueError: if the Renyi curves share no order.
@@ -115,6 +119,10 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
             return PrivacyCurve(
                 f"no guarantee: {event.reason}", lambda _delta: math.inf, lambda _epsilon: 1.0
             )
+    if prefixes := _of_type(events, PrefixReleases):
+        return _prefix_curve(
+            prefixes, [event for event in events if not isinstance(event, PrefixReleases)]
+        )
     gaussian = _of_type(events, Gaussian)
     sampled = _of_type(events, SampledGaussian)
     approximate = _of_type(events, ApproximateDP)
@@ -316,7 +324,7 @@ def _renyi_curve(
         at = dict(zip(event.orders, event.divergences, strict=True))
         divergences = divergences + event.count * np.array([at[order] for order in shared])
     for one in sampled:
-        divergences = divergences + one.count * _sampled_gaussian_divergences(one, orders)
+        divergences = divergences + one.count * sampled_gaussian_divergences(one, orders)
     extra_epsilon, extra_delta = _basic(approximate)
 
     # Canonne, Kamath and Steinke 2020, Proposition 12, at every order.
@@ -339,28 +347,33 @@ def _renyi_curve(
     return PrivacyCurve(method, epsilon_at, delta_at)
 
 
-def _sampled_gaussian_divergences(
-    event: SampledGaussian, orders: Float[np.ndarray, " orders"]
-) -> Float[np.ndarray, " orders"]:
-    """Renyi divergences of one run, rounded up.
+# --- stable prefixes -----------------------------------------------------------------------------
 
-    (alpha - 1) D_alpha = log E[(1 - q + q e^((2x-1)/(2 z^2)))^alpha] over x ~ N(0, z^2); this
-    direction bounds the other (Mironov, Talwar and Zhang 2019, Theorems 4 and 5). The integrand is
-    analytic in a strip of half-width pi z^2, so the trapezoid rule at this step is exact to
-    e^-39; dp_accounting's series does not converge at many fractional orders.
-    """
-    z, rate = event.noise_multiplier, event.sampling_rate
-    # Without sampling: an upper bound, for orders and noises whose integral would be too long.
-    divergences = orders / (2 * z**2)
-    step = min(z / 8, z * z / 2)
-    for i, order in enumerate(orders):
-        if (order + 24 * z) / step < 1e6:
-            x = np.arange(-12 * z, order + 12 * z, step)
-            log_ratio = np.logaddexp(math.log1p(-rate), math.log(rate) + (x - 0.5) / z**2)
-            log_terms = order * log_ratio - 0.5 * (x / z) ** 2 - math.log(z / step) - LOG_SQRT_2PI
-            log_moment = max(0.0, float(special.logsumexp(log_terms))) + 1e-12
-            divergences[i] = min(divergences[i], log_moment / (order - 1))
-    return divergences
+
+def _prefix_curve(prefixes: Sequence[PrefixReleases], others: Sequence[Event]) -> PrivacyCurve:
+    """First the drawn experts, then queries and all else (docs/privacy.md, section 14)."""
+    failure = math.fsum(event.count * event.failure for event in prefixes)
+    # A pair with a wider range of ratios dominates: the widest stands for all.
+    experts = min(event.experts for event in prefixes)
+    ratio = max(event.ratio for event in prefixes)
+    drawn = sum(event.count for event in prefixes if event.ratio > 0)
+    draws = (experts, ratio, drawn)
+    count, pure = sum(event.count for event in prefixes), {event.epsilon for event in prefixes}
+    if not others and len(pure) == 1:
+        each = pure.pop()
+        rest = PrivacyCurve(
+            "exact composition (Kairouz, Oh and Viswanath 2015)",
+            lambda delta: two_hop.pure_epsilon(each, count, delta),
+            lambda epsilon: two_hop.pure_delta(each, count, epsilon),
+        )
+    else:
+        queries = [ApproximateDP(epsilon=e.epsilon, delta=0, count=e.count) for e in prefixes]
+        rest = compose([*others, *queries])
+    return PrivacyCurve(
+        f"stable prefixes{' in two hops' if drawn else ''}; {rest.method}",
+        lambda delta: two_hop.two_hop_epsilon(delta, failure, draws, rest.epsilon),
+        lambda epsilon: two_hop.two_hop_delta(epsilon, failure, draws, rest.delta),
+    )
 
 
 # --- shared --------------------------------------------------------------------------------------

@@ -140,6 +140,26 @@ class ApproximateDP(_Event):
         return value
 
 
+class PrefixReleases(_Event):
+    """Stable prefixes: rollouts of drawn experts, cut by sparse vector, `count` times.
+
+    Attributes:
+        count: number of prefixes released, at least 1.
+        experts: public lower bound on how many there are, in the larger of two neighbours; >= 2.
+        ratio: outside the failures, drawing the expert in question is at most so much as likely, in
+            relation to drawing any of the others, as what is released; 0 if nobody is drawn.
+        failure: probability that this is not so for one prefix.
+        epsilon: pure cost of one prefix's queries, in both directions.
+    """
+
+    kind: Literal["stable-prefixes"] = "stable-prefixes"
+    count: int = 1
+    experts: int = Field(ge=2)
+    ratio: float = Field(ge=0, allow_inf_nan=False)
+    failure: float = Field(ge=0, lt=1)
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+
+
 class NoGuarantee(_Event):
     """A release about which nothing is proved: epsilon is infinite.
 
@@ -152,6 +172,7 @@ class NoGuarantee(_Event):
 
 
 Event = Annotated[
-    Gaussian | SampledGaussian | Renyi | ApproximateDP | NoGuarantee, Field(discriminator="kind")
+    Gaussian | SampledGaussian | Renyi | ApproximateDP | PrefixReleases | NoGuarantee,
+    Field(discriminator="kind"),
 ]
 """The cost of a release; a union that pydantic tells apart by `kind`."""
