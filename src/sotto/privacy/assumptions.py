@@ -15,6 +15,21 @@ NOT_PROTECTED = (
     "What is learnt from timing, memory use, or by entering the machine.",
 )
 
+_CONTRIBUTED = Assumption(
+    statement="What a person contributes depends on their own data, their own random numbers "
+    "and earlier releases only; so does what the server makes of a release (except in steps "
+    "named as not private).",
+    enforced_by="code",
+    how="both functions are traced and read; a Python number computed from data before is "
+    "something that tracing cannot see",
+)
+
+_ROUNDED = Assumption(
+    statement="Rounding gives nothing away (except in steps named as not private).",
+    enforced_by="code",
+    how="clipped contributions and noise are integers on a public grid, and sums are exact",
+)
+
 _STANDARD = (
     Assumption(
         statement="The initial state, hyper-parameters and schedule do not depend on people's "
@@ -35,19 +50,8 @@ _STANDARD = (
         enforced_by="code",
         how="the ledger counts by person over all resumptions, and is charged before a release",
     ),
-    Assumption(
-        statement="What a person contributes depends on their own data, their own random numbers "
-        "and earlier releases only; so does what the server makes of a release (except in steps "
-        "named as not private).",
-        enforced_by="code",
-        how="both functions are traced and read; a Python number computed from data before is "
-        "something that tracing cannot see",
-    ),
-    Assumption(
-        statement="Rounding gives nothing away (except in steps named as not private).",
-        enforced_by="code",
-        how="clipped contributions and noise are integers on a public grid, and sums are exact",
-    ),
+    _CONTRIBUTED,
+    _ROUNDED,
     Assumption(
         statement="The noise is as good as random.",
         enforced_by="user",
@@ -112,6 +116,39 @@ _REWARDS = (
     ),
 )
 
+_PREFIXES = (
+    Assumption(
+        statement="All experts act in one MDP, the world that prefixes are rolled out in: its "
+        "states, rewards and dynamics do not depend on which expert acts, or on whether one is "
+        "there.",
+        enforced_by="user",
+        how="roll out in one simulator; experts who choose their cases, or resemble them, are not "
+        "protected",
+    ),
+    Assumption(
+        statement="Rollouts are fresh: no log of anybody's is released, and the rollouts are used "
+        "for nothing else.",
+        enforced_by="code",
+        how="the door takes a world that it acts in, refuses logs, and returns only the prefixes",
+    ),
+    Assumption(
+        statement="One expert's action depends on that expert and the observation only, and there "
+        "are at least as many experts as stated, or one fewer.",
+        enforced_by="user",
+        how="each expert, or clone, was trained on their own data alone; who takes part is public",
+    ),
+    Assumption(
+        statement="Nothing says why a prefix ended, or whom it followed.",
+        enforced_by="code",
+        how="coins, queries, noise and drawn experts are not returned, logged or stored",
+    ),
+)
+
+_PREFIXES_NOT_PROTECTED = (
+    "States, rewards and dynamics in released prefixes: they are in the clear.",
+    "Anything about an expert that shows in states or dynamics, and not in their actions only.",
+)
+
 _SIMULATED_REWARDS = Assumption(
     statement="Rewards are simulated: the claim is about simulated rewards, and learning curves "
     "are for the experimenter.",
@@ -136,7 +173,16 @@ _SAMPLED = Assumption(
 def for_streams(charged: Sequence[StreamStatement]) -> tuple[Assumption, ...]:
     """What certificates of these streams assume beside what their statements say."""
     about_rewards = _about_rewards(charged)
-    found = [*(_REWARDS if about_rewards else _STANDARD)]
+    prefixes = [one for one in charged if one.prefixes is not None]
+    if about_rewards:
+        found = list(_REWARDS)
+    elif prefixes and len(prefixes) == len(charged):
+        # Nothing is contributed, clipped or summed: the rest of the standard list.
+        found = [one for one in _STANDARD if one not in (_CONTRIBUTED, _ROUNDED)]
+    else:
+        found = list(_STANDARD)
+    if prefixes:
+        found += _PREFIXES
     if any(one.population == "simulated" for one in charged):
         found.append(_SIMULATED_REWARDS if about_rewards else _SIMULATED)
     if any(one.participation.kind == "poisson" for one in charged):
@@ -146,6 +192,8 @@ def for_streams(charged: Sequence[StreamStatement]) -> tuple[Assumption, ...]:
 
 def not_protected_by_streams(charged: Sequence[StreamStatement]) -> tuple[str, ...]:
     """What these streams give away beside what their statements say."""
+    if any(one.prefixes is not None for one in charged):
+        return (*_PREFIXES_NOT_PROTECTED, *NOT_PROTECTED)
     return _REWARDS_NOT_PROTECTED if _about_rewards(charged) else NOT_PROTECTED
 
 

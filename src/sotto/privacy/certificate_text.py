@@ -9,8 +9,9 @@ from rich.text import Text
 
 from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.certificate_model import Certificate, CertifiedStream
-from sotto.privacy.events import Gaussian, NoGuarantee, SampledGaussian
+from sotto.privacy.events import Gaussian, NoGuarantee, PrefixReleases, SampledGaussian
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
+from sotto.privacy.mechanisms.stable_prefixes import Consensus, Floor, RandomStop
 from sotto.privacy.units import Unit
 
 
@@ -89,6 +90,8 @@ def _stream_line(stream: CertifiedStream) -> str:
             cost = f"Gaussian noise, multiplier {z:.4g}"
         case SampledGaussian(noise_multiplier=z, sampling_rate=q):
             cost = f"Gaussian noise, multiplier {z:.4g}, people sampled at rate {q:.4g}"
+        case PrefixReleases():
+            cost = _prefixes(stream)
         case NoGuarantee(reason=reason):
             cost = f"no guarantee: {reason}"
         case other:
@@ -99,8 +102,23 @@ def _stream_line(stream: CertifiedStream) -> str:
     )
 
 
+def _prefixes(stream: CertifiedStream) -> str:
+    said = stream.statement.prefixes
+    assert said is not None
+    match said.rule:
+        case Floor(floor=floor):
+            rule = f"actions with probability {floor:.4g} at least"
+        case RandomStop(hazard=hazard):
+            rule = f"ended by a secret coin at rate {hazard:.4g}"
+        case Consensus():
+            rule = "actions by the experts' votes"
+    return f"stable prefixes, {rule}, threshold {said.threshold:.1f} of {said.experts}"
+
+
 def _units(count: int, unit: Unit) -> str:
     """So many persons, or whatever else the unit is."""
+    if unit.kind == "expert":
+        return f"{count} experts"
     if unit.kind == "reward-function":
         return f"{count} reward function" + ("s" if count != 1 else "")
     return f"{count} transitions" if unit.kind == "transition" else f"{count} persons"

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sotto.privacy.accounting import Event, Gaussian, NoGuarantee, SampledGaussian
+from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.units import Unit
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -93,6 +94,8 @@ class StreamStatement(BaseModel):
     `clipping="joint"` bounds the parts together (the norm of all parts, each divided by its clip
     norm, is at most 1; all parts then carry one noise multiplier); `"separate"` bounds each alone,
     and the parts' costs add up: 1/z^2 = sum 1/z_p^2 (theory: one release is one event).
+
+    A stream of stable prefixes has no parts: `prefixes` says what is released, and at what cost.
     """
 
     model_config = _FROZEN
@@ -100,8 +103,8 @@ class StreamStatement(BaseModel):
     name: str
     unit: Unit
     participation: Participation
-    parts: dict[str, Part] = Field(min_length=1)
-    dimensions: dict[str, int]
+    parts: dict[str, Part] = {}
+    dimensions: dict[str, int] = {}
     clipping: Literal["separate", "joint"] = "separate"
     divisor: float = Field(gt=0, allow_inf_nan=False)
     correlation: Correlation = Correlation()
@@ -111,13 +114,25 @@ class StreamStatement(BaseModel):
     sampler_delta: float = Field(
         ge=0, description="delta the noise sampler itself costs at e^eps=1"
     )
+    sum_rounding: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="relative growth of the sensitivity by rounding in float32 sums; the noise is "
+        "that much larger, so that the noise multipliers stay as stated",
+    )
     protects: tuple[str, ...] = ()
     does_not_protect: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    prefixes: StablePrefixMechanism | None = Field(
+        default=None, exclude_if=lambda value: value is None
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> "StreamStatement":
+        if bool(self.parts) == (self.prefixes is not None):
+            raise ValueError("a stream releases parts, at least one, or stable prefixes")
         if set(self.dimensions) != set(self.parts):
             raise ValueError("dimensions must name the same parts as parts")
         if self.clipping == "joint" and len({p.noise_multiplier for p in self.parts.values()}) > 1:
@@ -147,12 +162,14 @@ class StreamStatement(BaseModel):
 
         Without sampling the noise is scaled to the sensitivity of a person's whole participation
         in the stream, so the cost does not grow with the number of releases (theory, Theorems 2
-        and 2').
+        and 2'). Stable prefixes cost by their number.
         """
         if self.gaps:
             return NoGuarantee(reason="; ".join(gap.name for gap in self.gaps))
         if self.entropy == "fixed-seed":
             return NoGuarantee(reason="the noise came from a fixed seed")
+        if self.prefixes is not None:
+            return self.prefixes.event(releases)
         if isinstance(self.participation, Poisson):
             return SampledGaussian(
                 noise_multiplier=self.noise_multiplier,
