@@ -49,6 +49,10 @@ _COMMANDS = {
         "sotto.cli.account_functional:account_functional_noise",
         "noise that hides rewards",
     ),
+    "account stable-prefix": (
+        "sotto.cli.account_stable_prefix:account_stable_prefix",
+        "how many experts must agree on a released prefix",
+    ),
     "calibrate gaussian": ("sotto.cli.account:calibrate_gaussian", "noise for a target epsilon"),
     "calibrate dpsgd": ("sotto.cli.account:calibrate_dpsgd", "noise for a target epsilon"),
     "calibrate dirichlet": (
