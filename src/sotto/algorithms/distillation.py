@@ -1,0 +1,98 @@
+"""A student of soft labels: cross-entropy to estimated shares of votes, by Adam.
+
+Everything it sees is public or released, so that it costs no privacy (`voting`).
+
+Source: Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network".
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sotto.rl.envs.base import Discrete
+from sotto.rl.networks import Policy
+
+
+@dataclass(frozen=True)
+class DistillationConfig:
+    """Settings of the student; all are public.
+
+    Attributes:
+        hidden: its hidden layers.
+        steps: of AdamW, with a cosine decay of the learning rate to zero.
+        minibatch: labelled states in each step, drawn with replacement.
+        learning_rate: at the first step.
+        weight_decay: decoupled, times the learning rate.
+    """
+
+    hidden: tuple[int, ...] = (64, 64)
+    steps: int = 1500
+    minibatch: int = 256
+    learning_rate: float = 3e-3
+    weight_decay: float = 1e-3
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot learn."""
+        if min(self.steps, self.minibatch) < 1:
+            raise ValueError("steps and minibatch of a distillation must be at least 1")
+        if not 0 < self.learning_rate < math.inf or not 0 <= self.weight_decay < math.inf:
+            raise ValueError(
+                "the learning rate must be positive and the weight decay not negative, both finite"
+            )
+
+
+@functools.partial(jax.jit, static_argnames=("config", "observation_scale"))
+def distil(
+    config: DistillationConfig,
+    observation_scale: tuple[float, ...],
+    observations: Float[Array, "n obs"],
+    labels: Float[Array, "n actions"],
+    filled: Int[Array, ""] | int,
+    key: PRNGKeyArray,
+) -> Policy:
+    """Fits a new student to the first `filled` labelled states; `vmap` it over keys for seeds.
+
+    Args:
+        config: settings.
+        observation_scale: public factors that bring observations to order one.
+        observations: states, not scaled.
+        labels: each row a distribution over actions.
+        filled: rows in use, at least 1.
+        key: of the first weights and of the minibatches.
+    """
+    student_key, batch_key = jax.random.split(key)
+    student = Policy(
+        observations.shape[-1],
+        Discrete(labels.shape[-1]),
+        config.hidden,
+        student_key,
+        observation_scale=observation_scale,
+    )
+    schedule = optax.cosine_decay_schedule(config.learning_rate, config.steps)
+    optimizer = optax.adamw(schedule, weight_decay=config.weight_decay)
+    chosen = jax.random.randint(batch_key, (config.steps, config.minibatch), 0, filled)
+
+    def step(
+        carry: tuple[Policy, optax.OptState], rows: Int[Array, " b"]
+    ) -> tuple[tuple[Policy, optax.OptState], None]:
+        student, optimizer_state = carry
+        gradients = jax.grad(cross_entropy)(student, observations[rows], labels[rows])
+        updates, optimizer_state = optimizer.update(gradients, optimizer_state, student)
+        moved: Policy = optax.apply_updates(student, updates)
+        return (moved, optimizer_state), None
+
+    (student, _), _ = jax.lax.scan(step, (student, optimizer.init(student)), chosen)
+    return student
+
+
+def cross_entropy(
+    student: Policy, observations: Float[Array, "b obs"], labels: Float[Array, "b actions"]
+) -> Float[Array, ""]:
+    """Mean cross-entropy of the student's distribution to the labels, in nats."""
+    logits = student(observations).logits  # type: ignore[union-attr]
+    return -jnp.mean(jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1))

@@ -1,0 +1,439 @@
+"""Votes have the sensitivity, the noise and the price they claim, and teach what most would do."""
+
+import functools
+import math
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from sotto.algorithms.distillation import DistillationConfig, cross_entropy, distil
+from sotto.algorithms.voting import (
+    EXPERT,
+    Votes,
+    ballot,
+    ballot_norm,
+    shrink,
+    to_simplex,
+    vote_release,
+    vote_sigma,
+)
+from sotto.algorithms.voting_rounds import (
+    DaggerConfig,
+    ask_along_students,
+    ask_in_box,
+    fit_student,
+    vote_rollouts,
+)
+from sotto.privacy.audit import ReleaseTrials, audit_mechanism
+from sotto.privacy.certificate import derive
+from sotto.privacy.errors import BudgetExceeded, PrivacyError
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.spending import Budget
+from sotto.rl.envs.base import Box, Discrete
+from sotto.rl.envs.registry import make
+from sotto.rl.envs.world import JaxWorld, Seen
+from sotto.rl.networks import Policy
+
+DELTA = 1e-5
+STUDENT = DistillationConfig(hidden=(16,), steps=300, minibatch=64)
+
+
+def make_voters(count: int, actions: int = 3, seed: int = 0) -> Policy:
+    """Voters that differ widely: random weights of order one."""
+    one = Policy(2, Discrete(actions), (4,), jax.random.key(0))
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(
+        lambda x: jnp.asarray(rng.standard_normal((count, *x.shape)), jnp.float32), one
+    )
+
+
+def chosen(voters: Policy, observations: np.ndarray) -> np.ndarray:
+    """Every voter's greedy action, in numpy: [voters, q]."""
+    values = np.broadcast_to(
+        observations, (voters.network.weights[0].shape[0], *observations.shape)
+    )
+    layers = list(zip(voters.network.weights, voters.network.biases, strict=True))
+    for number, (weight, bias) in enumerate(layers):
+        values = values @ np.asarray(weight, np.float64) + np.asarray(bias, np.float64)[:, None]
+        values = np.tanh(values) if number + 1 < len(layers) else values
+    return values.argmax(-1)
+
+
+def exact_counts(voters: Policy, observations: np.ndarray) -> np.ndarray:
+    actions = voters.network.weights[-1].shape[-1]
+    return (chosen(voters, observations)[..., None] == np.arange(actions)).sum(0)
+
+
+def make_ledger(folder: Path, epsilon: float = math.inf, delta: float = DELTA) -> Ledger:
+    budget = Budget(epsilon=epsilon, delta=delta)
+    return Ledger.create(folder / "ledger.sqlite", unit=EXPERT, budget=budget)
+
+
+def make_votes(folder: Path, voters: Policy, noise_multiplier: float, **settings: int) -> Votes:
+    return Votes(
+        voters,
+        make_ledger(folder),
+        noise_multiplier=noise_multiplier,
+        population="simulated",
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def gaussian_delta(shift: float, epsilon: float) -> float:
+    """Of N(shift, 1) against N(0, 1), written down again."""
+    upper = stats.norm.cdf(shift / 2 - epsilon / shift)
+    return float(upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift))
+
+
+# --- the ballot ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("actions", [2, 3, 4])
+def test_a_ballot_has_the_least_norm_that_tells_actions_apart(actions: int) -> None:
+    voters = make_voters(40, actions)
+    observations = np.random.default_rng(1).normal(size=(50, 2)).astype(np.float32)
+    ballots = np.asarray(jax.vmap(ballot, in_axes=(0, None))(voters, observations))
+    one_hot = chosen(voters, observations)[..., None] == np.arange(actions)
+    np.testing.assert_allclose(ballots, one_hot - 1 / actions, atol=1e-6)
+    norms = np.sqrt(np.square(ballots).sum((1, 2)))
+    np.testing.assert_allclose(norms, ballot_norm(50, actions), rtol=1e-6)
+    # The centre of the smallest ball around the corners, found by search instead of by proof.
+    room = {
+        "type": "ineq",
+        "fun": lambda ball: ball[-1] - np.square(np.eye(actions) - ball[:-1]).sum(1),
+    }
+    start = np.append(np.random.default_rng(2).normal(size=actions), 100.0)
+    smallest = optimize.minimize(lambda ball: ball[-1], start, constraints=room, method="SLSQP")
+    assert ballot_norm(1, actions) == pytest.approx(math.sqrt(smallest.x[-1]), rel=1e-4)
+    assert ballot_norm(1, actions) < 1
+
+
+def test_counts_of_whoever_is_there_whatever_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sotto.algorithms.voting._ROWS", 40)  # 7 voters x 10 states: two batches
+    voters = make_voters(7)
+    observations = np.random.default_rng(3).normal(size=(10, 2))
+    votes = make_votes(tmp_path, voters, 1e-4, queries=10, rounds=1, noise_seed=0)
+    np.testing.assert_allclose(
+        votes.ask(observations), exact_counts(voters, observations), atol=0.01
+    )
+    assert votes.rounds_left == 0
+
+
+def test_a_voter_that_is_not_finite_has_one_vote_like_anybody(tmp_path: Path) -> None:
+    voters = jax.tree.map(lambda x: x.at[2].set(jnp.nan), make_voters(5))
+    observations = np.random.default_rng(3).normal(size=(10, 2))
+    votes = make_votes(tmp_path, voters, 1e-4, queries=10, rounds=1, noise_seed=0)
+    others = exact_counts(jax.tree.map(lambda x: np.delete(x, 2, 0), voters), observations)
+    difference = votes.ask(observations) - others
+    assert np.isfinite(difference).all()
+    np.testing.assert_allclose(difference.sum(1), 1, atol=0.01)
+
+
+# --- noise and price -----------------------------------------------------------------------------
+
+
+def test_noise_covers_every_query_of_every_round(tmp_path: Path) -> None:
+    voters, z, queries, rounds = make_voters(6), 2.0, 100, 20
+    votes = make_votes(tmp_path, voters, z, queries=queries, rounds=rounds, noise_seed=0)
+    rng = np.random.default_rng(4)
+    noise = []
+    for _ in range(rounds):
+        observations = rng.normal(size=(queries, 2)).astype(np.float32)
+        noise.append(votes.ask(observations) - exact_counts(voters, observations))
+    measured = np.concatenate(noise).std()  # of 6000 numbers: to about 1%
+    expected = z * math.sqrt(queries * rounds * 2 / 3)
+    assert votes.sigma == pytest.approx(expected, rel=1e-12)
+    assert votes.sigma == vote_sigma(z, queries, rounds, 3)
+    assert abs(measured / expected - 1) < 0.04
+    per_round = z * math.sqrt(queries * 2 / 3)
+    assert abs(measured / per_round - 1) > 0.5
+    assert abs(np.mean(noise)) < 6 * expected / math.sqrt(6000)
+
+
+@pytest.mark.parametrize("asked", [1, 3])
+def test_all_rounds_cost_what_one_gaussian_costs(tmp_path: Path, asked: int) -> None:
+    ledger = make_ledger(tmp_path)
+    votes = Votes(
+        make_voters(6),
+        ledger,
+        queries=5,
+        rounds=3,
+        noise_multiplier=1.5,
+        population="simulated",
+        kind="clones",
+    )
+    for _ in range(asked):
+        votes.ask(np.zeros((5, 2)))
+    spent = ledger.spent()
+    assert spent.persons == 6
+    # To the sampler's share of delta, the price of N(1/z, 1) against N(0, 1).
+    assert gaussian_delta(1 / 1.5, spent.epsilon) == pytest.approx(DELTA, rel=1e-3)
+    certificate = derive(ledger)
+    text = certificate.model_dump_json()
+    assert certificate.status == "proved"
+    assert "one expert" in text
+    assert "Each clone is a function of the log of its own expert" in text
+
+
+def test_a_poll_over_budget_asks_nobody(tmp_path: Path) -> None:
+    ledger = make_ledger(tmp_path, epsilon=1.0)
+    with pytest.raises(BudgetExceeded):
+        Votes(
+            make_voters(6),
+            ledger,
+            queries=5,
+            rounds=3,
+            noise_multiplier=1.5,
+            population="simulated",
+        )
+    assert ledger.persons == 0
+
+
+def test_no_round_too_many(tmp_path: Path) -> None:
+    votes = make_votes(tmp_path, make_voters(6), 1.5, queries=5, rounds=1)
+    votes.ask(np.zeros((5, 2)))
+    with pytest.raises(PrivacyError):
+        votes.ask(np.zeros((5, 2)))
+
+
+def test_wrong_input_is_refused(tmp_path: Path) -> None:
+    votes = make_votes(tmp_path, make_voters(6), 1.5, queries=5, rounds=1)
+    with pytest.raises(ValueError, match="5 observations of 2 numbers"):
+        votes.ask(np.zeros((4, 2)))
+    assert votes.rounds_left == 1
+    settings = {"rounds": 1, "noise_multiplier": 1.0, "population": "simulated"}
+    with pytest.raises(ValueError, match="at least one state"):
+        vote_release(make_voters(6), queries=0, **settings)
+    continuous = Policy(2, Box((-1.0,), (1.0,)), (4,), jax.random.key(0))
+    with pytest.raises(ValueError, match="discrete actions"):
+        vote_release(continuous, queries=1, **settings)
+
+
+# --- attacked ------------------------------------------------------------------------------------
+
+_QUERIES, _ROUNDS, _Z = 4, 4, 2.0
+
+
+def _electorate() -> Policy:
+    """Eight voters who always say 1, but the first, who always says 0."""
+    voters = jax.tree.map(jnp.zeros_like, make_voters(8, 2))
+    bias = jnp.tile(jnp.array([0.0, 1.0]), (8, 1)).at[0].set(jnp.array([1.0, 0.0]))
+    return eqx.tree_at(lambda policy: policy.network.biases[-1], voters, bias)
+
+
+def _trials(noise_multiplier: float) -> ReleaseTrials:
+    release = vote_release(
+        _electorate(),
+        queries=_QUERIES,
+        rounds=_ROUNDS,
+        noise_multiplier=noise_multiplier,
+        population="simulated",
+    )
+
+    def inputs(present: bool) -> tuple[np.ndarray, Policy]:
+        persons = np.tile(np.arange(8), (_ROUNDS, 1))
+        persons[:, 0] = 0 if present else -1
+        units = jax.tree.map(
+            lambda x: np.broadcast_to(np.asarray(x), (_ROUNDS, *x.shape)), _electorate()
+        )
+        return persons, units
+
+    return ReleaseTrials(
+        release,
+        jnp.zeros((_QUERIES, 2), jnp.float32),
+        inputs,
+        lambda log: np.asarray(log).reshape(len(log), -1),
+    )
+
+
+def test_votes_are_below_their_certificate_and_noise_per_query_is_caught() -> None:
+    trials = _trials(_Z)
+    certified = trials.certified_epsilon(DELTA)
+    assert gaussian_delta(1 / _Z, certified) == pytest.approx(DELTA, rel=1e-3)
+    attack = functools.partial(audit_mechanism, samples=6000, seed=3, delta=DELTA)
+    assert not attack(trials, certified_epsilon=certified).refuted
+    # The usual mistake: noise for one query, without the root of their number.
+    per_query = _trials(_Z / math.sqrt(_QUERIES * _ROUNDS))
+    assert attack(per_query, certified_epsilon=certified).refuted
+
+
+# --- shares --------------------------------------------------------------------------------------
+
+
+def test_shares_are_closer_to_the_truth_than_the_answers() -> None:
+    rng = np.random.default_rng(5)
+    truth = rng.dirichlet([0.5, 0.5, 0.5], 400)
+    for sigma in (50.0, 300.0, 900.0):
+        counts = 1000 * truth + sigma * rng.standard_normal(truth.shape)
+        shrunk = shrink(counts, sigma, 1000)
+        naive = np.clip(counts, 1e-6, None)
+        naive /= naive.sum(1, keepdims=True)
+        assert np.square(shrunk.shares - truth).sum() < np.square(naive - truth).sum()
+        # Of the length, sigma^2 (A - 1) per row is noise in expectation; 1000^2 |p - 1/A|^2 is not.
+        signal = 1e6 * np.square(truth - 1 / 3).sum()
+        assert shrunk.factor == pytest.approx(signal / (signal + 800 * sigma**2), abs=0.1)
+
+
+def test_without_noise_shares_are_exact_and_of_nothing_but_noise_uniform() -> None:
+    truth = np.array([[700.0, 200.0, 100.0], [0.0, 0.0, 1000.0]])
+    np.testing.assert_allclose(shrink(truth, 0.0, 1000).shares, truth / 1000)
+    noise = np.random.default_rng(6).standard_normal((500, 3))
+    shrunk = shrink(900 * noise, 1000.0, 1000)
+    assert shrunk.factor == 0
+    np.testing.assert_allclose(shrunk.shares, 1 / 3)
+
+
+def test_the_nearest_point_of_the_simplex() -> None:
+    rng = np.random.default_rng(7)
+    points = rng.normal(0.3, 1.0, (200, 4))
+    nearest = to_simplex(points)
+    assert (nearest >= 0).all()
+    np.testing.assert_allclose(nearest.sum(1), 1)
+    # Obtuse angle to every point of a convex set: what makes it the nearest.
+    others = rng.dirichlet(np.ones(4), 300)
+    products = np.einsum("na,nka->nk", points - nearest, others[None] - nearest[:, None])
+    assert products.max() < 1e-9
+    corners = np.einsum("na,nka->nk", points - nearest, np.eye(4)[None] - nearest[:, None])
+    assert corners.max() < 1e-9
+
+
+# --- students and rounds -------------------------------------------------------------------------
+
+
+def test_students_fit_labels_and_train_side_by_side() -> None:
+    observations = jnp.asarray(np.random.default_rng(8).normal(size=(300, 2)), jnp.float32)
+    likely = jax.nn.sigmoid(4 * observations[:, 0])
+    labels = jnp.stack([1 - likely, likely], axis=1)
+    keys = jax.random.split(jax.random.key(0), 2)
+    fit = functools.partial(distil, STUDENT, (1.0, 1.0), observations, labels, 200)
+    students = jax.vmap(fit)(keys)
+    entropy = float(-jnp.mean(jnp.sum(labels * jnp.log(labels), axis=1)))
+    for i in range(2):
+        student = jax.tree.map(lambda x, i=i: x[i], students)
+        alone = fit(keys[i])
+        np.testing.assert_allclose(
+            student.network.weights[0], alone.network.weights[0], rtol=1e-2, atol=1e-3
+        )
+        loss = float(cross_entropy(student, observations[200:], labels[200:]))
+        assert entropy <= loss < entropy + 0.03  # states that it was not fitted to
+    assert not np.allclose(students.network.weights[0][0], students.network.weights[0][1])
+
+
+def test_rows_that_are_not_filled_are_not_read() -> None:
+    observations = jnp.asarray(np.random.default_rng(8).normal(size=(50, 2)), jnp.float32)
+    labels = jnp.tile(jnp.array([0.2, 0.8]), (50, 1))
+    fit = functools.partial(distil, STUDENT, (1.0, 1.0))
+    whole = fit(observations.at[20:].set(jnp.nan), labels, 20, jax.random.key(0))
+    assert np.isfinite(whole.network.weights[0]).all()
+
+
+class Corridor:
+    """Position 0, 1, 2, ...: action 1 goes on, and position 3 is the end; the second lane starts
+    at 1."""
+
+    observation_size, num_actions = 1, 2
+
+    def __init__(self, cap: int) -> None:
+        self.cap, self.resets = cap, 0
+
+    def reset(self, count: int) -> np.ndarray:
+        self.resets += 1
+        self.elapsed = 0
+        self.position = np.arange(count) * 1.0
+        return self.position[:, None].astype(np.float32)
+
+    def step(self, actions: np.ndarray) -> Seen:
+        assert self.elapsed < self.cap
+        self.elapsed += 1
+        living = self.position < 3
+        self.position = np.where(living, self.position + actions, self.position)
+        seen = self.position[:, None].astype(np.float32)
+        return seen, living * 1.0, self.position >= 3
+
+
+class Unanimous:
+    """A poll whose voters all say 1."""
+
+    def __init__(self, rounds: int, queries: int = 2) -> None:
+        self.rounds_left, self.queries, self.actions = rounds, queries, 2
+
+    def ask(self, observations: np.ndarray) -> np.ndarray:
+        assert observations.shape == (self.queries, 1)
+        self.rounds_left -= 1
+        return np.tile([0.0, 5.0], (self.queries, 1))
+
+
+def test_rollouts_of_votes_are_whole_transitions_and_use_every_round() -> None:
+    world = Corridor(cap=10)
+    transitions, asked = vote_rollouts(Unanimous(5), world)  # type: ignore[arg-type]
+    # Rollouts from 0 and 1 end after 3 and 2 steps; two rounds are left for the next pair.
+    assert world.resets == 2
+    positions = [0, 1, 2, 1, 2, 0, 1, 1, 2]
+    np.testing.assert_array_equal(transitions.observations[:, 0], positions)
+    np.testing.assert_array_equal(transitions.next_observations[:, 0], np.add(positions, 1))
+    np.testing.assert_array_equal(transitions.terminated, np.equal(positions, 2))
+    assert (transitions.actions == 1).all()
+    assert (transitions.rewards == 1).all()
+    assert len(asked.counts) == len(asked.observations) == 9
+
+
+def test_a_rollout_at_its_cap_is_cut_and_does_not_terminate() -> None:
+    world = Corridor(cap=1)
+    transitions, _ = vote_rollouts(Unanimous(3), world)  # type: ignore[arg-type]
+    assert world.resets == 3
+    assert not np.asarray(transitions.terminated).any()
+
+
+CARTPOLE = make("CartPole-v1")
+
+
+def _balancers(count: int) -> Policy:
+    """Voters who push towards where the pole falls, nearly all alike."""
+    one = Policy(4, CARTPOLE.action, (), jax.random.key(0))
+    rng = np.random.default_rng(9)
+    weights = np.array([[0.0, 0.1], [0.0, 0.3], [0.0, 10.0], [0.0, 2.0]])
+    drawn = weights + 0.1 * rng.standard_normal((count, 4, 2))
+    layer = jnp.asarray(drawn, jnp.float32), jnp.zeros((count, 2), jnp.float32)
+    return eqx.tree_at(lambda p: (p.network.weights[0], p.network.biases[0]), one, layer)
+
+
+def test_students_follow_the_majority_where_they_go(tmp_path: Path) -> None:
+    votes = make_votes(tmp_path, _balancers(400), 0.5, queries=60, rounds=2)
+    world = JaxWorld(CARTPOLE, CARTPOLE.default_params, jax.random.key(1), 60)
+    config = DaggerConfig(lanes=8, distillation=STUDENT)
+    scale = CARTPOLE.observation_scale
+    student, asked = ask_along_students(votes, world, config, scale, jax.random.key(2))
+    assert votes.rounds_left == 0
+    assert asked.observations.shape == (120, 4)
+    exact = exact_counts(_balancers(400), asked.observations).argmax(1)
+    agreement = np.mean(np.asarray(student(asked.observations).mode()) == exact)
+    assert agreement > 0.8
+
+
+def test_a_box_needs_no_simulator(tmp_path: Path) -> None:
+    voters = _balancers(400)
+    votes = make_votes(tmp_path, voters, 0.5, queries=150, rounds=2)
+    high = np.array([1.0, 1.0, 0.2, 1.0])
+    asked = ask_in_box(votes, -high, high, jax.random.key(0))
+    assert asked.observations.shape == (300, 4)
+    assert (np.abs(asked.observations) < high + 1e-6).all()
+    assert (np.abs(asked.observations).max(0) > 0.95 * high).all()
+    student = fit_student(votes, asked, STUDENT, CARTPOLE.observation_scale, jax.random.key(0))
+    exact = exact_counts(voters, asked.observations).argmax(1)
+    assert np.mean(np.asarray(student(asked.observations).mode()) == exact) > 0.9
+
+
+def test_settings_that_cannot_learn_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        DistillationConfig(steps=0)
+    with pytest.raises(ValueError, match="learning rate must be positive"):
+        DistillationConfig(learning_rate=0.0)
+    with pytest.raises(ValueError, match="exploration a probability"):
+        DaggerConfig(exploration=1.5)
