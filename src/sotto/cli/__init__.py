@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from sotto import __version__
 
@@ -28,6 +29,9 @@ _COMMANDS = {
     "students list": ("sotto.cli.students:listed", "who may ask it, and what they were answered"),
     "students revoke": ("sotto.cli.students:revoke", "a token that opens nothing any longer"),
     "students operator": ("sotto.cli.students:operator", "your own token, to see every budget"),
+    "experts train": ("sotto.cli.experts:train", "thousands of experts on variants of a task"),
+    "experts collect": ("sotto.cli.experts:collect", "their episodes, as a Minari dataset"),
+    "experts histogram": ("sotto.cli.experts:histogram", "their returns, as a figure"),
     "eval": ("sotto.cli.runs:evaluate", "returns of a trained policy"),
     "certificate": ("sotto.cli.runs:certificate", "what is proved about a run; --verify checks it"),
     "report": ("sotto.cli.runs:report", "figures and report.html of a run"),
@@ -71,7 +75,15 @@ _COMMANDS = {
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
 }
 
-_EXTRAS = {"fastapi": "serving", "uvicorn": "serving", "httpx": "serving", "ale_py": "atari"}
+_EXTRAS = {
+    "fastapi": "serving",
+    "uvicorn": "serving",
+    "httpx": "serving",
+    "ale_py": "atari",
+    "minari": "experts",
+    "Box2D": "experts",
+    "ray": "ray",
+}
 """Packages that only some commands need, and the extra that installs them."""
 
 _EXAMPLES = """\
@@ -152,8 +164,17 @@ def _sentence(error: Exception) -> str:
     """The error in one line."""
     problems = getattr(error, "errors", None)  # pydantic's ValidationError
     if callable(problems):
-        return str(problems()[0]["msg"]).removeprefix("Value error, ")
+        return _problem(problems()[0])
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
     return " ".join(str(error).split())
+
+
+def _problem(found: dict[str, Any]) -> str:
+    """One of pydantic's problems: our own sentence, or pydantic's with the name of the field."""
+    said = str(found["msg"])
+    if said.startswith("Value error, "):
+        return said.removeprefix("Value error, ")
+    name = ".".join(map(str, found["loc"]))
+    return f"{name}: {said[:1].lower()}{said[1:]}, got {found['input']!r}"
