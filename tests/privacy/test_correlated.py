@@ -13,7 +13,7 @@ from sotto.privacy.mechanisms.correlated import (
     sensitivity,
     strategy_coefficients,
 )
-from sotto.privacy.noise import MAGNITUDE, KeySource, standard_normal
+from sotto.privacy.noise import MAGNITUDE, GeneratorSource, standard_normal
 from sotto.privacy.statements import Correlation, Once, Poisson, Returning
 
 INDEPENDENT = Correlation()
@@ -119,10 +119,10 @@ def test_rows_are_exactly_c_inverse_w_in_any_chunks(
 
 def test_covariance_is_that_of_the_factorization_and_a_wrong_scale_is_noticed() -> None:
     n, dimension = 8, 20_000
-    noise, source = NoiseSequence(PREFIX, n), KeySource(0)
+    noise, source = NoiseSequence(PREFIX, n), GeneratorSource(0)
     rows = np.concatenate(
         [
-            noise.next_rows(np.asarray(standard_normal(source.next(), (1, size, dimension))))
+            noise.next_rows(standard_normal(source.next(), (1, size, dimension)))
             for size in (3, 3, 2)
         ],
         axis=1,

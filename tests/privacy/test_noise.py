@@ -15,7 +15,6 @@ from sotto.privacy.noise import (
     MAGNITUDE,
     RADIUS,
     GeneratorSource,
-    KeySource,
     box_muller,
     sampler_delta,
     standard_normal,
@@ -26,12 +25,7 @@ TAIL = 5.5
 
 
 def draws(count: int, seed: int = 0) -> np.ndarray:
-    return np.asarray(standard_normal(KeySource(seed).next(), (count,)))
-
-
-def from_bits(bits: np.ndarray) -> np.ndarray:
-    with jax.enable_x64(True):
-        return np.asarray(jax.jit(box_muller)(jnp.asarray(bits, dtype=jnp.uint64)))
+    return standard_normal(GeneratorSource(seed).next(), (count,))
 
 
 def random_bits(pairs: int, seed: int = 0) -> np.ndarray:
@@ -55,25 +49,25 @@ def test_moments() -> None:
 
 
 def test_the_two_halves_of_a_pair_are_independent() -> None:
-    cosine, sine = draws(2_000_000, seed=2).reshape(2, -1)
+    cosine, sine = draws(2_000_000, seed=2).reshape(-1, 2).T
     for one, other in [(cosine, sine), (cosine**2, sine**2), (abs(cosine), sine)]:
         assert abs(np.corrcoef(one, other)[0, 1]) < 5e-3
 
 
 def test_a_pair_never_straddles_two_releases() -> None:
     """Each row of odd length drops half a pair; rows then share no radius and no angle."""
-    rows = np.asarray(standard_normal(KeySource(3).next(), (200_000, 3)))
-    radius = rows[:, 0] ** 2 + rows[:, 2] ** 2  # entries 0 and 2 are the first pair of a row
+    rows = standard_normal(GeneratorSource(3).next(), (200_000, 3))
+    radius = rows[:, 0] ** 2 + rows[:, 1] ** 2  # the first pair of a row
     assert stats.kstest(radius / 2, "expon").pvalue > 1e-3
     for shift in (1, 2):
-        across = np.corrcoef(rows[shift:, 0] ** 2, rows[:-shift, 1] ** 2)[0, 1]
+        across = np.corrcoef(rows[shift:, 0] ** 2, rows[:-shift, 2] ** 2)[0, 1]
         assert abs(across) < 0.015
 
 
 def test_shapes_and_precision_whatever_the_default_precision() -> None:
-    key = KeySource(0).next()
-    for shape in [(), (1,), (3,), (2, 3, 5), (0,)]:
-        result = standard_normal(key, shape)
+    generator = GeneratorSource(0).next()
+    for shape in [(), (1,), (3,), (2, 3, 5), (0,), (3, 20_000)]:
+        result = standard_normal(generator, shape)
         assert result.shape == shape
         assert result.dtype == np.float64
 
@@ -87,22 +81,33 @@ def test_the_radius_is_exact_for_every_number_of_leading_zeros() -> None:
     bits = random_bits(129)
     bits[0] = np.array([word >> 64 for word in words], dtype=np.uint64)
     bits[1] = np.array([word % 2**64 for word in words], dtype=np.uint64)
-    cosine, sine = from_bits(bits).reshape(2, -1)
+    cosine, sine = box_muller(bits).T
     uniform = [(int(m) >> 12) / 2**53 + 0.5 + 2.0**-54 for m in bits[2]]
     expected = [math.sqrt(2 * (k * math.log(2) - math.log(u))) for k, u in enumerate(uniform)]
     np.testing.assert_allclose(np.hypot(cosine, sine), expected, rtol=1e-14)
 
 
+def test_every_angle_is_the_angle_of_its_bits() -> None:
+    bits = random_bits(100_000, seed=4)
+    bits[3, :4096] = np.arange(4096, dtype=np.uint64) << np.uint64(52)  # the table's own points
+    bits[3, 4096:8192] = bits[3, :4096] - np.uint64(1)
+    cosine, sine = box_muller(bits).T
+    angle = (bits[3] >> np.uint64(11)).astype(np.float64) * (2.0**-53 * 2 * math.pi)
+    radius = np.hypot(cosine, sine)
+    np.testing.assert_allclose(cosine / radius, np.cos(angle), atol=1e-15)
+    np.testing.assert_allclose(sine / radius, np.sin(angle), atol=1e-15)
+
+
 def test_the_range_ends_where_it_is_said_to() -> None:
     bits = np.zeros((4, 2), dtype=np.uint64)
     bits[2, 1] = 2**64 - 1
-    cosine, sine = from_bits(bits).reshape(2, -1)
+    cosine, sine = box_muller(bits).T
     longest, shortest = np.hypot(cosine, sine)
     assert longest == pytest.approx(MAGNITUDE, rel=1e-12)
     assert longest <= MAGNITUDE
     assert shortest == pytest.approx(RADIUS, rel=1e-12)
     assert RADIUS > 13.3
-    extremes = from_bits(np.full((4, 1), 2**64 - 1, dtype=np.uint64))
+    extremes = box_muller(np.full((4, 1), 2**64 - 1, dtype=np.uint64))
     assert np.all(np.isfinite(extremes))
 
 
@@ -118,7 +123,7 @@ def test_ours_has_the_tail_that_float32_does_not_reach() -> None:
     # Ours, given 18 leading zeros, which is given a radius of at least 5.0.
     bits = random_bits(1_000_000)
     bits[0] >>= np.uint64(18)
-    sample = from_bits(bits)
+    sample = box_muller(bits)
     expected = 2 * stats.norm.sf(TAIL) * 2.0**18
     sigma = math.sqrt(expected / sample.size)
     assert abs(np.mean(np.abs(sample) > TAIL) - expected) < 5 * sigma
@@ -127,7 +132,7 @@ def test_ours_has_the_tail_that_float32_does_not_reach() -> None:
 def test_the_law_holds_far_out_too() -> None:
     bits = random_bits(1_000_000)
     bits[0] = 0  # beyond 64 zeros the squared radius starts again, 64 ln 2 further out
-    cosine, sine = from_bits(bits).reshape(2, -1)
+    cosine, sine = box_muller(bits).T
     beyond = (cosine**2 + sine**2) / 2 - 64 * math.log(2)
     assert stats.kstest(beyond, "expon").pvalue > 1e-3
 
@@ -171,34 +176,10 @@ def test_sampler_delta_is_monotone_and_one_where_nothing_is_left() -> None:
 # --- keys ----------------------------------------------------------------------------------------
 
 
-def key_words(source: KeySource, count: int) -> set[bytes]:
-    return {np.asarray(jax.random.key_data(source.next())).tobytes() for _ in range(count)}
-
-
-def test_keys_never_repeat() -> None:
-    one, other = key_words(KeySource(), 300), key_words(KeySource(), 300)
-    assert len(one) == len(other) == 300
-    assert not one & other
-
-
-def test_a_seed_repeats_and_says_so() -> None:
-    assert KeySource().entropy == "operating-system"
-    assert KeySource(3).entropy == "fixed-seed"
-    assert key_words(KeySource(3), 50) == key_words(KeySource(3), 50)
-    assert not key_words(KeySource(3), 50) & key_words(KeySource(4), 50)
-
-
-def test_noise_keys_are_no_training_keys() -> None:
-    seeds = {
-        np.asarray(jax.random.key_data(jax.random.key(s, impl="rbg"))).tobytes() for s in range(99)
-    }
-    assert not seeds & (key_words(KeySource(), 99) | key_words(KeySource(0), 99))
-
-
-def test_draws_of_successive_seeded_keys_do_not_overlap() -> None:
-    source = KeySource(7)
-    blocks = [np.asarray(standard_normal(source.next(), (1000,))) for _ in range(5)]
-    assert np.unique(np.concatenate(blocks)).size == 5000
+def test_draws_of_successive_generators_do_not_overlap() -> None:
+    for source in (GeneratorSource(7), GeneratorSource()):
+        blocks = [standard_normal(source.next(), (1000,)) for _ in range(5)]
+        assert np.unique(np.concatenate(blocks)).size == 5000
 
 
 def first_draws(source: GeneratorSource, count: int) -> set[int]:

@@ -317,18 +317,18 @@ def assert_nothing_runs(
     stream: Stream, error: type[PrivacyError], persons: Any, units: Any = None
 ) -> None:
     """The program is not called, no noise is drawn, and the count stays."""
-    program, noise_keys, released = stream._program, stream._keys, stream.released
+    program, draws, released = stream._program, stream._draws, stream.released
 
     def forbidden(*arguments: Any) -> Any:
         raise AssertionError("this ran before the charge")
 
     stream._program = forbidden
-    stream._keys = forbidden
+    stream._draws = forbidden
     try:
         with pytest.raises(error):
             stream.run(states(), keys(), persons, people_data() if units is None else units)
     finally:
-        stream._program, stream._keys = program, noise_keys
+        stream._program, stream._draws = program, draws
     assert stream.released == released
 
 
@@ -345,11 +345,11 @@ def test_nothing_runs_that_could_not_be_charged(
     before = states(2)
     program, calls = stream._program, []
     monkeypatch.setattr(stream, "_program", lambda *a: calls.append(a) or program(*a))
-    used = stream._keys._used
+    used = stream._draws._generators._used
     with pytest.raises(LedgerUnavailable):
         stream.run(before, keys(2), newcomers(2), people_data(2))
     assert calls == []
-    assert stream._keys._used == used
+    assert stream._draws._generators._used == used == 0
     np.testing.assert_array_equal(before, 0)
     # The first ledger has paid for releases that were never made: nothing is ever refunded.
     assert [ledger.streams[0].releases for ledger in ledgers] == [HORIZON, 0]

@@ -30,6 +30,14 @@ _ROUNDED = Assumption(
     how="clipped contributions and noise are integers on a public grid, and sums are exact",
 )
 
+_ROUNDED_SUMS = _ROUNDED.model_copy(
+    update={
+        "how": "sums over a batch of people are float32 matrix products, rounded to integers on a "
+        "public grid; the noise is larger by a bound on how far that moves neighbours apart, and "
+        "everything after is exact"
+    }
+)
+
 _STANDARD = (
     Assumption(
         statement="The initial state, hyper-parameters and schedule do not depend on people's "
@@ -55,8 +63,8 @@ _STANDARD = (
     Assumption(
         statement="The noise is as good as random.",
         enforced_by="user",
-        how="every draw has a fresh 128-bit key from the operating system, used once and "
-        "forgotten, and float64 arithmetic gives it the Gaussian law up to rounding; JAX's "
+        how="every draw has a fresh generator with 256 bits from the operating system, used once "
+        "and forgotten, and float64 arithmetic gives it the Gaussian law up to rounding; numpy's "
         "generator is not a cryptographic one, so do not rely on this against an adversary who "
         "can break it",
     ),
@@ -181,6 +189,8 @@ def for_streams(charged: Sequence[StreamStatement]) -> tuple[Assumption, ...]:
         found = [one for one in _STANDARD if one not in (_CONTRIBUTED, _ROUNDED)]
     else:
         found = list(_STANDARD)
+    if any(one.sum_rounding for one in charged):
+        found = [_ROUNDED_SUMS if one == _ROUNDED else one for one in found]
     if prefixes:
         found += _PREFIXES
     if any(one.population == "simulated" for one in charged):

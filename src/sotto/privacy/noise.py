@@ -4,18 +4,18 @@
 neighbouring input can reach is a certain give-away, and costs delta 1.2e-5 at noise multiplier 1
 whatever the epsilon. The sampler here is Box-Muller in float64 on 256 random bits per pair. The
 squared radius is an exponential variate put together from a geometric number of leading zero bits
-(128 of them) and a 53-bit mantissa, so its law is the exponential law up to radius 13.3.
+(128 of them) and a 52-bit mantissa, so its law is the exponential law up to radius 13.3.
+
+It is written in numpy: numpy lets go of Python's lock while it computes, so a stream draws the
+noise of its next releases while the present ones are being made.
 """
 
-import functools
 import math
 import os
 from typing import Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float64, PRNGKeyArray, UInt64
+from jaxtyping import Float64, UInt64
 
 _ZERO_BITS = 128
 RADIUS = math.sqrt(2 * _ZERO_BITS * math.log(2))
@@ -24,43 +24,21 @@ RADIUS = math.sqrt(2 * _ZERO_BITS * math.log(2))
 MAGNITUDE = math.sqrt(2 * (_ZERO_BITS + 1) * math.log(2))
 """No draw is ever larger than this in absolute value."""
 
+_BLOCK = 2**13
+"""Pairs computed at once: what is in flight stays in a processor's cache."""
 
-class KeySource:
-    """Keys for noise: each is used for one draw and forgotten.
-
-    By default every key is 128 fresh bits of the operating system's entropy, and nothing that
-    could reproduce the noise is ever kept. With a seed the keys are reproducible, for tests and
-    audits, and whatever uses them has no privacy (the certificate's status is `none`). JAX's
-    generator (Philox here) is not a cryptographic one.
-    """
-
-    def __init__(self, seed: int | None = None) -> None:
-        self._seed = seed
-        self._used = 0
-
-    @property
-    def entropy(self) -> Literal["operating-system", "fixed-seed"]:
-        """Where the keys come from, as the statement of a stream records it."""
-        return "operating-system" if self._seed is None else "fixed-seed"
-
-    def next(self) -> PRNGKeyArray:
-        """A key that was never given out before."""
-        if self._seed is None:
-            words: np.ndarray = np.frombuffer(os.urandom(16), dtype=np.uint32)
-        else:
-            # Hashed: Philox starts counting at the key, so keys that count up give equal draws.
-            words = np.random.SeedSequence([self._seed, self._used]).generate_state(4)
-        self._used += 1
-        key: PRNGKeyArray = jax.random.wrap_key_data(jnp.asarray(words), impl="rbg")
-        return key
+_TURN_BITS = 12
+_TURN = np.exp(2j * np.pi * np.arange(2**_TURN_BITS) / 2**_TURN_BITS)
+"""The unit circle, 4096 points."""
 
 
 class GeneratorSource:
-    """numpy generators for noise that numpy draws (`mechanisms.policies`): a fresh one per answer.
+    """numpy generators for noise: each is used for one draw, or batch of answers, and forgotten.
 
     By default every generator is seeded with 256 fresh bits of the operating system's entropy, and
     nothing that could reproduce the noise outlives it. With a seed the generators are
-    reproducible, for tests and audits, and whatever uses them has no privacy.
+    reproducible, for tests and audits, and whatever uses them has no privacy (the certificate's
+    status is `none`).
 
     The bit generator is Philox 4x64-10: a keyed bijection of a counter, built like a cipher, with
     no known way back from its outputs. numpy's default PCG64 has one (Bouillaguet, Martinez and
@@ -74,57 +52,77 @@ class GeneratorSource:
 
     @property
     def entropy(self) -> Literal["operating-system", "fixed-seed"]:
-        """Where the generators come from, as the statement of a teacher records it."""
+        """Where the generators come from, as the statement of a stream or teacher records it."""
         return "operating-system" if self._seed is None else "fixed-seed"
 
     def next(self) -> np.random.Generator:
-        """A generator that was never given out before; use it for one batch of answers."""
+        """A generator that was never given out before."""
         words = [int.from_bytes(os.urandom(32))] if self._seed is None else [self._seed, self._used]
         self._used += 1
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(words, pool_size=8)))
 
 
-def standard_normal(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float64[Array, "..."]:
+def standard_normal(
+    generator: np.random.Generator, shape: tuple[int, ...]
+) -> Float64[np.ndarray, "..."]:
     """Independent standard normal draws in float64, with exact tails up to `RADIUS`.
 
     A Box-Muller pair never straddles two rows (of the last axis): one row is the noise of one
     release, and a contribution must not depend on half of a pair that protects it.
 
     Args:
-        key: an unused key from a `KeySource`.
+        generator: an unused generator from a `GeneratorSource`.
         shape: shape of the result; rows of odd length waste half a pair each.
-
-    Returns:
-        A float64 array, whether or not JAX's 64-bit mode is on.
     """
     *rows, length = shape or (1,)
-    with jax.enable_x64(True):
-        draws: Array = _draw(key, math.prod(rows), (length + 1) // 2)
-        return draws[:, :length].reshape(shape)
+    each = (length + 1) // 2
+    pairs = math.prod(rows) * each
+    draws = np.empty((pairs, 2))
+    for start in range(0, pairs, _BLOCK):
+        block = draws[start : start + _BLOCK]
+        words = generator.bit_generator.random_raw(4 * len(block))
+        block[:] = box_muller(words.reshape(4, -1))
+    whole: np.ndarray = draws.reshape(math.prod(rows), 2 * each)[:, :length].reshape(shape)
+    return whole
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _draw(key: PRNGKeyArray, rows: int, pairs: int) -> Float64[Array, "rows draws"]:
-    return box_muller(jax.random.bits(key, (4, rows, pairs), dtype=jnp.uint64))
-
-
-def box_muller(bits: UInt64[Array, "4 *rows pairs"]) -> Float64[Array, "*rows draws"]:
-    """Pairs of independent standard normal numbers from uniform bits; needs 64-bit mode.
+def box_muller(bits: UInt64[np.ndarray, "4 pairs"]) -> Float64[np.ndarray, "pairs 2"]:
+    """Pairs of independent standard normal numbers from uniform bits.
 
     Args:
         bits: rows 0 and 1 are coin tosses, whose leading zeros are counted; row 2 is the mantissa
             of the exponential variate and row 3 the angle.
-
-    Returns:
-        The cosine half of every row's pairs, then the sine half.
     """
     high, low, mantissa, turn = bits
-    zeros = jnp.where(high == 0, 64 + jax.lax.clz(low), jax.lax.clz(high))
-    # Uniform on [1/2, 1) and on [0, 1), every value exact in float64.
-    half = (mantissa >> 12).astype(jnp.float64) * 2.0**-53 + 0.5
-    angle = (turn >> 11).astype(jnp.float64) * (2.0**-53 * 2 * math.pi)
-    radius = jnp.sqrt(2 * (zeros.astype(jnp.float64) * math.log(2) - jnp.log(half)))
-    return jnp.concatenate([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=-1)
+    # Uniform on [1/2, 1), every value exact in float64.
+    half = (mantissa >> np.uint64(12)).astype(np.float64) * 2.0**-53 + 0.5
+    radius = np.sqrt(-2 * np.log(half * _geometric(high, low)))
+    # The angle is a point of the table plus the rest, below 2 pi / 4096, of which the series
+    # leaves out less than 2^-62.
+    coarse = _TURN.take((turn >> np.uint64(64 - _TURN_BITS)).astype(np.intp))
+    rest = (turn >> np.uint64(11)) & np.uint64(2 ** (53 - _TURN_BITS) - 1)
+    angle = rest.astype(np.float64) * (2.0**-53 * 2 * math.pi)
+    square = angle * angle
+    cosine = 1 - square * (1 / 2 - square / 24)
+    sine = angle * (1 - square * (1 / 6 - square / 120))
+    pairs = np.empty((len(high), 2))
+    pairs[:, 0] = radius * (coarse.real * cosine - coarse.imag * sine)
+    pairs[:, 1] = radius * (coarse.imag * cosine + coarse.real * sine)
+    return pairs
+
+
+def _geometric(
+    high: UInt64[np.ndarray, " pairs"], low: UInt64[np.ndarray, " pairs"]
+) -> Float64[np.ndarray, " pairs"]:
+    """2^-k, where k is the number of leading zeros of the 128 bits."""
+    # The exponent of the upper 53 bits, which are exact in float64, tells where the first one is.
+    upper = (high >> np.uint64(11)).astype(np.float64)
+    exponent = upper.view(np.int64) & np.int64(0x7FF0000000000000)
+    powers: np.ndarray = exponent.view(np.float64) * 2.0**-52
+    for rare in np.flatnonzero(upper == 0.0):
+        word = (int(high[rare]) << 64) | int(low[rare])
+        powers[rare] = 2.0 ** (word.bit_length() - 128)
+    return powers
 
 
 def sampler_delta(noise_multiplier: float, draws: int) -> float:

@@ -24,11 +24,11 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from sotto.privacy import noise
+from sotto.privacy import factored, noise
+from sotto.privacy.draws import Pool, UnitData
 from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.purity import require_pure, signature
@@ -42,7 +42,14 @@ from sotto.privacy.statements import (
     Poisson,
     StreamStatement,
 )
-from sotto.privacy.streams import Contribution, State, Stream, Traced, UnitData
+from sotto.privacy.streams import (
+    Contribution,
+    State,
+    Stream,
+    Traced,
+    grids,
+    people_at_once,
+)
 from sotto.privacy.units import Adjacency, Unit
 
 ONCE = Once()
@@ -129,11 +136,12 @@ class Release:
         self,
         ledgers: Sequence[Ledger],
         states: State,
-        units: UnitData = (),
+        units: UnitData | Pool = (),
         *,
         world_states: PyTree[Array] = (),
         chunk: int | None = None,
         noise_seed: int | None = None,
+        resume: bool = False,
     ) -> Stream:
         """Writes the statement into each ledger and returns the open stream.
 
@@ -141,11 +149,14 @@ class Release:
             ledgers: one per run; runs are trained side by side, on separate people.
             states: the public state of every run, leaves of shape [runs, ...], free of data.
             units: one release's worth of unit data, leaves of shape [slots, ...] (shapes only
-                are read); nothing where `local` simulates its person from the key.
+                are read); nothing where `local` simulates its person from the key. With Poisson
+                sampling it can be a `Pool`, which is then asked for the rows of those drawn.
             world_states: the world's state of every run, leaves of shape [runs, ...].
             chunk: most releases of one call of `Stream.run` (default: the horizon); one program is
                 compiled for it.
             noise_seed: for tests only; voids the certificate.
+            resume: make the releases that an interrupted stream of the same statement has left
+                (`Ledger.resume_stream`), instead of opening a new one.
 
         Raises:
             ImpureFunction: `local` or `server` could carry data past the door.
@@ -155,13 +166,25 @@ class Release:
         runs = len(ledgers)
         if any(np.shape(leaf)[:1] != (runs,) for leaf in jax.tree.leaves((states, world_states))):
             raise ValueError(f"every state needs a leading axis of {runs}, one entry per ledger")
+        pool = units if hasattr(units, "draw") else None
+        if pool is not None:
+            if not isinstance(self.participation, Poisson):
+                raise ValueError("a pool is for Poisson sampling; give each release its unit data")
+            first = pool.draw(np.zeros(1, np.int32), np.random.default_rng())  # for its shapes
+            units = jax.tree.map(lambda x: np.broadcast_to(x, (self.slots, *x.shape[1:])), first)
         traced = self._trace(states, units, world_states)
-        keys = noise.KeySource(noise_seed)
-        statement = self._statement(traced, keys.entropy)
+        generators = noise.GeneratorSource(noise_seed)
+        statement = self._statement(traced, generators.entropy, pooled=pool is not None)
         for ledger in ledgers:
             self._require_small_delta(ledger)
-        streams = [ledger.open_stream(statement) for ledger in ledgers]
-        return Stream(self, traced, statement, streams, keys, chunk or self.horizon, world_states)
+        streams = [
+            ledger.resume_stream(statement) if resume else ledger.open_stream(statement)
+            for ledger in ledgers
+        ]
+        if len({stream.releases for stream in streams}) > 1:
+            raise ValueError("runs that go on together must have made equally many releases")
+        chunk = chunk or self.horizon
+        return Stream(self, traced, statement, streams, generators, chunk, world_states, pool)
 
     def _trace(self, states: State, units: Any, world_states: Any) -> Traced:
         """Checks purity on one person's shapes."""
@@ -179,11 +202,13 @@ class Release:
             raise ValueError(f"local returns the parts {sorted(parts)}, declared: {sorted(named)}")
         if empty := [name for name in self.parts if _size(parts[name]) == 0]:
             raise ValueError(f"the parts {empty} hold no numbers; leave them out")
-        released = jax.eval_shape(lambda p: jax.tree.map(lambda x: x.astype(jnp.float32), p), parts)
+        if factored.has_factored([parts[name] for name in self.unprotected or {}]):
+            raise ValueError("a part that is not protected cannot be factored; return its matrix")
+        released = factored.released_shapes(parts)
         server, (after, _) = require_pure("server", self.server, state, released)
         if signature(after) != signature(state):
             raise ValueError("server must return a state of the same structure, shapes and types")
-        return Traced(local, server, state, unit, key, released)
+        return Traced(local, server, state, unit, key, released, factored.has_factored(parts))
 
     def _require_small_delta(self, ledger: Ledger) -> None:
         """Refuses at once what the ledger would refuse when the last people come."""
@@ -198,7 +223,10 @@ class Release:
             )
 
     def _statement(
-        self, traced: Traced, entropy: Literal["operating-system", "fixed-seed"]
+        self,
+        traced: Traced,
+        entropy: Literal["operating-system", "fixed-seed"],
+        pooled: bool,
     ) -> StreamStatement:
         dimensions = {name: _size(traced.parts[name]) for name in self.parts}
         unbounded = StreamStatement(
@@ -214,9 +242,10 @@ class Release:
             population=self.population,
             entropy=entropy,
             sampler_delta=0.0,
+            sum_rounding=self._sum_rounding(traced, dimensions),
             protects=self.protects,
             does_not_protect=self.does_not_protect,
-            assumptions=self.assumptions,
+            assumptions=(*self.assumptions, *((_POOL,) if pooled else ())),
             gaps=self.gaps + tuple((self.unprotected or {}).values()),
         )
         # Sampled people may meet every release's draws: their shifts add up over the stream.
@@ -224,6 +253,23 @@ class Release:
         draws = self.horizon * sum(dimensions.values())
         one_shift = noise.sampler_delta(unbounded.noise_multiplier, draws)
         return unbounded.model_copy(update={"sampler_delta": min(1.0, releases * one_shift)})
+
+    def _sum_rounding(self, traced: Traced, dimensions: dict[str, int]) -> float:
+        """What float32 sums add to the sensitivity; integer sums are exact."""
+        if not traced.has_factored:
+            return 0.0
+        sampled = people_at_once(self)
+        batch = self.microbatch or self.slots if sampled is None else sampled.largest
+        clip_norms = {name: part.clip_norm for name, part in self.parts.items()}
+        return factored.sum_rounding(batch, dimensions, grids(self, True), clip_norms)
+
+
+_POOL = Assumption(
+    statement="The data that a pool hands out for one person are made of that person's data and "
+    "random numbers only, and it keeps to itself whom it was asked for.",
+    enforced_by="user",
+    how="whoever writes the pool reads one person's rows for one person",
+)
 
 
 def _size(part: PyTree[Any]) -> int:

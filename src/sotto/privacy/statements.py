@@ -118,6 +118,7 @@ class StreamStatement(BaseModel):
         default=0.0,
         ge=0,
         lt=1,
+        exclude_if=lambda value: value == 0,
         description="relative growth of the sensitivity by rounding in float32 sums; the noise is "
         "that much larger, so that the noise multipliers stay as stated",
     )

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, PRNGKeyArray, PyTree
 
-from sotto.privacy import noise
+from sotto.privacy import factored, noise
+from sotto.privacy.draws import Batches, Draws, Pool, UnitData, batches
 from sotto.privacy.ledger import LedgerStream
 from sotto.privacy.mechanisms import correlated, gaussian
 from sotto.privacy.purity import signature
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from sotto.privacy.releases import Release
 
 State: TypeAlias = PyTree[Array]
-UnitData: TypeAlias = PyTree[Array | np.ndarray]
 Contribution: TypeAlias = dict[str, PyTree[Array]]
 
 _WORLD = 2**31
@@ -39,6 +39,7 @@ class Traced:
         local, server: as in `Release`.
         state, unit, key: shapes of one run's state, one person's data, one key.
         parts: shapes of what is released.
+        has_factored: whether `local` returns `Factored` leaves.
     """
 
     local: Callable[[State, Any, PRNGKeyArray], tuple[Contribution, Any]]
@@ -47,6 +48,7 @@ class Traced:
     unit: PyTree[jax.ShapeDtypeStruct]
     key: jax.ShapeDtypeStruct
     parts: dict[str, PyTree[jax.ShapeDtypeStruct]]
+    has_factored: bool
 
 
 class Stream:
@@ -58,32 +60,34 @@ class Stream:
         traced: Traced,
         statement: StreamStatement,
         streams: Sequence[LedgerStream],
-        keys: noise.KeySource,
+        generators: noise.GeneratorSource,
         chunk: int,
         world_states: PyTree[Array],
+        pool: Pool | None,
     ) -> None:
         self.statement = statement
-        self.released = 0
+        self.released = streams[0].releases  # by an earlier process, if it goes on with a stream
         self._release = release
         self._traced = traced
         self._ledger_streams = streams
-        self._keys = keys
         self._chunk = chunk
         self._worlds = jax.tree.map(jnp.array, world_states)  # copies, for they are donated
-        self._noise = correlated.NoiseSequence(release.correlation, release.horizon)
-        sensitivity = correlated.sensitivity(
-            release.correlation, release.participation, release.horizon
+        self._pool = pool
+        self._batches = people_at_once(release)
+        self._grids = grids(release, traced.has_factored)
+        self._draws = Draws(
+            generators,
+            correlated.NoiseSequence(release.correlation, release.horizon),
+            statement.dimensions,
+            {n: s * (1 + statement.sum_rounding) for n, s in noise_scales(release).items()},
+            self._grids,
+            runs=len(streams),
+            horizon=release.horizon - self.released,
+            chunk=chunk,
+            participation=_sampling(release),
+            batches=self._batches,
+            pool=pool,
         )
-        self._scales = {
-            name: part.noise_multiplier * part.clip_norm * sensitivity
-            for name, part in statement.parts.items()
-        }
-        self._grids = {
-            name: gaussian.grid_size(
-                part.clip_norm, release.slots, self._noise.largest * self._scales[name]
-            )
-            for name, part in statement.parts.items()
-        }
         self._program = jax.jit(
             jax.vmap(self._releases, in_axes=(0, 0, 0, 0, 0, 0, 0, None)), donate_argnums=(1,)
         )
@@ -104,7 +108,8 @@ class Stream:
             persons: enrolment number in each slot, -1 where nobody is; not given with Poisson
                 sampling, where everybody may take part in every release.
             units: unit data, leaves of shape [runs, releases, slots, ...]; with Poisson sampling
-                [runs, population, ...]; nothing where `local` or `world` makes it.
+                [runs, population, ...]; nothing where `local` or `world` makes it, or a pool has
+                it.
 
         Returns:
             The new public states; the server's log, leaves of shape [runs, releases, ...]; and the
@@ -117,7 +122,7 @@ class Stream:
                 another one refused stay charged, and the stream cannot go on.
             ValueError: something has not the shape it was opened with. Nothing has been charged.
         """
-        sampled = isinstance(self._release.participation, Poisson)
+        sampled = _sampling(self._release) is not None
         if sampled == (persons is not None):
             raise ValueError("give `persons`, except under Poisson sampling, which draws them")
         runs = len(self._ledger_streams)
@@ -132,20 +137,25 @@ class Stream:
         leading = (runs, self._release.slots) if sampled else (runs, count, self._release.slots)
         _require_shapes("states", states, self._traced.state, (runs,))
         _require_shapes("keys", keys, self._traced.key, (runs,))
-        if self._release.world is None:
+        if self._pool is not None:
+            if jax.tree.leaves(units):
+                raise ValueError("the stream was opened for a pool; leave `units` out")
+        elif self._release.world is None:
             _require_shapes("units", units, self._traced.unit, leading)
         self._charge(count, persons)
+        drawn = self._draws.take(count)
+        present = drawn.persons if persons is None else persons
+        per_release = drawn.units if self._pool is not None else units
+        table = sampled and self._pool is None
         padding = self._chunk - count
-        noises = self._draw_noise(runs, count, padding)
-        present = self._draw_people(runs, count) if persons is None else persons
         active = np.arange(self._chunk) < count
         states, self._worlds, log, diagnostics = self._program(
             states,
             self._worlds,
             keys,
             _pad(present, padding, -1),
-            units if sampled else jax.tree.map(lambda x: _pad(x, padding, 0), units),
-            noises,
+            units if table else jax.tree.map(lambda x: _pad(x, padding, 0), per_release),
+            {name: _pad(rows, padding, 0) for name, rows in drawn.noise.items()},
             jnp.full(runs, self.released, dtype=jnp.int32),
             active,
         )
@@ -159,31 +169,6 @@ class Stream:
             people = None if persons is None else [row[row >= 0] for row in persons[index]]
             stream.charge(self.released, count, people)
 
-    def _draw_noise(self, runs: int, count: int, padding: int) -> dict[str, Array]:
-        """Noise of the next releases as integers on each part's grid; its key is forgotten."""
-        dimensions = self.statement.dimensions
-        # Always a whole chunk, so that one program draws it; the padding's rows are thrown away.
-        shape = (runs, count + padding, sum(dimensions.values()))
-        fresh = np.asarray(noise.standard_normal(self._keys.next(), shape))[:, :count]
-        rows = self._noise.next_rows(fresh)
-        columns = np.split(rows, np.cumsum(list(dimensions.values()))[:-1], axis=2)
-        return {
-            name: _pad(
-                gaussian.round_noise(column, self._scales[name], self._grids[name]), padding, 0
-            )
-            for name, column in zip(dimensions, columns, strict=True)
-        }
-
-    def _draw_people(self, runs: int, count: int) -> Int[np.ndarray, "runs releases population"]:
-        """Secret Poisson draws: a person's own number where they are in, -1 where they are not."""
-        participation = self._release.participation
-        assert isinstance(participation, Poisson)
-        shape = (runs, count, participation.population)
-        with jax.enable_x64(True):
-            coins = jax.random.uniform(self._keys.next(), shape, dtype=jnp.float64)
-        numbers = np.arange(participation.population, dtype=np.int32)
-        return np.where(np.asarray(coins) < participation.sampling_rate, numbers, -1)
-
     def _releases(
         self,
         state: State,
@@ -196,11 +181,11 @@ class Stream:
         active: Bool[Array, " releases"],
     ) -> tuple[State, Any, Any, Any]:
         """The releases of one run, in one program."""
-        sampled = isinstance(self._release.participation, Poisson)
+        table = _sampling(self._release) is not None and self._pool is None
 
         def one(carry: Any, inputs: Any) -> tuple[Any, Any]:
             index, people, unit_data, noise_row = inputs
-            own = units if sampled else unit_data
+            own = units if table else unit_data
             return self._one_release(
                 carry, jax.random.fold_in(key, first + index), people, own, noise_row
             )
@@ -217,7 +202,7 @@ class Stream:
             return after
 
         order = jnp.arange(active.size, dtype=jnp.int32)
-        inputs = (active, (order, persons, () if sampled else units, noises))
+        inputs = (active, (order, persons, () if table else units, noises))
         (state, world), (log, diagnostics) = jax.lax.scan(step, (state, world), inputs)
         return state, world, log, diagnostics
 
@@ -228,7 +213,7 @@ class Stream:
         release = self._release
         if release.world is not None:
             world, units = release.world(state, world, jax.random.fold_in(key, _WORLD))
-        if isinstance(release.participation, Poisson):
+        if self._batches is not None:
             totals, diagnostics = self._sum_sampled(state, key, persons, units), None
         else:
             totals, diagnostics = self._sum_slots(state, key, persons, units)
@@ -256,29 +241,24 @@ class Stream:
 
     def _sum_sampled(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
         """Sums over everybody who was drawn, in as many batches as it takes: none is cut off."""
-        population = self._release.slots
-        participation = self._release.participation
-        assert isinstance(participation, Poisson)
-        expected = round(1.25 * population * participation.sampling_rate) + 1
-        size = min(population, self._release.microbatch or expected)
+        assert self._batches is not None
+        first, rest = self._batches.first, self._batches.rest
         drawn = jnp.sum(persons >= 0)
-        order = jnp.pad(jnp.argsort(persons < 0), (0, -population % size))
 
-        def batch_sum(index: Any) -> Any:
-            position = index * size + jnp.arange(size)
-            chosen = order[position]
-            people = jnp.where(position < drawn, persons[chosen], -1)
-            return self._sum_batch(state, key, people, jax.tree.map(lambda x: x[chosen], units))[0]
+        def batch_sum(start: Any, size: int) -> Any:
+            people = jax.lax.dynamic_slice_in_dim(persons, start, size)
+            if self._pool is None:
+                own = jax.tree.map(lambda x: x[jnp.maximum(people, 0)], units)
+            else:
+                own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), units)
+            return self._sum_batch(state, key, people, own)[0]
 
-        shapes = jax.eval_shape(batch_sum, jnp.int32(0))
-        return jax.lax.while_loop(
-            lambda carry: carry[0] * size < drawn,
-            lambda carry: (
-                carry[0] + 1,
-                jax.tree.map(jnp.add, carry[1], batch_sum(carry[0])),
-            ),
-            (jnp.int32(0), jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)),
-        )[1]
+        def add(carry: Any) -> Any:
+            start, totals = carry
+            return start + rest, jax.tree.map(jnp.add, totals, batch_sum(start, rest))
+
+        start = (jnp.int32(first), batch_sum(0, first))
+        return jax.lax.while_loop(lambda carry: carry[0] < drawn, add, start)[1]
 
     def _sum_batch(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
         """Clips, rounds and sums one batch of people; an absent one contributes zero."""
@@ -287,14 +267,17 @@ class Stream:
             state, units, person_keys
         )
         clip_norms = {name: part.clip_norm for name, part in self.statement.parts.items()}
-        bounded = jax.vmap(
-            lambda p: gaussian.bound_contribution(p, clip_norms, self._release.clipping)
-        )({name: parts[name] for name in clip_norms})
+        bound = (
+            factored.bound_contribution
+            if self._traced.has_factored
+            else gaussian.bound_contribution
+        )
+        bounded = jax.vmap(lambda p: bound(p, clip_norms, self._release.clipping))(
+            {name: parts[name] for name in clip_norms}
+        )
         present = persons >= 0
         totals = {
-            name: gaussian.masked_sum(
-                gaussian.to_grid(bounded[name], clip_norms[name], self._grids[name]), present
-            )
+            name: factored.sum_batch(bounded[name], clip_norms[name], self._grids[name], present)
             for name in clip_norms
         }
         for name in self._release.unprotected or {}:
@@ -306,18 +289,55 @@ class Stream:
 
     def _publish(self, totals: Any, noise_row: Any) -> Contribution:
         """Adds noise to the exact sums and gives them back the shape that `local` gave them."""
+        divisor = self._release.divisor
         released: Contribution = {}
         for name, total in totals.items():
-            if name in noise_row:
-                flat = gaussian.from_grid(
-                    total + noise_row[name], self._grids[name], self._release.divisor
-                )
-                released[name] = _unflatten(flat, self._traced.parts[name])
-            else:
-                released[name] = jax.tree.map(
-                    lambda x: x.astype(jnp.float32) / self._release.divisor, total
-                )
+            shapes = self._traced.parts[name]
+            if name not in noise_row:
+                released[name] = jax.tree.map(lambda x: x.astype(jnp.float32) / divisor, total)
+                continue
+            # Parts without factors come as one vector, the others leaf by leaf.
+            shaped = total if self._traced.has_factored else _unflatten(total, shapes)
+            released[name] = jax.tree.map(
+                functools.partial(self._noisy, name), shaped, _unflatten(noise_row[name], shapes)
+            )
         return released
+
+    def _noisy(self, name: str, total: Int32[Array, "..."], noises: Int32[Array, "..."]) -> Array:
+        return gaussian.from_grid(total + noises, self._grids[name], self._release.divisor)
+
+
+def people_at_once(release: "Release") -> Batches | None:
+    """The batches in which sampled people are processed; None where people are not sampled."""
+    sampling = _sampling(release)
+    return None if sampling is None else batches(sampling, release.microbatch)
+
+
+def noise_scales(release: "Release") -> dict[str, float]:
+    """Standard deviation of each part's noise, for one that multiplies `C^-1 w`, in exact sums."""
+    sensitivity = correlated.sensitivity(
+        release.correlation, release.participation, release.horizon
+    )
+    return {
+        name: part.noise_multiplier * part.clip_norm * sensitivity
+        for name, part in release.parts.items()
+    }
+
+
+def grids(release: "Release", has_factored: bool) -> dict[str, float]:
+    """Spacing of each part's public grid, with room for rounded sums if there are any."""
+    room = 1 + factored.LARGEST_ROUNDING if has_factored else 1.0
+    largest = correlated.NoiseSequence(release.correlation, release.horizon).largest
+    return {
+        name: gaussian.grid_size(
+            room * release.parts[name].clip_norm, release.slots, room * largest * scale
+        )
+        for name, scale in noise_scales(release).items()
+    }
+
+
+def _sampling(release: "Release") -> Poisson | None:
+    return release.participation if isinstance(release.participation, Poisson) else None
 
 
 def _unflatten(flat: Array, shapes: Any) -> Any:

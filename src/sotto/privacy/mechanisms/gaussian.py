@@ -114,7 +114,7 @@ def round_noise(
     return np.rint(noise * (scale / grid)).astype(np.int32)
 
 
-def from_grid(total: Int32[Array, " d"], grid: float, divisor: float) -> Float[Array, " d"]:
+def from_grid(total: Int32[Array, "..."], grid: float, divisor: float) -> Float[Array, "..."]:
     """The released average in float32: post-processing."""
     return total.astype(jnp.float32) * (grid / divisor)
 

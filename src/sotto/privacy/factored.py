@@ -1,0 +1,209 @@
+"""Parts that are outer products: exact per-person clipping without storing anybody's matrix.
+
+The gradient of a dense layer for one example is the outer product of what goes into the layer and
+of what comes back out of it. A leaf of a contribution may therefore be `Factored(left, right)`,
+which stands for the matrix left[i] right[j]. Its norm is |left| |right|, so contributions are
+clipped by their factors, and the sum over people is one matrix product. This holds for any two
+vectors that `local` returns, gradient or not.
+
+Guarantee:
+    Norms are computed in float32 with the margin of `mechanisms.gaussian.norm_margin`, so one
+    person's clipped matrices and other leaves are together no longer than the clip norm. The sum
+    over a batch is a float32 matrix product, which is not exact: `sum_rounding` bounds, for every
+    order of summation and all data, how much further than the clip norm two neighbouring sums can
+    be apart, and the noise is that much larger. Everything after the batch is exact in integers.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int32, PyTree
+
+from sotto.privacy.mechanisms import gaussian
+
+_LONGEST = 2.0**60
+"""Squared norm of a factor beyond which its part counts as not finite, so that products are."""
+
+_SHORTEST = 2.0**-60
+"""Squared norm of a factor below which its leaf counts as zero, for squares would underflow."""
+
+_ROUNDOFF = 2.0**-24
+
+LARGEST_ROUNDING = 0.05
+"""More than this is refused: smaller batches need less noise."""
+
+
+class Factored(NamedTuple):
+    """A matrix of rank one, left[i] right[j]; released as a matrix."""
+
+    left: Float[Array, " rows"]
+    right: Float[Array, " columns"]
+
+
+def is_factored(leaf: Any) -> bool:
+    """Whether this is a `Factored`, for `jax.tree` functions."""
+    return isinstance(leaf, Factored)
+
+
+def has_factored(parts: PyTree[Any]) -> bool:
+    """Whether any leaf is `Factored`."""
+    return any(map(is_factored, jax.tree.leaves(parts, is_leaf=is_factored)))
+
+
+def released_shapes(parts: PyTree[Any]) -> PyTree[jax.ShapeDtypeStruct]:
+    """Shapes of what is released for contributions of these shapes, in float32.
+
+    Raises:
+        ValueError: a factor is not a vector.
+    """
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        if not is_factored(leaf):
+            return jax.ShapeDtypeStruct(leaf.shape, jnp.float32)
+        if leaf.left.ndim != 1 or leaf.right.ndim != 1:
+            raise ValueError(
+                f"the factors of a part must be vectors, not of shapes {leaf.left.shape} and "
+                f"{leaf.right.shape}; one person contributes one outer product"
+            )
+        return jax.ShapeDtypeStruct((leaf.left.size, leaf.right.size), jnp.float32)
+
+    return jax.tree.map(shape, parts, is_leaf=is_factored)
+
+
+def sum_rounding(
+    batch: int, dimensions: dict[str, int], grids: dict[str, float], clip_norms: dict[str, float]
+) -> float:
+    """How much further than the clip norm neighbouring sums can be apart, relative to it.
+
+    An entry of the product over b people is off by at most b u / (1 - b u) times the sum of
+    absolute values of its terms, u = 2^-24, in any order and with or without fused operations
+    (Higham 2002, section 3.1). As a matrix that is at most the same factor times the sum of the b
+    people's norms: b. A person is in one batch; the others are the same in both worlds. Rounding
+    to the grid moves each entry by half a spacing in each world (the factor 1.001 pays for
+    underflow and products of these small numbers).
+
+    Args:
+        batch: most people in one matrix product.
+        dimensions: how many numbers each part releases.
+        grids, clip_norms: spacing of the grid and clip norm of each part.
+
+    Raises:
+        ValueError: the bound is above 5 per cent.
+    """
+    product = 2 * batch * batch * _ROUNDOFF / (1 - min(0.5, batch * _ROUNDOFF))
+    grid = math.sqrt(sum(d * (grids[n] / clip_norms[n]) ** 2 for n, d in dimensions.items()))
+    bound = 1.001 * (product + grid)
+    if bound > LARGEST_ROUNDING:
+        fitting = math.isqrt(int(LARGEST_ROUNDING / 4 / _ROUNDOFF))
+        raise ValueError(
+            f"rounding in float32 sums over {batch} people needs {100 * bound:.0f}% more noise; "
+            f"use a microbatch of at most {fitting} people (and fewer slots if that is not enough)"
+        )
+    return bound
+
+
+def bound_contribution(
+    parts: dict[str, PyTree[Array | Factored]], clip_norms: dict[str, float], clipping: str
+) -> dict[str, PyTree[Array | Factored]]:
+    """Clips one person's parts; the result is in units of the clip norm of each part.
+
+    A part with anything not finite in it becomes zero, and so does one with a factor of norm above
+    2^30 or another leaf that long; a leaf with a factor of norm below 2^-30 becomes zero.
+
+    Args:
+        parts: named pytrees of one person's contribution.
+        clip_norms: the clip norm of each part.
+        clipping: "separate" or "joint", as for parts without factors.
+
+    Returns:
+        The same structure; the clip is in the left factor.
+    """
+    measured = {name: _measured(parts[name], clip) for name, clip in clip_norms.items()}
+    vectors = [vector for name in clip_norms for vector in jax.tree.leaves(parts[name])]
+    # A leaf's product and its place in the sum add a few roundings to those of its squares.
+    margin = gaussian.norm_margin(sum(vector.size for vector in vectors) + 8 * len(vectors) + 16)
+    together = sum((one.squared for one in measured.values()), jnp.float32(0.0))
+    return {
+        name: one.scaled_by(
+            gaussian.clip_scale(together if clipping == "joint" else one.squared, margin)
+        )
+        for name, one in measured.items()
+    }
+
+
+def sum_batch(
+    bounded: PyTree[Array | Factored],
+    clip_norm: float,
+    grid: float,
+    present: Bool[Array, " people"],
+) -> PyTree[Int32[Array, "..."]]:
+    """The sum over a batch of people, as integers on the grid; an absent one contributes zero.
+
+    Args:
+        bounded: one part of `bound_contribution`, leaves with a leading axis of people.
+        clip_norm: of the part.
+        grid: spacing of the part's grid.
+        present: who is there.
+    """
+
+    def total(leaf: Any) -> Int32[Array, "..."]:
+        if not is_factored(leaf):
+            flat = leaf.reshape(present.size, -1)
+            whole = gaussian.masked_sum(gaussian.to_grid(flat, clip_norm, grid), present)
+            return whole.reshape(leaf.shape[1:])
+        left = jnp.where(present[:, None], leaf.left * (clip_norm / grid), 0.0)
+        product = jax.lax.dot_general(
+            left, leaf.right, (((0,), (0,)), ((), ())), precision=jax.lax.Precision.HIGHEST
+        )
+        return jnp.rint(product).astype(jnp.int32)
+
+    return jax.tree.map(total, bounded, is_leaf=is_factored)
+
+
+class _Measured(NamedTuple):
+    """One part in units of its clip norm, with everything that counts as zero set to zero."""
+
+    part: PyTree[Array | Factored]
+    squared: Float[Array, ""]
+
+    def scaled_by(self, factor: Float[Array, ""]) -> PyTree[Array | Factored]:
+        def one(leaf: Any) -> Any:
+            if is_factored(leaf):
+                return Factored(leaf.left * factor, leaf.right)
+            return leaf * factor
+
+        return jax.tree.map(one, self.part, is_leaf=is_factored)
+
+
+def _measured(part: PyTree[Array | Factored], clip_norm: float) -> _Measured:
+    leaves, structure = jax.tree.flatten(part, is_leaf=is_factored)
+    vectors = [
+        tuple(v.astype(jnp.float32) for v in leaf)
+        if is_factored(leaf)
+        else (leaf.astype(jnp.float32) / np.float32(clip_norm),)
+        for leaf in leaves
+    ]
+    squares = [tuple(map(_square, some)) for some in vectors]
+    # NaN compares as false, and so becomes zero; an infinity is too long.
+    usable = jnp.all(jnp.stack([one <= _LONGEST for some in squares for one in some]))
+    kept: list[Any] = []
+    total = jnp.float32(0.0)
+    for some, square in zip(vectors, squares, strict=True):
+        here, length = usable, square[0]
+        if len(some) == 2:
+            here = usable & (square[0] >= _SHORTEST) & (square[1] >= _SHORTEST)
+            length = square[0] * square[1] / np.float32(clip_norm) / np.float32(clip_norm)
+        whole = [jnp.where(here, vector, 0.0) for vector in some]
+        total += jnp.where(here, length, 0.0)
+        kept.append(Factored(whole[0] / np.float32(clip_norm), whole[1]) if whole[1:] else whole[0])
+    return _Measured(jax.tree.unflatten(structure, kept), total)
+
+
+def _square(vector: Float[Array, "..."]) -> Float[Array, ""]:
+    # A product with ones: compilers keep the order of a plain sum, and so add one by one.
+    flat = jnp.square(jnp.ravel(vector))
+    ones = jnp.ones(flat.shape, jnp.float32)
+    return jnp.dot(flat, ones, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,412 @@
+"""Factored parts: nobody is longer than the clip norm, and rounded sums stay within the bound."""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array
+
+from sotto.privacy import factored
+from sotto.privacy.certificate import derive
+from sotto.privacy.factored import Factored
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.mechanisms import gaussian
+from sotto.privacy.releases import Release
+from sotto.privacy.statements import Gap, Part, Poisson
+from sotto.privacy.units import Adjacency, Unit
+
+MakeLedgers = Callable[..., list[Ledger]]
+Bound = Callable[[Any, dict[str, float], str], Any]
+
+UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
+GAP = Gap(name="a gap", why="for the test")
+QUIET = 1e-6
+ROWS, COLUMNS = 5, 3
+
+
+def layer(left: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+    """A dense layer of people: weights in factors, biases as they are."""
+    return {"weights": Factored(left, right), "bias": right}
+
+
+def matrices(part: dict[str, Any]) -> np.ndarray:
+    """The same in float64, one vector a person, by the definition."""
+    left, right = (np.asarray(x, dtype=np.float64) for x in part["weights"])
+    outer = np.einsum("ni,nj->nij", left, right).reshape(len(left), -1)
+    return np.concatenate([outer, np.asarray(part["bias"], dtype=np.float64)], axis=1)
+
+
+def bounded(
+    parts: dict[str, Any],
+    clips: dict[str, float],
+    clipping: str = "separate",
+    bound: Bound = factored.bound_contribution,
+) -> dict[str, Any]:
+    return jax.jit(jax.vmap(lambda p: bound(p, clips, clipping)))(parts)
+
+
+def exact_square(part: dict[str, Any], person: int) -> Fraction:
+    """Squared norm of one bounded person, in rational arithmetic."""
+
+    def square(vector: np.ndarray) -> Fraction:
+        return sum((Fraction(float(x)) ** 2 for x in np.asarray(vector)), Fraction(0))
+
+    left, right = part["weights"]
+    return square(left[person]) * square(right[person]) + square(part["bias"][person])
+
+
+def adversaries(rows: int, columns: int, clip: float) -> dict[str, Any]:
+    """People who try to be longer than the clip norm."""
+    rng = np.random.default_rng(rows * columns)
+    lefts, rights = [], []
+    for scale in (1.0, 1 - 6e-8, 1 + 1.2e-7, 2.0, 1e3, 0.5, 1e-12, 1e7):
+        for stretch in (1.0, 1e5, 1e-5, 2.0**29, 2.0**-29):
+            left, right = rng.standard_normal(rows), rng.standard_normal(columns)
+            swallowed = np.where(np.arange(rows) == 0, 1.0, 2.0**-12.5)
+            for one in (left, np.eye(1, rows)[0], swallowed):
+                length = np.linalg.norm(one) * np.linalg.norm(right)
+                lefts.append(stretch * one)
+                rights.append(scale * clip / length / stretch * right)
+    for poison in (np.nan, np.inf, -np.inf, 1e38, 1e20, 2e9, 1e-20, 1e-45, 0.0):
+        for place in ("left", "right", "both"):
+            lefts.append(np.full(rows, poison if place != "right" else 1.0))
+            rights.append(np.full(columns, poison if place != "left" else 1.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return layer(np.asarray(lefts, np.float32), np.asarray(rights, np.float32))
+
+
+# --- nobody is longer than the clip norm ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (5, 300), (257, 16)])
+@pytest.mark.parametrize("clip", [1.0, 0.1, 3e-5, 700.0])
+def test_nobody_exceeds_the_clip_norm(shape: tuple[int, int], clip: float) -> None:
+    result = bounded({"u": adversaries(*shape, clip)}, {"u": clip})["u"]
+    squares = [exact_square(result, i) for i in range(len(result["bias"]))]
+    assert 0.999 < max(squares) <= 1
+
+
+@pytest.mark.parametrize("shift", [0, 1, 17])
+def test_nobody_exceeds_a_joint_clip(shift: int) -> None:
+    clips = {"policy": 0.1, "critic": 7.0}
+    parts = {name: adversaries(4, 6, clip) for name, clip in clips.items()}
+    parts["critic"] = jax.tree.map(lambda x: np.roll(x, shift, axis=0), parts["critic"])
+    result = bounded(parts, clips, "joint")
+    people = range(len(parts["policy"]["bias"]))
+    assert 0.999 < max(sum(exact_square(result[n], i) for n in clips) for i in people) <= 1
+    separate = bounded(parts, clips)
+    assert max(sum(exact_square(separate[n], i) for n in clips) for i in people) > 1.9
+
+
+def without_bias(parts: Any, clips: dict[str, float], clipping: str) -> Any:
+    """The usual mistake: the norm of the weights' gradient only."""
+    scale = {
+        n: gaussian.clip_scale(
+            jnp.sum(p["weights"].left ** 2) * jnp.sum(p["weights"].right ** 2) / clips[n] ** 2, 0.0
+        )
+        for n, p in parts.items()
+    }
+    return {
+        n: {
+            "weights": Factored(p["weights"].left * scale[n] / clips[n], p["weights"].right),
+            "bias": p["bias"] * scale[n] / clips[n],
+        }
+        for n, p in parts.items()
+    }
+
+
+def added_norms(parts: Any, clips: dict[str, float], clipping: str) -> Any:
+    """Each factor clipped alone, as if norms of factors were norms of products."""
+    return {
+        n: {
+            "weights": Factored(
+                p["weights"].left / jnp.maximum(jnp.linalg.norm(p["weights"].left), 1.0),
+                p["weights"].right / clips[n],
+            ),
+            "bias": p["bias"] / clips[n],
+        }
+        for n, p in parts.items()
+    }
+
+
+@pytest.mark.parametrize("broken", [without_bias, added_norms])
+def test_a_broken_clip_is_caught(broken: Bound) -> None:
+    rng = np.random.default_rng(0)
+    part = layer(
+        rng.standard_normal((9, ROWS)).astype(np.float32),
+        rng.standard_normal((9, COLUMNS)).astype(np.float32),
+    )
+    assert max(exact_square(bounded({"u": part}, {"u": 1.0})["u"], i) for i in range(9)) <= 1
+    result = bounded({"u": part}, {"u": 1.0}, bound=broken)["u"]
+    assert max(exact_square(result, i) for i in range(9)) > 1.01
+
+
+@pytest.mark.parametrize("clipping", ["separate", "joint"])
+def test_clipped_factors_are_the_clipped_matrices(clipping: str) -> None:
+    rng = np.random.default_rng(1)
+    clips = {"a": 2.0, "b": 0.3}
+    parts = {
+        name: layer(
+            rng.standard_normal((40, ROWS)).astype(np.float32),
+            np.geomspace(1e-3, 1e3, 40)[:, None].astype(np.float32)
+            * rng.standard_normal((40, COLUMNS)).astype(np.float32),
+        )
+        for name in clips
+    }
+    whole = {
+        name: {
+            "bias": part["bias"],
+            "weights": np.einsum("ni,nj->nij", *part["weights"]),
+        }
+        for name, part in parts.items()
+    }
+    expected = bounded(whole, clips, clipping, bound=gaussian.bound_contribution)
+    result = bounded(parts, clips, clipping)
+    for name in clips:
+        found = matrices(result[name])
+        flat = np.asarray(expected[name])
+        flat = np.concatenate([flat[:, COLUMNS:], flat[:, :COLUMNS]], axis=1)
+        np.testing.assert_allclose(found, flat, rtol=2e-5, atol=1e-9)
+
+
+def test_what_is_not_finite_or_too_long_is_zero_and_leaves_other_parts_alone() -> None:
+    ones = np.ones((6, 2), np.float32)
+    left, right = ones.copy(), 1e-3 * ones
+    left[0, 0], left[1, 0], left[2, 0], right[3, 0], left[4, :] = (
+        np.nan,
+        np.inf,
+        3e9,
+        -np.inf,
+        1e-12,
+    )
+    parts = {"u": layer(left, right), "v": layer(0.1 * ones, 0.1 * ones)}
+    result = bounded(parts, dict.fromkeys(parts, 1.0))
+    found = matrices(result["u"])
+    assert not found[:4].any()
+    np.testing.assert_allclose(found[4], [0, 0, 0, 0, 1e-3, 1e-3], rtol=1e-4)  # a short leaf alone
+    np.testing.assert_allclose(found[5], 1e-3, rtol=1e-4)
+    np.testing.assert_allclose(matrices(result["v"]), [[0.01] * 4 + [0.1] * 2] * 6, rtol=1e-4)
+
+
+# --- sums are within the bound -------------------------------------------------------------------
+
+
+def total(part: Any, clip: float, grid: float, present: np.ndarray) -> np.ndarray:
+    """The integer sum of a batch, as the door makes it, as one vector."""
+    sums = jax.jit(lambda p, here: factored.sum_batch(p, clip, grid, here))(part, present)
+    return np.concatenate([np.ravel(sums["weights"]), np.ravel(sums["bias"])]).astype(np.float64)
+
+
+def hostile_batch(people: int, rows: int, columns: int, seed: int) -> dict[str, Any]:
+    """Parallel matrices of norm 1 with alternating signs: large terms, small sums."""
+    rng = np.random.default_rng(seed)
+    left = np.abs(rng.standard_normal(rows)) * np.where(np.arange(people) % 2, 1, -1)[:, None]
+    left = left * rng.uniform(0.9, 1.1, (people, rows))
+    right = np.broadcast_to(np.abs(rng.standard_normal(columns)), (people, columns))
+    left /= np.linalg.norm(left, axis=1, keepdims=True)
+    right = right / np.linalg.norm(right, axis=1, keepdims=True)
+    return {
+        "weights": Factored(left.astype(np.float32), right.astype(np.float32)),
+        "bias": np.zeros((people, columns), np.float32),
+    }
+
+
+@pytest.mark.parametrize("people", [2, 64, 400])
+def test_neighbouring_sums_are_no_further_apart_than_the_bound(people: int) -> None:
+    clip, rows, columns = 1.0, 40, 30
+    grid = gaussian.grid_size(clip, 3000, 1.0)
+    bound = factored.sum_rounding(people, {"u": rows * columns + columns}, {"u": grid}, {"u": clip})
+    for seed in range(3):
+        part = bounded({"u": hostile_batch(people, rows, columns, seed)}, {"u": clip})["u"]
+        everybody = total(part, clip, grid, np.ones(people, bool))
+        for absent in (0, people // 2, people - 1):
+            rest = total(part, clip, grid, np.arange(people) != absent)
+            assert np.linalg.norm(everybody - rest) * grid <= clip * (1 + bound)
+        exact = matrices(part).sum(axis=0) * clip
+        error = np.linalg.norm(everybody * grid - exact)
+        # In one world: half the product's bound and half the grid's.
+        assert error <= clip * bound / 2
+
+
+def test_the_bound_covers_adding_one_by_one_in_the_worst_order() -> None:
+    """One large term first, then small ones that are all lost."""
+    for people in (8, 128, 400):
+        terms = np.full(people, 2.0**-24.5, np.float32)
+        terms[0] = 1.0
+        found = np.float32(0.0)
+        for term in terms:
+            found = np.float32(found + term)
+        error = abs(float(found) - float(terms.astype(np.float64).sum()))
+        assert error > 0
+        # Entries of people whose norms are these: the bound is for norms of at most 1.
+        bound = factored.sum_rounding(people, {"u": 1}, {"u": 2.0**-40}, {"u": 1.0})
+        assert error <= bound / 2
+
+
+def test_the_bound_grows_with_the_batch_and_too_large_a_batch_is_refused() -> None:
+    arguments = ({"u": 70_000}, {"u": 2.0**-18}, {"u": 1.0})
+    bounds = [factored.sum_rounding(b, *arguments) for b in (32, 128, 256)]
+    assert bounds == sorted(bounds)
+    assert bounds[-1] == pytest.approx(2 * 256**2 / 2**24 + math.sqrt(70_000) / 2**18, rel=2e-3)
+    with pytest.raises(ValueError, match="use a microbatch of at most 457"):
+        factored.sum_rounding(700, *arguments)
+
+
+# --- through the door ----------------------------------------------------------------------------
+
+
+def own_layer(state: Any, unit: Any, key: Array) -> Any:
+    return {"u": layer(unit["left"], unit["right"])}, {}
+
+
+def own_matrix(state: Any, unit: Any, key: Array) -> Any:
+    return {"u": {"weights": jnp.outer(unit["left"], unit["right"]), "bias": unit["right"]}}, {}
+
+
+def keep(state: Any, released: Any) -> Any:
+    return state, released
+
+
+def release(slots: int, **changes: Any) -> Release:
+    fields: dict[str, Any] = {
+        "name": "update",
+        "local": own_layer,
+        "server": keep,
+        "unit": UNIT,
+        "parts": {"u": Part(clip_norm=1.0, noise_multiplier=QUIET)},
+        "slots": slots,
+        "divisor": 2.0,
+        "horizon": 2,
+        "population": "simulated",
+    }
+    return Release(**(fields | changes))
+
+
+def people(slots: int, leading: tuple[int, ...] = (), seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "left": rng.standard_normal((*leading, slots, ROWS)).astype(np.float32),
+        "right": rng.standard_normal((*leading, slots, COLUMNS)).astype(np.float32),
+    }
+
+
+def run(made: Release, ledgers: list[Ledger], units: Any, seed: int | None = 0) -> Any:
+    state, keys = jnp.zeros((1, 1)), jax.random.split(jax.random.key(0), 1)
+    sampled = isinstance(made.participation, Poisson)
+    example = jax.tree.map(lambda x: x[0] if sampled else x[0, 0], units)
+    stream = made.open(ledgers, state, example, noise_seed=seed)
+    persons = None
+    if not sampled:
+        persons = np.arange(made.horizon * made.slots, dtype=np.int32).reshape(1, made.horizon, -1)
+        persons[0, 0, 1] = -1
+    return stream, jax.tree.map(np.asarray, stream.run(state, keys, persons, units)[1])
+
+
+@pytest.mark.parametrize("microbatch", [1, 2, 4, None])
+def test_the_door_releases_what_it_releases_of_matrices(
+    make_ledgers: MakeLedgers, microbatch: int | None
+) -> None:
+    units = people(4, (1, 2))
+    _, log = run(release(4, microbatch=microbatch), make_ledgers(), units)
+    _, expected = run(release(4, local=own_matrix), make_ledgers(), units)
+    for name in ("weights", "bias"):
+        np.testing.assert_allclose(log["u"][name], expected["u"][name], atol=2e-5)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5, 0.95])
+@pytest.mark.parametrize("microbatch", [None, 3])
+def test_the_same_under_poisson_sampling(
+    make_ledgers: MakeLedgers, rate: float, microbatch: int | None
+) -> None:
+    units = people(30, (1,))
+    sampling = {
+        "participation": Poisson(sampling_rate=rate, population=30),
+        "gaps": (GAP,),
+        "microbatch": microbatch,
+    }
+    _, log = run(release(30, **sampling), make_ledgers(), units)
+    _, expected = run(release(30, local=own_matrix, **sampling), make_ledgers(), units)
+    for name in ("weights", "bias"):
+        np.testing.assert_allclose(log["u"][name], expected["u"][name], atol=2e-5)
+
+
+def test_noise_is_larger_by_what_rounding_adds_and_the_statement_says_so(
+    make_ledgers: MakeLedgers,
+) -> None:
+    rows, columns, z = 200, 200, 2.0
+
+    def nothing(state: Any, unit: Any, key: Array) -> Any:
+        return {"u": Factored(jnp.zeros(rows), jnp.zeros(columns))}, {}
+
+    made = release(
+        400, local=nothing, parts={"u": Part(clip_norm=0.5, noise_multiplier=z)}, horizon=20
+    )
+    stream, log = run(made, make_ledgers(), people(400, (1, 20)))
+    rounding = stream.statement.sum_rounding
+    assert 0.019 < rounding < 0.03
+    assert stream.statement.noise_multiplier == z
+    sample = log["u"].astype(np.float64).ravel() * made.divisor / 0.5
+    error = 6 / math.sqrt(2 * sample.size)  # 0.5 per cent: what rounding adds is seen
+    assert np.std(sample) == pytest.approx(z * (1 + rounding), rel=error)
+    assert abs(np.std(sample) / z - 1) > error
+
+
+def test_certificates_say_that_sums_are_rounded(make_ledgers: MakeLedgers) -> None:
+    parts = {"u": Part(clip_norm=1.0, noise_multiplier=3.0)}
+    told = []
+    for local in (own_layer, own_matrix):
+        (ledger,) = make_ledgers()
+        run(release(4, local=local, parts=parts), [ledger], people(4, (1, 2)), seed=None)
+        certificate = derive(ledger)
+        assert certificate.status == "proved"
+        assert (certificate.streams[0].statement.sum_rounding > 0) == (local is own_layer)
+        told.append([one.how for one in certificate.assumptions])
+    assert any("float32" in how for how in told[0])
+    assert any("sums are exact" in how for how in told[1])
+    assert not any("sums are exact" in how for how in told[0])
+
+
+def test_a_person_is_not_stored_as_a_matrix() -> None:
+    """Nothing in the compiled sum has a person's axis and both of the matrix's."""
+    part = {"u": layer(jnp.zeros((7, 11)), jnp.zeros((7, 13)))}
+
+    def program(part: Any) -> Any:
+        clipped = jax.vmap(lambda p: factored.bound_contribution(p, {"u": 1.0}, "joint"))(part)
+        return factored.sum_batch(clipped["u"], 1.0, 2.0**-20, jnp.ones(7, bool))
+
+    text = jax.jit(program).lower(part).compile().as_text()
+    assert "11,13" in text
+    assert not any(shape in text for shape in ("7,11,13", "11,7,13", "11,13,7"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"slots": 3000}, "use a microbatch"),
+        (
+            {"local": lambda s, u, k: ({"u": Factored(jnp.ones((2, 3)), jnp.ones(3))}, {})},
+            "must be vectors",
+        ),
+        (
+            {
+                "local": lambda s, u, k: (
+                    {"u": jnp.ones(1), "v": Factored(jnp.ones(2), jnp.ones(2))},
+                    {},
+                ),
+                "unprotected": {"v": GAP},
+            },
+            "cannot be factored",
+        ),
+    ],
+)
+def test_what_cannot_be_released_is_refused(
+    make_ledgers: MakeLedgers, changes: dict[str, Any], message: str
+) -> None:
+    made = release(**({"slots": 4} | changes))
+    with pytest.raises(ValueError, match=message):
+        made.open(make_ledgers(), jnp.zeros((1, 1)), people(made.slots))
