@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto.algorithms import kickstarting, ppo
 from sotto.algorithms.kickstarting import KickstartState
 from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.ppo import Collected, PPOConfig, PPOMetrics, PPOState
+from sotto.algorithms.ppo import Collected, Networks, PPOConfig, PPOMetrics, PPOState
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
 from sotto.rl.networks import Policy
@@ -45,9 +45,13 @@ class HostedRun:
         first = seed * users.num_users
         self._observations = users.begin(range(first, first + users.num_users))
 
-    def train_ppo(self, config: PPOConfig) -> Iterator[tuple[PPOState, PPOMetrics]]:
-        """Trains PPO from the beginning; yields after every update."""
+    def train_ppo(
+        self, config: PPOConfig, networks: Networks | None = None
+    ) -> Iterator[tuple[PPOState, PPOMetrics]]:
+        """Trains PPO from the beginning, or from given networks; yields after every update."""
         state = ppo.begin(config, self._env, self._network_key, ())
+        if networks is not None:
+            state = state._replace(networks=networks)
         for _ in range(config.num_updates):
             key = jax.random.fold_in(self.key, state.updates)
             rollout_key, shuffle_key = jax.random.split(key)

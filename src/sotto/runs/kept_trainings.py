@@ -7,12 +7,9 @@ first, since students read their policies.
 import hashlib
 import json
 import math
-import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +28,7 @@ from sotto.papers.learning_curves import Curve
 from sotto.rl.envs.air_raid import AIR_RAID
 from sotto.rl.networks import Policy
 from sotto.runs import curve_files
-from sotto.runs.directory import RunError
+from sotto.runs.processes import finished
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
 _SECONDS_BETWEEN_REPORTS = 15
@@ -147,14 +144,14 @@ def train_all(jobs: Sequence[Job], workers: int, say: Say) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     missing = [job for job in jobs if not job.done]
     say(_announcement(len(jobs) - len(missing), missing, workers))
-    started, finished = time.monotonic(), 0
+    started, count = time.monotonic(), 0
     alone = [job for job in missing if not job.teachers]
     asking = [job for job in missing if job.teachers]
     for phase in (alone, asking):
-        for job in _trained(phase, workers):
-            finished += 1
+        for job, _ in finished(Job.train, phase, workers):
+            count += 1
             seconds = time.monotonic() - started
-            say(f"{finished}/{len(missing)} done: {job}; {seconds:.0f} s so far")
+            say(f"{count}/{len(missing)} done: {job}; {seconds:.0f} s so far")
 
 
 def _announcement(kept: int, missing: Sequence[Job], workers: int) -> str:
@@ -168,30 +165,6 @@ def _announcement(kept: int, missing: Sequence[Job], workers: int) -> str:
         f"{trainings}{had}, about {minutes} min with {at_once} "
         f"{'process' if at_once == 1 else 'processes'}; stop any time, the same command goes on"
     )
-
-
-def _trained(jobs: Sequence[Job], workers: int) -> Iterator[Job]:
-    """Trains and keeps the jobs; yields each as it is done."""
-    if workers == 1 or len(jobs) < 2:
-        for job in jobs:
-            job.train()
-            yield job
-        return
-    # JAX does not survive a fork.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context) as pool:
-        futures = {pool.submit(job.train): job for job in jobs}
-        try:
-            for future in as_completed(futures):
-                future.result()
-                yield futures[future]
-        except BrokenProcessPool as error:
-            raise RunError(
-                "a training process was killed, perhaps for want of memory; what is done is kept: "
-                "run the same command again, with --workers 1"
-            ) from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _reporting(name: str) -> Callable[[float], None]:

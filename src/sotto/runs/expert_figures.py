@@ -1,0 +1,85 @@
+"""What a population of experts is worth: figure 2 of Sharma et al. 2024."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sotto.runs.experts import Population
+from sotto.runs.figures import BLUE, ORANGE, figure
+
+
+def summary(population: Population) -> dict[str, Any]:
+    """The distribution of the experts' mean returns, in a few numbers."""
+    settings = population.settings
+    means = population.returns.mean(axis=1)
+    quantiles = np.quantile(means, [0.1, 0.5, 0.9])
+    return {
+        "env_id": settings.env_id,
+        "experts": settings.experts,
+        "cap": settings.recipe.cap,
+        "episodes": population.returns.shape[1],
+        "mean": float(means.mean()),
+        "std": float(means.std()),
+        "p10": float(quantiles[0]),
+        "median": float(quantiles[1]),
+        "p90": float(quantiles[2]),
+        "min": float(means.min()),
+        "max": float(means.max()),
+    }
+
+
+def histogram(path: Path, population: Population) -> None:
+    """How many experts have which return, on a logarithmic axis where returns span decades."""
+    settings = population.settings
+    means = population.returns.mean(axis=1)
+    spans_decades = means.min() > 0 and means.max() > 100 * means.min()
+    edges = (
+        np.geomspace(means.min(), means.max(), 41)
+        if spans_decades
+        else np.linspace(*_limits(means), 41)
+    )
+    with figure(path, height=3.9) as axes:
+        axes.hist(means, bins=list(edges), color=BLUE, edgecolor="white", linewidth=0.4)
+        axes.axvline(
+            float(np.median(means)),
+            color=ORANGE,
+            linestyle="--",
+            linewidth=1.5,
+            label=f"median {np.median(means):.4g}",
+        )
+        if spans_decades:
+            axes.set_xscale("log")
+        axes.set_xlabel(
+            f"greedy return in the default environment, at most {settings.recipe.cap} steps"
+        )
+        axes.set_ylabel("experts")
+        axes.set_title(f"{settings.experts:,} experts of {settings.env_id}")
+        axes.legend(fontsize=9)
+
+
+def write_table(path: Path, population: Population) -> None:
+    """A row for each expert: its number, variant, learning rate, stop and mean return."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    plan = population.settings.plan
+    columns = dict(zip(plan.variants.names, plan.variants.values.T, strict=True))
+    pq.write_table(
+        pa.table(
+            {
+                "expert": plan.numbers,
+                **columns,
+                "learning_rate": plan.learning_rates,
+                "updates": plan.stops,
+                "return": population.returns.mean(axis=1),
+            }
+        ),
+        path,
+    )
+
+
+def _limits(means: np.ndarray) -> tuple[float, float]:
+    """From the least to the largest, and wider than a point."""
+    low, high = float(means.min()), float(means.max())
+    return (low, high) if high > low else (low - 0.5, high + 0.5)

@@ -1,0 +1,320 @@
+"""Populations of experts on disk: trained in chunks that are kept, then one file.
+
+A folder holds `settings.json`, `chunks/` while training, and in the end `experts.npz`: every leaf
+of the stacked policies, the experts' plan and returns, and a JSON header. All of it is a function
+of the settings, so that a stopped training goes on where it was, in any order, on any machine.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+from pydantic import BaseModel, ConfigDict
+
+from sotto.algorithms import experts as native
+from sotto.algorithms import hosted_experts as hosted
+from sotto.algorithms.expert_recipes import BASE_SECONDS, HIDDEN, SECONDS, recipe
+from sotto.algorithms.experts import Plan, Recipe
+from sotto.algorithms.ppo import Networks
+from sotto.data.trajectories import ExpertLog
+from sotto.rl.envs.registry import is_native, make
+from sotto.rl.networks import Policy
+from sotto.runs.directory import RunError, write_model
+from sotto.runs.processes import finished
+
+_FORMAT = 1  # of what is kept: raise it when a recipe or the training changes
+_EPISODES = 20  # that judge an expert
+_STARTING = 30.0  # seconds for each process to import and compile
+_NATIVE_CHUNK, _HOSTED_CHUNK = 50, 5  # experts; those in JAX are trained side by side
+
+Arrays = dict[str, np.ndarray]
+Say = Callable[[str], None]
+
+
+class ExpertSettings(BaseModel):
+    """Everything that a population is a function of."""
+
+    model_config = ConfigDict(frozen=True)
+
+    env_id: str
+    experts: int
+    hidden: tuple[int, ...] = HIDDEN
+    seed: int = 0
+    format: int = _FORMAT
+
+    @property
+    def recipe(self) -> Recipe:
+        """How they are trained."""
+        return recipe(self.env_id, self.hidden)
+
+    @property
+    def plan(self) -> Plan:
+        """Who they are."""
+        return native.plan(self.env_id, self.recipe, self.experts, self.seed)
+
+    @property
+    def chunks(self) -> list[Plan]:
+        """Who is trained together: those that stop at the same time, where possible."""
+        chosen = self.plan
+        order = np.argsort(chosen.stops, kind="stable")
+        size = _NATIVE_CHUNK if is_native(self.env_id) else _HOSTED_CHUNK
+        return [chosen.select(order[i : i + size]) for i in range(0, self.experts, size)]
+
+
+class Population(NamedTuple):
+    """Experts that have been trained."""
+
+    settings: ExpertSettings
+    policies: Policy
+    """Stacked: every leaf has a leading axis of experts."""
+    returns: Float[np.ndarray, "experts episodes"]
+    """Greedy, undiscounted, in the default environment up to the recipe's cap."""
+
+
+class _Chunk(NamedTuple):
+    """What a process needs to train a chunk."""
+
+    settings: ExpertSettings
+    number: int
+    base: Networks | None
+
+
+def train(
+    folder: Path, settings: ExpertSettings, workers: int, say: Say, on_ray: bool = False
+) -> Population:
+    """Trains what is not kept yet, and writes the population's one file.
+
+    Args:
+        folder: of the population, made if need be.
+        settings: those that the folder has, if it has any.
+        workers: processes.
+        say: told beforehand how long it takes, and then what is done.
+        on_ray: chunks run on a Ray cluster (RAY_ADDRESS, or this machine) instead.
+
+    Raises:
+        RunError: the folder holds other experts, or a process was killed.
+        ValueError: settings that make no experts.
+    """
+    chunks = settings.chunks
+    _claim(folder, settings)
+    if (folder / _POPULATION).exists():
+        say(f"{folder} has its {settings.experts:,} experts already")
+        return load(folder)
+    missing = [i for i in range(len(chunks)) if not _chunk_path(folder, i).exists()]
+    say(_announcement(folder, settings, missing, workers))
+    base = _base(folder, settings, say)
+    tasks = [_Chunk(settings, index, base) for index in missing]
+    results = _on_ray(tasks) if on_ray else finished(train_chunk, tasks, workers)
+    began, done, total = time.monotonic(), 0, sum(len(chunks[i].numbers) for i in missing)
+    for task, arrays in results:
+        _write(_chunk_path(folder, task.number), arrays)
+        done += len(chunks[task.number].numbers)
+        left = (time.monotonic() - began) / done * (total - done)
+        mean = arrays["returns"].mean()
+        say(
+            f"{settings.experts - total + done:>6,}/{settings.experts:,} experts   "
+            f"return of the last {len(arrays['returns'])}: {mean:.4g}   "
+            + (f"{_duration(left)} left" if done < total else "done")
+        )
+    _together(folder, settings)
+    return load(folder)
+
+
+def train_chunk(chunk: _Chunk) -> Arrays:
+    """The experts of one chunk, as arrays; a function of the chunk, wherever it runs."""
+    settings = chunk.settings
+    chosen, how = settings.chunks[chunk.number], settings.recipe
+    if is_native(settings.env_id):
+        policies = native.train(settings.env_id, how, chosen, settings.seed)
+        judge = native.judge
+    else:
+        assert chunk.base is not None
+        policies = hosted.train(settings.env_id, how, chosen, settings.seed, chunk.base)
+        judge = hosted.judge
+    returns = judge(settings.env_id, policies, chosen.numbers, settings.seed, how.cap, _EPISODES)
+    return {"numbers": chosen.numbers, "returns": returns, **_named(policies)}
+
+
+def load(folder: Path) -> Population:
+    """A population that has been trained.
+
+    Raises:
+        RunError: there is none, it is unfinished, or another version wrote it.
+    """
+    path = folder / _POPULATION
+    if not path.exists():
+        raise RunError(
+            f"{folder} has no experts yet; go on with the `sotto experts train` that began it"
+            if (folder / _SETTINGS).exists()
+            else f"{folder} has no experts; make some with `sotto experts train --out {folder}`"
+        )
+    with np.load(path) as file:
+        arrays = dict(file)
+    header = json.loads(str(arrays.pop("header")))
+    settings = ExpertSettings(**header["settings"])
+    if settings.format != _FORMAT:
+        raise RunError(f"{path} was written by another version of sotto; train the experts again")
+    like = jax.eval_shape(lambda: _blank(settings).policy)
+    leaves, tree = jax.tree.flatten_with_path(like)
+    stacked = [jnp.asarray(arrays[jax.tree_util.keystr(where)]) for where, _ in leaves]
+    return Population(settings, jax.tree.unflatten(tree, stacked), arrays["returns"])
+
+
+def collect(population: Population, floor: float, episodes: int, seed: int, say: Say) -> ExpertLog:
+    """Episodes of all experts, floored, in the default environment.
+
+    Raises:
+        ValueError: a floor that is not below one over the number of actions.
+    """
+    settings, cap = population.settings, population.settings.recipe.cap
+    logs = native.logs if is_native(settings.env_id) else hosted.logs
+    size = 4 * _NATIVE_CHUNK
+    parts, began = [], time.monotonic()
+    for first in range(0, settings.experts, size):
+        rows = np.arange(first, min(first + size, settings.experts))
+        policies = jax.tree.map(lambda x, rows=rows: x[rows], population.policies)
+        parts.append(logs(settings.env_id, policies, rows, seed, floor, cap, episodes))
+        done = int(rows[-1]) + 1
+        left = (time.monotonic() - began) / done * (settings.experts - done)
+        say(f"{done:>6,}/{settings.experts:,} experts have played   {_duration(left)} left")
+    return ExpertLog(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def actions(env_id: str) -> int:
+    """How many actions the environment has."""
+    return native.actions_of(make(env_id) if is_native(env_id) else hosted.described(env_id))
+
+
+_SETTINGS, _POPULATION, _BASE = "settings.json", "experts.npz", "base.npz"
+
+
+def _chunk_path(folder: Path, index: int) -> Path:
+    return folder / "chunks" / f"{index:05d}.npz"
+
+
+def _claim(folder: Path, settings: ExpertSettings) -> None:
+    """The folder is these experts' from now on."""
+    path = folder / _SETTINGS
+    if path.exists():
+        stored = ExpertSettings.model_validate_json(path.read_text())
+        if stored != settings:
+            differing = [
+                f"{name} {value}"
+                for name, value in stored.model_dump().items()
+                if value != getattr(settings, name)
+            ]
+            raise RunError(
+                f"{folder} holds other experts ({', '.join(differing)}); choose another --out"
+            )
+        return
+    (folder / "chunks").mkdir(parents=True, exist_ok=True)
+    write_model(path, settings)
+
+
+def _announcement(
+    folder: Path, settings: ExpertSettings, missing: Sequence[int], workers: int
+) -> str:
+    chunks = settings.chunks
+    left = sum(len(chunks[i].numbers) for i in missing)
+    kept = f" ({settings.experts - left:,} kept from before)" if left < settings.experts else ""
+    seconds = SECONDS[settings.env_id] * left / workers + _STARTING
+    if not (folder / _BASE).exists():
+        seconds += BASE_SECONDS.get(settings.env_id, 0.0)
+    at_once = "1 process" if workers == 1 else f"{workers} processes"
+    return (
+        f"{left:,} experts to train{kept}, about {_duration(seconds)} in {at_once} with 64x64 "
+        "networks; stop any time, the same command goes on"
+    )
+
+
+def _base(folder: Path, settings: ExpertSettings, say: Say) -> Networks | None:
+    """The networks that all experts start from, trained once; None where there are none."""
+    config = settings.recipe.base
+    if config is None:
+        return None
+    path = folder / _BASE
+    if not path.exists():
+        said = [0.0]
+
+        def report(share: float, mean: float) -> None:
+            if share >= said[0] + 0.1:
+                said[0] = share
+                say(f"base policy, in the default environment: {share:.0%}   return {mean:.4g}")
+
+        networks = hosted.train_base(settings.env_id, config, settings.seed, report)
+        _write(path, _named(networks))
+    with np.load(path) as arrays:
+        leaves, tree = jax.tree.flatten_with_path(_blank(settings))
+        found = [jnp.asarray(arrays[jax.tree_util.keystr(where)]) for where, _ in leaves]
+    base: Networks = jax.tree.unflatten(tree, found)
+    return base
+
+
+def _blank(settings: ExpertSettings) -> Networks:
+    """Networks of the population's shapes."""
+    env = make(settings.env_id) if is_native(settings.env_id) else hosted.described(settings.env_id)
+    return native.blank(env, settings.recipe.ppo)
+
+
+def _together(folder: Path, settings: ExpertSettings) -> None:
+    """All chunks in one file, in the order of the experts' numbers; then no chunks."""
+    paths = [_chunk_path(folder, index) for index in range(len(settings.chunks))]
+    loaded = [dict(np.load(path)) for path in paths]
+    joined = {name: np.concatenate([part[name] for part in loaded]) for name in loaded[0]}
+    order = np.argsort(joined.pop("numbers"))
+    plan = settings.plan
+    header = {
+        "settings": settings.model_dump(),
+        "recipe": repr(settings.recipe),
+        "variants": list(plan.variants.names),
+        "start": "a public base policy, trained in the default environment"
+        if settings.recipe.base
+        else "fresh networks",
+    }
+    arrays = {name: array[order] for name, array in joined.items()} | {
+        "variants": plan.variants.values,
+        "learning_rates": plan.learning_rates,
+        "stops": plan.stops,
+        "header": np.array(json.dumps(header)),
+    }
+    _write(folder / _POPULATION, arrays)
+    for path in paths:
+        path.unlink()
+    paths[0].parent.rmdir()
+
+
+def _on_ray(tasks: Sequence[_Chunk]) -> Iterator[tuple[_Chunk, Arrays]]:
+    """Each chunk with its experts, as a Ray cluster has done it, one core each."""
+    import ray
+
+    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "OPENBLAS_NUM_THREADS": "1"}
+    ray.init(runtime_env={"env_vars": variables}, ignore_reinit_error=True)
+    remote = ray.remote(num_cpus=1)(train_chunk)
+    waiting = {remote.remote(task): task for task in tasks}
+    while waiting:
+        done, _ = ray.wait(list(waiting), num_returns=1)
+        yield waiting.pop(done[0]), ray.get(done[0])
+
+
+def _named(tree: Any) -> Arrays:
+    leaves, _ = jax.tree.flatten_with_path(tree)
+    return {jax.tree_util.keystr(where): np.asarray(leaf) for where, leaf in leaves}
+
+
+def _write(path: Path, arrays: Arrays) -> None:
+    """Replaces the file at once, so that a killed process leaves whole files."""
+    partial_path = path.with_suffix(".partial")
+    with partial_path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # a name could be allow_pickle
+    partial_path.replace(path)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
