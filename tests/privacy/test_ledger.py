@@ -30,7 +30,14 @@ from sotto.privacy.errors import (
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.persons import PersonBlock
 from sotto.privacy.spending import Budget
-from sotto.privacy.statements import Once, Part, Poisson, Returning, StreamStatement
+from sotto.privacy.statements import (
+    Correlation,
+    Once,
+    Part,
+    Poisson,
+    Returning,
+    StreamStatement,
+)
 from sotto.privacy.units import Unit
 
 UNIT = Unit(kind="trajectory", adjacency="zero-out")
@@ -114,6 +121,47 @@ def test_a_later_run_goes_on_where_the_earlier_one_stopped(ledger: Ledger, path:
         resumed.open_stream(again)
     with pytest.raises(ParticipationViolation, match="person 15 "):
         returning.charge(0, 1, [np.array([15])])
+
+
+def test_an_interrupted_stream_goes_on(ledger: Ledger, path: Path) -> None:
+    """Nothing is charged twice, and what the stream may still take is counted."""
+    everybody = PersonBlock(0, 10)
+    poll = statement(
+        participation=Returning(max_participations=3, min_separation=1), horizon=3, name="poll"
+    )
+    ledger.open_stream(poll).charge(0, 1, [everybody])
+    spent = ledger.spent().epsilon
+    later = Ledger.open(path)
+    stream = later.resume_stream(poll)
+    assert (stream.releases, stream.statement) == (1, poll)
+    stream.charge(1, 2, [everybody] * 2)
+    assert later.spent().epsilon == spent  # the noise was scaled to all three
+    with pytest.raises(HorizonExceeded, match="3 are made"):
+        stream.charge(3, 1, [everybody])
+    with pytest.raises(LedgerMismatch, match="no interrupted stream"):
+        later.resume_stream(poll)  # it is open already
+    with pytest.raises(LedgerMismatch, match="no interrupted stream"):
+        Ledger.open(path).resume_stream(poll.model_copy(update={"horizon": 4}))
+
+
+def test_a_stream_whose_noise_is_forgotten_does_not_go_on(ledger: Ledger, path: Path) -> None:
+    correlated = statement(correlation=Correlation(kind="prefix-sum"))
+    ledger.open_stream(correlated)
+    with pytest.raises(LedgerMismatch, match="correlated"):
+        Ledger.open(path).resume_stream(correlated)
+
+
+def test_going_on_is_refused_where_others_took_the_budget(ledger: Ledger, path: Path) -> None:
+    cheap = statement(
+        participation=Returning(max_participations=2, min_separation=1),
+        parts={"policy": Part(clip_norm=0.5, noise_multiplier=3.5)},
+    )
+    dear = cheap.model_copy(update={"name": "another"})
+    ledger.open_stream(cheap)
+    other = Ledger.open(path)
+    other.open_stream(dear).charge(0, 1, [PersonBlock(0, 3)])
+    with pytest.raises(BudgetExceeded, match="'update'"):
+        other.resume_stream(cheap)
 
 
 def test_what_is_refused_leaves_no_trace(ledger: Ledger, path: Path) -> None:

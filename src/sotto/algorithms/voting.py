@@ -169,6 +169,7 @@ class Votes:
         ledger: of the unit `EXPERT`; it is charged before each round.
         queries, rounds, noise_multiplier, population, kind: as in `vote_release`.
         noise_seed: for tests only; voids the certificate.
+        resume: ask the rounds that an interrupted poll of the same settings has left.
 
     Attributes:
         experts: how many voters there are; public.
@@ -192,6 +193,7 @@ class Votes:
         population: Literal["simulated", "real"],
         kind: Voters = "experts",
         noise_seed: int | None = None,
+        resume: bool = False,
     ) -> None:
         release = vote_release(
             voters,
@@ -214,7 +216,9 @@ class Votes:
         self._persons = persons[None, None]
         self._units = jax.tree.map(lambda x: x[None, None], padded)
         asked = jnp.zeros((1, queries, self._observation_size), jnp.float32)
-        self._stream = release.open([ledger], asked, padded, chunk=1, noise_seed=noise_seed)
+        self._stream = release.open(
+            [ledger], asked, padded, chunk=1, noise_seed=noise_seed, resume=resume
+        )
 
     @property
     def rounds_left(self) -> int:

@@ -124,7 +124,7 @@ class Ledger:
     def open(cls, where: Path | str, run_id: str | None = None) -> "Ledger":
         """Opens the ledger of an earlier run, verifies every entry and goes on from there.
 
-        Streams that were open stay as they are, for their noise is forgotten: open a new one.
+        Streams that were open stay as they are: open a new one, or `resume_stream`.
 
         Args:
             where: as for `create`.
@@ -193,6 +193,32 @@ class Ledger:
         self._append("open", contents)
         self._live.append(len(self._account.streams) - 1)
         return LedgerStream(self, self._live[-1])
+
+    def resume_stream(self, statement: StreamStatement) -> LedgerStream:
+        """The last stream of an earlier process with this statement, for the releases it has left.
+
+        They are covered by the statement as if nobody had stopped in between: the noise of one
+        release is independent of that of all others, so that nothing is missing of what an earlier
+        process has forgotten. Correlated noise is refused.
+
+        Raises:
+            LedgerMismatch: there is no such stream, or its noise is correlated over releases.
+            BudgetExceeded: streams opened since have taken what it would need.
+        """
+        found = [i for i, record in enumerate(self.streams) if record.statement == statement]
+        if not found or found[-1] in self._live:
+            raise LedgerMismatch(
+                f"this ledger has no interrupted stream {statement.name!r} with these settings; "
+                "open a new one"
+            )
+        if statement.correlation.kind != "independent":
+            raise LedgerMismatch(
+                f"the noise of {statement.name!r} is correlated over releases, and what was drawn "
+                "is forgotten; open a new stream"
+            )
+        self._account.check_resume(found[-1], self._live)
+        self._live.append(found[-1])
+        return LedgerStream(self, found[-1])
 
     def verify(self) -> None:
         """Reads every entry again and compares the chain with what this object holds.

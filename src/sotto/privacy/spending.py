@@ -220,12 +220,25 @@ class Account:
         if isinstance(participation, Poisson):
             self._check_delta(participation.population)
 
-        releases = [record.releases for record in self.streams]
+        self._check_live(statement, live, [statement])
+
+    def check_resume(self, index: int, live: Iterable[int]) -> None:
+        """Refuses to go on with a stream that the budget no longer covers to its horizon.
+
+        Raises:
+            BudgetExceeded: streams opened since have taken what it would need.
+        """
+        self._check_live(self.streams[index].statement, (*live, index), [])
+
+    def _check_live(
+        self, statement: StreamStatement, live: Iterable[int], new: list[StreamStatement]
+    ) -> None:
+        """Refuses `statement` if the live streams and the new ones may exceed the budget."""
+        releases = [record.releases for record in self.streams] + [0] * len(new)
         sets = groups([record.persons for record in self.streams])
-        statements = [record.statement for record in self.streams] + [statement]
-        releases.append(0)
+        statements = [record.statement for record in self.streams] + new
         returning: set[int] = set()
-        for index in (*live, len(self.streams)):
+        for index in (*live, *range(len(self.streams), len(statements))):
             releases[index] = statements[index].horizon
             sets.add(frozenset({index}))
             if not isinstance(statements[index].participation, Once):
