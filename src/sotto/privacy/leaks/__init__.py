@@ -11,6 +11,13 @@ from typing import Literal
 
 from sotto.privacy.leaks.counting import DIVISOR, SEGMENTS
 from sotto.privacy.leaks.critic import CRITIC
+from sotto.privacy.leaks.experts import (
+    FIXED_BATCHES,
+    FIXED_LOG,
+    REUSED_POOL,
+    VISIBLE_COIN,
+    VOTES,
+)
 from sotto.privacy.leaks.functional import FUNCTIONAL_NOISE
 from sotto.privacy.leaks.leak import DELTA, Leak
 from sotto.privacy.leaks.noise import FLOAT32_TAILS, REUSED_NOISE
@@ -27,6 +34,11 @@ CATALOGUE: tuple[Leak, ...] = (
     FLOAT32_TAILS,
     DIVISOR,
     FUNCTIONAL_NOISE,
+    VOTES,
+    FIXED_BATCHES,
+    VISIBLE_COIN,
+    FIXED_LOG,
+    REUSED_POOL,
 )
 
 
