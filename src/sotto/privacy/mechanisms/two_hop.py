@@ -15,7 +15,7 @@ from scipy import optimize, special
 _UP = 1 + 1e-9
 """Relative surplus for the rounding of sums of a few thousand terms."""
 
-_SHARES = tuple(k / 50 for k in range(50))
+_SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """What part of delta the drawn expert may take; 1/2 is among them, which calibration takes."""
 
 
