@@ -102,7 +102,7 @@ def vote_release(
         All rounds together are Gaussian with multiplier `noise_multiplier` for one expert, under
         zero-out adjacency, however the states of a round depend on the rounds before: a ballot
         has norm sqrt(q (1 - 1/A)) whatever is asked, and an expert is in every round (Theorem 2'
-        with independent noise; docs/privacy.md, Theorem 9).
+        with independent noise; docs/privacy.md, section 15).
 
     Args:
         voters: policies over discrete actions, with a leading axis of voters.
