@@ -1,0 +1,177 @@
+"""Experts are functions of seed and number, differ as planned, and are logged as they play."""
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sotto.algorithms import experts, hosted_experts
+from sotto.algorithms.expert_recipes import recipe
+from sotto.algorithms.experts import Floored, plan
+from sotto.data.trajectories import checked
+from sotto.rl.envs.registry import make
+from sotto.rl.envs.variants import LUNAR_LANDER, variants
+from sotto.rl.networks import Policy
+
+CARTPOLE = replace(recipe("CartPole-v1", (16,)), stops=(2, 4))
+LANDER = recipe(LUNAR_LANDER, (8,))
+# The base's settings are an expert's, so that they are compiled once.
+_PPO = replace(LANDER.ppo, num_envs=2, num_steps=16, total_steps=64)
+LANDER = replace(LANDER, ppo=_PPO, base=_PPO, learning_rates=(_PPO.learning_rate,), stops=(1, 2))
+
+
+def leaves(policies):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(policies)]
+
+
+@pytest.fixture(scope="module")
+def trained():
+    chosen = plan("CartPole-v1", CARTPOLE, 6, 0)
+    return chosen, experts.train("CartPole-v1", CARTPOLE, chosen, 0)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "HIV-v0", LUNAR_LANDER])
+def test_a_plan_goes_through_the_whole_grid_and_its_beginning_stays(env_id):
+    how = recipe(env_id)
+    grid = variants(env_id).values
+    many, few = plan(env_id, how, len(grid) + 7, 3), plan(env_id, how, 5, 3)
+    assert len(np.unique(many.variants.values[: len(grid)], axis=0)) == len(grid)
+    np.testing.assert_array_equal(many.variants.values[-7:], many.variants.values[:7])
+    for one, other in ((many.learning_rates, few.learning_rates), (many.stops, few.stops)):
+        np.testing.assert_array_equal(one[:5], other)
+    np.testing.assert_array_equal(many.variants.values[:5], few.variants.values)
+    for values, offered in ((many.learning_rates, how.learning_rates), (many.stops, how.stops)):
+        counts = [np.sum(values == one) for one in offered]
+        assert min(counts) > 0.7 * len(values) / len(offered)
+        assert sum(counts) == len(values)
+    assert not np.array_equal(plan(env_id, how, 5, 4).variants.values, few.variants.values)
+
+
+def test_no_experts():
+    with pytest.raises(ValueError, match="at least 1"):
+        plan("CartPole-v1", CARTPOLE, 0, 0)
+
+
+def test_an_expert_does_not_depend_on_who_is_trained_beside_it(trained):
+    chosen, policies = trained
+    rows = np.array([4, 1, 1, 4, 4, 4])  # as many, so that nothing is compiled again
+    again = experts.train("CartPole-v1", CARTPOLE, chosen.select(rows), 0)
+    for together, apart in zip(leaves(policies), leaves(again), strict=True):
+        np.testing.assert_allclose(together[rows], apart, atol=1e-5)
+    weights = leaves(policies)[0]
+    assert not np.allclose(weights[4], weights[1], atol=0.1)
+
+
+def test_learning_stops_where_it_is_planned_to(trained):
+    chosen, policies = trained
+    assert set(chosen.stops) == {2, 4}
+    longer = chosen._replace(stops=np.full(6, 4))
+    on = experts.train("CartPole-v1", CARTPOLE, longer, 0)
+    stopped = chosen.stops == 2
+    weights, later = leaves(policies)[0], leaves(on)[0]
+    assert np.all(np.abs(weights - later)[stopped].max(axis=(1, 2)) > 1e-4)
+    np.testing.assert_allclose(weights[~stopped], later[~stopped], atol=1e-5)
+
+
+def test_learning_rate_and_physics_are_the_experts_own(trained):
+    chosen, policies = trained
+    faster = chosen._replace(learning_rates=chosen.learning_rates * np.array([1, 2, 1, 1, 1, 1]))
+    values = chosen.variants.values.copy()
+    values[2] = 11, 9, 1.25
+    moved = faster._replace(variants=chosen.variants._replace(values=values))
+    changed = leaves(experts.train("CartPole-v1", CARTPOLE, moved, 0))[0]
+    difference = np.abs(changed - leaves(policies)[0]).max(axis=(1, 2))
+    assert np.all(difference[[1, 2]] > 1e-3)
+    assert np.all(difference[[0, 3, 4, 5]] < 1e-4)
+
+
+def test_training_helps(trained):
+    chosen, _ = trained
+    chosen = chosen._replace(stops=np.full(6, 20), learning_rates=np.full(6, 2e-3))
+    policies = experts.train("CartPole-v1", CARTPOLE, chosen, 0)
+    returns = experts.judge("CartPole-v1", policies, chosen.numbers, 0, 200, 10)
+    assert returns.shape == (6, 10)
+    assert returns.max() <= 200
+    assert returns.mean() > 80  # a random policy: 22
+
+
+def one_policy(bias=(0.0, 3.0, 0.0)):
+    """Always prefers the same action."""
+    env = make("Acrobot-v1")
+    policy = Policy(env.observation_size, env.action, (4,), jax.random.key(0), last_gain=0.0)
+    biases = (*policy.network.biases[:-1], jnp.array(bias))
+    policy = eqx.tree_at(lambda p: p.network.biases, policy, biases)
+    return jax.tree.map(lambda x: x[None], policy)
+
+
+def test_floored_probabilities_are_a_function_of_the_greedy_action():
+    for bias in ((0.0, 3.0, 0.0), (2.0, 2.1, -5.0)):
+        policy = jax.tree.map(lambda x: x[0], one_policy(bias))
+        logits = Floored(policy, 0.01)(jnp.zeros(6)).logits
+        np.testing.assert_allclose(np.exp(logits), [0.01, 0.98, 0.01], rtol=1e-5)
+
+
+def test_a_logs_actions_have_the_floors_frequencies():
+    floor, episodes = 0.1, 60
+    log = experts.logs("Acrobot-v1", one_policy(), np.arange(1), 0, floor, 200, episodes)
+    taken = np.arange(200) < log.lengths[..., None]
+    counts = np.bincount(log.actions[taken], minlength=3)
+    total = counts.sum()
+    assert total > 10_000
+    error = 5.5 * np.sqrt(0.16 / total)  # 5.5 standard deviations of any of the three
+    np.testing.assert_allclose(counts / total, [0.1, 0.8, 0.1], atol=error)
+
+
+def test_a_log_holds_what_happened(trained):
+    chosen, policies = trained
+    log = checked(experts.logs("CartPole-v1", policies, chosen.numbers, 5, 0.01, 30, 4))
+    env = make("CartPole-v1")
+    step = jax.jit(env.step)
+    assert (log.experts, log.episodes, log.cap) == (6, 4, 30)
+    assert np.all((log.lengths == 30) | log.terminated)
+    assert log.terminated.any()
+    for expert, episode in ((0, 0), (3, 2)):
+        length = log.lengths[expert, episode]
+        seen, actions = log.observations[expert, episode], log.actions[expert, episode]
+        for t in range(length):
+            state = type(env.reset(jnp.zeros(4), env.default_params))(*jnp.asarray(seen[t]))
+            after, reward, terminated = step(state, jnp.int32(actions[t]), env.default_params)
+            np.testing.assert_allclose(seen[t + 1], np.array(after), atol=1e-5)
+            assert log.rewards[expert, episode, t] == reward
+        assert terminated == log.terminated[expert, episode]
+        assert not seen[length + 1 :].any()
+        assert not actions[length:].any()
+        assert log.returns[expert, episode] == length
+    other = experts.logs("CartPole-v1", policies, chosen.numbers, 6, 0.01, 30, 4)
+    assert not np.array_equal(log.observations, other.observations)
+
+
+@pytest.mark.parametrize("floor", [-0.1, 0.5, 0.7])
+def test_a_floor_that_is_none(trained, floor):
+    with pytest.raises(ValueError, match="floor must be at least 0 and below 1/2"):
+        experts.logs("CartPole-v1", trained[1], np.arange(6), 0, floor, 5, 1)
+
+
+def test_lunar_lander_goes_on_from_a_public_base():
+    shares = []
+    base = hosted_experts.train_base(
+        LUNAR_LANDER, LANDER.base, 0, lambda share, _: shares.append(share)
+    )
+    assert shares == [0.5, 1.0]
+    chosen = plan(LUNAR_LANDER, LANDER, 3, 0)._replace(stops=np.array([1, 2, 2]))
+    policies = hosted_experts.train(LUNAR_LANDER, LANDER, chosen, 0, base)
+    again = hosted_experts.train(LUNAR_LANDER, LANDER, chosen.select(np.array([1])), 0, base)
+    first = leaves(base.policy)[0]
+    moved = np.abs(leaves(policies)[0] - first).max(axis=(1, 2))
+    assert np.all((moved > 1e-5) & (moved < 0.1))
+    for together, alone in zip(leaves(policies), leaves(again), strict=True):
+        np.testing.assert_allclose(together[1], alone[0], atol=1e-6)
+    returns = hosted_experts.judge(LUNAR_LANDER, policies, chosen.numbers, 0, 20, 2)
+    assert returns.shape == (3, 2)
+    log = checked(hosted_experts.logs(LUNAR_LANDER, policies, chosen.numbers, 0, 0.02, 20, 2))
+    assert (log.experts, log.episodes, log.cap, log.observation_size) == (3, 2, 20, 8)
+    assert set(np.unique(log.actions)) <= {0, 1, 2, 3}
+    assert not log.terminated.any()  # nothing lands or crashes within 20 steps
