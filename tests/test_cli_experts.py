@@ -1,0 +1,174 @@
+"""`sotto experts`, from training to a dataset and a figure."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from sotto.algorithms.expert_recipes import recipe
+from sotto.cli import main
+from sotto.data.minari_files import load as load_log
+from sotto.runs import experts
+from sotto.runs.experts import ExpertSettings
+
+SETTINGS = ExpertSettings(env_id="CartPole-v1", experts=6, hidden=(8,))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small():
+    """Small chunks and short trainings, in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experts, "_NATIVE_CHUNK", 2)
+        patch.setattr(experts, "recipe", quick)
+        yield
+
+
+def quick(env_id, hidden):
+    how = recipe(env_id, hidden)
+    return replace(how, ppo=replace(how.ppo, num_epochs=1), stops=(1, 2), cap=20)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A population of six, trained by the command."""
+    path = tmp_path_factory.mktemp("experts") / "cartpole"
+    assert main(arguments(path)) == 0
+    return path
+
+
+def arguments(path: Path, *more: str) -> list[str]:
+    return [
+        *("experts", "train", "--env-id", "CartPole-v1", "--experts", "6"),
+        *("--hidden", "8", "--workers", "1", "--out", str(path), *more),
+    ]
+
+
+def leaves(population):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(population.policies)]
+
+
+def test_the_population_is_one_file_in_the_order_of_the_experts(folder):
+    assert {path.name for path in folder.iterdir()} == {"experts.npz", "settings.json"}
+    population = experts.load(folder)
+    assert population.settings == SETTINGS
+    assert population.returns.shape == (6, 20)
+    with np.load(folder / "experts.npz") as file:
+        header = json.loads(str(file["header"]))
+        np.testing.assert_array_equal(file["stops"], SETTINGS.plan.stops)
+    assert header["variants"] == ["gravity", "force_mag", "masscart"]
+    chunk = SETTINGS.chunks[1]
+    trained = experts.train_chunk(experts._Chunk(SETTINGS, 1, None))
+    for name, weights in zip(
+        [name for name in trained if name not in ("numbers", "returns")],
+        leaves(population),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(weights[chunk.numbers], trained[name])
+    np.testing.assert_array_equal(population.returns[chunk.numbers], trained["returns"])
+
+
+def test_a_stopped_training_goes_on(folder, tmp_path, monkeypatch, capsys):
+    whole, broken = experts.train_chunk, []
+
+    def stopped(chunk):
+        broken.append(chunk.number)
+        if len(broken) == 2:
+            raise KeyboardInterrupt
+        return whole(chunk)
+
+    path = tmp_path / "cartpole"
+    monkeypatch.setattr(experts, "train_chunk", stopped)
+    assert main(arguments(path)) == 130
+    assert main(["experts", "histogram", str(path)]) == 2
+    assert "no experts yet" in capsys.readouterr().err
+    monkeypatch.setattr(experts, "train_chunk", whole)
+    assert main(arguments(path)) == 0
+    said = capsys.readouterr().out
+    assert "4 experts to train (2 kept from before), about" in said
+    assert "6/6 experts" in said
+    for one, other in zip(leaves(experts.load(path)), leaves(experts.load(folder)), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert main(arguments(path)) == 0
+    assert "has its 6 experts already" in capsys.readouterr().out
+
+
+def test_other_settings_need_another_folder(folder, capsys):
+    assert main(arguments(folder, "--seed", "1")) == 2
+    assert "holds other experts (seed 0); choose another --out" in capsys.readouterr().err
+
+
+def test_collect_writes_a_dataset_that_says_whose_each_episode_is(folder, tmp_path, capsys):
+    out = tmp_path / "cartpole-v0"
+    command = ["experts", "collect", str(folder), "--trajectories", "3", "--out", str(out)]
+    assert main([*command, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    log = load_log(out)
+    assert (answer["experts"], answer["episodes"]) == (log.experts, log.lengths.size) == (6, 18)
+    assert answer["steps"] == log.lengths.sum()
+    assert answer["return_mean"] == pytest.approx(log.returns.mean())
+    again = experts.collect(experts.load(folder), 0.01, 3, 1, lambda _: None)
+    np.testing.assert_array_equal(again.actions[:, :, : log.cap], log.actions)
+    other = experts.collect(experts.load(folder), 0.01, 3, 2, lambda _: None)
+    assert not np.array_equal(other.observations, again.observations)
+    assert main(command) == 2
+    assert "exists; remove it" in capsys.readouterr().err
+
+
+def test_histogram(folder, tmp_path, capsys):
+    assert main(["experts", "histogram", str(folder), "--out", str(tmp_path), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    means = experts.load(folder).returns.mean(axis=1)
+    assert summary["experts"] == 6
+    assert summary["mean"] == pytest.approx(means.mean())
+    assert json.loads((tmp_path / "histogram.json").read_text()) == summary
+    table = pq.read_table(tmp_path / "histogram.parquet").to_pydict()
+    assert table["expert"] == list(range(6))
+    np.testing.assert_allclose(table["return"], means)
+    np.testing.assert_allclose(table["masscart"], SETTINGS.plan.variants.values[:, 2])
+    assert (tmp_path / "histogram.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--env-id", "Pendulum-v1"], "no variants of 'Pendulum-v1'"),
+        (["--experts", "0"], "experts must be at least 1"),
+        (["--workers", "0"], "--workers must be at least 1"),
+    ],
+)
+def test_train_refuses(tmp_path, capsys, more, says):
+    assert main(["experts", "train", "--out", str(tmp_path / "x"), *more]) == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_other_commands_refuse(folder, tmp_path, capsys):
+    assert main(["experts", "histogram", str(tmp_path / "none")]) == 2
+    assert "make some with `sotto experts train" in capsys.readouterr().err
+    out = ["--out", str(tmp_path / "d")]
+    assert main(["experts", "collect", str(folder), *out, "--trajectories", "0"]) == 2
+    assert "--trajectories must be at least 1" in capsys.readouterr().err
+    assert main(["experts", "collect", str(folder), *out, "--floor", "0.5"]) == 2
+    assert "below 1/2" in capsys.readouterr().err
+
+
+def test_without_the_extra_it_says_which(folder, tmp_path, capsys, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "Box2D" else found(name)
+    )
+    lander = ["experts", "train", "--env-id", "LunarLander-v3", "--experts", "2"]
+    assert main([*lander, "--out", str(tmp_path / "lander")]) == 2
+    assert "pip install 'sotto[experts]'" in capsys.readouterr().err
+
+
+def test_ray_makes_the_same_experts(folder, tmp_path):
+    ray = pytest.importorskip("ray")
+    population = experts.train(tmp_path / "ray", SETTINGS, 1, lambda _: None, on_ray=True)
+    ray.shutdown()
+    assert population.returns.shape == experts.load(folder).returns.shape
