@@ -1,0 +1,181 @@
+"""Noisy votes as the data of an offline learner: asked, kept on disk, and asked only once.
+
+A poll is a function of public randomness and of the noisy votes. So votes are written to a file,
+synced, before anything is made of them, and a training that was killed plays the same poll again:
+rounds that were written answer from the file at no cost, the others are asked.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray
+
+from sotto.algorithms.distillation import DistillationConfig
+from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
+from sotto.algorithms.voting import Asked, Votes
+from sotto.algorithms.voting_rounds import (
+    DaggerConfig,
+    ask_along_students,
+    ask_in_box,
+    fit_student,
+    vote_rollouts,
+)
+from sotto.data.trajectories import Transitions
+from sotto.privacy import noise
+from sotto.privacy.errors import LedgerCorrupt, PrivacyError
+from sotto.privacy.functional_noise import multiplier_for
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.released_storage import Store
+from sotto.rl.envs.registry import is_native, make
+from sotto.rl.envs.world import GymnasiumWorld, JaxWorld, World
+from sotto.rl.networks import Policy
+
+
+def vote_multiplier(config: ExpertOfflineConfig) -> float:
+    """The noise multiplier of the whole poll."""
+    epsilon, delta = config.given("target_epsilon"), config.given("delta")
+    draws = config.given("rounds") * config.given("queries") * config.given("actions")
+    # The sampler's delta falls as the noise grows, so one correction is on the safe side.
+    tail = noise.sampler_delta(multiplier_for(epsilon, delta), draws)
+    if tail > delta / 100:
+        raise ValueError(
+            f"epsilon {epsilon:g} needs so little noise that the finite tails of any sampler would "
+            "show; choose a smaller epsilon"
+        )
+    return multiplier_for(epsilon, delta - tail)
+
+
+class KeptVotes(Votes):
+    """A poll whose answers are on disk before anybody sees them.
+
+    Args:
+        voters: policies with a leading axis of voters.
+        ledger: of the run. If it has a poll already, that one goes on.
+        config: filled settings.
+        file: where answers are kept; None keeps them in memory.
+
+    Attributes:
+        lost: rounds that were charged and not written. Nobody has seen them, and they are over.
+
+    Raises:
+        PrivacyError: the budget does not cover the poll, or the file is another poll's.
+    """
+
+    def __init__(
+        self, voters: Policy, ledger: Ledger, config: ExpertOfflineConfig, file: Path | None = None
+    ) -> None:
+        super().__init__(
+            voters,
+            ledger,
+            queries=config.given("queries"),
+            rounds=config.given("rounds"),
+            noise_multiplier=vote_multiplier(config),
+            population=config.population,
+            kind=config.given("voters"),
+            resume=bool(ledger.streams),
+        )
+        self._store = _store(file, {"kind": "votes", "run": ledger.run_id})
+        self._kept = [] if self._store is None else list(self._store.read())
+        self._answered = 0
+        asked = config.given("rounds") - super().rounds_left
+        if len(self._kept) > asked:
+            raise LedgerCorrupt(
+                f"{file} holds {len(self._kept)} rounds of votes, and the ledger was charged for "
+                f"{asked}; restore the ledger from a backup"
+            )
+        self.lost = asked - len(self._kept)
+
+    @property
+    def rounds_left(self) -> int:
+        """Rounds that have an answer on disk, or may still be asked."""
+        return super().rounds_left + len(self._kept) - self._answered
+
+    def ask(self, observations: Float[np.ndarray, "q obs"]) -> Float[np.ndarray, "q actions"]:
+        """As `Votes.ask`; a round that is on disk is answered from there.
+
+        Raises:
+            PrivacyError: the poll on disk was about other states.
+        """
+        if self._answered == len(self._kept):
+            counts = super().ask(observations)
+            asked = np.asarray(observations, np.float64).ravel()
+            if self._store is not None:
+                self._store.append(asked, counts)
+            self._kept.append((asked, counts.ravel()))
+        asked, flat = self._kept[self._answered]
+        if not np.array_equal(asked, np.asarray(observations, np.float64).ravel()):
+            raise PrivacyError(
+                "this machine plays another poll than the one that was interrupted, so that its "
+                "votes do not fit; go on where it was started, or start a new run"
+            )
+        self._answered += 1
+        return flat.reshape(self.queries, self.actions)
+
+
+class Polled(NamedTuple):
+    """What a poll leaves: everything is public."""
+
+    asked: Asked
+    transitions: Transitions | None
+    """Of vote rollouts; None where states were met or drawn."""
+    student: Policy
+    """Distilled from all votes."""
+
+
+def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int) -> Polled:
+    """Asks what is left of a poll at the states that the settings say.
+
+    Args:
+        config: filled settings.
+        votes: the poll.
+        key: public randomness of states and students.
+        seed: of the world, where it is Gymnasium's.
+    """
+    scale = config.given("observation_scale")
+    distillation = DistillationConfig(hidden=config.student_hidden)
+    ask_key, world_key, fit_key = jax.random.split(key, 3)
+    if config.states == "box":
+        low, high = (np.asarray(config.given(f"box_{end}"), np.float32) for end in ("low", "high"))
+        asked = ask_in_box(votes, low, high, ask_key)
+        return Polled(asked, None, fit_student(votes, asked, distillation, scale, fit_key))
+    with world(config, world_key, seed) as where:
+        if config.states == "students":
+            dagger = DaggerConfig(config.lanes, config.exploration, distillation)
+            student, asked = ask_along_students(votes, where, dagger, scale, ask_key)
+            return Polled(asked, None, student)
+        transitions, asked = vote_rollouts(votes, where)
+    return Polled(asked, transitions, fit_student(votes, asked, distillation, scale, fit_key))
+
+
+@contextmanager
+def world(config: ExpertOfflineConfig, key: PRNGKeyArray, seed: int) -> Iterator[World]:
+    """The public simulator of the default environment, in fresh rollouts.
+
+    Args:
+        config: filled settings.
+        key: of an environment written in JAX.
+        seed: of one of Gymnasium's.
+    """
+    env_id, cap = config.given("env_id"), config.given("rollout_cap")
+    if is_native(env_id):
+        env: Any = make(env_id)
+        yield JaxWorld(env, env.default_params, key, cap)
+        return
+    with GymnasiumWorld(env_id, seed, cap) as hosted:
+        yield hosted
+
+
+def _store(file: Path | None, header: dict[str, Any]) -> Store | None:
+    if file is None:
+        return None
+    if not Store.exists(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return Store.create(file, header)
+    store = Store.open(file)
+    if store.header != header:
+        raise PrivacyError(f"{file} holds something else than this run's votes; remove it")
+    return store
