@@ -38,6 +38,15 @@ _ROUNDED_SUMS = _ROUNDED.model_copy(
     }
 )
 
+_RANDOM = Assumption(
+    statement="The noise is as good as random.",
+    enforced_by="user",
+    how="every draw has a fresh generator with 256 bits from the operating system, used once "
+    "and forgotten, and float64 arithmetic gives it the Gaussian law up to rounding; numpy's "
+    "generator is not a cryptographic one, so do not rely on this against an adversary who "
+    "can break it",
+)
+
 _STANDARD = (
     Assumption(
         statement="The initial state, hyper-parameters and schedule do not depend on people's "
@@ -60,14 +69,7 @@ _STANDARD = (
     ),
     _CONTRIBUTED,
     _ROUNDED,
-    Assumption(
-        statement="The noise is as good as random.",
-        enforced_by="user",
-        how="every draw has a fresh generator with 256 bits from the operating system, used once "
-        "and forgotten, and float64 arithmetic gives it the Gaussian law up to rounding; numpy's "
-        "generator is not a cryptographic one, so do not rely on this against an adversary who "
-        "can break it",
-    ),
+    _RANDOM,
     Assumption(
         statement="Timing and other side channels are outside the claim.",
         enforced_by="user",
@@ -152,6 +154,14 @@ _PREFIXES = (
     ),
 )
 
+_RANDOM_INTEGERS = Assumption(
+    statement="The noise is as good as random.",
+    enforced_by="user",
+    how="generators are seeded by the operating system, used once and forgotten, and noise has its "
+    "law exactly, made of random integers; numpy's generator is not a cryptographic one, so do "
+    "not rely on this against an adversary who can break it",
+)
+
 _PREFIXES_NOT_PROTECTED = (
     "States, rewards and dynamics in released prefixes: they are in the clear.",
     "Anything about an expert that shows in states or dynamics, and not in their actions only.",
@@ -186,7 +196,8 @@ def for_streams(charged: Sequence[StreamStatement]) -> tuple[Assumption, ...]:
         found = list(_REWARDS)
     elif prefixes and len(prefixes) == len(charged):
         # Nothing is contributed, clipped or summed: the rest of the standard list.
-        found = [one for one in _STANDARD if one not in (_CONTRIBUTED, _ROUNDED)]
+        found = [one for one in _STANDARD if one not in (_CONTRIBUTED, _ROUNDED, _RANDOM)]
+        found.append(_RANDOM_INTEGERS)
     else:
         found = list(_STANDARD)
     if any(one.sum_rounding for one in charged):
