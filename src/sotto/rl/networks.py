@@ -61,7 +61,7 @@ def _orthogonal(gain: float, key: PRNGKeyArray, shape: tuple[int, int]) -> Float
     return weights
 
 
-def _scaled(
+def scaled(
     observation: Float[Array, "*batch obs"], scale: tuple[float, ...]
 ) -> Float[Array, "*batch obs"]:
     """The observation times public constants, written without an array constant."""
@@ -102,7 +102,7 @@ class Policy(eqx.Module):
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Distribution:
         """The distribution of the action at each observation."""
-        outputs = self.network(_scaled(observation, self.observation_scale))
+        outputs = self.network(scaled(observation, self.observation_scale))
         if self.log_std is None:
             return Categorical(outputs)
         return DiagonalGaussian(outputs, jnp.broadcast_to(self.log_std, outputs.shape))
@@ -140,7 +140,7 @@ class Value(eqx.Module):
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
         """The value of each observation."""
-        outputs = self.network(_scaled(observation, self.observation_scale))[..., 0]
+        outputs = self.network(scaled(observation, self.observation_scale))[..., 0]
         return self.offset + self.scale * outputs
 
 

@@ -1,0 +1,71 @@
+"""Conservative Q-learning for discrete actions (Kumar et al. 2020, CQL(H) on deep Q-learning).
+
+The loss of a transition is Huber's loss of the temporal difference, plus alpha times
+logsumexp Q(s, .) - Q(s, a) (their equation 4, for the logged action a): values of actions that were
+not logged are pushed down. A truncated episode goes on after its last step, a terminated one does
+not.
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from sotto.data.trajectories import Transitions
+from sotto.rl.networks import Policy, scaled
+
+
+@dataclass(frozen=True)
+class CQL:
+    """The learner. CartPole learns with these defaults; Acrobot with alpha 0.1, reward_scale 1.
+
+    Attributes:
+        alpha: weight of the conservative term; 0 is deep Q-learning.
+        discount: gamma.
+        reward_scale: public factor of rewards, which brings values to order one.
+        target_rate: share of the network that goes into the target network at each step.
+        double: the network chooses the action that the target network values.
+    """
+
+    alpha: float = 1.0
+    discount: float = 0.99
+    reward_scale: float = 0.01
+    target_rate: float = 0.005
+    double: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot learn."""
+        if not 0 <= self.alpha < math.inf or not 0 <= self.discount < 1:
+            raise ValueError("alpha must not be negative, and discount at least 0 and below 1")
+        if not 0 < self.target_rate <= 1 or not 0 < self.reward_scale < math.inf:
+            raise ValueError("target_rate must be in (0, 1], and reward_scale positive and finite")
+
+    def goal(self, network: Policy, target: Policy, transition: Transitions) -> Float[Array, ""]:
+        """The scaled reward, and the discounted value of the next state."""
+        following = _values(target, transition.next_observations)
+        chooser = _values(network, transition.next_observations) if self.double else following
+        best = _at(following, jnp.argmax(chooser))
+        later = jnp.where(transition.terminated, 0.0, best)
+        goal: Array = self.reward_scale * transition.rewards + self.discount * later
+        return goal
+
+    def loss(
+        self, outputs: Float[Array, " actions"], goal: Float[Array, ""], transition: Transitions
+    ) -> Float[Array, ""]:
+        """Huber's loss of the temporal difference, and the conservative term."""
+        value = _at(outputs, transition.actions)
+        conservative = jax.nn.logsumexp(outputs) - value
+        loss: Array = optax.losses.huber_loss(value, goal) + self.alpha * conservative
+        return loss
+
+
+def _values(network: Policy, observation: Float[Array, " obs"]) -> Float[Array, " actions"]:
+    return network.network(scaled(observation, network.observation_scale))
+
+
+def _at(values: Float[Array, " actions"], action: Array) -> Float[Array, ""]:
+    # A mask instead of a gather: faster on CPU for few actions, and kinder to its gradient.
+    return jnp.sum(jnp.where(jax.lax.iota(jnp.int32, values.size) == action, values, 0.0))
