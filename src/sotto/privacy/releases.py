@@ -30,7 +30,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from sotto.privacy import factored, noise
 from sotto.privacy.draws import Pool, UnitData
 from sotto.privacy.errors import BudgetExceeded
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger import Ledger, LedgerStream
 from sotto.privacy.purity import require_pure, signature
 from sotto.privacy.statements import (
     Assumption,
@@ -181,10 +181,19 @@ class Release:
             ledger.resume_stream(statement) if resume else ledger.open_stream(statement)
             for ledger in ledgers
         ]
-        if len({stream.releases for stream in streams}) > 1:
-            raise ValueError("runs that go on together must have made equally many releases")
+        if resume:
+            self._level(streams)
         chunk = chunk or self.horizon
         return Stream(self, traced, statement, streams, generators, chunk, world_states, pool)
+
+    def _level(self, streams: Sequence[LedgerStream]) -> None:
+        """Runs go on together: a release that some were charged for and lost, all have lost."""
+        most = max(stream.releases for stream in streams)
+        sampled = isinstance(self.participation, Poisson)
+        for stream in streams:
+            if (lost := most - stream.releases) > 0:
+                nobody: list[np.ndarray] = [np.zeros(0, np.int64)] * lost
+                stream.charge(stream.releases, lost, None if sampled else nobody)
 
     def _trace(self, states: State, units: Any, world_states: Any) -> Traced:
         """Checks purity on one person's shapes."""
