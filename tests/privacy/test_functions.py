@@ -19,7 +19,7 @@ from sotto.privacy.errors import (
 )
 from sotto.privacy.function_trials import FunctionTrials
 from sotto.privacy.functional_noise import averager_factor, multiplier_for
-from sotto.privacy.functions import FunctionRelease, OpenFunctionRelease
+from sotto.privacy.functions import FunctionRelease, OpenFunctionRelease, kept_files
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms.rkhs import (
     Sensitivity,
@@ -246,6 +246,40 @@ def test_releases_of_another_shape_are_refused_and_cost_nothing(tmp_path: Path) 
     with pytest.raises(ValueError, match="without a stated size"):
         stream.release_function(lambda x: x, 1)
     assert ledger.spent().epsilon == 0
+
+
+def test_files_of_charged_releases_are_found(tmp_path: Path) -> None:
+    ledger, folder = new_ledger(tmp_path), tmp_path / "kept"
+    assert kept_files(ledger, folder) == ()
+    stream = vector_release(horizon=3).open(ledger, folder)
+    values = [stream.release(REWARDS).values for _ in range(3)]
+    files = kept_files(ledger, folder)
+    for file, one in zip(files, values, strict=True):
+        assert file is not None
+        assert np.array_equal(ReleasedValues.open(file).values, one)
+    assert files[1] is not None
+    files[1].write_bytes(b"")  # as if killed before its only transaction was committed
+    (tmp_path / "kept" / "elsewhere-0-0.values").write_bytes(b"")
+    assert kept_files(ledger, folder) == (files[0], None, files[2])
+
+
+def test_an_interrupted_stream_goes_on_to_its_horizon_and_no_further(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    release = vector_release(horizon=3)
+    first = release.open(ledger).release(REWARDS).values
+    spent = ledger.spent().epsilon
+    ledger = Ledger.open(tmp_path / "ledger")
+    stream = release.resume(ledger)
+    assert stream.released == 1
+    values = [first, *(stream.release(REWARDS).values for _ in range(2))]
+    assert not np.array_equal(values[0], values[1])  # fresh noise
+    with pytest.raises(HorizonExceeded):
+        stream.release(REWARDS)
+    assert ledger.spent().epsilon == spent
+    with pytest.raises(LedgerMismatch, match="open a new one"):
+        replace(release, horizon=4).resume(ledger)
+    with pytest.raises(LedgerMismatch):
+        release.resume(new_ledger(tmp_path, name="empty"))
 
 
 # --- audits: rewards r against r + 1, and against their mirror image ----------------------------

@@ -19,6 +19,7 @@ Guarantee:
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -31,13 +32,16 @@ from sotto.privacy.mechanisms.gaussian_process import Kernel, sample_grid
 from sotto.privacy.mechanisms.rkhs import Sensitivity
 from sotto.privacy.persons import PersonBlock
 from sotto.privacy.released import ReleasedFunction, ReleasedValues, rounding_grid
+from sotto.privacy.released_storage import Store
 from sotto.privacy.statements import Assumption, Gap, Part, Returning, StreamStatement
 from sotto.privacy.units import Unit
 
 _ROUNDING = 2.0**-24
 """Relative surplus of noise, which pays for rounding values to the public grid."""
 
-_UNBOUNDED = 2**40  # draws of a release that answers as long as it is asked
+UNBOUNDED_DRAWS = 2**40
+"""Numbers that a release may draw that answers as long as it is asked."""
+
 _LARGEST_ARRAY = 2**28
 _LARGEST_NOISE = 2.0**16  # in sensitivities
 _LARGEST = 2.0**61  # values in units of the grid; sums stay below 2^63
@@ -113,12 +117,37 @@ class FunctionRelease:
         Raises:
             PrivacyError: the budget does not cover it, or the ledger is another one's.
         """
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
         generators = noise.GeneratorSource(noise_seed)
         stream = ledger.open_stream(self._statement(generators.entropy))
-        where = f"{ledger.run_id}-{len(ledger.streams) - 1}"
-        return OpenFunctionRelease(self, stream, generators, folder, where)
+        return self._opened(ledger, stream, generators, folder)
+
+    def resume(self, ledger: Ledger, folder: Path | None = None) -> "OpenFunctionRelease":
+        """Goes on with the stream that an earlier process opened for this release.
+
+        Every release has fresh noise, so nothing that the guarantee needs was lost with that
+        process. What it charged stays charged.
+
+        Raises:
+            LedgerMismatch: there is no such stream.
+            BudgetExceeded: streams opened since have taken what it would need.
+        """
+        generators = noise.GeneratorSource()
+        stream = ledger.resume_stream(self._statement(generators.entropy))
+        return self._opened(ledger, stream, generators, folder)
+
+    def _opened(
+        self,
+        ledger: Ledger,
+        stream: LedgerStream,
+        generators: noise.GeneratorSource,
+        folder: Path | None,
+    ) -> "OpenFunctionRelease":
+        if folder is None:
+            return OpenFunctionRelease(self, stream, generators, None)
+        folder.mkdir(parents=True, exist_ok=True)
+        same = [i for i, one in enumerate(ledger.streams) if one.statement == stream.statement]
+        file = partial(release_file, folder, ledger.run_id, same[-1])
+        return OpenFunctionRelease(self, stream, generators, file)
 
     def _statement(self, entropy: Literal["operating-system", "fixed-seed"]) -> StreamStatement:
         factor = self.unit.adjacency.sensitivity_factor
@@ -126,7 +155,7 @@ class FunctionRelease:
             clip_norm=self.sensitivity.value / factor,
             noise_multiplier=self.noise_multiplier * factor,
         )
-        size = self.size or _UNBOUNDED
+        size = self.size or UNBOUNDED_DRAWS
         return StreamStatement(
             name=self.name,
             unit=self.unit,
@@ -173,15 +202,13 @@ class OpenFunctionRelease:
         release: FunctionRelease,
         stream: LedgerStream,
         generators: noise.GeneratorSource,
-        folder: Path | None,
-        where: str,
+        file: Callable[[int], Path] | None,
     ) -> None:
         self.statement = stream.statement
         self._release = release
         self._stream = stream
         self._generators = generators
-        self._folder = folder
-        self._where = where
+        self._file = file
 
     @property
     def released(self) -> int:
@@ -265,7 +292,7 @@ class OpenFunctionRelease:
         """The release is paid for when this returns; the file that it goes to."""
         number = self._stream.releases
         self._stream.charge(number, 1, [PersonBlock(0, self._release.units)])
-        return self._folder and self._folder / f"{self._where}-{number}.values"
+        return self._file and self._file(number)
 
     def _noisy(
         self, values: Float[np.ndarray, "*nodes actions"], axes: tuple[np.ndarray, ...] | None
@@ -280,3 +307,26 @@ class OpenFunctionRelease:
         whole = np.trunc(np.clip(values, -_LARGEST * grid, _LARGEST * grid) / grid).astype(np.int64)
         drawn = np.rint(generator.standard_normal(values.shape) * (sigma / grid)).astype(np.int64)
         return np.asarray((whole + drawn) * grid)
+
+
+def release_file(folder: Path, run_id: str, stream: int, number: int) -> Path:
+    """Where the values of a stream's release are kept."""
+    return folder / f"{run_id}-{stream}-{number}.values"
+
+
+def kept_files(ledger: Ledger, folder: Path) -> tuple[Path | None, ...]:
+    """The file of every release that was charged, in order; None where nothing was written.
+
+    What is in a file may be used for ever, at no further cost. A release without one was killed
+    between its charge and its file, before anything of it left: it stays charged all the same.
+
+    Args:
+        ledger: of the run.
+        folder: that its releases were opened with.
+    """
+    files = [
+        release_file(folder, ledger.run_id, stream, number)
+        for stream, record in enumerate(ledger.streams)
+        for number in range(record.releases)
+    ]
+    return tuple(file if Store.exists(file) else None for file in files)

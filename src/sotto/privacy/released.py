@@ -83,8 +83,7 @@ class ReleasedValues:
             "shape": list(self.values.shape),
             "axes": self.axes and [axis.tolist() for axis in self.axes],
         }
-        store = Store.create(path, header)
-        store.append(np.empty(0), self.values)
+        Store.create(path, header, self.values)
 
     @classmethod
     def open(cls, path: Path) -> "ReleasedValues":

@@ -46,8 +46,15 @@ class Store:
         self._head = head
 
     @classmethod
-    def create(cls, path: Path, header: dict[str, Any]) -> "Store":
-        """Starts a file.
+    def create(
+        cls,
+        path: Path,
+        header: dict[str, Any],
+        values: Float64[np.ndarray, "..."] | None = None,
+    ) -> "Store":
+        """Starts a file, with a first batch of values without points where they are given.
+
+        It is one transaction: a file that was begun holds all of it, or does not `exist`.
 
         Raises:
             LedgerMismatch: there is one already.
@@ -58,13 +65,33 @@ class Store:
         engine = databases.database(path)
         text = canonical(header | {"format": _FORMAT}).encode()
         head = _hash("", text, b"")
-        row = {"sequence": 0, "points": text, "noisy": b"", "hash": head}
+        rows = [{"sequence": 0, "points": text, "noisy": b"", "hash": head}]
+        if values is not None:
+            noisy = _bytes(values)
+            head = _hash(head, b"", noisy)
+            rows.append({"sequence": 1, "points": b"", "noisy": noisy, "hash": head})
         with databases.failures(engine, "nothing was released"), engine.begin() as connection:
             _batches.create(connection)
             databases.make_append_only(connection, _batches)
-            connection.execute(sa.insert(_batches).values(**row))
+            connection.execute(sa.insert(_batches), rows)
         databases.sync_directory(engine)
-        return cls(path, header, 0, head)
+        return cls(path, header, len(rows) - 1, head)
+
+    @staticmethod
+    def exists(path: Path) -> bool:
+        """Whether there is a file that `create` has finished; one killed in it leaves none.
+
+        Raises:
+            LedgerUnavailable: it cannot be read.
+        """
+        if not path.is_file():
+            return False
+        engine = databases.database(path)
+        with (
+            databases.failures(engine, "nothing was changed"),
+            databases.reading(engine) as connection,
+        ):
+            return sa.inspect(connection).has_table(_batches.name)
 
     @classmethod
     def open(cls, path: Path) -> "Store":
