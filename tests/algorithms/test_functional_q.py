@@ -1,6 +1,7 @@
 """Q-learning that protects rewards: what is collected, what is released, and what is learned."""
 
 import math
+import uuid
 from dataclasses import replace
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 
 from sotto.algorithms import functional_q, functional_q_functions, functional_q_training
 from sotto.algorithms.functional_q import Dynamics
+from sotto.algorithms.functional_q_accounts import Account
 from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.functional_q_functions import Averager, planned_epsilon
 from sotto.algorithms.functional_q_states import RewardState, initial_states
@@ -146,19 +148,21 @@ def secrets_of(monkeypatch, config: FunctionalQConfig, logged, rewards, tmp_path
     class Opened:
         def __init__(self, release) -> None:
             self.release_of = release
+            self.released = 0
 
         def release(self, values, axes=None):
             seen.append((np.array(values), self.release_of.sensitivity))
             return type("Released", (), {"values": np.zeros_like(values)})
 
-    monkeypatch.setattr(FunctionRelease, "open", lambda self, ledger: Opened(self))
+    monkeypatch.setattr(FunctionRelease, "open", lambda self, ledger, folder: Opened(self))
     monkeypatch.setattr(functional_q_functions, "_secret_rewards", lambda *_: rewards)
+    ledger = functional_q_training.create_ledger(config, tmp_path / f"{uuid.uuid4()}.sqlite")
     modes = {
         "reward-release": functional_q_functions.release_rewards,
         "output-release": functional_q_functions.release_output,
         "per-iteration": functional_q_functions.release_iterations,
     }
-    modes[config.mode](config, logged, None)
+    modes[config.mode](config, logged, Account(ledger))
     return seen
 
 

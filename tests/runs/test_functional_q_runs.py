@@ -15,6 +15,7 @@ import pytest
 
 from sotto.cli import main
 from sotto.privacy.certificate import verify
+from sotto.privacy.released import ReleasedFunction, ReleasedValues
 from sotto.runs import checkpoints, metrics
 from sotto.runs.directory import open_experiment
 from sotto.runs.training import load_states
@@ -115,6 +116,73 @@ def test_killed_after_its_release_it_goes_on_without_another(tmp_path: Path) -> 
     assert verify(run.certificate, ledger) == []
 
 
+KILLED = """
+import os, signal, sys
+from sotto.cli import main
+from sotto.privacy.released import ReleasedFunction, ReleasedValues
+from sotto.runs import checkpoints
+place = {
+    "checkpoint": (checkpoints, "save"),
+    "values": (ReleasedValues, "save"),
+    "grid": (ReleasedFunction, "close"),
+}[sys.argv.pop(1)]
+setattr(*place, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+main(sys.argv[1:])
+"""
+WHOLE = ("--unit", "reward-function", "--reward-radius", "0.1")
+NETWORK = ("--learner", "network", "--noise", "process", "--iterations", "1")
+
+
+def kill(where: str, *given: str) -> None:
+    """Trains in a process of its own, which is killed (-9) where it would write the named thing."""
+    process = subprocess.run(
+        [sys.executable, "-c", KILLED, where, *given], env=dict(os.environ), check=False, timeout=90
+    )
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("where", "mode"),
+    [
+        ("checkpoint", ("--mode", "output-release", *WHOLE)),
+        ("grid", ("--mode", "output-release", *NETWORK)),
+    ],
+)
+def test_killed_between_release_and_checkpoint_it_pays_once(
+    tmp_path: Path, where: str, mode: tuple[str, ...]
+) -> None:
+    out = tmp_path / "run"
+    kill(where, *words(out, *TARGET, *mode))
+    (run,) = open_experiment(out).runs
+    assert checkpoints.steps(run.checkpoints) == []
+    (kept,) = (run.path / "released").glob("*.values")
+    before = kept.read_bytes()
+    assert main(["train", "functional-q", "--out", str(out), "--resume", "--json"]) == 0
+    ledger = run.open_ledger()
+    assert [stream.releases for stream in ledger.streams] == [1]
+    assert ledger.spent().epsilon <= 0.9
+    assert verify(run.certificate, ledger) == []
+    table = np.asarray(load_states(open_experiment(out), 1).values.table)[0]
+    if where == "checkpoint":
+        assert kept.read_bytes() == before
+        released = np.clip(ReleasedValues.open(kept).values, 0.0, 5.0)
+    else:
+        released = np.clip(ReleasedFunction.open(kept)(np.linspace(0, 1, 11)), 0.0, 5.0)
+    np.testing.assert_array_equal(table, released.astype(np.float32))
+
+
+@pytest.mark.timeout(200)
+def test_killed_between_charge_and_release_it_says_so(capsys, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    kill("values", *words(out, *TARGET, "--mode", "output-release", *WHOLE))
+    error = refused(capsys, "train", "functional-q", "--out", str(out), "--resume")
+    assert "nothing was released" in error
+    assert "start a new run" in error
+    (run,) = open_experiment(out).runs
+    assert [stream.releases for stream in run.open_ledger().streams] == [1]
+
+
 def test_a_reward_function_and_what_is_said_of_it(capsys, tmp_path: Path) -> None:
     out = tmp_path / "run"
     whole = ("--unit", "reward-function", "--reward-radius", "0.5")
@@ -128,9 +196,10 @@ def test_a_reward_function_and_what_is_said_of_it(capsys, tmp_path: Path) -> Non
     assert main(["report", str(out)]) == 0
     assert "the same reward function" in (out / "report.html").read_text()
     (run, _) = open_experiment(out).runs
-    shutil.rmtree(run.checkpoints)  # the release is lost, and stays charged
+    shutil.rmtree(run.checkpoints)
+    shutil.rmtree(run.path / "released")  # the release is lost, and stays charged
     error = refused(capsys, "train", "functional-q", "--out", str(run.path), "--resume")
-    assert "over the budget" in error
+    assert "nothing was released" in error
 
 
 def test_paper_mode_and_its_report(capsys, tmp_path: Path) -> None:

@@ -85,19 +85,22 @@ class FunctionalQConfig:
     the action. A reward that is a function of something else is learned less well, not less
     privately."""
 
-    learner: Literal["dqn", "averager"] = "dqn"
-    """reward-release: what learns from the released rewards, a network or a table at nodes."""
+    learner: Literal["dqn", "averager", "network"] = "dqn"
+    """reward-release: what learns from the released rewards, a network (dqn) or a table at nodes
+    (averager). output-release and per-iteration learn a table, but output-release also a network of
+    one hidden layer, in one dimension and with --noise process: its steps are bounded, and every
+    one of --iterations multiplies the noise."""
     discount: float = 0.9
     """Gamma."""
     iterations: int = 50
     """Of fitted Q-iteration: output-release, per-iteration and the averager. The noise of
     per-iteration grows with its root."""
     gradient_steps: int = 4_000
-    """dqn: gradient steps in all."""
+    """dqn and network: gradient steps in all."""
     minibatch: int = 64
     """dqn: transitions per gradient step."""
     learning_rate: float = 1e-3
-    """Adam's learning rate, which goes linearly to zero; alpha in mode paper."""
+    """dqn: Adam's learning rate, which goes linearly to zero. paper: alpha."""
     target_period: int = 128
     """dqn: gradient steps between copies to the target network."""
     double: bool = True
@@ -121,6 +124,7 @@ class FunctionalQConfig:
         _check_noise(self)
         _check_unit(self)
         _check_schedule(self)
+        _check_network(self)
         _ = self.learner_settings
 
     # --- public facts ---
@@ -351,3 +355,19 @@ def _check_schedule(config: FunctionalQConfig) -> None:
         raise ValueError(f"exploration must be between 0 and 1, got {config.exploration}")
     if config.evaluation_episodes < 1:
         raise ValueError("evaluation_episodes must be at least 1")
+
+
+def _check_network(config: FunctionalQConfig) -> None:
+    if config.learner != "network":
+        return
+    if config.mode != "output-release":
+        raise ValueError("--learner network is trained in secret; give --mode output-release")
+    if config.noise != "process":
+        raise ValueError("a network is released as a function, with a path; give --noise process")
+    if len(config.hidden) != 1:
+        raise ValueError("the bounds are those of one hidden layer; give --hidden 256")
+    if config.gradient_steps < config.iterations:
+        raise ValueError(
+            f"gradient_steps must be at least iterations = {config.iterations}, got "
+            f"{config.gradient_steps}"
+        )

@@ -3,11 +3,15 @@
 Each goes through `FunctionRelease`; its sensitivity follows from public visits and from how far
 apart neighbouring rewards are. The averager of fitted Q-iteration takes weighted means over logged
 steps and interpolates between nodes, so that it never moves values further apart than rewards are:
-after K iterations by at most (1 - gamma^K) / (1 - gamma) times as much (theory notes, B6).
+after K iterations by at most (1 - gamma^K) / (1 - gamma) times as much (theory notes, B6). A
+network is not as tame; `functional_q_network` says how far it goes.
+
+A release that an earlier, killed training wrote to its file is read from there, at no cost.
 """
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,12 +26,15 @@ from sotto.algorithms.functional_q import (
     calibrated,
     reward_weights,
 )
+from sotto.algorithms.functional_q_accounts import Account, explaining
 from sotto.algorithms.functional_q_config import FunctionalQConfig
+from sotto.algorithms.functional_q_network import Family, Log, NetworkFit
 from sotto.algorithms.reward_nodes import averages, by_action, largest_share
+from sotto.privacy.accounting import gaussian_epsilon
 from sotto.privacy.functional_noise import averager_factor
-from sotto.privacy.functions import FunctionRelease
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.functions import UNBOUNDED_DRAWS, FunctionRelease, OpenFunctionRelease
 from sotto.privacy.mechanisms.rkhs import Sensitivity, hat_basis_sensitivity, vector_sensitivity
+from sotto.privacy.released import ReleasedFunction, ReleasedValues
 
 _ROUNDING = 1 + 1e-9
 """Surplus of sensitivities, for weights in float64 that sum to 1 but for rounding."""
@@ -52,15 +59,17 @@ class _Change:
 
 
 def release_rewards(
-    config: FunctionalQConfig, logged: Logged, ledger: Ledger
+    config: FunctionalQConfig, logged: Logged, account: Account
 ) -> Float[np.ndarray, " features"]:
     """Mode reward-release: averages of the reward at nodes, once, as a vector or as paths."""
     weights = reward_weights(config, logged, config.samples)
     actions = config.features // config.grid.size
     change = _change(config, weights)
-    release = _release(config, "rewards at nodes", change, actions, 1)
+    size = config.grid.size * actions
+    sensitivity = _sensitivity(config, change, actions)
+    release = _release(config, "rewards at nodes", sensitivity, size, 1)
     secret = averages(weights, _secret_rewards(config, logged), config.middle)
-    noisy = _opened(config, release, ledger, secret.reshape(-1, actions)).reshape(-1)
+    noisy = _once(config, release, account, secret.reshape(-1, actions)).reshape(-1)
     # Shrunk towards the middle as much as the noise says, which is post-processing.
     prior = config.reward_range**2 / 12
     kept = prior / (prior + release.sigma**2)
@@ -69,9 +78,11 @@ def release_rewards(
 
 
 def release_output(
-    config: FunctionalQConfig, logged: Logged, ledger: Ledger
+    config: FunctionalQConfig, logged: Logged, account: Account
 ) -> Float[np.ndarray, "size actions"]:
     """Mode output-release: action values after all iterations, once, with fresh noise."""
+    if config.learner == "network":
+        return _release_network(config, logged, account)
     averager = Averager(config, logged)
     rewards = _secret_rewards(config, logged)
     secret = averager.nothing
@@ -87,27 +98,67 @@ def release_output(
         f"{config.discount:g} adds that to what the discount leaves of the last one's"
     )
     change = _Change(change.largest * factor, spread, because)
-    release = _release(config, "action values", change, config.actions, 1)
-    noisy = _opened(config, release, ledger, secret)
-    return averager.clipped(noisy)
+    sensitivity = _sensitivity(config, change, config.actions)
+    release = _release(config, "action values", sensitivity, secret.size, 1)
+    return averager.clipped(_once(config, release, account, secret))
 
 
 def release_iterations(
-    config: FunctionalQConfig, logged: Logged, ledger: Ledger
+    config: FunctionalQConfig, logged: Logged, account: Account
 ) -> Float[np.ndarray, "size actions"]:
-    """Mode per-iteration: every iteration reads released values only, and is released itself."""
+    """Mode per-iteration: every iteration reads released values only, and is released itself.
+
+    After a kill it goes on from the last one that was written; an iteration that was charged and
+    not written is left out.
+    """
     averager = Averager(config, logged)
     rewards = _secret_rewards(config, logged)
-    change = _change(config, averager.weights)
-    release = _release(
-        config, "action values of each iteration", change, config.actions, config.iterations
-    )
-    opened = release.open(ledger)
+    sensitivity = _sensitivity(config, _change(config, averager.weights), config.actions)
+    name = "action values of each iteration"
     values = averager.nothing
-    for _ in range(config.iterations):
+    release = _release(config, name, sensitivity, values.size, config.iterations)
+    begin = release.resume if account.charged else release.open
+    opened, written = begin(account.ledger, account.folder), account.written
+    if written:
+        values = averager.clipped(_read(written[-1].file).reshape(values.shape))
+    elif opened.released == config.iterations:
+        raise account.nothing_left()
+    for _ in range(config.iterations - opened.released):
         secret = averager.iterate(values, rewards)
         values = averager.clipped(_noisy(config, opened, secret))
     return values
+
+
+def _release_network(
+    config: FunctionalQConfig, logged: Logged, account: Account
+) -> Float[np.ndarray, "size actions"]:
+    """Mode output-release with a network: a whole function, asked at the nodes and then closed."""
+    fit = network_fit(config)
+    log = Log(
+        _on_unit_interval(config, logged.observations),
+        np.asarray(logged.actions),
+        _secret_rewards(config, logged),
+        _on_unit_interval(config, logged.next_observations),
+        np.asarray(logged.terminated),
+    )
+    parameters = fit.train(log)
+
+    def secret(points: Float[np.ndarray, "q 1"]) -> Float[np.ndarray, "q actions"]:
+        return fit.values(parameters, points[:, 0])
+
+    file = account.place(0).file
+    if file is None:
+        sensitivity = _network_sensitivity(config)
+        release = _release(config, "action values of a network", sensitivity, None, 1)
+        with explaining([account]):
+            opened = release.open(account.ledger, account.folder)
+        function = opened.release_function(secret, config.actions)
+    else:
+        function = ReleasedFunction.open(file, secret)
+    if not function.closed:
+        function.close(config.grid.axes)
+    low, high = (bound / (1 - config.discount) for bound in config.rewards)
+    return np.asarray(np.clip(function(config.grid.axes[0]), low, high))
 
 
 class Averager:
@@ -150,15 +201,16 @@ def planned_epsilon(config: FunctionalQConfig) -> float:
     """Epsilon before anything is collected: the target, or what the given noise costs at most.
 
     For a reward function, with all nodes visited. Of given noise for transitions nothing is known
-    before, except in reward-release; there it is infinite, and the certificate says more.
+    before, except of a network; there it is infinite, and the certificate says more.
     """
-    from sotto.privacy.accounting import gaussian_epsilon
-
     if config.target_epsilon is not None:
         return config.target_epsilon
-    if config.unit == "transition" or config.mode == "paper":
+    if config.mode == "paper" or (config.unit == "transition" and config.learner != "network"):
         return math.inf
     assert config.sigma is not None
+    if config.learner == "network":
+        most = _network_sensitivity(config)
+        return gaussian_epsilon(config.sigma / most.value, config.delta * 0.99)
     grid, actions = config.grid, config.actions
     horizon, moved = 1, _radius(config)
     if config.mode == "reward-release":
@@ -201,19 +253,35 @@ def _sensitivity(config: FunctionalQConfig, change: _Change, actions: int) -> Se
     return Sensitivity(hats.value, hats.beta, f"{change.because}; {hats.because}")
 
 
+def network_fit(config: FunctionalQConfig) -> NetworkFit:
+    """The training of output-release with a network; it follows from public numbers."""
+    return NetworkFit(
+        family=Family(config.hidden[0], config.actions),
+        transitions=config.samples,
+        iterations=config.iterations,
+        steps=config.gradient_steps // config.iterations,
+        discount=config.discount,
+        middle=config.middle,
+        reward_range=config.reward_range,
+    )
+
+
+def _network_sensitivity(config: FunctionalQConfig) -> Sensitivity:
+    one_reward = config.unit == "transition"
+    return network_fit(config).sensitivity(_radius(config), one_reward=one_reward)
+
+
 def _release(
     config: FunctionalQConfig,
     name: str,
-    change: _Change,
-    actions: int,
+    sensitivity: Sensitivity,
+    size: int | None,
     horizon: int,
 ) -> FunctionRelease:
-    sensitivity = _sensitivity(config, change, actions)
-    size = config.grid.size * actions
     if config.sigma is not None:
         multiplier = config.sigma / (sensitivity.value * math.sqrt(horizon))
     else:
-        multiplier = calibrated(config, size * horizon)
+        multiplier = calibrated(config, (size or UNBOUNDED_DRAWS) * horizon)
     whole = config.unit == "reward-function"
     low, high = config.rewards
     return FunctionRelease(
@@ -237,17 +305,30 @@ def _release(
     )
 
 
-def _opened(
+def _once(
     config: FunctionalQConfig,
     release: FunctionRelease,
-    ledger: Ledger,
+    account: Account,
     secret: Float[np.ndarray, "size actions"],
 ) -> Float[np.ndarray, "size actions"]:
-    return _noisy(config, release.open(ledger), secret)
+    """A table's only release, or what an earlier training has written of it."""
+    file = account.place(0).file
+    if file is not None:
+        return _read(file).reshape(secret.shape)
+    with explaining([account]):
+        opened = release.open(account.ledger, account.folder)
+    return _noisy(config, opened, secret)
+
+
+def _read(file: Path | None) -> Float[np.ndarray, "..."]:
+    assert file is not None
+    return ReleasedValues.open(file).values
 
 
 def _noisy(
-    config: FunctionalQConfig, opened: Any, secret: Float[np.ndarray, "size actions"]
+    config: FunctionalQConfig,
+    opened: OpenFunctionRelease,
+    secret: Float[np.ndarray, "size actions"],
 ) -> Float[np.ndarray, "size actions"]:
     """One release of a table at nodes."""
     shape = (*config.grid.nodes, secret.shape[-1])
@@ -262,3 +343,9 @@ def _secret_rewards(config: FunctionalQConfig, logged: Logged) -> Float[np.ndarr
     step = jax.jit(jax.vmap(lambda s, a: env.step(s, a, env.default_params)[1]))
     rewards = np.asarray(step(logged.states, logged.actions), np.float64)
     return np.clip(rewards, *config.rewards)
+
+
+def _on_unit_interval(config: FunctionalQConfig, observations: Any) -> Float[np.ndarray, " steps"]:
+    """States in the box of the nodes, scaled to [0, 1]; those outside count as the nearest."""
+    low, high = config.grid.low[0], config.grid.high[0]
+    return np.clip((np.asarray(observations, np.float64)[:, 0] - low) / (high - low), 0.0, 1.0)

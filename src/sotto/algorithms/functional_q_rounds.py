@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms import functional_q, functional_q_functions
 from sotto.algorithms.functional_q import Dynamics, Logged
+from sotto.algorithms.functional_q_accounts import Account, Place, explaining
 from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.functional_q_states import (
     COLLECTING,
@@ -23,7 +24,7 @@ from sotto.algorithms.functional_q_states import (
 )
 from sotto.algorithms.q_learning import EpsilonGreedy, Learner, QNetwork, Transitions, learn
 from sotto.algorithms.reward_nodes import GridValues
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.released import ReleasedValues
 from sotto.privacy.streams import Stream
 from sotto.rl.rollout import Lane
 
@@ -31,24 +32,22 @@ from sotto.rl.rollout import Lane
 def train_on_released_rewards(
     config: FunctionalQConfig,
     seeds: Sequence[int],
-    ledgers: Sequence[Ledger],
+    accounts: Sequence[Account],
     states: RewardState,
     done: int,
 ) -> Iterator[Progress]:
     """Trains from `states` on; each round is one update that releases, and some that learn."""
     per_round = 1 + config.chunks_per_round
-    stream = None
+    door = _Door(config, seeds, accounts)
     while done < config.num_updates:
         number, part = divmod(done, per_round)
         done += 1
         steps = (number + 1) * config.round_samples
         if part == 0:
-            if config.unit == "transition" and stream is None:
-                stream = _open(config, ledgers, states, config.rounds - number)
-            # People of a resumed training are new ones, also where a release was lost.
-            enrolled = [ledger.next_person for ledger in ledgers]
-            states = _collected(config, states, folded_keys(seeds, COLLECTING, enrolled), number)
-            states = _released(config, states, ledgers, stream, seeds, number)
+            places = [account.place(number) for account in accounts]
+            keys = folded_keys(seeds, COLLECTING, [place.charge for place in places])
+            states = _collected(config, states, keys, number)
+            states = door.released(states, places, number)
             spread = np.asarray(states.rewards).std(axis=1)[:, None]
             yield Progress(done, steps, states, {"reward_spread": spread}, {}, learned=False)
             continue
@@ -56,16 +55,6 @@ def train_on_released_rewards(
             config, states, folded_keys(seeds, LEARNING, [done] * len(seeds)), steps
         )
         yield Progress(done, steps, states, {"loss": np.asarray(loss)[:, None]}, {})
-
-
-def _open(
-    config: FunctionalQConfig, ledgers: Sequence[Ledger], states: RewardState, rounds_left: int
-) -> Stream:
-    example = jax.tree.map(
-        lambda x: x[0, : config.round_samples], (states.logged.states, states.logged.actions)
-    )
-    release = functional_q.reward_release(config, rounds_left)
-    return release.open(ledgers, states.sums, example, chunk=1)
 
 
 def _collected(
@@ -102,34 +91,63 @@ def collect_steps(
     return collected
 
 
-def _released(
-    config: FunctionalQConfig,
-    states: RewardState,
-    ledgers: Sequence[Ledger],
-    stream: Stream | None,
-    seeds: Sequence[int],
-    number: int,
-) -> RewardState:
-    """Releases the rewards of the round's steps."""
-    logged = [jax.tree.map(lambda x, i=run: x[i], states.logged) for run in range(len(ledgers))]
-    if stream is None:
+class _Door:
+    """What releases the rewards of each round's steps, or reads what was released."""
+
+    def __init__(
+        self, config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[Account]
+    ) -> None:
+        self._config, self._seeds, self._accounts = config, seeds, accounts
+        self._stream: Stream | None = None
+        self._runs: list[int] = []
+
+    def released(self, states: RewardState, places: Sequence[Place], number: int) -> RewardState:
+        """The state with the rewards of all rounds up to this one."""
+        config, runs = self._config, range(len(places))
+        logged = [jax.tree.map(lambda x, i=run: x[i], states.logged) for run in runs]
+        if config.unit == "reward-function":
+            found = [
+                functional_q_functions.release_rewards(config, log, account)
+                for log, account in zip(logged, self._accounts, strict=True)
+            ]
+            return states._replace(rewards=jnp.asarray(np.stack(found)))
+        sums = np.array(states.sums)
+        for run, place in enumerate(places):
+            if place.file is not None:
+                sums[run] = ReleasedValues.open(place.file).values
+        new = [run for run in runs if places[run].file is None]
+        if new:
+            sums[new] = self._new_sums(states, new, number)
         found = [
-            functional_q_functions.release_rewards(config, log, ledger)
-            for log, ledger in zip(logged, ledgers, strict=True)
+            functional_q.fit_rewards(config, row, log, number + 1)
+            for row, log in zip(sums, logged, strict=True)
         ]
-        return states._replace(rewards=jnp.asarray(np.stack(found)))
-    size = config.round_samples
-    persons = np.stack([ledger.next_person + np.arange(size)[None] for ledger in ledgers])
-    units = jax.tree.map(
-        lambda x: x[:, None, number * size : (number + 1) * size],
-        (states.logged.states, states.logged.actions),
-    )
-    sums, _, _ = stream.run(states.sums, keys_of(seeds, RELEASING), persons, units)
-    found = [
-        functional_q.fit_rewards(config, row, log, number + 1)
-        for row, log in zip(np.asarray(sums), logged, strict=True)
-    ]
-    return states._replace(sums=sums, rewards=jnp.asarray(np.stack(found)))
+        return states._replace(sums=jnp.asarray(sums), rewards=jnp.asarray(np.stack(found)))
+
+    def _new_sums(
+        self, states: RewardState, runs: list[int], number: int
+    ) -> Float[np.ndarray, "runs features"]:
+        """Releases the round's sums of these runs; they are on disk when they are returned."""
+        config, size = self._config, self._config.round_samples
+        accounts = [self._accounts[run] for run in runs]
+        chosen = jax.tree.map(
+            lambda x: x[np.array(runs)], (states.sums, states.logged.states, states.logged.actions)
+        )
+        before, *logged = chosen
+        units = jax.tree.map(lambda x: x[:, None, number * size : (number + 1) * size], logged)
+        keys = keys_of([self._seeds[run] for run in runs], RELEASING)
+        with explaining(accounts):
+            if self._stream is None or self._runs != runs:
+                release = functional_q.reward_release(config, config.rounds - number)
+                example = jax.tree.map(lambda x: x[0, 0], tuple(units))
+                ledgers = [account.ledger for account in accounts]
+                self._stream = release.open(ledgers, before, example, chunk=1)
+                self._runs = runs
+            persons = np.stack([one.ledger.next_person + np.arange(size)[None] for one in accounts])
+            sums, _, _ = self._stream.run(before, keys, persons, tuple(units))
+        for account, row in zip(accounts, np.asarray(sums), strict=True):
+            account.keep(row)
+        return np.asarray(sums)
 
 
 @eqx.filter_jit

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sotto.algorithms import functional_q, functional_q_functions
+from sotto.algorithms.functional_q_accounts import Account
 from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.functional_q_paper import Algorithm1, PaperState
 from sotto.algorithms.functional_q_rounds import collect_steps, train_on_released_rewards
@@ -32,6 +33,7 @@ from sotto.algorithms.functional_q_states import (
     keys_of,
 )
 from sotto.algorithms.reward_nodes import GridValues
+from sotto.privacy.functions import UNBOUNDED_DRAWS
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
 
@@ -61,7 +63,8 @@ def check(config: FunctionalQConfig) -> None:
     if config.mode == "reward-release" and config.unit == "transition":
         functional_q.reward_multiplier(config)
     elif config.mode != "paper" and config.target_epsilon is not None:
-        functional_q.calibrated(config, config.features * config.iterations)
+        table = config.features * config.iterations
+        functional_q.calibrated(config, UNBOUNDED_DRAWS if config.learner == "network" else table)
 
 
 def create_ledger(
@@ -78,6 +81,7 @@ def train(
     ledgers: Sequence[Ledger],
     states: State | None = None,
     done: int = 0,
+    folders: Sequence[Path] | None = None,
 ) -> Iterator[Progress]:
     """Trains from `states` on, `done` updates into the training, to the end.
 
@@ -87,19 +91,23 @@ def train(
         ledgers: one per run, from `create_ledger`, or re-opened to resume.
         states: where to go on from; None starts afresh. Releases in it are not made again.
         done: updates behind `states`.
+        folders: one per run, for files of what was released. A training that was killed finds it
+            there and goes on at no cost; without them, what was not in `states` is lost.
 
     Raises:
-        PrivacyError: the budget does not cover the training. After a kill between the charge of a
-            release and its checkpoint the release is lost and stays charged; transitions are then
-            collected and released afresh, and a reward function has no budget left.
+        PrivacyError: the budget does not cover the training. What was charged and then killed
+            before it was written stays charged: new transitions are collected and released, and a
+            reward function may have no budget left.
         ValueError: settings that do not fit the environment.
     """
     states = initial_states(config, seeds) if states is None else states
+    kept: Sequence[Path | None] = [None] * len(ledgers) if folders is None else folders
+    accounts = [Account(*both) for both in zip(ledgers, kept, strict=True)]
     match states:
         case RewardState():
-            yield from train_on_released_rewards(config, seeds, ledgers, states, done)
+            yield from train_on_released_rewards(config, seeds, accounts, states, done)
         case OutputState():
-            yield _release_output(config, seeds, ledgers)
+            yield _release_output(config, seeds, accounts)
         case PaperState():
             yield from _train_as_printed(config, seeds, ledgers, states, done)
 
@@ -108,22 +116,22 @@ def train(
 
 
 def _release_output(
-    config: FunctionalQConfig, seeds: Sequence[int], ledgers: Sequence[Ledger]
+    config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[Account]
 ) -> Progress:
     """Collects uniformly, learns in secret, and releases action values."""
     functions = {
         "output-release": functional_q_functions.release_output,
         "per-iteration": functional_q_functions.release_iterations,
     }
-    enrolled = [ledger.next_person for ledger in ledgers]
+    charges = [account.place(0).charge for account in accounts]
     lanes = jax.vmap(partial(functional_q.start_lanes, config))(keys_of(seeds, STARTING))
     nothing = initial_states(config, seeds)
     logged, _ = collect_steps(
-        config, action_values(nothing), lanes, folded_keys(seeds, COLLECTING, enrolled), 1.0
+        config, action_values(nothing), lanes, folded_keys(seeds, COLLECTING, charges), 1.0
     )
     tables = [
-        functions[config.mode](config, jax.tree.map(lambda x, i=run: x[i], logged), ledger)
-        for run, ledger in enumerate(ledgers)
+        functions[config.mode](config, jax.tree.map(lambda x, i=run: x[i], logged), account)
+        for run, account in enumerate(accounts)
     ]
     states = OutputState(GridValues(jnp.asarray(np.stack(tables), jnp.float32), config.grid))
     return Progress(1, config.samples, states, {}, {})

@@ -8,6 +8,7 @@ from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.functional_q_functions import planned_epsilon
 from sotto.cli.parsing import parse, unvalidated
 from sotto.cli.train import LedgerOptions, PlainOptions, stored_config, train_algorithm
+from sotto.runs.functional_q import functional_q as keeping_releases
 
 if TYPE_CHECKING:
     from sotto.algorithms.dqn import DQNConfig as DQNFlags
@@ -54,12 +55,15 @@ def functional_q(args: list[str]) -> int:
             --delta 1e-6 --out runs/cartpole
           sotto train functional-q --unit reward-function --reward-radius 0.01 --noise process \
             --target-epsilon 0.9 --delta 1e-4 --out runs/function
+          sotto train functional-q --mode output-release --learner network --noise process \
+            --hidden 256 --iterations 1 --gradient-steps 100 --target-epsilon 0.9 --delta 1e-4 \
+            --out runs/network
           sotto train functional-q --mode paper --unit reward-function --reward-radius 1 \
             --noise process --sigma 0.2 --learning-rate 0.1 --out runs/paper
         """
         config = FunctionalQConfig(**vars(settings))
         for note in config.notes(planned_epsilon(config)):
             print(note, file=sys.stderr if where.json else sys.stdout)
-        return train_algorithm("functional-q", where, config, args)
+        return train_algorithm("functional-q", where, config, args, keeping_releases(where.out))
 
     return parse(run, args, "train functional-q")

@@ -6,7 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sotto.runs.adapters import DPPG_RUNS, PPO_RUNS, Algorithm
 from sotto.runs.directory import AlgorithmName, RunError
-from sotto.runs.functional_q import DQN_RUNS, FUNCTIONAL_Q_RUNS
+from sotto.runs.functional_q import DQN_RUNS, functional_q
 from sotto.runs.kickstart import kickstart
 
 ALGORITHMS: dict[AlgorithmName, Algorithm] = {
@@ -14,7 +14,7 @@ ALGORITHMS: dict[AlgorithmName, Algorithm] = {
     "ppo": PPO_RUNS,
     "kickstart": kickstart(),
     "dqn": DQN_RUNS,
-    "functional-q": FUNCTIONAL_Q_RUNS,
+    "functional-q": functional_q(),
 }
 
 

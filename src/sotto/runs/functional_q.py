@@ -19,10 +19,11 @@ from sotto.privacy.ledger import Ledger
 from sotto.rl.envs.registry import make
 from sotto.rl.rollout import evaluate
 from sotto.runs.adapters import Algorithm, Chunk
-from sotto.runs.directory import AnyLedger, RunError
+from sotto.runs.directory import AnyLedger, RunError, open_experiment
 
 _DQN_CHUNKS = 20
 _EVALUATION_EPISODES = 64
+_RELEASED = "released"  # folder of a run, with a file for each release
 
 
 class _DQN:
@@ -81,9 +82,22 @@ class _DQN:
         return _returns(config.env_id, policy, key, episodes, greedy)
 
 
+def functional_q(out: Path | None = None) -> Algorithm:
+    """Q-learning that protects rewards as an algorithm of runs.
+
+    Args:
+        out: the experiment to train, whose run directories keep what is released; needed to
+            train, and for nothing else.
+    """
+    return _FunctionalQ(out)
+
+
 class _FunctionalQ:
     config_type = FunctionalQConfig
     default_policy = "last"
+
+    def __init__(self, out: Path | None) -> None:
+        self._out = out
 
     def resolved(self, config: FunctionalQConfig) -> FunctionalQConfig:
         self.initial_states(config, [config.seed])
@@ -114,7 +128,11 @@ class _FunctionalQ:
         states: PyTree,
         done: int,
     ) -> Iterator[Chunk]:
-        for progress in functional_q_training.train(config, seeds, ledgers, states, done):
+        if self._out is None:
+            raise RunError("say which experiment is trained: functional_q(out) keeps its releases")
+        folders = [run.path / _RELEASED for run in open_experiment(self._out).runs]
+        training = functional_q_training.train(config, seeds, ledgers, states, done, folders)
+        for progress in training:
             evaluation = {}
             if progress.learned:
                 episodes = config.evaluation_episodes
@@ -178,6 +196,3 @@ def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
 
 DQN_RUNS: Algorithm = _DQN()
 """The baseline without privacy."""
-
-FUNCTIONAL_Q_RUNS: Algorithm = _FunctionalQ()
-"""Q-learning that protects rewards."""
