@@ -109,12 +109,11 @@ def test_chunks_change_nothing_but_rounding() -> None:
     log = make_log()
     probe = jnp.asarray(np.random.default_rng(3).normal(size=(400, 2)), jnp.float32)
     acted = []
-    for chunk in (1, 3, 100):
+    for chunk in (3, 100):
         config = CloneConfig(hidden=(8,), steps=200, minibatch=32, chunk=chunk)
         acted.append(np.asarray(jax.vmap(lambda c: c(probe).mode())(fit(log, config))))
         assert acted[-1].shape == (7, 400)
     assert np.mean(acted[0] == acted[1]) > 0.98
-    assert np.mean(acted[0] == acted[2]) > 0.98
 
 
 def test_what_does_not_fit_is_refused() -> None:
