@@ -38,12 +38,12 @@ from sotto.algorithms.expert_offline_states import (
     policies,
 )
 from sotto.algorithms.expert_offline_votes import KeptVotes, poll, vote_multiplier
-from sotto.algorithms.voting import EXPERT
 from sotto.data.trajectories import Transitions
 from sotto.privacy.accounting import Event
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
+from sotto.privacy.units import EXPERT
 from sotto.rl.networks import Policy
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Sources",
     "check",
     "create_ledger",
+    "env_steps",
     "evaluate",
     "initial_states",
     "num_updates",
@@ -89,6 +90,13 @@ def num_updates(config: ExpertOfflineConfig) -> int:
     if config.learner == "distillation":
         return 1
     return int(config.uses_votes or config.uses_prefixes) + _PARTS
+
+
+def env_steps(config: ExpertOfflineConfig) -> int:
+    """Most environment steps of a training."""
+    if config.uses_votes and config.states == "students":
+        return int(config.given("rounds") * config.lanes * config.given("rollout_cap"))
+    return capacity(config) if config.plays else 0
 
 
 def check(config: ExpertOfflineConfig) -> None:

@@ -4,6 +4,7 @@ Prefixes come from fresh rollouts (`privacy.prefixes`), never from the log that 
 the two pools of trajectories are disjoint, since no log can be given to the release.
 """
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from sotto.privacy.released_storage import Store
 from sotto.rl.networks import Policy
 
 
+@functools.lru_cache(maxsize=8)
 def prefix_mechanism(config: ExpertOfflineConfig) -> StablePrefixMechanism:
     """The mechanism for the prefixes' share of epsilon and delta.
 

@@ -24,6 +24,10 @@ _COMMANDS = {
         "sotto.cli.train_functional:functional_q",
         "Q-learning that protects rewards",
     ),
+    "train expert-offline": (
+        "sotto.cli.train_expert_offline:expert_offline",
+        "offline learning from experts, each protected",
+    ),
     "serve teacher": ("sotto.cli.serve:serve_teacher", "a teacher that students ask over HTTP"),
     "students issue": ("sotto.cli.students:issue", "a token for a student of a served teacher"),
     "students list": ("sotto.cli.students:listed", "who may ask it, and what they were answered"),

@@ -171,6 +171,11 @@ def _several(runs: Sequence[Run | Service]) -> str:
             "ledger of its own. Whoever sees several of them has seen all of it, and the costs add "
             "up."
         )
+    if isinstance(runs[0], Run) and runs[0].settings.algorithm == "expert-offline":
+        return (
+            f"These {count} runs asked or learned from the same experts, each under a ledger of "
+            "its own. Whoever sees several of them has seen all of it, and the costs add up."
+        )
     return (
         f"These are {count} separate runs on separate people. Choosing one of them by looking at "
         "its people's data is not accounted for."

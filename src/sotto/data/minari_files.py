@@ -5,6 +5,7 @@ environment need not exist here. Episodes are kept in Minari's HDF5 format: its 
 at every file of the dataset after every episode, which for 60,000 of them takes days.
 """
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,21 @@ def load(dataset: Path | str, id_column: str = ID_COLUMN) -> ExpertLog:
         log.rewards[place][:length] = episode["rewards"]
         log.terminated[place] = bool(episode["terminations"][-1])
     return checked(log)
+
+
+def described(dataset: Path | str) -> tuple[str | None, int]:
+    """Where a Minari dataset was collected, if it says so, and how many actions there are.
+
+    Raises:
+        ValueError: no such dataset, or other spaces than Box and Discrete.
+    """
+    storage = _storage(dataset)
+    _, _, actions = _sizes(dataset, storage)
+    own, spec = storage.metadata.get("sotto", {}), storage.metadata.get("env_spec")
+    if isinstance(spec, str):
+        spec = json.loads(spec)
+    named = spec.get("id") if isinstance(spec, dict) else getattr(spec, "id", None)
+    return own.get("env_id", named), actions
 
 
 def _storage(dataset: Path | str) -> Any:

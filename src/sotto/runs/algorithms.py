@@ -6,6 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sotto.runs.adapters import DPPG_RUNS, PPO_RUNS, Algorithm
 from sotto.runs.directory import AlgorithmName, RunError
+from sotto.runs.expert_offline import expert_offline
 from sotto.runs.functional_q import DQN_RUNS, functional_q
 from sotto.runs.kickstart import kickstart
 
@@ -15,6 +16,7 @@ ALGORITHMS: dict[AlgorithmName, Algorithm] = {
     "kickstart": kickstart(),
     "dqn": DQN_RUNS,
     "functional-q": functional_q(),
+    "expert-offline": expert_offline(),
 }
 
 

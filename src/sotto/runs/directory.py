@@ -30,7 +30,7 @@ from sqlalchemy.exc import ArgumentError
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.ledger import Ledger
 
-AlgorithmName = Literal["dppg", "ppo", "kickstart", "dqn", "functional-q"]
+AlgorithmName = Literal["dppg", "ppo", "kickstart", "dqn", "functional-q", "expert-offline"]
 AnyLedger = Ledger | AnswerLedger
 """A run's account: of releases about people, or of a teacher's answers."""
 
@@ -166,10 +166,16 @@ class Run:
                 f"{self.path} has no ledger and no certificate of its own: the certificate is that "
                 f"of its teacher, {self.settings.config['teacher']}, if that has one"
                 if self.settings.algorithm == "kickstart"
-                else f"{self.path} is a {self.settings.algorithm.upper()} run, which protects "
+                else f"{self.path} is a {self._name.upper()} run, which protects "
                 "nobody: it has no ledger and no certificate"
             )
         return place if "://" in place else self.path / place
+
+    @property
+    def _name(self) -> str:
+        """What was trained; of learning from experts, the method."""
+        name: str = self.settings.config.get("method", self.settings.algorithm)
+        return name
 
     def open_ledger(self) -> AnyLedger:
         """The run's ledger; refuses one that belongs to another run."""

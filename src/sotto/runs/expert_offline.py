@@ -1,0 +1,157 @@
+"""Learning from private experts as a run: where it reads experts and logs, and what it keeps."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray, PyTree
+
+from sotto.algorithms import expert_offline as training
+from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline_presets import filled
+from sotto.algorithms.expert_offline_states import Sources
+from sotto.data import minari_files
+from sotto.privacy.ledger import Ledger
+from sotto.rl.networks import Policy
+from sotto.runs import experts
+from sotto.runs.adapters import Algorithm, Chunk
+from sotto.runs.directory import RunError, open_experiment
+
+_RELEASED = "released"  # folder of a run, with what votes and prefixes have released
+
+
+def expert_offline(out: Path | None = None) -> Algorithm:
+    """Learning from private experts as an algorithm of runs.
+
+    Args:
+        out: the experiment to train, whose run directories keep what is released; needed to
+            train, and for nothing else.
+    """
+    return _ExpertOffline(out)
+
+
+def read_sources(
+    experts_path: str | None, dataset: str | None, id_column: str = minari_files.ID_COLUMN
+) -> Sources:
+    """Experts and their log, from files.
+
+    Args:
+        experts_path: folder of `sotto experts train`, or the file in it; None: there is none.
+        dataset: folder or name of a Minari dataset; None: there is none.
+        id_column: where the metadata of an episode says whose it is.
+
+    Raises:
+        RunError, ValueError: they cannot be read, or are not of the same experts.
+    """
+    env_id, actions, policies, log = None, None, None, None
+    if dataset is not None:
+        log = minari_files.load(dataset, id_column)
+        env_id, actions = minari_files.described(dataset)
+    if experts_path is not None:
+        population = experts.load(_folder(experts_path))
+        env_id, policies = population.settings.env_id, population.policies
+    return Sources(policies, log, env_id, actions)
+
+
+def _folder(experts_path: str) -> Path:
+    path = Path(experts_path)
+    return path.parent if path.is_file() else path
+
+
+class _ExpertOffline:
+    config_type = ExpertOfflineConfig
+    default_policy = "ema"
+
+    def __init__(self, out: Path | None) -> None:
+        self._out = out
+        self._read: tuple[tuple[object, ...], Sources] | None = None
+
+    def resolved(self, config: ExpertOfflineConfig) -> ExpertOfflineConfig:
+        config = filled(config, self._sources(config).facts)
+        training.check(config)
+        return replace(config, experts=_absolute(config.experts), dataset=_absolute(config.dataset))
+
+    def has_ledger(self, config: ExpertOfflineConfig) -> bool:
+        return config.is_private
+
+    def updates(self, config: ExpertOfflineConfig) -> int:
+        return training.num_updates(config)
+
+    def steps_per_update(self, config: ExpertOfflineConfig) -> int:
+        return math.ceil(training.env_steps(config) / training.num_updates(config))
+
+    def create_ledger(self, config: ExpertOfflineConfig, where: Path | str, run_id: str) -> Ledger:
+        return training.create_ledger(config, where, run_id)
+
+    def initial_states(self, config: ExpertOfflineConfig, seeds: Sequence[int]) -> PyTree:
+        return training.initial_states(config, seeds)
+
+    def chunks(
+        self,
+        config: ExpertOfflineConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: PyTree,
+        done: int,
+    ) -> Iterator[Chunk]:
+        if self._out is None:
+            raise RunError(
+                "say which experiment is trained: expert_offline(out) keeps its releases"
+            )
+        folders = [run.path / _RELEASED for run in open_experiment(self._out).runs]
+        sources = self._sources(config)
+        for progress in training.train(config, seeds, ledgers, sources, states, done, folders):
+            yield Chunk(
+                progress.updates,
+                progress.states,
+                progress.released,
+                _evaluation(config, progress) if progress.learned else {},
+                progress.simulated if config.population == "simulated" else {},
+                env_steps=training.env_steps(config),
+            )
+
+    def policies(self, states: PyTree) -> dict[str, Policy]:
+        return training.policies(states)
+
+    def evaluate(
+        self,
+        config: ExpertOfflineConfig,
+        policy: Policy,
+        key: PRNGKeyArray,
+        episodes: int,
+        greedy: bool,
+    ) -> Float[np.ndarray, "runs episodes"]:
+        return training.evaluate(config, policy, key, episodes, greedy)
+
+    def _sources(self, config: ExpertOfflineConfig) -> Sources:
+        """What the method reads, read once."""
+        # A log is large, and votes of experts have no use for it.
+        wanted = config.dataset
+        if config.uses_votes and config.experts and config.voters != "clones":
+            wanted = None
+        which = (_absolute(config.experts), _absolute(wanted), config.id_column)
+        if self._read is None or self._read[0] != which:
+            self._read = (which, read_sources(config.experts, wanted, config.id_column))
+        return self._read[1]
+
+
+def _evaluation(
+    config: ExpertOfflineConfig, progress: training.Progress
+) -> dict[str, Float[np.ndarray, " runs"]]:
+    """Mean greedy returns, for the experimenter; nothing without an environment."""
+    if not config.has_environment:
+        return {}
+    key = jax.random.fold_in(jax.random.key(20260), progress.updates)
+    episodes = config.evaluation_episodes
+    return {
+        name: training.evaluate(config, policy, key, episodes, True).mean(axis=1)
+        for name, policy in training.policies(progress.states).items()
+    }
+
+
+def _absolute(path: str | None) -> str | None:
+    """A path that holds wherever the run is resumed; the name of a dataset stays a name."""
+    return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
