@@ -1,8 +1,13 @@
 """How experts are trained, environment by environment, and about how long that takes.
 
 The stops are early on purpose: a third of the experts of each environment has hardly learned, a
-third plays well. On CartPole greedy experts return 167 ± 51 of 200.
+third plays well. Greedy experts in the default environment return, mean and standard deviation over
+small populations: 169 ± 50 of 200 on CartPole, -130 ± 51 on Acrobot, and between 8e5 (one drug for
+ever) and 3e7 (interrupted treatment) on HIV;
+experts of LunarLander between 100 and 160, where their base policy has 96.
 """
+
+from dataclasses import replace
 
 from sotto.algorithms.experts import Recipe
 from sotto.algorithms.ppo import PPOConfig
@@ -62,55 +67,48 @@ def recipe(env_id: str, hidden: tuple[int, ...] = HIDDEN) -> Recipe:
         return Recipe(
             PPOConfig(
                 env_id=env_id,
-                num_envs=4,
+                num_envs=8,
                 num_steps=50,
                 num_epochs=8,
                 num_minibatches=2,
                 discount=0.98,
                 gae_lambda=0.95,
+                entropy_coefficient=0.03,
                 anneal_learning_rate=False,
                 hidden=hidden,
             ),
-            learning_rates=(1e-3, 2e-3, 4e-3),
-            stops=(20, 40),
+            learning_rates=(2e-3, 4e-3),
+            stops=(20, 40, 60),
             time_limit=50,
             cap=50,
         )
+    lander = PPOConfig(
+        env_id=env_id,
+        total_steps=102_400,
+        num_envs=16,
+        num_steps=128,
+        num_epochs=6,
+        num_minibatches=8,
+        learning_rate=1e-3,
+        discount=0.99,
+        gae_lambda=0.98,
+        entropy_coefficient=0.01,
+        anneal_learning_rate=False,
+        hidden=hidden,
+    )
     return Recipe(
-        PPOConfig(
-            env_id=env_id,
-            num_envs=8,
-            num_steps=128,
-            num_epochs=4,
-            num_minibatches=4,
-            discount=0.99,
-            gae_lambda=0.98,
-            entropy_coefficient=0.01,
-            anneal_learning_rate=False,
-            hidden=hidden,
-        ),
-        learning_rates=(3e-4, 6e-4),
-        stops=(5, 10, 20),
+        replace(lander, total_steps=80 * lander.batch_size),
+        learning_rates=(6e-4, 1e-3),
+        stops=(20, 40, 80),
         time_limit=1000,
         cap=400,
-        base=PPOConfig(
-            env_id=env_id,
-            total_steps=600_000,
-            num_envs=16,
-            num_steps=128,
-            num_epochs=6,
-            num_minibatches=8,
-            learning_rate=1e-3,
-            discount=0.99,
-            gae_lambda=0.98,
-            entropy_coefficient=0.01,
-            hidden=hidden,
-        ),
+        # It stops early, too: what experts have learned beyond it is to be worth asking for.
+        base=lander,
     )
 
 
-SECONDS = {"CartPole-v1": 0.1, "Acrobot-v1": 0.3, "HIV-v0": 0.5, LUNAR_LANDER: 3.0}
+SECONDS = {"CartPole-v1": 0.1, "Acrobot-v1": 0.2, "HIV-v0": 0.7, LUNAR_LANDER: 6.0}
 """Of one core for an expert with 64x64 networks, judging included."""
 
-BASE_SECONDS = {LUNAR_LANDER: 120.0}
+BASE_SECONDS = {LUNAR_LANDER: 12.0}
 """For the policy that all experts start from."""

@@ -36,8 +36,8 @@ def train(args: list[str]) -> int:
 
         CartPole-v1, Acrobot-v1 and HIV-v0 have variants in JAX, trained side by side: 3,000 take
         minutes on two cores. LunarLander-v3 plays in Box2D: one public base policy is trained in
-        the default environment, and every expert goes on from it in its own variant for 5 to 20
-        updates; 300 take about a quarter of an hour.
+        the default environment for 102,400 steps, and every expert goes on from it in its own
+        variant for 40,960 to 163,840 steps; 300 take about a quarter of an hour.
 
         It says first how long it takes. A stopped command goes on where it was. OUT/experts.npz
         holds the population: policies, variants, and returns in the default environment. Experts
