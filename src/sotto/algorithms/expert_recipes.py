@@ -3,8 +3,8 @@
 The stops are early on purpose: a third of the experts of each environment has hardly learned, a
 third plays well. Greedy experts in the default environment return, mean and standard deviation over
 small populations: 169 ± 50 of 200 on CartPole, -130 ± 51 on Acrobot, and between 8e5 (one drug for
-ever) and 3e7 (interrupted treatment) on HIV;
-experts of LunarLander between 100 and 160, where their base policy has 96.
+ever) and 3e7 (interrupted treatment) on HIV; experts of LunarLander return 100 to 160, where their
+base policy has 96.
 """
 
 from dataclasses import replace
