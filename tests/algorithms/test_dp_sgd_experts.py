@@ -20,6 +20,7 @@ from sotto.privacy.certificate import derive
 from sotto.privacy.errors import BudgetExceeded, HorizonExceeded
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
+from sotto.privacy.units import EXPERT
 
 OFFLINE = OfflineConfig(2, 2, (1.0, 1.0), hidden=(8,), minibatch=16)
 CONFIG = DPSGDExpertsConfig(experts=50, epsilon=3.0, delta=1e-3, steps=12, batch=10)
@@ -52,7 +53,7 @@ LOG = experts_log()
 
 
 def make_ledger(path: Path, epsilon: float = 3.0, delta: float = 1e-3) -> Ledger:
-    return Ledger.create(path, unit=dp.EXPERT, budget=Budget(epsilon=epsilon, delta=delta))
+    return Ledger.create(path, unit=EXPERT, budget=Budget(epsilon=epsilon, delta=delta))
 
 
 def keys(runs: int = 1) -> jax.Array:
@@ -162,7 +163,7 @@ def test_the_budget_is_spent_and_certified(tmp_path, batches: str, learner) -> N
         certificate = derive(ledger)
         assert certificate.status == "proved"
         assert 0.9 * 3.0 < certificate.epsilon <= 3.0
-        assert certificate.unit == dp.EXPERT
+        assert certificate.unit == EXPERT
         assert certificate.streams[0].releases == 12
         event = certificate.streams[0].event
         if batches == "poisson":

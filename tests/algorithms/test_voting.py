@@ -13,7 +13,6 @@ from scipy import optimize, stats
 
 from sotto.algorithms.distillation import DistillationConfig, cross_entropy, distil
 from sotto.algorithms.voting import (
-    EXPERT,
     Votes,
     ballot,
     ballot_norm,
@@ -34,6 +33,7 @@ from sotto.privacy.certificate import derive
 from sotto.privacy.errors import BudgetExceeded, PrivacyError
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
+from sotto.privacy.units import EXPERT
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.envs.world import JaxWorld, Seen

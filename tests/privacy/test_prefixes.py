@@ -30,7 +30,6 @@ from sotto.privacy.mechanisms.stable_prefixes import (
 )
 from sotto.privacy.prefix_calibration import Target, calibrate_floor, calibrate_random_stop
 from sotto.privacy.prefixes import (
-    EXPERT,
     PrefixRelease,
     StablePrefixes,
     World,
@@ -42,7 +41,7 @@ from sotto.privacy.purity import ImpureFunction
 from sotto.privacy.releases import Release
 from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Part, Poisson
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.units import EXPERT, Adjacency, Unit
 
 SLOTS = 30
 DRAWS = 20_000

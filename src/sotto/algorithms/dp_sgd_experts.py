@@ -45,10 +45,8 @@ from sotto.privacy.noise import GeneratorSource, sampler_delta
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Assumption, Correlation, Part, Poisson, Returning
 from sotto.privacy.streams import Stream
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.units import EXPERT
 from sotto.rl.networks import Policy
-
-EXPERT = Unit(kind="expert", adjacency=Adjacency.ZERO_OUT)
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Assumption, Part, Returning
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.units import EXPERT
 from sotto.rl.networks import Policy
-
-EXPERT = Unit(kind="expert", adjacency=Adjacency.ZERO_OUT)
-"""One expert votes, or keeps a slot that says nothing."""
 
 Voters = Literal["experts", "clones"]
 

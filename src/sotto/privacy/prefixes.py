@@ -34,10 +34,7 @@ from sotto.privacy.persons import PersonBlock
 from sotto.privacy.prefix_calibration import fixed_log_delta
 from sotto.privacy.purity import require_pure
 from sotto.privacy.statements import Assumption, Returning, StreamStatement
-from sotto.privacy.units import Adjacency, Unit
-
-EXPERT = Unit(kind="expert", adjacency=Adjacency.ZERO_OUT)
-"""One expert, who is there or whose slot is kept and counts for nothing."""
+from sotto.privacy.units import EXPERT
 
 Greedy = Callable[[PyTree[Array], Float[Array, "q obs"]], Int[Array, " q"]]
 """One expert's greedy actions at some observations; traced, and refused if it is not pure."""

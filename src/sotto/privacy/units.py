@@ -80,6 +80,17 @@ class Unit(BaseModel):
     kind: UnitKind
     adjacency: Adjacency
 
+    @property
+    def name(self) -> str:
+        """What one of them is called: a person, where the unit is what one person contributed."""
+        if self.kind in ("expert", "reward-function", "transition"):
+            return self.kind.replace("-", " ")
+        return "person"
+
+    def counted(self, count: int) -> str:
+        """So many of them, in words."""
+        return f"{count} {self.name}" + ("" if count == 1 else "s")
+
     def sentence(self) -> str:
         """The unit and the adjacency in one plain sentence."""
         return (
@@ -90,6 +101,9 @@ class Unit(BaseModel):
 
 TRANSITION = Unit(kind="transition", adjacency=Adjacency.REPLACE_ONE)
 """The reward of one transition, against any other in its public range."""
+
+EXPERT = Unit(kind="expert", adjacency=Adjacency.ZERO_OUT)
+"""One expert, who is there, or whose slot is kept and counts for nothing."""
 
 REWARD_FUNCTION = Unit(kind="reward-function", adjacency=Adjacency.WITHIN_RADIUS)
 """The reward function, against every other one within a radius of it, everywhere."""

@@ -25,9 +25,7 @@ from sotto.privacy.audit import AuditResult, ReleaseTrials
 from sotto.privacy.leaks.leak import DELTA, Audit, Leak, against, against_certificate
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Part, Participation, Poisson, Returning
-from sotto.privacy.units import Adjacency, Unit
-
-_EXPERT = Unit(kind="expert", adjacency=Adjacency.ZERO_OUT)
+from sotto.privacy.units import EXPERT
 
 
 def _local(_state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
@@ -43,7 +41,7 @@ def _release(noise_multiplier: float, slots: int, participation: Participation, 
         name="sums over experts",
         local=_local,
         server=_server,
-        unit=_EXPERT,
+        unit=EXPERT,
         parts={"sum": Part(clip_norm=of.pop("clip_norm", 1.0), noise_multiplier=noise_multiplier)},
         slots=slots,
         divisor=1.0,
