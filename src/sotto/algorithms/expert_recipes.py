@@ -41,7 +41,7 @@ def recipe(env_id: str, hidden: tuple[int, ...] = HIDDEN) -> Recipe:
                 hidden=hidden,
             ),
             learning_rates=(5e-4, 1e-3, 2e-3),
-            stops=(5, 15, 40),
+            stops=(7, 15, 40),
             time_limit=200,
             cap=200,
         )

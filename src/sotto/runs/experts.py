@@ -28,7 +28,7 @@ from sotto.rl.networks import Policy
 from sotto.runs.directory import RunError, write_model
 from sotto.runs.processes import finished
 
-_FORMAT = 2  # of what is kept: raise it when a recipe or the training changes
+_FORMAT = 3  # of what is kept: raise it when a recipe or the training changes
 _EPISODES = 20  # that judge an expert
 _STARTING = 30.0  # seconds for each process to import and compile
 _NATIVE_CHUNK, _HOSTED_CHUNK = 50, 5  # experts; those in JAX are trained side by side
