@@ -248,6 +248,15 @@ def test_releases_of_another_shape_are_refused_and_cost_nothing(tmp_path: Path) 
     assert ledger.spent().epsilon == 0
 
 
+def test_messages_name_the_unit(tmp_path: Path) -> None:
+    release = vector_release(noise_multiplier=Z / 2)
+    with pytest.raises(BudgetExceeded, match="bring the worst reward function to epsilon"):
+        release.open(new_ledger(tmp_path))
+    many = vector_release(unit=TRANSITION, units=20_000)
+    with pytest.raises(BudgetExceeded, match=r"vacuous for 20000 transitions.* below 1/20000"):
+        many.open(new_ledger(tmp_path, unit=TRANSITION, name="more")).release(REWARDS)
+
+
 def test_files_of_charged_releases_are_found(tmp_path: Path) -> None:
     ledger, folder = new_ledger(tmp_path), tmp_path / "kept"
     assert kept_files(ledger, folder) == ()

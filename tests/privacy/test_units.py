@@ -59,3 +59,13 @@ def test_a_reward_function_is_protected_within_a_radius_that_is_stated_elsewhere
     assert REWARD_FUNCTION.adjacency.sensitivity_factor == 1.0
     assert "states were visited" in TRANSITION.sentence()
     assert TRANSITION.adjacency.sensitivity_factor == 2.0
+
+
+def test_units_are_counted_by_their_name() -> None:
+    assert [REWARD_FUNCTION.counted(n) for n in (1, 2)] == [
+        "1 reward function",
+        "2 reward functions",
+    ]
+    assert TRANSITION.counted(5000) == "5000 transitions"
+    assert Unit(kind="expert", adjacency=Adjacency.ZERO_OUT).counted(3) == "3 experts"
+    assert Unit(kind="segment", adjacency=Adjacency.ZERO_OUT).counted(1) == "1 person"

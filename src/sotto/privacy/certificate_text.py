@@ -12,7 +12,6 @@ from sotto.privacy.certificate_model import Certificate, CertifiedStream
 from sotto.privacy.events import Gaussian, NoGuarantee, PrefixReleases, SampledGaussian
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, Floor, RandomStop
-from sotto.privacy.units import Unit
 
 
 def render(certificate: Certificate) -> RenderableType:
@@ -38,7 +37,7 @@ def render(certificate: Certificate) -> RenderableType:
             parts += [Text(""), Text(title, style="bold")]
             parts += [Padding(Text(f"- {line}"), (0, 0, 0, 2)) for line in lines]
     software = ", ".join(f"{name} {number}" for name, number in c.versions.items())
-    persons = "" if c.answers else f"{_units(c.persons, c.unit)}. "
+    persons = "" if c.answers else f"{c.unit.counted(c.persons)}. "
     parts += [
         Text(""),
         Text(f"Computed by: {c.method}. {persons}{software}.", style="dim"),
@@ -98,7 +97,7 @@ def _stream_line(stream: CertifiedStream) -> str:
             cost = str(other)
     return (
         f"{stream.statement.name}: {stream.releases} of {stream.statement.horizon} releases, "
-        f"{_units(stream.persons, stream.statement.unit)}, {cost}"
+        f"{stream.statement.unit.counted(stream.persons)}, {cost}"
     )
 
 
@@ -113,15 +112,6 @@ def _prefixes(stream: CertifiedStream) -> str:
         case Consensus():
             rule = "actions by the experts' votes"
     return f"stable prefixes, {rule}, threshold {said.threshold:.1f} of {said.experts}"
-
-
-def _units(count: int, unit: Unit) -> str:
-    """So many persons, or whatever else the unit is."""
-    if unit.kind == "expert":
-        return f"{count} experts"
-    if unit.kind == "reward-function":
-        return f"{count} reward function" + ("s" if count != 1 else "")
-    return f"{count} transitions" if unit.kind == "transition" else f"{count} persons"
 
 
 def _answer_lines(c: Certificate) -> tuple[str, ...]:

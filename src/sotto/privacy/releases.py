@@ -226,9 +226,10 @@ class Release:
         persons = ledger.persons + self.slots * self.horizon
         if ledger.budget.delta * persons >= 1:
             raise BudgetExceeded(
-                f"delta {ledger.budget.delta:.2g} is vacuous for the {persons} persons of this "
-                f"stream ({self.slots} in each of {self.horizon} releases, and those before); "
-                "use a budget with delta below 1/persons"
+                f"delta {ledger.budget.delta:.2g} is vacuous for the "
+                f"{self.unit.counted(persons)} of this stream ({self.slots} in each of "
+                f"{self.horizon} releases, and those before); "
+                f"use a budget with delta below 1/{persons}"
             )
 
     def _statement(

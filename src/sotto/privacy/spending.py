@@ -315,8 +315,9 @@ class Account:
     def _check_delta(self, persons: int) -> None:
         if self.budget.delta * persons >= 1:
             raise BudgetExceeded(
-                f"delta {self.budget.delta:.2g} is vacuous for {persons} persons, since publishing "
-                "one of them at random would meet it; use a budget with delta below 1/persons"
+                f"delta {self.budget.delta:.2g} is vacuous for {self.unit.counted(persons)}, since "
+                "publishing one of them at random would meet it; use a budget with delta below "
+                f"1/{persons}"
             )
 
     def _newcomers(self, blocks: Sequence[PersonBlock]) -> int:
@@ -386,7 +387,8 @@ def _over_budget(statement: StreamStatement, worst: Spent, budget: Budget) -> st
                 f"({event.reason}); only a budget of epsilon infinity covers that"
             )
     return (
-        f"{statement.name!r} with its {statement.horizon} releases would bring the worst person to "
-        f"epsilon {worst.epsilon:.4g} at delta {budget.delta:.2g}, over the budget of "
-        f"{budget.epsilon:.4g}; add noise, plan fewer releases, or state a larger budget"
+        f"{statement.name!r} with its {statement.horizon} releases would bring the worst "
+        f"{statement.unit.name} to epsilon {worst.epsilon:.4g} at delta {budget.delta:.2g}, over "
+        f"the budget of {budget.epsilon:.4g}; add noise, plan fewer releases, or state a larger "
+        "budget"
     )

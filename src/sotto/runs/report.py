@@ -220,11 +220,8 @@ def _pictures(
 
 def _whom(certificate: Certificate) -> tuple[str, str]:
     """What a run protects one of, and several of them."""
-    kind = certificate.unit.kind
-    if kind in ("transition", "reward-function"):
-        name = kind.replace("-", " ")
-        return name, f"{name}s"
-    return "person", "people"
+    name = certificate.unit.name
+    return name, "people" if name == "person" else f"{name}s"
 
 
 def _cost_of_answers(
