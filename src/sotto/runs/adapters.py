@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -186,8 +187,7 @@ class _PPO:
         raise RunError("a run of ppo has no ledger")
 
     def initial_states(self, config: PPOConfig, seeds: Sequence[int]) -> PyTree:
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, 0))(_keys(seeds))
-        return jax.jit(jax.vmap(partial(ppo.init, config)))(keys)
+        return jax.jit(jax.vmap(partial(ppo.init, config)))(keys_of(seeds, 0))
 
     def chunks(
         self,
@@ -198,18 +198,16 @@ class _PPO:
         done: int,
     ) -> Iterator[Chunk]:
         del ledgers
-        keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(_keys(seeds))
+        keys = keys_of(seeds, 1)
         while done < config.num_updates:
             count = min(_PPO_CHUNK, config.num_updates - done)
             states, metrics = jax.vmap(ppo.train_chunk, in_axes=(None, 0, 0, None))(
                 config, states, keys, count
             )
             done += count
-            key = jax.random.fold_in(jax.random.key(20260), done)
-            policy = self.policies(states)["last"]
-            returns = self.evaluate(config, policy, key, _PPO_EVALUATION_EPISODES, True)
+            returns = evaluation(self, config, states, done, _PPO_EVALUATION_EPISODES)
             simulated = {name: np.asarray(value) for name, value in metrics._asdict().items()}
-            yield Chunk(done, states, {}, {"last": returns.mean(axis=1)}, simulated)
+            yield Chunk(done, states, {}, {"last": returns}, simulated)
 
     def policies(self, states: PyTree) -> dict[str, Policy]:
         return {"last": states.networks.policy}
@@ -221,24 +219,38 @@ class _PPO:
 
 
 def evaluate_native(
-    env_id: str, policies: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+    env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
 ) -> Float[np.ndarray, "runs episodes"]:
     """Returns of whole episodes of policies (with a leading axis) in an environment in JAX."""
     return np.asarray(_evaluate(env_id, policies, key, episodes, greedy))
 
 
-def _keys(seeds: Sequence[int]) -> PRNGKeyArray:
-    return jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+def evaluation(
+    algorithm: Algorithm, config: Any, states: PyTree, updates: int, episodes: int
+) -> Float[np.ndarray, " runs"]:
+    """Mean greedy return of the last policies, after so many updates."""
+    key = jax.random.fold_in(jax.random.key(20260), updates)
+    policy = algorithm.policies(states)["last"]
+    return np.asarray(algorithm.evaluate(config, policy, key, episodes, True).mean(axis=1))
 
 
-@partial(jax.jit, static_argnums=(0, 3, 4))
+def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
+    """One key for each seed."""
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
+
+
+@eqx.filter_jit
 def _evaluate(
-    env_id: str, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+    env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
 ) -> Float[jax.Array, "runs episodes"]:
     env = make(env_id)
-    return jax.vmap(lambda one: evaluate(env, env.default_params, one, key, episodes, greedy))(
-        policy
-    )
+
+    def one(policy: Actor) -> Float[jax.Array, " episodes"]:
+        return evaluate(env, env.default_params, policy, key, episodes, greedy)
+
+    returns: Float[jax.Array, "runs episodes"] = eqx.filter_vmap(one)(policies)
+    return returns
 
 
 DPPG_RUNS: Algorithm = _DPPG()

@@ -16,9 +16,7 @@ from sotto.algorithms.dqn import DQNConfig
 from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.q_learning import EpsilonGreedy
 from sotto.privacy.ledger import Ledger
-from sotto.rl.envs.registry import make
-from sotto.rl.rollout import evaluate
-from sotto.runs.adapters import Algorithm, Chunk
+from sotto.runs.adapters import Algorithm, Chunk, evaluate_native, evaluation, keys_of
 from sotto.runs.directory import AnyLedger, RunError, open_experiment
 
 _DQN_CHUNKS = 20
@@ -49,7 +47,7 @@ class _DQN:
         raise RunError("a run of dqn has no ledger")
 
     def initial_states(self, config: DQNConfig, seeds: Sequence[int]) -> PyTree:
-        return eqx.filter_jit(eqx.filter_vmap(partial(dqn.init, config)))(_keys(seeds, 0))
+        return eqx.filter_jit(eqx.filter_vmap(partial(dqn.init, config)))(keys_of(seeds, 0))
 
     def chunks(
         self,
@@ -60,7 +58,7 @@ class _DQN:
         done: int,
     ) -> Iterator[Chunk]:
         del ledgers
-        keys = _keys(seeds, 1)
+        keys = keys_of(seeds, 1)
         size = max(1, config.num_updates // _DQN_CHUNKS)
         while done < config.num_updates:
             # A last part as long as the others, or else shorter: another program.
@@ -69,7 +67,7 @@ class _DQN:
                 config, states, keys, count
             )
             done += count
-            returns = _evaluation(self, config, states, done, _EVALUATION_EPISODES)
+            returns = evaluation(self, config, states, done, _EVALUATION_EPISODES)
             simulated = {name: np.asarray(value) for name, value in metrics._asdict().items()}
             yield Chunk(done, states, {}, {"last": returns}, simulated)
 
@@ -79,7 +77,7 @@ class _DQN:
     def evaluate(
         self, config: DQNConfig, policy: Any, key: PRNGKeyArray, episodes: int, greedy: bool
     ) -> Float[np.ndarray, "runs episodes"]:
-        return _returns(config.env_id, policy, key, episodes, greedy)
+        return evaluate_native(config.env_id, policy, key, episodes, greedy)
 
 
 def functional_q(out: Path | None = None) -> Algorithm:
@@ -133,16 +131,16 @@ class _FunctionalQ:
         folders = [run.path / _RELEASED for run in open_experiment(self._out).runs]
         training = functional_q_training.train(config, seeds, ledgers, states, done, folders)
         for progress in training:
-            evaluation = {}
+            scores = {}
             if progress.learned:
                 episodes = config.evaluation_episodes
-                returns = _evaluation(self, config, progress.states, progress.updates, episodes)
-                evaluation = {"last": returns}
+                returns = evaluation(self, config, progress.states, progress.updates, episodes)
+                scores = {"last": returns}
             yield Chunk(
                 progress.updates,
                 progress.states,
                 progress.released,
-                evaluation,
+                scores,
                 progress.simulated,
                 env_steps=progress.env_steps,
             )
@@ -153,45 +151,13 @@ class _FunctionalQ:
     def evaluate(
         self, config: FunctionalQConfig, policy: Any, key: PRNGKeyArray, episodes: int, greedy: bool
     ) -> Float[np.ndarray, "runs episodes"]:
-        return _returns(config.env_id, policy, key, episodes, greedy)
+        return evaluate_native(config.env_id, policy, key, episodes, greedy)
 
 
 def _greedy(values: Any) -> EpsilonGreedy:
     """The greedy policy of each run's action values."""
     runs = jax.tree.leaves(values)[0].shape[0]
     return EpsilonGreedy(values, jnp.zeros((runs,), jnp.float32))
-
-
-def _evaluation(
-    algorithm: Algorithm, config: Any, states: PyTree, updates: int, episodes: int
-) -> Float[np.ndarray, " runs"]:
-    key = jax.random.fold_in(jax.random.key(20260), updates)
-    policy = algorithm.policies(states)["last"]
-    return np.asarray(algorithm.evaluate(config, policy, key, episodes, True).mean(axis=1))
-
-
-def _returns(
-    env_id: str, policy: EpsilonGreedy, key: PRNGKeyArray, episodes: int, greedy: bool
-) -> Float[np.ndarray, "runs episodes"]:
-    return np.asarray(_evaluate(env_id, policy, key, episodes, greedy))
-
-
-@eqx.filter_jit
-def _evaluate(
-    env_id: str, policy: EpsilonGreedy, key: PRNGKeyArray, episodes: int, greedy: bool
-) -> Float[jax.Array, "runs episodes"]:
-    env = make(env_id)
-
-    def one(policy: EpsilonGreedy) -> Float[jax.Array, " episodes"]:
-        return evaluate(env, env.default_params, policy, key, episodes, greedy)
-
-    returns: Float[jax.Array, "runs episodes"] = eqx.filter_vmap(one)(policy)
-    return returns
-
-
-def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
-    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
 
 
 DQN_RUNS: Algorithm = _DQN()
