@@ -1,0 +1,372 @@
+"""Learning from private experts: what is charged is stated, kept, and never paid twice."""
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from sotto.algorithms import (
+    expert_offline,
+    expert_offline_prefixes,
+    expert_offline_states,
+    expert_offline_votes,
+)
+from sotto.algorithms.clones import CloneConfig
+from sotto.algorithms.distillation import DistillationConfig
+from sotto.algorithms.expert_offline_arms import train_arm
+from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline_presets import DataFacts, filled
+from sotto.algorithms.expert_offline_states import Sources
+from sotto.algorithms.experts import logs
+from sotto.algorithms.voting import EXPERT
+from sotto.privacy.certificate import derive
+from sotto.privacy.errors import BudgetExceeded, PrivacyError
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.spending import Budget
+from sotto.rl.envs.base import Discrete
+from sotto.rl.networks import Policy
+
+COUNT = 40
+CARTPOLE = DataFacts("CartPole-v1", COUNT, 4, 2)
+TINY = {
+    **{"target_epsilon": 20.0, "queries": 8, "rounds": 3, "lanes": 2, "rollout_cap": 20},
+    **{"gradient_steps": 20, "hidden": (8,), "student_hidden": (8,), "minibatch": 16},
+    **{"evaluation_cap": 50, "evaluation_episodes": 4, "batch": 10, "noisy_steps": 25},
+}
+
+
+def settings(**changes) -> ExpertOfflineConfig:
+    return ExpertOfflineConfig(**({"experts": "x", "dataset": "y"} | TINY | changes))
+
+
+def plain(**changes) -> ExpertOfflineConfig:
+    return settings(target_epsilon=None, **changes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Short distillations and clones."""
+    with pytest.MonkeyPatch.context() as patch:
+        short = partial(DistillationConfig, steps=200, minibatch=32)
+        patch.setattr(expert_offline_votes, "DistillationConfig", short)
+        patch.setattr(expert_offline_states, "_CLONES", CloneConfig(hidden=(8,), steps=50))
+        yield
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    """Experts who push the cart where the pole falls, each with weights of their own."""
+    one = Policy(4, Discrete(2), (), jax.random.key(0))
+    weights = np.array([[0, 0], [0, 0.5], [0, 10], [0, 1.5]], np.float32)
+    spread = np.random.default_rng(0).normal(0, 0.3, (COUNT, 4, 2)).astype(np.float32)
+    experts = jax.tree.map(lambda x: jnp.zeros((COUNT, *x.shape), jnp.float32), one)
+    experts = replace_weights(experts, jnp.asarray(weights + spread))
+    log = logs("CartPole-v1", experts, np.arange(COUNT), 0, 0.05, 20, 2)
+    return Sources(experts, log, "CartPole-v1")
+
+
+def replace_weights(experts: Policy, weights: jax.Array) -> Policy:
+    leaves, tree = jax.tree.flatten(experts)
+    return jax.tree.unflatten(tree, [weights if x.ndim == 3 else x for x in leaves])
+
+
+def new_ledger(folder: Path, config: ExpertOfflineConfig) -> Ledger:
+    folder.mkdir(parents=True, exist_ok=True)
+    return expert_offline.create_ledger(config, folder / "ledger.sqlite", "run")
+
+
+def trained(config: ExpertOfflineConfig, ledgers, sources: Sources, folders, **more):
+    *_, last = expert_offline.train(config, [0], ledgers, sources, folders=folders, **more)
+    return last.states
+
+
+def numbers(state) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+
+
+def gaussian_delta(multiplier: float, epsilon: float) -> float:
+    """Of the Gaussian mechanism, from its definition (Balle and Wang 2018, Theorem 8)."""
+    mu = 1 / multiplier
+    return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
+        -mu / 2 - epsilon / mu
+    )
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"experts": None, "dataset": None}, "give --dataset"),
+        ({"method": "dp-sgd", "dataset": None}, "learns from a log; give --dataset"),
+        ({"method": "stable-prefix", "experts": None}, "a fixed log cannot take their place"),
+        ({"voters": "experts", "experts": None}, "needs --experts"),
+        ({"voters": "clones", "dataset": None}, "needs --dataset"),
+        ({"target_epsilon": None}, "needs --target-epsilon"),
+        ({"method": "cql"}, "protects nobody; leave out --target-epsilon"),
+        ({"learner": "cql", "states": "box"}, "whole transitions"),
+        ({"method": "dp-sgd", "states": "box"}, "belongs to --method votes"),
+        ({"public_share": 1.0}, "strictly between 0 and 1"),
+        ({"rounds": 0}, "at least 1"),
+    ],
+)
+def test_settings_that_contradict_each_other(changes, says) -> None:
+    with pytest.raises(ValueError, match=says):
+        settings(**changes)
+
+
+def test_what_is_left_out_is_filled_in_once() -> None:
+    config = filled(ExpertOfflineConfig(dataset="y", target_epsilon=1.0), CARTPOLE)
+    assert (config.voters, config.learner) == ("clones", "distillation")
+    assert config.delta == pytest.approx(1 / (10 * COUNT))
+    assert (config.rollout_cap, config.evaluation_cap, config.actions) == (200, 1000, 2)
+    assert 900 <= config.queries * config.rounds <= 1000
+    assert filled(config, CARTPOLE) == config
+    with_experts = replace(ExpertOfflineConfig(dataset="y", target_epsilon=1.0), experts="x")
+    assert filled(with_experts, CARTPOLE).voters == "experts"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"delta": 1 / COUNT}, "vacuous for 40 experts"),
+        ({"expert_count": 41}, "not of 41"),
+        ({"env_id": "none"}, "needs an environment"),
+        ({"env_id": "none", "states": "box"}, "give --box-low"),
+        ({"observation_scale": (1.0,)}, "has 1 numbers, and an observation 4"),
+        ({"method": "dp-sgd", "batch": COUNT}, "below the 40 experts"),
+    ],
+)
+def test_settings_that_do_not_fit_the_data(changes, says) -> None:
+    if changes.get("env_id") == "none" and "states" not in changes:
+        changes = changes | {"states": "students"}
+    with pytest.raises(ValueError, match=says):
+        filled(settings(**changes), CARTPOLE)
+
+
+def test_experts_and_logs_of_others_are_refused(sources: Sources) -> None:
+    with pytest.raises(ValueError, match="give the log of these experts"):
+        Sources(sources.experts, sources.log.select(slice(0, 5)))
+
+
+# --- whole trainings -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"states": "students"},
+        {"states": "rollouts", "learner": "cql"},
+        {"states": "box", "voters": "clones"},
+        {"method": "dp-sgd"},
+        {"method": "prefix-only", "prefix_rule": "consensus", "releases": 2},
+        {"method": "stable-prefix", "prefix_rule": "consensus", "releases": 2},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_all_of_the_budget_is_spent_and_no_more(changes, sources: Sources, tmp_path: Path) -> None:
+    config = settings(**changes)
+    arm = train_arm(config, [3], sources, tmp_path / "arm", episodes=4)
+    assert arm.status == "proved"
+    assert 19.5 < arm.epsilon <= 20.0
+    assert arm.returns.shape == (1, 4)
+    assert (arm.returns > 0).all()
+    ledger = Ledger.open(tmp_path / "arm" / "seed-3" / "ledger.sqlite")
+    assert ledger.unit == EXPERT
+    streams = {one.statement.name: one.releases for one in ledger.streams}
+    assert streams == {
+        **({"votes": config.rounds} if config.uses_votes else {}),
+        **({"stable prefixes": 2} if config.uses_prefixes else {}),
+        **({"gradients": 25} if config.uses_dp_sgd else {}),
+    }
+
+
+def test_references_keep_no_ledger(sources: Sources, tmp_path: Path) -> None:
+    for method in ("cql", "bc"):
+        arm = train_arm(plain(method=method), [0, 1], sources, tmp_path / method, episodes=4)
+        assert (arm.epsilon, arm.status) == (math.inf, "none")
+        assert arm.returns.shape == (2, 4)
+        assert not (tmp_path / method / "seed-0" / "ledger.sqlite").exists()
+
+
+def test_votes_teach_what_most_experts_do(sources: Sources, tmp_path: Path) -> None:
+    """At noise of a twentieth of the experts a student balances as they do."""
+    changes = {"queries": 100, "lanes": 8, "rollout_cap": 100}
+    arm = train_arm(settings(**changes), [0], sources, tmp_path / "arm", episodes=4)
+    assert arm.returns.min() > 40
+
+
+# --- noise ---------------------------------------------------------------------------------------
+
+
+def test_the_noise_of_votes_meets_epsilon_by_an_independent_computation() -> None:
+    config = filled(settings(target_epsilon=1.5), CARTPOLE)
+    multiplier = expert_offline_votes.vote_multiplier(config)
+    assert gaussian_delta(multiplier, 1.5) <= config.delta
+    assert gaussian_delta(0.999 * multiplier, 1.5) > config.delta
+
+
+@pytest.mark.parametrize("method", ["votes", "dp-sgd", "stable-prefix"])
+def test_less_noise_than_calibrated_is_refused(
+    method, sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = filled(
+        settings(method=method, prefix_rule="consensus", releases=2),
+        sources.facts,
+    )
+    votes, gradients = expert_offline.vote_multiplier, expert_offline.gradient_multiplier
+    monkeypatch.setattr(expert_offline_votes, "vote_multiplier", lambda c: 0.98 * votes(c))
+    monkeypatch.setattr(expert_offline, "gradient_multiplier", lambda c: 0.98 * gradients(c))
+    with pytest.raises(BudgetExceeded, match="over the budget"):
+        trained(config, [new_ledger(tmp_path, config)], sources, [tmp_path])
+
+
+def test_prefixes_and_gradients_share_one_budget_jointly(sources: Sources) -> None:
+    """DP-SGD gets what the joint account leaves: more than epsilon less the prefixes' share."""
+    both = settings(method="stable-prefix", prefix_rule="consensus", releases=2)
+    both = filled(both, sources.facts)
+    rest = replace(both, target_epsilon=10.0, delta=both.delta / 2)
+    alone = replace(rest, method="dp-sgd")
+    assert expert_offline.gradient_multiplier(both) < expert_offline.gradient_multiplier(alone)
+
+
+# --- interruptions -------------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+def killed_after(rounds: int, monkeypatch: pytest.MonkeyPatch, before_writing: bool = False):
+    """The poll dies in the round after so many, before or after its votes are on disk."""
+    ask, append, done = expert_offline_votes.KeptVotes.ask, expert_offline_votes.Store.append, []
+
+    def dying(self, observations):
+        if len(done) == rounds and not before_writing:
+            raise Killed
+        done.append(1)
+        return ask(self, observations)
+
+    def unwritten(self, points, noisy):
+        if len(done) > rounds:
+            raise Killed
+        append(self, points, noisy)
+
+    monkeypatch.setattr(expert_offline_votes.KeptVotes, "ask", dying)
+    if before_writing:
+        monkeypatch.setattr(expert_offline_votes.Store, "append", unwritten)
+
+
+@pytest.mark.parametrize("states", ["students", "rollouts", "box"])
+def test_a_poll_goes_on_from_votes_on_disk(
+    states, sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = filled(settings(states=states), sources.facts)
+    ledger = new_ledger(tmp_path, config)
+    with monkeypatch.context() as patch:
+        killed_after(2, patch)
+        with pytest.raises(Killed):
+            trained(config, [ledger], sources, [tmp_path])
+    assert [stream.releases for stream in ledger.streams] == [2]
+    reopened = Ledger.open(tmp_path / "ledger.sqlite")
+    spent = reopened.spent().epsilon
+    first = trained(config, [reopened], sources, [tmp_path])
+    assert [stream.releases for stream in reopened.streams] == [3]
+    assert reopened.spent().epsilon == spent <= config.target_epsilon
+    # A third time, everything is on disk: nothing is asked, and the same comes out.
+    again = Ledger.open(tmp_path / "ledger.sqlite")
+    second = trained(config, [again], sources, [tmp_path])
+    assert [stream.releases for stream in again.streams] == [3]
+    for one, other in zip(numbers(first), numbers(second), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_round_that_was_charged_and_not_written_is_over(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = filled(settings(states="students"), sources.facts)
+    with monkeypatch.context() as patch:
+        killed_after(1, patch, before_writing=True)
+        with pytest.raises(Killed):
+            trained(config, [new_ledger(tmp_path, config)], sources, [tmp_path])
+    reopened = Ledger.open(tmp_path / "ledger.sqlite")
+    (progress,) = expert_offline.train(config, [0], [reopened], sources, folders=[tmp_path])
+    assert progress.released["lost_rounds"].tolist() == [[1.0]]
+    assert [stream.releases for stream in reopened.streams] == [3]
+    assert derive(reopened).epsilon <= config.target_epsilon
+
+
+def test_another_polls_votes_are_refused(sources: Sources, tmp_path: Path) -> None:
+    config = filled(settings(states="box"), sources.facts)
+    trained(config, [new_ledger(tmp_path, config)], sources, [tmp_path])
+    again = Ledger.open(tmp_path / "ledger.sqlite")
+    with pytest.raises(PrivacyError, match="plays another poll"):
+        list(expert_offline.train(config, [1], [again], sources, folders=[tmp_path]))
+
+
+def test_prefixes_are_released_once(sources: Sources, tmp_path: Path) -> None:
+    config = filled(
+        settings(method="prefix-only", prefix_rule="consensus", releases=2),
+        sources.facts,
+    )
+    ledger = new_ledger(tmp_path, config)
+    key, file = jax.random.key(0), tmp_path / "some.prefixes"
+    arguments = (config, sources.experts)
+    first = expert_offline_prefixes.stable_transitions(*arguments, ledger, key, 0, file)
+    reopened = Ledger.open(tmp_path / "ledger.sqlite")
+    again = expert_offline_prefixes.stable_transitions(*arguments, reopened, key, 0, file)
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+        assert one.dtype == other.dtype
+    assert len(reopened.streams) == 1
+    file.unlink()
+    with pytest.raises(PrivacyError, match="never written: nothing was released"):
+        expert_offline_prefixes.stable_transitions(*arguments, reopened, key, 0, file)
+
+
+def test_noisy_steps_are_charged_once_however_often_interrupted(
+    sources: Sources, tmp_path: Path
+) -> None:
+    """Two parts of the ten are lost after their charge: they are not made again."""
+    config = filled(settings(method="dp-sgd"), sources.facts)
+    ledger = new_ledger(tmp_path, config)
+    training = expert_offline.train(config, [0], [ledger], sources)
+    third = [next(training) for _ in range(5)][2]
+    training.close()
+    assert ledger.streams[0].releases == 15
+    reopened = Ledger.open(tmp_path / "ledger.sqlite")
+    *_, last = expert_offline.train(config, [0], [reopened], sources, third.states, 3)
+    assert last.updates == expert_offline.num_updates(config)
+    assert [stream.releases for stream in reopened.streams] == [25]
+    assert reopened.spent().epsilon <= config.target_epsilon
+    assert int(last.states.learner.steps[0]) == 25 - (15 - 9)
+
+
+def test_a_run_that_lost_more_than_another_goes_on_with_it(
+    sources: Sources, tmp_path: Path
+) -> None:
+    config = filled(settings(method="dp-sgd"), sources.facts)
+    ledgers = [new_ledger(tmp_path / name, config) for name in "ab"]
+    next(expert_offline.train(config, [0, 1], ledgers, sources))
+    alone = Ledger.open(tmp_path / "a" / "ledger.sqlite")
+    alone.resume_stream(alone.streams[0].statement).charge(3, 2, None)
+    reopened = [Ledger.open(tmp_path / name / "ledger.sqlite") for name in "ab"]
+    *_, _ = expert_offline.train(config, [0, 1], reopened, sources)
+    assert [one.streams[0].releases for one in reopened] == [25, 25]
+
+
+def test_a_budget_of_another_unit_is_refused(sources: Sources, tmp_path: Path) -> None:
+    config = filled(settings(), sources.facts)
+    unit = EXPERT.model_copy(update={"kind": "trajectory"})
+    ledger = Ledger.create(
+        tmp_path / "ledger.sqlite", unit=unit, budget=Budget(epsilon=5, delta=config.delta)
+    )
+    with pytest.raises(PrivacyError, match="this ledger protects"):
+        trained(config, [ledger], sources, [tmp_path])
