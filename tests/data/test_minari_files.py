@@ -1,5 +1,7 @@
 """Logs through Minari's files, and datasets that Minari itself made."""
 
+from pathlib import Path
+
 import gymnasium as gym
 import minari
 import numpy as np
@@ -61,6 +63,13 @@ def test_what_is_saved_is_loaded(tmp_path):
         np.testing.assert_array_equal(was, now, err_msg=name)
         assert was.dtype == now.dtype
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_relative_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    log = random_log()
+    save(log, Path("runs/cartpole-log"), **CARTPOLE)
+    np.testing.assert_array_equal(load("runs/cartpole-log").lengths, log.lengths)
 
 
 def test_minari_reads_what_we_write(tmp_path, monkeypatch):

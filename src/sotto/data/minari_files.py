@@ -46,6 +46,7 @@ def save(
     from minari.dataset.minari_storage import MinariStorage
 
     checked(log)
+    path = path.resolve()  # Minari takes a relative folder to be inside of itself
     if path.exists():
         raise ValueError(f"{path} exists; remove it, or choose another name for the dataset.")
     experts, slots = np.nonzero(log.lengths)
@@ -157,7 +158,8 @@ def _storage(dataset: Path | str) -> Any:
     import minari
     from minari.dataset.minari_storage import MinariStorage
 
-    for folder in (Path(dataset) / _DATA, Path(dataset)):
+    here = Path(dataset).resolve()
+    for folder in (here / _DATA, here):
         if (folder / "metadata.json").is_file():
             return MinariStorage.read(folder)
     try:
