@@ -17,7 +17,7 @@ from sotto.privacy.factored import Factored
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import gaussian
 from sotto.privacy.releases import Release
-from sotto.privacy.statements import Gap, Part, Poisson
+from sotto.privacy.statements import Correlation, Gap, Part, Poisson
 from sotto.privacy.units import Adjacency, Unit
 
 MakeLedgers = Callable[..., list[Ledger]]
@@ -354,6 +354,30 @@ def test_noise_is_larger_by_what_rounding_adds_and_the_statement_says_so(
     error = 6 / math.sqrt(2 * sample.size)  # 0.5 per cent: what rounding adds is seen
     assert np.std(sample) == pytest.approx(z * (1 + rounding), rel=error)
     assert abs(np.std(sample) / z - 1) > error
+
+
+@pytest.mark.parametrize(("sampled", "correlated"), [(False, False), (False, True), (True, False)])
+def test_a_row_of_noise_serves_one_release(
+    make_ledgers: MakeLedgers, sampled: bool, correlated: bool
+) -> None:
+    """Also when chunks are cut short, and rows that were drawn ahead wait for the next call."""
+    changes: dict[str, Any] = {"horizon": 11, "local": own_matrix}
+    if sampled:
+        changes["participation"] = Poisson(sampling_rate=1e-9, population=4)
+    if correlated:
+        changes["correlation"] = Correlation(kind="prefix-sum")
+    made = release(4, parts={"u": Part(clip_norm=1.0, noise_multiplier=3.0)}, **changes)
+    logs = []
+    for counts in ((4, 4, 3), (4, 4, 3) if sampled else (1, 3, 4, 2, 1)):
+        state, keys, released = jnp.zeros((1, 1)), jax.random.split(jax.random.key(0), 1), []
+        stream = made.open(make_ledgers(), state, people(4), chunk=4, noise_seed=5)
+        for count in counts:
+            persons = None if sampled else np.full((1, count, 4), -1)
+            units = people(4, (1,) if sampled else (1, count))
+            released.append(stream.run(state, keys, persons, units)[1]["u"]["weights"][0])
+        logs.append(np.concatenate(released))
+    np.testing.assert_array_equal(logs[0], logs[1])
+    assert len(np.unique(logs[0])) == logs[0].size == 11 * ROWS * COLUMNS
 
 
 def test_certificates_say_that_sums_are_rounded(make_ledgers: MakeLedgers) -> None:

@@ -209,8 +209,7 @@ def gradient_release(
         del key
         transition, there = unit
         network, target = state.learner.network, state.learner.target
-        gradient = factored_gradient(learner, network, target, transition)
-        return {"gradient": jax.tree.map(lambda x: jnp.where(there, x, 0.0), gradient)}, ()
+        return {"gradient": factored_gradient(learner, network, target, transition, there)}, ()
 
     cyclic = config.batches == "cyclic"
     return Release(

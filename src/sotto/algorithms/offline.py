@@ -19,7 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sotto.data.trajectories import Transitions
 from sotto.privacy.factored import Factored
@@ -119,9 +119,16 @@ def batch_loss(
 
 
 def factored_gradient(
-    learner: OfflineLearner, network: Policy, target: Policy, transition: Transitions
+    learner: OfflineLearner,
+    network: Policy,
+    target: Policy,
+    transition: Transitions,
+    there: Bool[Array, ""] | bool = True,
 ) -> Policy:
-    """The gradient of one transition's loss: biases' as vectors, weights' as `Factored`."""
+    """The gradient of one transition's loss: biases' as vectors, weights' as `Factored`.
+
+    It is zero where the transition is not `there`.
+    """
     layers = network.network
     inputs = [scaled(transition.observations, network.observation_scale)]
     *hidden, last = zip(layers.weights, layers.biases, strict=True)
@@ -129,9 +136,10 @@ def factored_gradient(
         inputs.append(jnp.tanh(inputs[-1] @ weight + bias))
     outputs = inputs[-1] @ last[0] + last[1]
     goal = learner.goal(network, target, transition)
-    backprops = [jax.grad(learner.loss)(outputs, goal, transition)]
+    # What comes back from the outputs is a factor of everything.
+    backprops = [jnp.where(there, jax.grad(learner.loss)(outputs, goal, transition), 0.0)]
     for weight, output in zip(reversed(layers.weights[1:]), reversed(inputs[1:]), strict=True):
-        backprops.append((weight @ backprops[-1]) * (1 - jnp.square(output)))
+        backprops.append((backprops[-1] @ weight.T) * (1 - jnp.square(output)))
     backprops.reverse()
     gradient: Policy = eqx.tree_at(
         lambda policy: (policy.network.weights, policy.network.biases),

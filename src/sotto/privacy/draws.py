@@ -5,6 +5,7 @@ the next one's noise is computed. Nothing is drawn before the first charge, ever
 serves one release, and what has been drawn lives in memory only.
 """
 
+import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -17,6 +18,8 @@ from sotto.privacy import noise
 from sotto.privacy.mechanisms import gaussian
 from sotto.privacy.mechanisms.correlated import NoiseSequence
 from sotto.privacy.statements import Poisson
+
+_ALIGNMENT = 64
 
 UnitData = PyTree[Array | np.ndarray]
 
@@ -51,7 +54,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Batches:
-    """How many sampled people are processed at once: a large batch, then small ones.
+    """How many sampled people are processed at once: a large batch, then small ones if need be.
 
     What goes beyond the people drawn is padding; nobody who was drawn is left out.
     """
@@ -72,13 +75,14 @@ class Batches:
 
 
 def batches(participation: Poisson, microbatch: int | None) -> Batches:
-    """Batches for a sampling rate: the first one is nearly always full."""
+    """Batches for a sampling rate: the first one holds five draws in six."""
     population, rate = participation.population, participation.sampling_rate
     mean, deviation = population * rate, (population * rate * (1 - rate)) ** 0.5
     if microbatch is not None:
         first = rest = min(population, microbatch)
     else:
-        first, rest = max(1, int(mean - 2 * deviation)), max(1, round(2 * deviation))
+        first = min(population, math.ceil(mean + deviation))
+        rest = min(population, math.ceil(2 * deviation))
     likely = Batches(first, rest, 0).capacity(min(population, round(mean + 6 * deviation) + 6))
     return Batches(first, rest, likely)
 
@@ -142,19 +146,30 @@ class Draws:
         return self._worker.submit(self._draw, count)
 
     def _draw(self, count: int) -> Drawn:
-        shape = (self._runs, count, sum(self._dimensions.values()))
-        rows = self._sequence.next_rows(noise.standard_normal(self._generators.next(), shape))
-        columns = np.split(rows, np.cumsum(list(self._dimensions.values()))[:-1], axis=2)
-        noises = {
-            name: gaussian.round_noise(column, self._scales[name], self._grids[name])
-            for name, column in zip(self._dimensions, columns, strict=True)
-        }
+        noises = self._noise(count)
         if self._participation is None:
             return Drawn(noises)
         shape = (self._runs, count, self._participation.population)
         coins = self._generators.next().random(shape)
         persons = self._compacted(coins < self._participation.sampling_rate)
         return Drawn(noises, persons, self._rows(persons))
+
+    def _noise(self, count: int) -> dict[str, Int32[np.ndarray, "runs releases d"]]:
+        generator, size = self._generators.next(), sum(self._dimensions.values())
+        noises = {
+            name: _aligned((self._runs, count, d), np.int32) for name, d in self._dimensions.items()
+        }
+        stops = np.cumsum([0, *self._dimensions.values()])
+        # What is independent is rounded release by release, while it is in the processor's cache.
+        together = 1 if self._sequence.correlation.kind == "independent" else count
+        for first in range(0, count, together):
+            fresh = noise.standard_normal(generator, (self._runs, together, size))
+            rows = self._sequence.next_rows(fresh)
+            for name, start, stop in zip(noises, stops, stops[1:], strict=False):
+                noises[name][:, first : first + together] = gaussian.round_noise(
+                    rows[..., start:stop], self._scales[name], self._grids[name]
+                )
+        return noises
 
     def _compacted(
         self, present: Bool[np.ndarray, "runs releases population"]
@@ -183,6 +198,15 @@ class Draws:
             return whole
 
         return jax.tree.map(placed, self._pool.draw(persons[drawn], self._generators.next()))
+
+
+def _aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+    """An empty array that starts where JAX can use its memory as it is, without a copy."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    whole: np.ndarray = memory[start : start + size].view(dtype).reshape(shape)
+    return whole
 
 
 def _releases(drawn: Drawn) -> int:

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from sotto.privacy.mechanisms import gaussian
@@ -121,16 +120,19 @@ def bound_contribution(
     Returns:
         The same structure; the clip is in the left factor.
     """
-    measured = {name: _measured(parts[name], clip) for name, clip in clip_norms.items()}
+    if not all(_SHORTEST <= clip**2 <= _LONGEST for clip in clip_norms.values()):
+        raise ValueError("clip norms of factored parts must be between 2^-30 and 2^30")
+    measured = {name: _measured(parts[name]) for name in clip_norms}
+    squared = {name: measured[name].squared / clip**2 for name, clip in clip_norms.items()}
     vectors = [vector for name in clip_norms for vector in jax.tree.leaves(parts[name])]
     # A leaf's product and its place in the sum add a few roundings to those of its squares.
     margin = gaussian.norm_margin(sum(vector.size for vector in vectors) + 8 * len(vectors) + 16)
-    together = sum((one.squared for one in measured.values()), jnp.float32(0.0))
+    together = sum(squared.values(), jnp.float32(0.0))
     return {
-        name: one.scaled_by(
-            gaussian.clip_scale(together if clipping == "joint" else one.squared, margin)
+        name: measured[name].scaled_by(
+            gaussian.clip_scale(together if clipping == "joint" else squared[name], margin) / clip
         )
-        for name, one in measured.items()
+        for name, clip in clip_norms.items()
     }
 
 
@@ -164,7 +166,7 @@ def sum_batch(
 
 
 class _Measured(NamedTuple):
-    """One part in units of its clip norm, with everything that counts as zero set to zero."""
+    """One part, with everything that counts as zero set to zero, and its squared norm."""
 
     part: PyTree[Array | Factored]
     squared: Float[Array, ""]
@@ -178,12 +180,10 @@ class _Measured(NamedTuple):
         return jax.tree.map(one, self.part, is_leaf=is_factored)
 
 
-def _measured(part: PyTree[Array | Factored], clip_norm: float) -> _Measured:
+def _measured(part: PyTree[Array | Factored]) -> _Measured:
     leaves, structure = jax.tree.flatten(part, is_leaf=is_factored)
     vectors = [
-        tuple(v.astype(jnp.float32) for v in leaf)
-        if is_factored(leaf)
-        else (leaf.astype(jnp.float32) / np.float32(clip_norm),)
+        tuple(v.astype(jnp.float32) for v in (leaf if is_factored(leaf) else (leaf,)))
         for leaf in leaves
     ]
     squares = [tuple(map(_square, some)) for some in vectors]
@@ -195,15 +195,12 @@ def _measured(part: PyTree[Array | Factored], clip_norm: float) -> _Measured:
         here, length = usable, square[0]
         if len(some) == 2:
             here = usable & (square[0] >= _SHORTEST) & (square[1] >= _SHORTEST)
-            length = square[0] * square[1] / np.float32(clip_norm) / np.float32(clip_norm)
+            length = square[0] * square[1]
         whole = [jnp.where(here, vector, 0.0) for vector in some]
         total += jnp.where(here, length, 0.0)
-        kept.append(Factored(whole[0] / np.float32(clip_norm), whole[1]) if whole[1:] else whole[0])
+        kept.append(Factored(*whole) if len(some) == 2 else whole[0])
     return _Measured(jax.tree.unflatten(structure, kept), total)
 
 
 def _square(vector: Float[Array, "..."]) -> Float[Array, ""]:
-    # A product with ones: compilers keep the order of a plain sum, and so add one by one.
-    flat = jnp.square(jnp.ravel(vector))
-    ones = jnp.ones(flat.shape, jnp.float32)
-    return jnp.dot(flat, ones, precision=jax.lax.Precision.HIGHEST)
+    return jnp.sum(jnp.square(vector))

@@ -88,9 +88,8 @@ class Stream:
             batches=self._batches,
             pool=pool,
         )
-        self._program = jax.jit(
-            jax.vmap(self._releases, in_axes=(0, 0, 0, 0, 0, 0, 0, None)), donate_argnums=(1,)
-        )
+        runs = jax.vmap(self._releases, in_axes=(0, 0, 0, 0, 0, 0, 0, None))
+        self._program = jax.jit(runs if len(streams) > 1 else self._one_run, donate_argnums=(1,))
 
     def run(
         self,
@@ -205,6 +204,23 @@ class Stream:
         inputs = (active, (order, persons, () if table else units, noises))
         (state, world), (log, diagnostics) = jax.lax.scan(step, (state, world), inputs)
         return state, world, log, diagnostics
+
+    def _one_run(
+        self,
+        state: State,
+        world: Any,
+        key: PRNGKeyArray,
+        persons: Any,
+        units: Any,
+        noises: Any,
+        first: Any,
+        active: Bool[Array, " releases"],
+    ) -> Any:
+        """A single run without `vmap`, under which branches and loops cost more."""
+        stacked = (state, world, key, persons, units, noises, first)
+        state, world, key, persons, units, noises, first = jax.tree.map(lambda x: x[0], stacked)
+        after = self._releases(state, world, key, persons, units, noises, first, active)
+        return jax.tree.map(lambda x: x[None], after)
 
     def _one_release(
         self, carry: Any, key: PRNGKeyArray, persons: Any, units: Any, noise_row: Any
@@ -348,13 +364,13 @@ def _unflatten(flat: Array, shapes: Any) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shapes), shaped)
 
 
-def _pad(array: Any, padding: int, value: int) -> Array:
+def _pad(array: Any, padding: int, value: int) -> Any:
     """Pads the release axis (axis 1) of an array."""
     if padding:
         pad = np.pad if isinstance(array, np.ndarray) else jnp.pad
         widths = [(0, 0), (0, padding)] + [(0, 0)] * (array.ndim - 2)
         array = pad(array, widths, constant_values=value)
-    return jnp.asarray(array)
+    return array
 
 
 def _require_shapes(role: str, given: Any, expected: Any, leading: tuple[int, ...]) -> None:
