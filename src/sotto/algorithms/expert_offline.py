@@ -40,7 +40,7 @@ from sotto.algorithms.expert_offline_states import (
 from sotto.algorithms.expert_offline_votes import KeptVotes, poll, vote_multiplier
 from sotto.data.trajectories import Transitions
 from sotto.privacy.accounting import Event
-from sotto.privacy.errors import PrivacyError
+from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
 from sotto.privacy.units import EXPERT
@@ -219,7 +219,7 @@ def _gather_prefixes(
         key = keys_of([seed], GATHERING)[0]
         found = stable_transitions(config, sources.experts, ledgers[run], key, seed, file)
         if len(found.actions) == 0:
-            raise PrivacyError(
+            raise NothingReleased(
                 f"none of the {config.releases} prefixes of seed {seed} has a step, so that there "
                 "is nothing to learn from; start again with more epsilon, fewer releases or more "
                 "experts"
@@ -257,6 +257,7 @@ def _learn(
     keys = keys_of(seeds, LEARNING)
     on_log = not config.is_private
     data = sources.transitions if on_log else states.transitions
+    assert isinstance(data, Transitions)
     while done < num_updates(config):
         states, losses = _train_chunk(config, states, data, keys, size, on_log)
         done += 1

@@ -76,6 +76,10 @@ _COMMANDS = {
         "sotto.cli.reproduce_wang2019:wang",
         "figures of the paper on functional noise",
     ),
+    "reproduce sharma2024": (
+        "sotto.cli.reproduce_sharma2024:sharma",
+        "figures of the paper on private experts",
+    ),
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
 }
 

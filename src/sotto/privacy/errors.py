@@ -9,6 +9,10 @@ class BudgetExceeded(PrivacyError):
     """It would cost more than the budget, or there are no queries left."""
 
 
+class NothingReleased(PrivacyError):
+    """The budget was spent and left nothing to learn from; unlike the others, this one charges."""
+
+
 class ParticipationViolation(PrivacyError):
     """Somebody would take part more often than the stream's statement says."""
 
