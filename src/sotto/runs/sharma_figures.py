@@ -56,7 +56,7 @@ def bars(path: Path, outcomes: Sequence[Outcome], start: float, title: str) -> N
         span = means.max() - start
         axes.set_xlim(start, start + 1.25 * max(span, 1e-9))
         axes.set_xlabel(_returns(outcomes))
-        axes.get_figure().suptitle(title, fontsize=11, x=0.01, ha="left", weight="bold")
+        axes.set_title(title, fontsize=11, loc="right")
 
 
 def tradeoff(path: Path, outcomes: Sequence[Outcome], title: str) -> None:
