@@ -101,7 +101,7 @@ class LearnerState(NamedTuple):
     learner: OfflineState
     average: Policy
     """Moving average of its networks."""
-    transitions: Transitions
+    transitions: Transitions | tuple[()]
     """Released ones, repeated to the capacity; none where only the log is learned from."""
 
 
@@ -142,19 +142,24 @@ def _initial_state(config: ExpertOfflineConfig, key: PRNGKeyArray) -> State:
             len(scale), Discrete(actions), config.student_hidden, key, observation_scale=scale
         )
         return StudentState(student)
-    size = capacity(config)
-    nothing = Transitions(
+    if config.uses_dp_sgd:
+        public = _no_transitions(config) if config.public_steps else ()
+        return dp_sgd_experts.initial_state(dp_sgd_config(config), config.offline, key, public)
+    learner = offline.initial_state(config.offline, key)
+    data = _no_transitions(config) if capacity(config) else ()
+    return LearnerState(learner, learner.network, data)
+
+
+def _no_transitions(config: ExpertOfflineConfig) -> Transitions:
+    """Room for all that can be released."""
+    size, scale = capacity(config), config.given("observation_scale")
+    return Transitions(
         observations=jnp.zeros((size, len(scale)), jnp.float32),
         actions=jnp.zeros((size,), jnp.int32),
         rewards=jnp.zeros((size,), jnp.float32),
         next_observations=jnp.zeros((size, len(scale)), jnp.float32),
         terminated=jnp.zeros((size,), bool),
     )
-    if config.uses_dp_sgd:
-        public = nothing if config.public_steps else ()
-        return dp_sgd_experts.initial_state(dp_sgd_config(config), config.offline, key, public)
-    learner = offline.initial_state(config.offline, key)
-    return LearnerState(learner, learner.network, nothing)
 
 
 def capacity(config: ExpertOfflineConfig) -> int:

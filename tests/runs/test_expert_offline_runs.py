@@ -1,0 +1,191 @@
+"""Learning from private experts through the command line: directories, resuming, what is said."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from sotto.algorithms import expert_offline_states, expert_offline_votes
+from sotto.algorithms.clones import CloneConfig
+from sotto.algorithms.distillation import DistillationConfig
+from sotto.cli import main
+from sotto.data import minari_files
+from sotto.data.trajectories import ExpertLog
+from sotto.privacy.certificate import verify
+from sotto.runs import checkpoints
+from sotto.runs.directory import open_experiment
+from sotto.runs.training import load_states
+
+COUNT = 30
+EPISODES, CAP = 2, 15
+TINY = (
+    *("--queries", "8", "--rounds", "3", "--lanes", "2", "--rollout-cap", "20"),
+    *("--gradient-steps", "20", "--hidden", "8", "--student-hidden", "8", "--minibatch", "16"),
+    *("--evaluation-cap", "50", "--evaluation-episodes", "4"),
+)
+TARGET = ("--target-epsilon", "5")
+DP_SGD = ("--method", "dp-sgd", "--batch", "6", "--noisy-steps", "25", *TARGET)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Short distillations and clones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            expert_offline_votes,
+            "DistillationConfig",
+            lambda hidden: DistillationConfig(hidden, steps=100, minibatch=32),
+        )
+        patch.setattr(expert_offline_states, "_CLONES", CloneConfig(hidden=(8,), steps=50))
+        yield
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cart and pole, as far as it matters: experts push where the pole falls, and slip at times."""
+    rng = np.random.default_rng(0)
+    shape = (COUNT, EPISODES)
+    observations = rng.normal(0, 0.1, (*shape, CAP + 1, 4)).astype(np.float32)
+    slips = rng.random((*shape, CAP)) < 0.05
+    log = ExpertLog(
+        observations=observations,
+        actions=((observations[:, :, :CAP, 2] > 0) ^ slips).astype(np.int32),
+        rewards=np.ones((*shape, CAP), np.float32),
+        lengths=np.full(shape, CAP, np.int32),
+        terminated=np.zeros(shape, bool),
+    )
+    path = tmp_path_factory.mktemp("data") / "cartpole-v0"
+    minari_files.save(log, path, env_id="CartPole-v1", actions=2, floor=0.05, policies="a rule")
+    return path
+
+
+def words(out: Path, dataset: Path, *more: str) -> list[str]:
+    given = ["train", "expert-offline", "--dataset", str(dataset), "--out", str(out), "--json"]
+    return [*given, *TINY, *more]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *given: str) -> str:
+    capsys.readouterr()
+    assert main(given) == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(words(out, dataset, *TARGET, "--seeds", "2")) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["status"] == "proved"
+    assert 4.9 < answer["epsilon"] <= 5
+    assert answer["delta"] == pytest.approx(1 / (10 * COUNT))
+    assert answer["persons"] == COUNT
+    for run in open_experiment(out).runs:
+        names = {path.name for path in run.path.iterdir()}
+        assert {"config.json", "ledger.sqlite", "certificate.json", "released"} <= names
+        assert run.settings.config["voters"] == "clones"  # only a dataset was given
+        assert run.settings.config["env_id"] == "CartPole-v1"  # as the dataset says
+    assert main(["certificate", str(out), "--verify"]) == 0
+    capsys.readouterr()
+    assert main(["certificate", str(out)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "vote of clones" in said
+    assert "the log of its own expert" in said
+    assert "asked or learned from the same experts" in said
+    assert main(["eval", str(out), "--episodes", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["policy"] == "ema"
+    assert main(["report", str(out)]) == 0
+    assert "EXPERT-OFFLINE on CartPole-v1" in (out / "report.html").read_text()
+    assert "is finished" in refused(
+        capsys, "train", "expert-offline", "--out", str(out), "--resume"
+    )
+
+
+def test_without_an_environment_nothing_is_played(capsys, dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    box = ("--box-low", *["-1"] * 4, "--box-high", *["1"] * 4)
+    assert main(words(out, dataset, *TARGET, "--env-id", "none", *box)) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["return"] == {}
+    assert answer["env_steps"] == 0
+    assert "no environment" in refused(capsys, "eval", str(out))
+    assert main(["report", str(out)]) == 0
+    assert "no simulator" in (out / "report.html").read_text()
+
+
+def test_references_have_no_certificate(capsys, dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(words(out, dataset, "--method", "cql")) == 0
+    assert "epsilon" not in json.loads(capsys.readouterr().out)
+    assert "is a CQL run, which protects nobody" in refused(capsys, "certificate", str(out))
+    before = jax.tree.leaves(load_states(open_experiment(out), 10))
+    shutil.rmtree(open_experiment(out).runs[0].checkpoints / f"{10:08d}")
+    assert main(["train", "expert-offline", "--out", str(out), "--resume", "--json"]) == 0
+    after = jax.tree.leaves(load_states(open_experiment(out), 10))
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_that_lost_its_checkpoint_asks_nobody_again(dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(words(out, dataset, *TARGET)) == 0
+    (run,) = open_experiment(out).runs
+    before = jax.tree.leaves(load_states(open_experiment(out), 1))
+    shutil.rmtree(run.checkpoints)
+    head = run.open_ledger().head_hash
+    assert main(["train", "expert-offline", "--out", str(out), "--resume", "--json"]) == 0
+    assert run.open_ledger().head_hash == head
+    for one, other in zip(
+        before, jax.tree.leaves(load_states(open_experiment(out), 1)), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+@pytest.mark.timeout(300)
+def test_killed_it_goes_on_without_paying_twice(dataset: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code = "import sys; from sotto.cli import main; sys.exit(main(sys.argv[1:]))"
+    given = words(out, dataset, *DP_SGD)
+    process = subprocess.Popen([sys.executable, "-c", code, *given], env=dict(os.environ))
+    deadline = time.monotonic() + 200
+    while not (out / "metrics.jsonl").exists() or not (out / "metrics.jsonl").read_bytes():
+        assert process.poll() is None
+        assert time.monotonic() < deadline, "the training hangs"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    (run,) = open_experiment(out).runs
+    saved = checkpoints.steps(run.checkpoints)[-1]
+    charged = run.open_ledger().streams[0].releases
+    assert main(["train", "expert-offline", "--out", str(out), "--resume", "--json"]) == 0
+    ledger = run.open_ledger()
+    assert [stream.releases for stream in ledger.streams] == [25]
+    assert ledger.spent().epsilon <= 5
+    assert verify(run.certificate, ledger) == []
+    states = load_states(open_experiment(out), 10)
+    assert int(states.learner.steps[0]) == 25 - (charged - 3 * saved)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ((), "needs --target-epsilon"),
+        ((*TARGET, "--method", "stable-prefix"), "a fixed log cannot take their place"),
+        ((*TARGET, "--delta", "0.04"), "vacuous for 30 experts"),
+        ((*TARGET, "--id-column", "doctor"), "'doctor' is not in the metadata"),
+        (("--method", "bc", *TARGET), "protects nobody"),
+        ((*TARGET, "--ledger", "x", "--states", "box", "--box-low", "0"), "has 1 numbers"),
+    ],
+)
+def test_settings_that_cannot_run_leave_nothing(
+    capsys, dataset: Path, tmp_path: Path, more: tuple[str, ...], message: str
+) -> None:
+    out = tmp_path / "run"
+    assert message in refused(capsys, *words(out, dataset, *more))
+    assert not out.exists()

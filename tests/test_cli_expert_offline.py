@@ -1,0 +1,75 @@
+"""`sotto train expert-offline`: what its help says, and experts that were trained for it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sotto.algorithms.expert_recipes import recipe
+from sotto.cli import main
+from sotto.privacy.ledger import Ledger
+from sotto.runs import experts
+
+TINY = (
+    *("--queries", "4", "--rounds", "2", "--lanes", "2", "--rollout-cap", "10"),
+    *("--gradient-steps", "10", "--hidden", "8", "--student-hidden", "8", "--minibatch", "8"),
+    *("--evaluation-cap", "20", "--evaluation-episodes", "2"),
+)
+
+
+@pytest.fixture(scope="module")
+def population(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve experts, hardly trained."""
+
+    def short(env_id, hidden):
+        how = recipe(env_id, hidden)
+        return replace(how, ppo=replace(how.ppo, num_epochs=1), stops=(1,), cap=10)
+
+    out = tmp_path_factory.mktemp("experts") / "cartpole"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experts, "recipe", short)
+        given = ("--experts", "12", "--hidden", "8", "--workers", "1", "--out", str(out), "--json")
+        assert main(["experts", "train", *given]) == 0
+    return out
+
+
+def test_help_names_methods_and_says_what_is_protected(capsys) -> None:
+    assert main(["train", "expert-offline", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for word in ("--target-epsilon", "--voters", "stable-prefix", "clones", "--public-share"):
+        assert word in said
+
+
+@pytest.mark.parametrize("given", ["folder", "file"])
+def test_votes_of_trained_experts_read_no_log(
+    capsys, population: Path, tmp_path: Path, given: str
+) -> None:
+    out = tmp_path / "run"
+    where = population if given == "folder" else population / "experts.npz"
+    arguments = ("--experts", str(where), "--target-epsilon", "8", "--out", str(out), "--json")
+    assert main(["train", "expert-offline", *arguments, *TINY]) == 0
+    capsys.readouterr()
+    assert main(["certificate", str(out), "--json"]) == 0
+    certificate = json.loads(capsys.readouterr().out)
+    assert certificate["status"] == "proved"
+    assert any("vote of experts" in line for line in certificate["protects"])
+
+
+def test_stable_prefixes_say_what_is_in_the_clear(capsys, population: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    common = ("--experts", str(population), "--method", "prefix-only", "--prefix-rule", "consensus")
+    given = ("--releases", "1", "--target-epsilon", "60", "--out", str(out), "--json")
+    assert main(["train", "expert-offline", *common, *given, *TINY]) == 0
+    assert [one.releases for one in Ledger.open(out / "ledger.sqlite").streams] == [1]
+    capsys.readouterr()
+    assert main(["certificate", str(out)]) == 0
+    said = " ".join(capsys.readouterr().out.split()).lower()
+    assert "in the clear" in said
+    assert "all experts act in one mdp" in said
+
+
+def test_another_kind_of_run_is_not_resumed(capsys, population: Path, tmp_path: Path) -> None:
+    arguments = ["train", "expert-offline", "--out", str(tmp_path / "nothing"), "--resume"]
+    assert main(arguments) == 2
+    assert "there is no run" in capsys.readouterr().err
