@@ -54,6 +54,7 @@ def test_votes_of_trained_experts_read_no_log(
     certificate = json.loads(capsys.readouterr().out)
     assert certificate["status"] == "proved"
     assert any("vote of experts" in line for line in certificate["protects"])
+    assert any("what they logged is not read" in line for line in certificate["protects"])
 
 
 def test_stable_prefixes_say_what_is_in_the_clear(capsys, population: Path, tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     assert main(["certificate", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "vote of clones" in said
+    assert "each expert's whole log" in said
     assert "the log of its own expert" in said
     assert "asked or learned from the same experts" in said
     assert main(["eval", str(out), "--episodes", "5", "--json"]) == 0

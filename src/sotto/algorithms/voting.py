@@ -34,6 +34,11 @@ Voters = Literal["experts", "clones"]
 _ROWS = 50_000
 """Voters times states that are evaluated at once: hidden layers then stay in the cache."""
 
+_WHAT: dict[Voters, str] = {
+    "experts": "each expert's policy; what they logged is not read",
+    "clones": "each expert's whole log, of which their clone is a function",
+}
+
 _OWN: dict[Voters, Assumption] = {
     "experts": Assumption(
         statement="Each expert's policy was made without the other experts, and without anything "
@@ -146,6 +151,7 @@ def vote_release(
         participation=Returning(max_participations=rounds, min_separation=1),
         microbatch=microbatch,
         protects=(
+            _WHAT[kind],
             f"every noisy vote of {kind}, the states asked, and every label, student and "
             "trajectory made of them",
         ),
