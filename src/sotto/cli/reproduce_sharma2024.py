@@ -217,6 +217,8 @@ class _Progress:
         )
         if outcome.note:
             self._say(f"        {outcome.note}")
+        if outcome.empty:
+            self._say(f"        {outcome.empty} seeds released nothing, and have not learned")
 
 
 def _save(

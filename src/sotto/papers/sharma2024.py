@@ -6,7 +6,6 @@ share them. What comes out is data first (`Outcome`), drawn by `runs.sharma_figu
 status are the certificates'; an arm whose certificate is not proved is an error.
 """
 
-import functools
 import hashlib
 import json
 import math
@@ -18,28 +17,22 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
 from scipy import stats
 
 from sotto.algorithms import expert_offline_arms as training
 from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
-from sotto.algorithms.expert_offline_prefixes import greedy
 from sotto.algorithms.expert_offline_presets import filled
 from sotto.algorithms.expert_offline_states import Sources, evaluate, initial_states, policies
-from sotto.algorithms.expert_offline_votes import world
 from sotto.papers.sharma2024_arms import Arm, EnvName, FigureName, Reference, arms
+from sotto.papers.sharma2024_references import majority_returns, sampled_return
 from sotto.privacy import certificate
 from sotto.privacy.errors import NothingReleased, PrivacyError
 from sotto.privacy.ledger import Ledger
-from sotto.rl.networks import Policy
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
 _EPISODES, _QUICK_EPISODES = 100, 20  # of each seed's policy in the end
 _MAJORITY_EPISODES = 60  # of all seeds together: each step asks every expert
-_SAMPLED, _SAMPLED_EPISODES = 20, 4  # experts drawn by each seed, and the episodes of each
-_EXPERTS_AT_ONCE = 250
 
 
 @dataclass(frozen=True)
@@ -55,6 +48,7 @@ class Outcome:
         delta: of `epsilon`.
         seeds: one per entry of `returns`.
         returns: mean over the episodes of each seed.
+        empty: how many seeds spent their budget and got nothing; they have not learned.
         curve: mean returns while learning, [seeds][parts]; of few episodes each.
         seconds: that it took.
         settings: all that its data depend on but the noise.
@@ -72,6 +66,7 @@ class Outcome:
     delta: float | None
     seeds: list[int]
     returns: list[float]
+    empty: int
     curve: list[list[float]]
     seconds: float
     settings: str
@@ -225,6 +220,7 @@ def summary(outcome: Outcome, majority: float | None) -> dict[str, Any]:
         "half_width": outcome.half_width if len(outcome.returns) > 1 else None,
         "seconds": round(outcome.seconds, 1),
         "note": outcome.note,
+        "empty": outcome.empty,
     }
     if majority is not None and majority > 0:
         said["share_of_majority"] = outcome.mean / majority
@@ -259,6 +255,7 @@ def train(job: Job, sources: Sources) -> Outcome:
         delta=None,
         seeds=list(job.seeds),
         returns=[],
+        empty=0,
         curve=[],
         seconds=0.0,
         settings=job.settings,
@@ -281,12 +278,9 @@ def _trained(outcome: Outcome, config: ExpertOfflineConfig, job: Job, sources: S
             f"{outcome.label} has a certificate that is not proved, see {folder}; figures show "
             "what is proved"
         )
-    note = outcome.note
-    if empty:
-        note = f"{empty} of {len(job.seeds)} seeds released nothing and have not learned"
     return replace(
         outcome,
-        note=note,
+        empty=empty,
         status=made[0].status,
         epsilon=max(part.epsilon for part in made) if config.is_private else None,
         delta=made[0].config.delta,
@@ -325,9 +319,6 @@ def _unlearned(
     return training.Arm(config, returns, curve, derived.epsilon, derived.status, 0.0)
 
 
-# --- references, without privacy -----------------------------------------------------------------
-
-
 def _reference(which: Reference, job: Job, sources: Sources) -> list[float]:
     assert sources.experts is not None
     config = ExpertOfflineConfig(method="cql", env_id=job.env_id, experts="experts", dataset="log")
@@ -338,62 +329,6 @@ def _reference(which: Reference, job: Job, sources: Sources) -> list[float]:
         found = majority_returns(config, sources.experts, job.seeds[0], each * len(job.seeds))
         return [float(part.mean()) for part in np.split(found, len(job.seeds))]
     return [sampled_return(config, sources.experts, seed) for seed in job.seeds]
-
-
-def majority_returns(
-    config: ExpertOfflineConfig, experts: Policy, seed: int, episodes: int
-) -> Float[np.ndarray, " episodes"]:
-    """Returns of the policy that takes, at every state, the action that most experts would take.
-
-    It is what votes would be without noise, and without a student.
-
-    Args:
-        config: filled settings, of which the environment and the evaluation cap are read.
-        experts: with a leading axis of experts.
-        seed: of the first states.
-        episodes: played side by side.
-    """
-    cap: int = config.given("evaluation_cap")
-    returns = np.zeros(episodes)
-    with world(replace(config, rollout_cap=cap), jax.random.key(seed), seed) as where:
-        observations = where.reset(episodes)
-        for _ in range(cap):
-            votes = _votes(experts, jnp.asarray(observations), where.num_actions)
-            observations, rewards, ended = where.step(np.asarray(jnp.argmax(votes, axis=1)))
-            returns += rewards
-            if ended.all():
-                break
-    return returns
-
-
-@functools.partial(jax.jit, static_argnums=2)
-def _votes(
-    experts: Policy, observations: Float[Array, "n obs"], actions: int
-) -> Int[Array, "n actions"]:
-    """How many experts would take each action."""
-
-    def chosen(expert: Policy) -> Int[Array, " n"]:
-        return greedy(expert, observations)
-
-    # A part of the experts at a time: hidden layers then stay in the cache.
-    taken = jax.lax.map(chosen, experts, batch_size=_EXPERTS_AT_ONCE)
-    votes: Int[Array, "n actions"] = jnp.sum(taken[:, :, None] == jnp.arange(actions), axis=0)
-    return votes
-
-
-def sampled_return(config: ExpertOfflineConfig, experts: Policy, seed: int) -> float:
-    """Mean greedy return of some experts, drawn at random.
-
-    Args:
-        config: filled settings.
-        experts: with a leading axis of experts.
-        seed: of the draw and of the first states.
-    """
-    rng = np.random.default_rng(seed)
-    drawn = rng.choice(config.given("expert_count"), _SAMPLED)
-    some = jax.tree.map(lambda x: x[drawn], experts)
-    returns = evaluate(config, some, jax.random.key(seed), _SAMPLED_EPISODES, True)
-    return float(returns.mean())
 
 
 def _write(path: Path, text: str) -> None:
