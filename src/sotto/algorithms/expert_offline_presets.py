@@ -23,10 +23,12 @@ class _Task:
     box: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     scale: tuple[float, ...] | None = None
     states: States = "students"
+    # Noise, or little data, wants more of the conservative term than a whole log without noise.
     alpha: float = 1.0
+    log_alpha: float = 0.03
     reward_scale: float = 0.01
     discount: float = 0.99
-    gradient_steps: int = 5_000
+    gradient_steps: int = 8_000
 
 
 _VOTES = 1_000
@@ -39,13 +41,14 @@ _TASKS = {
         box=((-1.0,) * 4 + (-12.6, -28.3), (1.0,) * 4 + (12.6, 28.3)),
         alpha=0.1,
         reward_scale=1.0,
-        gradient_steps=8_000,
     ),
     "HIV-v0": _Task(
         rollout_cap=50,
         evaluation_cap=50,
         box=((-5.0,) * 6, (8.0,) * 6),
-        reward_scale=1e-5,
+        alpha=0.1,
+        log_alpha=0.1,
+        reward_scale=1e-6,
         discount=0.98,
     ),
     "LunarLander-v3": _Task(rollout_cap=400, scale=(1.0,) * 8),
@@ -85,6 +88,7 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
     voters = config.voters or ("experts" if config.experts else "clones")
     states = config.states or ("box" if env_id == NO_ENVIRONMENT else task.states)
     learner = config.learner or ("distillation" if config.method == "votes" else "cql")
+    alpha = task.alpha if config.is_private else task.log_alpha
     cap = config.rollout_cap or task.rollout_cap
     # Rollouts have a round for every step, students one for each student, a box needs but one.
     rounds = config.rounds or {"rollouts": cap, "students": 5, "box": 1}[states]
@@ -98,7 +102,7 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
         queries=config.queries or max(1, _VOTES // rounds),
         rounds=rounds,
         gradient_steps=config.gradient_steps or task.gradient_steps,
-        alpha=task.alpha if config.alpha is None else config.alpha,
+        alpha=alpha if config.alpha is None else config.alpha,
         reward_scale=config.reward_scale or task.reward_scale,
         discount=task.discount if config.discount is None else config.discount,
         rollout_cap=cap,
