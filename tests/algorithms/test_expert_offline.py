@@ -203,6 +203,21 @@ def test_votes_teach_what_most_experts_do(sources: Sources, tmp_path: Path) -> N
     assert arm.returns.min() > 40
 
 
+def test_gymnasium_plays_what_is_not_written_in_jax(tmp_path: Path) -> None:
+    pytest.importorskip("Box2D")
+    one = Policy(8, Discrete(4), (), jax.random.key(0))
+    rng = np.random.default_rng(0)
+    experts = jax.tree.map(
+        lambda x: jnp.asarray(rng.normal(0, 1, (COUNT, *x.shape)), jnp.float32), one
+    )
+    config = settings(dataset=None, rollout_cap=5, evaluation_cap=5)
+    arm = train_arm(config, [0], Sources(experts, None, "LunarLander-v3"), tmp_path / "arm", 3)
+    assert arm.returns.shape == (1, 3)
+    assert np.isfinite(arm.returns).all()
+    assert len(np.unique(arm.returns)) == 3  # every episode has a start of its own
+    assert arm.config.states == "students"
+
+
 # --- noise ---------------------------------------------------------------------------------------
 
 
