@@ -12,7 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from sotto.algorithms import expert_offline_arms, expert_offline_states, expert_offline_votes
+from sotto.algorithms import (
+    expert_offline_arms,
+    expert_offline_presets,
+    expert_offline_states,
+    expert_offline_votes,
+)
 from sotto.algorithms.clones import CloneConfig
 from sotto.algorithms.distillation import DistillationConfig
 from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
@@ -197,6 +202,20 @@ def test_what_was_kept_is_not_trained_again_and_other_data_is(tmp_path, sources)
         assert other.path != job.path
 
 
+def test_arms_of_another_preset_are_not_mistaken_for_these(tmp_path, sources, monkeypatch):
+    asked = many(sources)
+
+    def paths() -> dict[str, str]:
+        found = sharma2024.jobs("table1", "CartPole-v1", [1], asked, tmp_path, quick=True)
+        return {job.arm.name: job.path.name for job in found}
+
+    before = paths()
+    tasks = expert_offline_presets._TASKS
+    other = replace(tasks["CartPole-v1"], reward_scale=0.02)
+    monkeypatch.setitem(tasks, "CartPole-v1", other)
+    assert not set(before.values()) & set(paths().values())
+
+
 def test_an_attempt_that_was_stopped_begins_anew(tmp_path, sources):
     job = tiny_job(tmp_path, seeds=(3,), **VOTES)
     left = job.path.with_suffix("") / "seed-3"
@@ -322,6 +341,12 @@ def fake(job, _sources):
     return replace(made, settings=job.settings, note=job.arm.note, seeds=list(job.seeds))
 
 
+def many(sources: Sources) -> Sources:
+    """As many experts as the paper has, or prefixes cannot be released."""
+    repeated = jax.tree.map(lambda x: jnp.tile(x, (100, *[1] * (x.ndim - 1))), sources.experts)
+    return Sources(repeated, None, "CartPole-v1")
+
+
 @pytest.fixture
 def paths(tmp_path, sources, monkeypatch):
     """Flags of experts and a log, which are there as far as the command looks."""
@@ -333,10 +358,8 @@ def paths(tmp_path, sources, monkeypatch):
     returns = np.random.default_rng(0).uniform(10, 200, (COUNT, 20))
     population = populations.Population(settings, sources.experts, returns)
     monkeypatch.setattr(populations, "load", lambda path: population)
-    # As many as the paper has, or prefixes cannot be released.
-    many = Sources(jax.tree.map(lambda x: jnp.tile(x, (100, *[1] * (x.ndim - 1))), sources.experts))
-    many.facts = replace(many.facts, env_id="CartPole-v1")
-    monkeypatch.setattr(expert_runs, "read_sources", lambda experts, dataset: many)
+    read = many(sources)
+    monkeypatch.setattr(expert_runs, "read_sources", lambda experts, dataset: read)
     return ["--experts", str(folder), "--dataset", str(log), "--out", str(tmp_path / "out")]
 
 

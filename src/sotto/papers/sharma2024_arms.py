@@ -92,13 +92,13 @@ def _figure3(task: "_Task") -> list[Arm]:
     epsilon = EPSILONS[0]
     return [
         *_references(task),
-        Arm("sampled", "an expert, drawn at random", "sampled", 20),
+        Arm("sampled", "an expert, drawn at random", "sampled", 10),
         task.votes(epsilon, "experts"),
         task.votes(epsilon, "clones"),
         task.pipeline(epsilon),
         task.consensus(epsilon),
         task.dp_sgd(epsilon),
-        Arm("bc", "behaviour cloning, not private", task.config(method="bc"), 90),
+        Arm("bc", "behaviour cloning, not private", task.config(method="bc"), 40),
     ]
 
 
@@ -128,8 +128,8 @@ def _table1(task: "_Task") -> list[Arm]:
 
 def _references(task: "_Task") -> list[Arm]:
     return [
-        Arm("majority", "majority of all experts, not private", "majority", 120),
-        Arm("cql", "CQL, not private", task.config(method="cql"), 120),
+        Arm("majority", "majority of all experts, not private", "majority", 60),
+        Arm("cql", "CQL, not private", task.config(method="cql"), 80),
     ]
 
 
@@ -154,8 +154,7 @@ class _Task:
         """Ours."""
         whose = "experts" if voters == "experts" else "clones of logs"
         config = self.config(voters=voters, target_epsilon=epsilon)
-        seconds = 30 if voters == "experts" else 45
-        return Arm(f"votes-{voters}-{epsilon:g}", f"votes of {whose}", config, seconds, epsilon)
+        return Arm(f"votes-{voters}-{epsilon:g}", f"votes of {whose}", config, 60, epsilon)
 
     def pipeline(self, epsilon: float) -> Arm:
         """The paper's, with the stages that it names."""
@@ -204,7 +203,7 @@ class _Task:
             )
             needed = self._needed(config)
             if needed is not None and (needed <= self.facts.experts / 4 or releases == 1):
-                return Arm(name, label, config, 90, epsilon)
+                return Arm(name, label, config, 160, epsilon)
         raise ValueError(
             f"{self.facts.experts} experts are too few for a single prefix at epsilon {epsilon:g}; "
             "take more experts"
