@@ -253,7 +253,8 @@ def _save(
         title = f"{where}; private ones (in colour) at epsilon 10, proved"
         sharma_figures.bars(picture, outcomes, _WORST.get(env_id, 0.0), title)
     else:
-        sharma_figures.tradeoff(picture, outcomes, f"{where}; all certificates proved")
+        title = f"{where}; all certificates proved; hollow: no prefix, so DP-SGD"
+        sharma_figures.tradeoff(picture, outcomes, title)
     majority = next((one.mean for one in outcomes if one.arm == "majority"), None)
     answer["arms"] = [sharma2024.summary(one, majority) for one in outcomes]
     return answer
