@@ -170,3 +170,13 @@ def test_debugging_shows_where_an_error_comes_from(monkeypatch, tmp_path: Path) 
     monkeypatch.setenv("SOTTO_DEBUG", "1")
     with pytest.raises(ValueError, match="no run at"):
         main(["certificate", str(tmp_path / "nothing")])
+
+
+def test_a_training_finds_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "run-1").mkdir(parents=True)
+    assert main(["train", "ppo", "--total-steps", "256", "--num-envs", "2", "--json"]) == 0
+    assert (tmp_path / "runs" / "run-2" / "config.json").exists()
+    assert json.loads(capsys.readouterr().out)["out"] == "runs/run-2"
+    assert main(["train", "ppo", "--resume"]) == 2
+    assert "say which with --out" in capsys.readouterr().err

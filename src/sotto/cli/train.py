@@ -1,11 +1,12 @@
 """`sotto train`: the algorithm's settings are the flags; everything lands in --out."""
 
+import itertools
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,11 +40,17 @@ else:
     DPPGFlags, PPOFlags = unvalidated(DPPGConfig), unvalidated(PPOConfig)
 
 
+def _next_run() -> Path:
+    """The first of runs/run-1, runs/run-2, ... that there is not yet."""
+    paths = (Path("runs") / f"run-{number}" for number in itertools.count(1))
+    return next(path for path in paths if not path.exists())
+
+
 @dataclass(frozen=True)
 class PlainOptions:
     """Where a training goes."""
 
-    out: Path
+    out: Path = field(default_factory=_next_run)
     """Run directory; it must not exist, except to --resume."""
     seeds: int = 1
     """So many seeds side by side, from --seed on, each with its own people, in OUT/seed-K."""
@@ -125,8 +132,10 @@ def _preset_config(args: Sequence[str]) -> DPPGConfig:
 def stored_config(name: AlgorithmName, args: Sequence[str]) -> Any:
     """The settings of the run to be resumed, which are then the flags' defaults."""
     out = flag(args, "--out")
-    if "--resume" not in args or out is None:
+    if "--resume" not in args:
         return None
+    if out is None:
+        raise ValueError("--resume goes on with an interrupted run; say which with --out")
     settings = open_experiment(Path(out)).settings
     if settings.algorithm != name:
         raise RunError(f"{out} is a run of {settings.algorithm}; resume it with that")
