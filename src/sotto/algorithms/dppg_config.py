@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from sotto.algorithms.dppg_presets import PAPER, SOTTO
 from sotto.algorithms.trust_region import TrustRegion
 from sotto.privacy.accounting import Gaussian, calibrate_noise_multiplier, gaussian_epsilon
 from sotto.privacy.noise import sampler_delta
@@ -250,7 +251,7 @@ def preset(
         target_epsilon: where neither this nor noise_multiplier is given, 1.3.
         changes: fields that differ from the preset.
     """
-    values: dict[str, object] = dict(_PAPER if name == "paper" else _SOTTO.get(env_id, {}))
+    values: dict[str, object] = dict(PAPER if name == "paper" else SOTTO.get(env_id, {}))
     values |= changes
     if "adjacency" in values:
         values["adjacency"] = Adjacency(str(values["adjacency"]))
@@ -260,48 +261,3 @@ def preset(
     if unknown := set(values) - known:
         raise ValueError(f"DPPG has no setting {sorted(unknown)[0]!r}")
     return DPPGConfig(env_id=env_id, target_epsilon=target_epsilon, **values)  # type: ignore[arg-type]
-
-
-_SOTTO: dict[str, dict[str, object]] = {
-    "CartPole-v1": {
-        # A person's data end with their first episode: early ones are short, so that twice as many
-        # people fit into as many steps. About 480k of these steps are taken.
-        "one_episode": True,
-        "total_steps": 1_050_000,
-        "clip_norm": 0.035,
-        "entropy_coefficient": 0.3,
-    },
-    "Acrobot-v1": {
-        # Exploration is the problem: repeated actions find the goal in 17% of episodes, not 0.8%.
-        "action_repeat": 2,
-        "one_episode": True,
-        "users_per_update": 64,
-        "steps_per_user": 250,
-        "total_steps": 8_000_000,
-        "clip_norm": 0.05,
-        "gae_lambda": 0.9,
-        "advantage_scale": 10.0,
-        "entropy_coefficient": 0.0,
-        "ema_decay": 0.97,
-    },
-}
-
-_PAPER: dict[str, object] = {
-    "unit": "segment",
-    "critic": "paper",
-    "users_per_update": 8,
-    "steps_per_user": 64,
-    "clip_norm": 0.05,
-    "correlated_noise": False,
-    "local_update": "adam",
-    "learning_rate": 7.26e-4,
-    "local_epochs": 8,
-    "local_minibatches": 2,
-    "entropy_coefficient": 0.36,
-    "gae_lambda": 0.85,
-    "hidden": (64, 64),
-    "critic_hidden": (64, 64),
-    "critic_scale": 1.0,
-    "critic_learning_rate": 7.26e-4,
-    "critic_steps": 8,  # full batches: the sample gradients of 8 epochs
-}
