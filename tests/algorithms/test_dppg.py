@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import critics, dppg
+from sotto.algorithms import critics, dppg, dppg_local
 from sotto.algorithms.dppg_config import DPPGConfig, preset
 from sotto.algorithms.dppg_training import (
     Training,
@@ -142,14 +142,21 @@ def test_local_adam_stays_in_the_ball_and_improves_its_objective():
     seen = rollout(env, env.default_params, state.policy, jax.random.key(1), 32, False)
     advantages = jax.random.normal(jax.random.key(2), (32,))
     old = state.policy(seen.observations).log_prob(seen.actions)
-    change = dppg._local_adam(
-        config, 0.05, state, state.policy, seen, advantages, jax.random.key(4)
+    change = dppg_local.local_adam(
+        config,
+        0.05,
+        state.policy,
+        seen,
+        advantages,
+        state.previous,
+        state.updates,
+        jax.random.key(4),
     )
     norm = math.sqrt(sum(float(jnp.sum(x**2)) for x in jax.tree.leaves(change)))
     assert norm <= 0.05 * (1 + 1e-5)
     moved = jax.tree.map(jnp.add, state.policy, change)
-    before = dppg._objective(state.policy, config, seen, old, advantages)
-    assert dppg._objective(moved, config, seen, old, advantages) > before
+    before = dppg_local.objective(state.policy, config, seen, old, advantages)
+    assert dppg_local.objective(moved, config, seen, old, advantages) > before
 
 
 def test_ratio_clip_stops_the_gradient_beyond_it():
@@ -158,7 +165,9 @@ def test_ratio_clip_stops_the_gradient_beyond_it():
     state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
     seen = rollout(env, env.default_params, state.policy, jax.random.key(1), 32, True)
     far_below = state.policy(seen.observations).log_prob(seen.actions) - 1.0
-    gradient = jax.grad(dppg._objective)(state.policy, config, seen, far_below, jnp.ones((32,)))
+    gradient = jax.grad(dppg_local.objective)(
+        state.policy, config, seen, far_below, jnp.ones((32,))
+    )
     assert all(float(jnp.abs(x).max()) == 0.0 for x in jax.tree.leaves(gradient))
 
 
