@@ -13,7 +13,7 @@ from sotto.cli import main
 from sotto.papers.gohari2021 import CONSTANT, EXACT, STUDENT, TEACHER, vanishing
 from sotto.papers.gohari2021_training import blank_policy
 from sotto.papers.learning_curves import Cost, Curve
-from sotto.runs import curve_files, kept_trainings
+from sotto.runs import curve_files, kept_jobs, kept_trainings
 from sotto.runs.directory import RunError
 from sotto.runs.kickstart_experiments import Experiment, make_figure
 from sotto.runs.kickstart_tradeoff import Tradeoff, make_tradeoff
@@ -184,7 +184,7 @@ def test_a_figure_comes_with_data_and_summary(tmp_path, trainings):
     summary = make_figure(experiment(tmp_path), "fig2c", 1, lambda _: None)
     assert (tmp_path / "fig2c-CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
     stored = json.loads((tmp_path / "fig2c-CartPole-v1.json").read_text())
-    assert stored == json.loads(json.dumps(kept_trainings.plain(summary)))
+    assert stored == json.loads(json.dumps(kept_jobs.plain(summary)))
     assert stored["band_percentiles"] == [15.0, 85.0]
     # The rising ends at 500 for seed 0, so the median of three seeds is 499.
     assert stored["teacher_return"] == 499

@@ -1,19 +1,14 @@
-"""Trainings of curves that are kept as they finish, side by side in processes.
+"""Trainings of learning curves that are kept as they finish (`kept_jobs`).
 
-A job names everything that its result depends on; what is kept is not trained again. Teachers come
-first, since students read their policies.
+Teachers come first, since students read their policies.
 """
 
 import hashlib
 import json
-import math
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -27,17 +22,13 @@ from sotto.papers.gohari2021_training import blank_policy, train
 from sotto.papers.learning_curves import Curve
 from sotto.rl.envs.air_raid import AIR_RAID
 from sotto.rl.networks import Policy
-from sotto.runs import curve_files
-from sotto.runs.processes import finished
+from sotto.runs import curve_files, kept_jobs
+from sotto.runs.kept_jobs import Say
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
-_SECONDS_BETWEEN_REPORTS = 15
 _STARTING = 20.0  # seconds to import and compile
 _PER_UPDATE, _PER_HOSTED_UPDATE = 0.02, 0.25  # on one core; AirRaid plays on the host
 _PER_SEED, _PER_ROW = 0.006, 6e-6  # more for every update, and for every answer it looks at
-
-Say = Callable[[str], None]
-"""Told in words what happens."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +92,7 @@ class Job:
     def train(self) -> None:
         """Trains, and keeps the result."""
         curve, policies = train(
-            self.config, self.arm, self.seeds, self._ensembles(), _reporting(str(self))
+            self.config, self.arm, self.seeds, self._ensembles(), kept_jobs.reporting(str(self))
         )
         if self.arm.role == "teacher":
             partial = self._policies.with_suffix(".partial-policies")
@@ -140,59 +131,6 @@ def train_all(jobs: Sequence[Job], workers: int, say: Say) -> None:
         workers: processes; 1 trains in this one.
         say: told beforehand how long it takes, and then what is done.
     """
-    for folder in {job.folder for job in jobs}:
-        folder.mkdir(parents=True, exist_ok=True)
-    missing = [job for job in jobs if not job.done]
-    say(_announcement(len(jobs) - len(missing), missing, workers))
-    started, count = time.monotonic(), 0
-    alone = [job for job in missing if not job.teachers]
-    asking = [job for job in missing if job.teachers]
-    for phase in (alone, asking):
-        for job, _ in finished(Job.train, phase, workers):
-            count += 1
-            seconds = time.monotonic() - started
-            say(f"{count}/{len(missing)} done: {job}; {seconds:.0f} s so far")
-
-
-def _announcement(kept: int, missing: Sequence[Job], workers: int) -> str:
-    had = f" ({kept} kept from before)" if kept else ""
-    if not missing:
-        return f"nothing to train{had}"
-    at_once = min(workers, len(missing))
-    minutes = math.ceil(sum(job.seconds for job in missing) / at_once / 60)
-    trainings = "1 training" if len(missing) == 1 else f"{len(missing)} trainings"
-    return (
-        f"{trainings}{had}, about {minutes} min with {at_once} "
-        f"{'process' if at_once == 1 else 'processes'}; stop any time, the same command goes on"
-    )
-
-
-def _reporting(name: str) -> Callable[[float], None]:
-    """Progress on stderr, now and then."""
-    last = time.monotonic()
-
-    def report(share: float) -> None:
-        nonlocal last
-        if time.monotonic() - last > _SECONDS_BETWEEN_REPORTS:
-            last = time.monotonic()
-            print(f"    {name}: {share:.0%}", file=sys.stderr, flush=True)
-
-    return report
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Replaces the file at once; what is not finite becomes a string or null, as JSON has none."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(plain(values), indent=1, allow_nan=False) + "\n")
-    partial.replace(path)
-
-
-def plain(value: Any) -> Any:
-    """Plain data without numbers that JSON has not: infinity as "inf", NaN as null."""
-    if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
+    alone = [job for job in jobs if not job.teachers]
+    asking = [job for job in jobs if job.teachers]
+    kept_jobs.train_all([alone, asking], workers, say)

@@ -20,7 +20,8 @@ from sotto.papers.gohari2021 import (
 from sotto.papers.learning_curves import BAND, REACHED, Curve, joined
 from sotto.rl.envs.air_raid import AIR_RAID, air_raid
 from sotto.runs import curve_files, kickstart_figures
-from sotto.runs.kept_trainings import Job, Say, train_all, write_json
+from sotto.runs.kept_jobs import Say, write_json
+from sotto.runs.kept_trainings import Job, train_all
 
 
 @dataclass(frozen=True)

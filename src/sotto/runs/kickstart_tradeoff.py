@@ -27,7 +27,8 @@ from sotto.papers.gohari2021_training import evaluated
 from sotto.papers.learning_curves import BAND, REACHED, Curve
 from sotto.runs import curve_files
 from sotto.runs.figures import BLUE, GREEN, GREY, ORANGE, figure
-from sotto.runs.kept_trainings import Job, Say, together, train_all, write_json
+from sotto.runs.kept_jobs import Say, write_json
+from sotto.runs.kept_trainings import Job, together, train_all
 
 _TOGETHER = 50  # small teachers trained side by side
 _EVALUATIONS = 8  # of the mean policy, each of many episodes
