@@ -1,0 +1,61 @@
+"""RiverSwim for Gymnasium, and so for any library: `gymnasium.make` after importing this module.
+
+RiverSwim-v0 stays at the right bank with probability 0.6, RiverSwim90-v0 with 0.9. Without an
+import of one's own: `gymnasium.make("sotto.rl.envs.gymnasium_river_swim:RiverSwim-v0")`.
+"""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from jaxtyping import Float32
+
+from sotto.rl.envs.river_swim import RiverSwim, RiverSwimParams
+
+Observation = Float32[np.ndarray, "6"]
+
+_ENV = RiverSwim()
+
+
+class GymnasiumRiverSwim(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
+    """Swim against the current (`sotto.rl.envs.river_swim` says how), with numpy's random numbers.
+
+    Args:
+        stay: probability of staying at the right bank.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own annotation)
+
+    def __init__(self, stay: float = 0.6) -> None:
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (6,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self._mdp = _ENV.mdp(RiverSwimParams(stay=stay))
+        self._position = self._mdp.start
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """The left bank."""
+        super().reset(seed=seed, options=options)
+        self._position = self._mdp.start
+        return self._observation(), {}
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """One step left (0) or right (1)."""
+        reward = float(self._mdp.rewards[self._position, action])
+        chances = self._mdp.transitions[self._position, action]
+        self._position = int(self.np_random.choice(len(chances), p=chances))
+        return self._observation(), reward, False, False, {}
+
+    def _observation(self) -> Observation:
+        return np.eye(len(self._mdp.rewards), dtype=np.float32)[self._position]
+
+
+for _id, _stay in {"RiverSwim-v0": 0.6, "RiverSwim90-v0": 0.9}.items():
+    if _id not in gymnasium.registry:
+        gymnasium.register(
+            _id,
+            entry_point=GymnasiumRiverSwim,
+            max_episode_steps=_ENV.max_episode_steps,
+            kwargs={"stay": _stay},
+        )
