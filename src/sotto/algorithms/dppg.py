@@ -58,6 +58,7 @@ def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""])
         config.hidden,
         policy_key,
         observation_scale=env.observation_scale,
+        observation_centre=env.observation_centre,
     )
     critic: Value | tuple[()] = ()
     if config.critic in ("private", "public", "paper"):
@@ -66,6 +67,7 @@ def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""])
             config.critic_hidden,
             critic_key,
             observation_scale=env.observation_scale,
+            observation_centre=env.observation_centre,
             last_gain=0.01,
             scale=config.critic_scale,
             offset=_baseline(config, env) if config.critic != "private" else config.baseline or 0.0,

@@ -179,12 +179,14 @@ def begin(config: PPOConfig, env: AnyEnvironment, key: PRNGKeyArray, lanes: Any)
             config.hidden,
             policy_key,
             observation_scale=env.observation_scale,
+            observation_centre=env.observation_centre,
         ),
         value=Value(
             env.observation_size,
             config.hidden,
             value_key,
             observation_scale=env.observation_scale,
+            observation_centre=env.observation_centre,
             # The return of an endless ordinary episode: targets are then of order one.
             scale=abs(env.reward_per_step) / (1 - config.discount),
         ),

@@ -62,25 +62,39 @@ def _orthogonal(gain: float, key: PRNGKeyArray, shape: tuple[int, int]) -> Float
 
 
 def scaled(
-    observation: Float[Array, "*batch obs"], scale: tuple[float, ...]
+    observation: Float[Array, "*batch obs"],
+    scale: tuple[float, ...],
+    centre: tuple[float, ...] | None = None,
 ) -> Float[Array, "*batch obs"]:
-    """The observation times public constants, written without an array constant."""
-    if all(factor == 1.0 for factor in scale):
-        return observation
-    return jnp.stack([observation[..., i] * factor for i, factor in enumerate(scale)], axis=-1)
+    """(observation - centre) * scale, public constants, written without an array constant."""
+    if centre is None:
+        if all(factor == 1.0 for factor in scale):
+            return observation
+        centre = (0.0,) * len(scale)
+    columns = zip(centre, scale, strict=True)
+    return jnp.stack([(observation[..., i] - c) * s for i, (c, s) in enumerate(columns)], axis=-1)
+
+
+def shifted(values: Float[Array, "*batch n"], by: tuple[float, ...]) -> Float[Array, "*batch n"]:
+    """values + public constants, written without an array constant."""
+    return jnp.stack([values[..., i] + constant for i, constant in enumerate(by)], axis=-1)
 
 
 class Policy(eqx.Module):
     """From observations to distributions over actions.
 
-    Discrete actions: a Categorical over the network's outputs. Box actions: a DiagonalGaussian
-    whose mean is the network's output, in the action's own units, and whose log_std is a parameter
-    that does not depend on the observation.
+    Discrete actions: a Categorical over the network's outputs. Box actions: a DiagonalGaussian in
+    the action's own units, whose mean is the box's centre + scale * the network's output, and whose
+    standard deviation is scale * exp(log_std), with a log_std that does not depend on the
+    observation.
     """
 
     network: MLP
     log_std: Float[Array, " a"] | None
     observation_scale: tuple[float, ...] = eqx.field(static=True)
+    observation_centre: tuple[float, ...] | None = eqx.field(static=True)
+    action_scale: tuple[float, ...] | None = eqx.field(static=True)
+    action_centre: tuple[float, ...] | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -90,6 +104,7 @@ class Policy(eqx.Module):
         key: PRNGKeyArray,
         *,
         observation_scale: tuple[float, ...] | None = None,
+        observation_centre: tuple[float, ...] | None = None,
         last_gain: float = 0.01,
         initial_log_std: float = 0.0,
     ):
@@ -99,13 +114,23 @@ class Policy(eqx.Module):
         self.network = MLP(observation_size, size, hidden, key, last_gain=last_gain)
         self.log_std = None if discrete else jnp.full((size,), initial_log_std, jnp.float32)
         self.observation_scale = _checked_scale(observation_scale, observation_size)
+        self.observation_centre = observation_centre
+        self.action_scale = None if isinstance(action, Discrete) else action.scale
+        self.action_centre = None if isinstance(action, Discrete) else action.centre
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Distribution:
         """The distribution of the action at each observation."""
-        outputs = self.network(scaled(observation, self.observation_scale))
+        inputs = scaled(observation, self.observation_scale, self.observation_centre)
+        outputs = self.network(inputs)
         if self.log_std is None:
             return Categorical(outputs)
-        return DiagonalGaussian(outputs, jnp.broadcast_to(self.log_std, outputs.shape))
+        log_std = jnp.broadcast_to(self.log_std, outputs.shape)
+        if self.action_scale is not None:
+            outputs = scaled(outputs, self.action_scale)
+            log_std = shifted(log_std, tuple(math.log(s) for s in self.action_scale))
+        if self.action_centre is not None:
+            outputs = shifted(outputs, self.action_centre)
+        return DiagonalGaussian(outputs, log_std)
 
     def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape n"]:
         """Noise for sampling `shape` actions: uniforms (discrete) or standard normals (box)."""
@@ -119,6 +144,7 @@ class Value(eqx.Module):
 
     network: MLP
     observation_scale: tuple[float, ...] = eqx.field(static=True)
+    observation_centre: tuple[float, ...] | None = eqx.field(static=True)
     scale: float = eqx.field(static=True)
     offset: float = eqx.field(static=True)
 
@@ -129,6 +155,7 @@ class Value(eqx.Module):
         key: PRNGKeyArray,
         *,
         observation_scale: tuple[float, ...] | None = None,
+        observation_centre: tuple[float, ...] | None = None,
         last_gain: float = 1.0,
         scale: float = 1.0,
         offset: float = 0.0,
@@ -136,12 +163,13 @@ class Value(eqx.Module):
         """`scale` and `offset` are public constants in units of return."""
         self.network = MLP(observation_size, 1, hidden, key, last_gain=last_gain)
         self.observation_scale = _checked_scale(observation_scale, observation_size)
+        self.observation_centre = observation_centre
         self.scale, self.offset = scale, offset
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
         """The value of each observation."""
-        outputs = self.network(scaled(observation, self.observation_scale))[..., 0]
-        return self.offset + self.scale * outputs
+        inputs = scaled(observation, self.observation_scale, self.observation_centre)
+        return self.offset + self.scale * self.network(inputs)[..., 0]
 
 
 def _checked_scale(scale: tuple[float, ...] | None, size: int) -> tuple[float, ...]:

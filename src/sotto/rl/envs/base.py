@@ -41,6 +41,10 @@ class Box:
 
     low: tuple[float, ...]
     high: tuple[float, ...]
+    centre: tuple[float, ...] | None = None
+    """Public: the action where a policy's outputs are zero; None is zero."""
+    scale: tuple[float, ...] | None = None
+    """Public: the units of a policy's outputs, and of its standard deviations; None is one."""
 
     @property
     def shape(self) -> tuple[int]:
@@ -72,6 +76,8 @@ class Environment(ABC, Generic[State, Params]):
     """How many uniforms in [0, 1) one reset consumes."""
     max_episode_steps: int
     """The time limit, at which an episode is truncated."""
+    observation_centre: tuple[float, ...] | None = None
+    """Public ordinary values of the observations, which policies subtract first; None is zero."""
     observation_scale: tuple[float, ...]
     """Public factors that bring each observation to order one; policies multiply by them."""
     reward_per_step: float

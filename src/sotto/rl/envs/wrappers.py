@@ -43,6 +43,7 @@ class ActionRepeat(Environment[State, Params], Generic[State, Params]):
             default_params=base.default_params,
             reset_size=base.reset_size,
             max_episode_steps=base.max_episode_steps // repeat,
+            observation_centre=base.observation_centre,
             observation_scale=base.observation_scale,
             reward_per_step=base.reward_per_step * repeat,
         )
