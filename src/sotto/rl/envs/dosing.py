@@ -13,6 +13,7 @@ solution also at the extremes, where 10 steps diverge.
 `sotto.rl.envs.gymnasium_dosing` is the same for Gymnasium.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -247,8 +248,7 @@ def _day_of_meals(uniforms: Float[Array, "19"]) -> Float[Array, "145"]:
 def _normal(uniform: Float[Array, ""]) -> Float[Array, ""]:
     """The standard normal quantile; the ends of the interval count as the nearest inner point."""
     inside = jnp.clip(uniform, 2.0**-25, 1.0 - 2.0**-24)
-    quantile: Float[Array, ""] = jax.scipy.special.ndtri(inside)
-    return quantile
+    return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * inside - 1.0)
 
 
 def _smoothed(values: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -6,12 +6,19 @@ from sotto.rl.envs.acrobot import Acrobot
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.cartpole import CartPole
 from sotto.rl.envs.centred_cartpole import CentredCartPole
+from sotto.rl.envs.dosing import Dosing
 from sotto.rl.envs.hiv import HIV
 from sotto.rl.envs.line import Line
+from sotto.rl.envs.river_swim import RiverSwim, RiverSwimParams
 from sotto.rl.envs.wrappers import ActionRepeat
 
 _NATIVE: dict[str, AnyEnvironment] = {
-    env.id: env for env in (CartPole(), Acrobot(), Line(), CentredCartPole(), HIV())
+    env.id: env
+    for env in (
+        *(CartPole(), Acrobot(), Line(), CentredCartPole(), HIV()),
+        *(Dosing(), Dosing.with_random_meals()),
+        *(RiverSwim(), RiverSwim(id="RiverSwim90-v0", default_params=RiverSwimParams(stay=0.9))),
+    )
 }
 
 
