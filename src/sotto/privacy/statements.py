@@ -64,11 +64,17 @@ class Part(BaseModel):
 
 
 class Correlation(BaseModel):
-    """Noise over time: `independent`, or the square root of a (decayed) prefix-sum workload."""
+    """Noise over time: independent, the square root of a (decayed) prefix-sum workload, a tree."""
 
     model_config = _FROZEN
-    kind: Literal["independent", "prefix-sum"] = "independent"
+    kind: Literal["independent", "prefix-sum", "binary-tree"] = "independent"
     workload_decay: float = Field(default=1.0, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _tree_sums_evenly(self) -> "Correlation":
+        if self.kind == "binary-tree" and self.workload_decay != 1:
+            raise ValueError("a binary tree sums releases without decay; use prefix-sum noise")
+        return self
 
 
 class Gap(BaseModel):
@@ -142,6 +148,10 @@ class StreamStatement(BaseModel):
             raise ValueError(
                 "Poisson sampling with correlated noise has no accountant here; "
                 "use independent noise, or participation without sampling"
+            )
+        if isinstance(self.participation, Returning) and self.correlation.kind == "binary-tree":
+            raise ValueError(
+                "a binary tree is for people who take part once; use prefix-sum noise for others"
             )
         if isinstance(self.participation, Poisson) and self.unit.adjacency != "zero-out":
             raise ValueError("Poisson sampling is accounted under zero-out adjacency only")

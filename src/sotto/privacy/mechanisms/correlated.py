@@ -1,8 +1,9 @@
 """Noise over time: independent, or correlated by a matrix factorization.
 
 The noise of release i is `scale * (C^-1 w)_i`, where w is independent standard normal noise and C
-is lower-triangular Toeplitz: the identity, or the square root of the (decayed) prefix-sum workload
-A = C C, for which noise cancels in the sums of releases that a learner actually uses.
+is lower-triangular: the identity, the square root of the (decayed) prefix-sum workload A = C C, for
+which noise cancels in the sums of releases that a learner actually uses, or the binary tree of
+`binary_tree`. All but the tree are Toeplitz.
 
 Guarantee:
     With `scale = noise_multiplier * clip_norm * sensitivity(C)` the whole stream is Gaussian
@@ -22,6 +23,7 @@ import numpy as np
 from jax_privacy.matrix_factorization import toeplitz
 from jaxtyping import Float64
 
+from sotto.privacy.mechanisms import binary_tree
 from sotto.privacy.noise import MAGNITUDE
 from sotto.privacy.statements import Correlation, Once, Participation, Poisson, Returning
 
@@ -32,6 +34,7 @@ def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.
     """First column of C: the square root of the workload `sum_j decay^(i-j) x_j`."""
     if correlation.kind == "independent":
         return np.ones(1)
+    _require_toeplitz(correlation)
     with jax.enable_x64(True):
         root = np.asarray(toeplitz.optimal_max_error_strategy_coefs(horizon))
     return np.asarray(root * correlation.workload_decay ** np.arange(horizon))
@@ -41,9 +44,30 @@ def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.n
     """First column of C^-1, so that noise_i = sum_j b_j w_(i-j)."""
     if correlation.kind == "independent":
         return np.ones(1)
+    _require_toeplitz(correlation)
     with jax.enable_x64(True):
         inverse = np.asarray(toeplitz.optimal_max_error_noising_coefs(horizon))
     return np.asarray(inverse * correlation.workload_decay ** np.arange(horizon))
+
+
+def _require_toeplitz(correlation: Correlation) -> None:
+    if correlation.kind == "binary-tree":
+        raise ValueError("a binary tree has no Toeplitz coefficients; take prefix_deviations")
+
+
+def prefix_deviations(correlation: Correlation, horizon: int) -> Float64[np.ndarray, "n"]:
+    """Standard deviation of the noise in the sum of the first 1, ..., n releases, over the scale.
+
+    The scale is noise_multiplier * clip_norm * sensitivity, as above.
+    """
+    if correlation.kind == "independent":
+        variances = np.arange(1.0, horizon + 1)
+    elif correlation.kind == "binary-tree":
+        variances = binary_tree.prefix_nodes(horizon).astype(np.float64)
+    else:
+        summed = np.cumsum(noising_coefficients(correlation, horizon))
+        variances = np.cumsum(np.square(summed))
+    return np.asarray(np.sqrt(variances))
 
 
 def sensitivity(correlation: Correlation, participation: Participation, horizon: int) -> float:
@@ -53,6 +77,10 @@ def sensitivity(correlation: Correlation, participation: Participation, horizon:
     participations as allowed, as early and as close as allowed (Kalinin & Lampert 2024, Thm 2).
     Poisson sampling is accounted release by release, so there it is 1.
     """
+    if correlation.kind == "binary-tree":
+        if not isinstance(participation, Once):
+            raise ValueError("a binary tree is for people who take part once; use prefix-sum noise")
+        return binary_tree.sensitivity(horizon)
     match participation:
         case Poisson():
             return 1.0
@@ -80,12 +108,15 @@ class NoiseSequence:
 
     correlation: Correlation
     horizon: int
+    _tree: bool = field(init=False, repr=False)
     _coefficients: Float64[np.ndarray, "n"] = field(init=False, repr=False)
     _draws: Float64[np.ndarray, "runs horizon d"] | None = field(default=None, repr=False)
     _drawn: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
-        self._coefficients = noising_coefficients(self.correlation, self.horizon)
+        self._tree = self.correlation.kind == "binary-tree"
+        if not self._tree:
+            self._coefficients = noising_coefficients(self.correlation, self.horizon)
 
     def next_rows(
         self, fresh: Float64[np.ndarray, "runs rows d"]
@@ -105,8 +136,11 @@ class NoiseSequence:
         if self._draws is None:
             self._draws = self._allocate(runs=fresh.shape[0], dimension=fresh.shape[2])
         self._draws[:, start:stop] = fresh
-        lag = np.arange(start, stop)[:, None] - np.arange(stop)
-        inverse_rows = np.where(lag >= 0, self._coefficients[np.maximum(lag, 0)], 0.0)
+        if self._tree:
+            inverse_rows = binary_tree.noising_rows(start, stop)
+        else:
+            lag = np.arange(start, stop)[:, None] - np.arange(stop)
+            inverse_rows = np.where(lag >= 0, self._coefficients[np.maximum(lag, 0)], 0.0)
         return np.asarray(inverse_rows @ self._draws[:, :stop])
 
     def _allocate(self, runs: int, dimension: int) -> Float64[np.ndarray, "runs horizon d"]:
@@ -121,4 +155,6 @@ class NoiseSequence:
     @property
     def largest(self) -> float:
         """A bound that no entry of C^-1 w can exceed."""
+        if self._tree:
+            return MAGNITUDE * binary_tree.largest_row_sum(self.horizon)
         return MAGNITUDE * float(np.abs(self._coefficients).sum())

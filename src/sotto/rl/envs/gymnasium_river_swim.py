@@ -48,7 +48,8 @@ class GymnasiumRiverSwim(gymnasium.Env[Observation, np.int64]):  # type: ignore[
         return self._observation(), reward, False, False, {}
 
     def _observation(self) -> Observation:
-        return np.eye(len(self._mdp.rewards), dtype=np.float32)[self._position]
+        here: Observation = np.eye(len(self._mdp.rewards), dtype=np.float32)[self._position]
+        return here
 
 
 for _id, _stay in {"RiverSwim-v0": 0.6, "RiverSwim90-v0": 0.9}.items():
