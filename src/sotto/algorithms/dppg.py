@@ -7,8 +7,9 @@ moment or batch statistic crosses them un-noised, unless a setting is named `pap
 
 Guarantee:
     The release of every policy of the training is Gaussian differentially private with multiplier
-    z for each user's whole trajectory, because each takes part in one release (theory notes,
-    Theorem 2; 2' for correlated noise). See `sotto.privacy.releases`.
+    z for each user, whose participations the noise covers together: one, or several in a public
+    order (theory notes, Theorems 2 and 2'). Users who are drawn in secret pay for every release at
+    the sampling rate. See `sotto.privacy.releases`.
 """
 
 from functools import partial
@@ -20,10 +21,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sotto.algorithms import critics, dppg_local
+from sotto.algorithms import critics, dppg_local, dppg_parts
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.privacy.releases import Release
-from sotto.privacy.statements import Correlation, Gap, Part
+from sotto.privacy.statements import Correlation, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, normalise_advantages
@@ -47,6 +48,8 @@ class DPPGState(NamedTuple):
     """Releases made."""
     seed: Int[Array, ""]
     """Seed of the public simulator that fits a public critic."""
+    extras: dict[str, Any]
+    """What extra parts have released so far, by their name (`sotto.algorithms.dppg_parts`)."""
 
 
 def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""]) -> DPPGState:
@@ -74,7 +77,14 @@ def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""])
         )
     nothing = jax.tree.map(jnp.zeros_like, policy)
     return DPPGState(
-        policy, critic, nothing, policy, policy, jnp.int32(0), jnp.asarray(seed, jnp.int32)
+        policy,
+        critic,
+        nothing,
+        policy,
+        policy,
+        jnp.int32(0),
+        jnp.asarray(seed, jnp.int32),
+        {part.name: part.initial() for part in dppg_parts.extra_parts(config, env)},
     )
 
 
@@ -93,26 +103,38 @@ def make_release(
         config: settings.
         env: the training environment (its action repeat included).
         multipliers: noise multiplier of each part.
-        clip_norm: bound on one user's policy update.
+        clip_norm: bound on one user's policy update; the first one, where it is adaptive.
         horizon: releases still to be made.
         collected: whether trajectories are collected outside and given as unit data.
     """
-    parts = {"policy": Part(clip_norm=clip_norm, noise_multiplier=multipliers["policy"])}
+    # Adaptive: users divide by the public clip norm of the moment, and the server multiplies.
+    bound = 1.0 if config.adaptive_clip is not None else clip_norm
+    parts = {"policy": Part(clip_norm=bound, noise_multiplier=multipliers["policy"])}
     if config.critic == "private":
         parts["critic"] = Part(
             clip_norm=config.critic_clip_norm, noise_multiplier=multipliers["critic"]
         )
+    for extra in dppg_parts.extra_parts(config, env):
+        parts[extra.name] = Part(
+            clip_norm=extra.clip_norm, noise_multiplier=multipliers[extra.name]
+        )
     continuing = config.unit == "segment"
+    participation = config.participation
     return Release(
         name="DPPG policy update",
         local=partial(_local, config, env, clip_norm),
         server=partial(_server, config, env),
         unit=config.privacy_unit,
         parts=parts,
-        slots=config.users_per_update,
+        slots=(
+            participation.population
+            if isinstance(participation, Poisson)
+            else config.users_per_update
+        ),
         divisor=float(config.users_per_update),
         horizon=horizon,
         population=config.population,
+        participation=participation,
         correlation=correlation(config),
         clipping="joint" if config.joint_clip else "separate",
         unprotected={"critic": CRITIC_GAP} if config.critic == "paper" else None,
@@ -159,19 +181,21 @@ def _local(
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """One user's contribution: their rollout (unless given), their advantages, their update."""
     explore_key, rollout_key, batch_key = jax.random.split(key, 3)
+    extras = dppg_parts.extra_parts(config, env)
     followed = state.policy
     if isinstance(unit, Trajectory):
-        trajectory = unit
+        raw_trajectory = unit
     else:
         followed = _perturbed(state.policy, config.parameter_noise, explore_key)
-        trajectory = rollout(
+        raw_trajectory = rollout(
             env,
             env.default_params,
-            followed,
+            dppg_parts.actor(state.extras, followed),
             rollout_key,
             config.steps_per_user,
             config.one_episode,
         )
+    trajectory = dppg_parts.as_seen(state.extras, raw_trajectory)
     values, next_values = _values(config, env, state, trajectory)
     raw = gae(trajectory, values, next_values, config.decision_discount, config.gae_lambda)
     if config.advantage_scale is None:
@@ -191,7 +215,13 @@ def _local(
             state.updates,
             batch_key,
         )
-    parts: dict[str, Any] = {"policy": update}
+    parts: dict[str, Any] = {
+        extra.name: extra.contribution(state.extras[extra.name], raw_trajectory, update)
+        for extra in extras
+    }
+    if config.adaptive_clip is not None:
+        update = jax.tree.map(lambda x: x / state.extras["clip"], update)
+    parts["policy"] = update
     if config.critic in ("private", "paper"):
         assert isinstance(state.critic, Value)
         parts["critic"] = critics.fit(
@@ -202,7 +232,7 @@ def _local(
             learning_rate=config.critic_learning_rate,
             steps=config.critic_steps,
         )
-    return parts, _diagnostics(trajectory)
+    return parts, _diagnostics(raw_trajectory)
 
 
 def _perturbed(policy: Policy, scale: float, key: PRNGKeyArray) -> Policy:
@@ -243,6 +273,8 @@ def _server(
 ) -> tuple[DPPGState, dict[str, Array]]:
     """Post-processing: the next policy, its averages, and the next critic."""
     update = released["policy"]
+    if config.adaptive_clip is not None:
+        update = jax.tree.map(lambda x: x * state.extras["clip"], update)
     policy = jax.tree.map(
         lambda p, g: config.parameter_decay * p + config.server_learning_rate * g,
         state.policy,
@@ -256,6 +288,11 @@ def _server(
         critic = jax.tree.map(jnp.add, critic, released["critic"])
     elif config.critic == "public":
         critic = _public_fit(config, env, state._replace(policy=policy, updates=updates))
+    extras, log = {}, {"update_norm": optax.tree.norm(update)}
+    for extra in dppg_parts.extra_parts(config, env):
+        public = state.extras[extra.name]
+        extras[extra.name], logged = extra.after(public, released[extra.name])
+        log |= logged
     after = DPPGState(
         policy=policy,
         critic=critic,
@@ -267,8 +304,9 @@ def _server(
         tail=jax.tree.map(lambda t, p: t + (p - t) / in_tail, state.tail, policy),
         updates=updates,
         seed=state.seed,
+        extras=extras,
     )
-    return after, {"update_norm": optax.tree.norm(update)}
+    return after, log
 
 
 def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Value:
@@ -277,7 +315,9 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
 
     def one(key: PRNGKeyArray) -> Trajectory:
         steps, once = config.steps_per_user, config.one_episode
-        return rollout(env, env.default_params, state.policy, key, steps, once)
+        acting = dppg_parts.actor(state.extras, state.policy)
+        seen = rollout(env, env.default_params, acting, key, steps, once)
+        return dppg_parts.as_seen(state.extras, seen)
 
     crowd = jax.vmap(one)(jax.random.split(key, config.users_per_update))
     values, next_values = jax.vmap(lambda t: _values(config, env, state, t))(crowd)

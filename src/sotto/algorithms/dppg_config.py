@@ -5,10 +5,21 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from jaxtyping import Int
+
+from sotto.algorithms import dppg_checks
 from sotto.algorithms.dppg_presets import PAPER, SOTTO
 from sotto.algorithms.trust_region import TrustRegion
-from sotto.privacy.accounting import Gaussian, calibrate_noise_multiplier, gaussian_epsilon
+from sotto.privacy.accounting import (
+    Event,
+    Gaussian,
+    SampledGaussian,
+    calibrate_noise_multiplier,
+    compose,
+)
 from sotto.privacy.noise import sampler_delta
+from sotto.privacy.statements import Once, Participation, Poisson, Returning
 from sotto.privacy.units import Adjacency, Unit
 
 Critic = Literal["none", "private", "local", "public", "paper"]
@@ -42,7 +53,16 @@ class DPPGConfig:
     segments, of which a person spans several; certificate `paper-claim`."""
 
     users_per_update: int = 64
-    """Users averaged in one release (K)."""
+    """Users averaged in one release (K); with population_size, expected ones."""
+    participations: int = 1
+    """Releases in which one user takes part, at most (k); users then come back in a public order
+    and the noise covers all their participations together."""
+    min_separation: int | None = None
+    """Releases from one participation of a user to the next (b), so that users_per_update * b
+    users come in turn; None: as many as lets participations fill the training."""
+    population_size: int | None = None
+    """Draw each release's users from so many, in secret, each with probability users_per_update /
+    population_size, instead of in a public order; needs independent noise."""
     steps_per_user: int = 128
     """Steps of one user (T)."""
     one_episode: bool = False
@@ -59,6 +79,13 @@ class DPPGConfig:
     """Size of that trust region (alpha)."""
     trust_region_confidence: float = 0.9
     """Probability of staying inside it (1 - beta)."""
+    adaptive_clip: float | None = None
+    """Let clip_norm follow this quantile of users' update norms, released privately (Andrew et al.
+    2021); clip_norm is then the first."""
+    adaptive_clip_rate: float = 0.2
+    """Step of log clip_norm per unit of difference from the quantile."""
+    adaptive_clip_noise_ratio: float = 4.0
+    """Noise multiplier of that part over the policy's."""
     correlated_noise: bool = True
     """Noise matched to the prefix-sum workload (decayed with parameter_decay), else independent."""
     server_learning_rate: float = 1.0
@@ -107,6 +134,21 @@ class DPPGConfig:
     joint_clip: bool = False
     """Clip policy and critic updates together, under one noise multiplier."""
 
+    observation_statistics: bool = False
+    """Standardise the policy's inputs by released means and variances of observations."""
+    observation_range: float = 5.0
+    """Public range of observations times the environment's public scale; beyond it they count as
+    its end."""
+    observation_noise_ratio: float = 4.0
+    """Noise multiplier of that part over the policy's."""
+    private_return: tuple[float, float] | None = None
+    """Release users' mean return too, each clipped to this public range: a learning curve that real
+    users may have."""
+    private_return_noise_ratio: float = 4.0
+    """Noise multiplier of that part over the policy's."""
+    stop_at_return: float | None = None
+    """Stop once the moving average (ema_decay) of released returns reaches this."""
+
     hidden: tuple[int, ...] = (16,)
     """Hidden layers of the policy; none makes it linear."""
     ema_decay: float = 0.98
@@ -118,8 +160,7 @@ class DPPGConfig:
 
     def __post_init__(self) -> None:
         """Refuses what cannot run, or cannot be certified."""
-        _check_privacy(self)
-        _check_learning(self)
+        dppg_checks.check(self)
 
     @property
     def steps_per_update(self) -> int:
@@ -133,8 +174,38 @@ class DPPGConfig:
 
     @property
     def users(self) -> int:
-        """Users of the whole training."""
-        return self.updates * self.users_per_update
+        """Different users of the whole training."""
+        if self.population_size is not None:
+            return self.population_size
+        return len(set(self.groups(np.arange(self.updates)).tolist())) * self.users_per_update
+
+    def groups(self, releases: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
+        """Which group of users_per_update users each release is of, in the public order.
+
+        A cohort of `separation` groups goes round as often as its members take part, and then gives
+        way to the next cohort.
+        """
+        cohorts = releases // (self.separation * self.participations)
+        return cohorts * self.separation + releases % self.separation
+
+    @property
+    def separation(self) -> int:
+        """Releases from one participation of a user to the next."""
+        if self.min_separation is not None:
+            return self.min_separation
+        return max(1, -(-self.updates // max(1, self.participations)))
+
+    @property
+    def participation(self) -> Participation:
+        """Who takes part, as the door is told."""
+        if self.population_size is not None:
+            rate = self.users_per_update / self.population_size
+            return Poisson(sampling_rate=rate, population=self.population_size)
+        if self.participations == 1:
+            return Once()
+        return Returning(
+            max_participations=self.participations, min_separation=self.separation, exclusive=True
+        )
 
     @property
     def decision_discount(self) -> float:
@@ -151,6 +222,19 @@ class DPPGConfig:
         """Whether the settings have a proof (otherwise: paper-claim, epsilon infinity)."""
         return self.unit == "trajectory" and self.critic != "paper"
 
+    def event(self, noise_multiplier: float) -> Event:
+        """What the whole training costs one user.
+
+        Args:
+            noise_multiplier: of a whole release, in zero-out terms.
+        """
+        multiplier = noise_multiplier / self.adjacency.sensitivity_factor
+        if isinstance(drawn := self.participation, Poisson):
+            return SampledGaussian(
+                noise_multiplier=multiplier, sampling_rate=drawn.sampling_rate, count=self.updates
+            )
+        return Gaussian(noise_multiplier=multiplier)
+
     def total_noise_multiplier(self, dimension: int) -> float:
         """Noise multiplier of a whole release, in zero-out terms: given, or calibrated.
 
@@ -160,17 +244,17 @@ class DPPGConfig:
         if self.noise_multiplier is not None:
             return self.noise_multiplier
         assert self.target_epsilon is not None
-        factor = self.adjacency.sensitivity_factor
-        draws = dimension * self.updates
+        target = self.target_epsilon
+        # Users who are drawn may meet the draws of every release.
+        releases = self.updates if self.population_size is not None else 1
 
         def calibrated(delta: float) -> float:
-            return calibrate_noise_multiplier(
-                lambda z: [Gaussian(noise_multiplier=z / factor)], self.target_epsilon or 0.0, delta
-            )
+            return calibrate_noise_multiplier(lambda z: [self.event(z)], target, delta)
 
         # The sampler's delta falls as the noise grows, so one correction is on the safe side.
         first = calibrated(self.delta)
-        tail = sampler_delta(first / factor, draws)
+        multiplier = first / self.adjacency.sensitivity_factor
+        tail = releases * sampler_delta(multiplier, dimension * self.updates)
         if tail > self.delta / 100:
             raise ValueError(
                 f"epsilon {self.target_epsilon:g} needs so little noise (multiplier {first:.3g}) "
@@ -178,14 +262,24 @@ class DPPGConfig:
             )
         return calibrated(self.delta - tail)
 
+    @property
+    def noise_ratios(self) -> dict[str, float]:
+        """Noise multiplier of each part of a release over the policy's."""
+        extras = {
+            "critic": (self.critic == "private", self.critic_noise_ratio),
+            "clip": (self.adaptive_clip is not None, self.adaptive_clip_noise_ratio),
+            "observations": (self.observation_statistics, self.observation_noise_ratio),
+            "return": (self.private_return is not None, self.private_return_noise_ratio),
+        }
+        return {"policy": 1.0} | {name: ratio for name, (wanted, ratio) in extras.items() if wanted}
+
     def part_multipliers(self, total: float) -> dict[str, float]:
-        """Noise multipliers of the policy's and the private critic's part, from the total."""
-        if self.critic != "private":
-            return {"policy": total}
+        """Noise multipliers of the parts of a release, from the total: 1/z^2 = sum 1/z_p^2."""
         if self.joint_clip:
             return {"policy": total, "critic": total}
-        policy = total * math.sqrt(1 + self.critic_noise_ratio**-2)
-        return {"policy": policy, "critic": self.critic_noise_ratio * policy}
+        ratios = self.noise_ratios
+        policy = total * math.sqrt(sum(ratio**-2 for ratio in ratios.values()))
+        return {name: ratio * policy for name, ratio in ratios.items()}
 
     def budget_epsilon(self) -> float:
         """Epsilon the ledger must not exceed: the target, or what the given noise costs."""
@@ -194,50 +288,7 @@ class DPPGConfig:
         if self.target_epsilon is not None:
             return self.target_epsilon
         assert self.noise_multiplier is not None
-        multiplier = self.noise_multiplier / self.adjacency.sensitivity_factor
-        return gaussian_epsilon(multiplier, self.delta * 0.99)
-
-
-def _check_privacy(config: DPPGConfig) -> None:
-    if (config.target_epsilon is None) == (config.noise_multiplier is None):
-        raise ValueError("give either target_epsilon or noise_multiplier, and not both")
-    for name in ("target_epsilon", "noise_multiplier"):
-        value = getattr(config, name)
-        if value is not None and not (0 < value < math.inf):
-            raise ValueError(f"{name} must be a positive number; {value} is not")
-    if not 0 < config.delta < 1:
-        raise ValueError(f"delta must lie between 0 and 1; {config.delta} does not")
-    if config.updates >= 1 and config.delta * config.users >= 1:
-        raise ValueError(
-            f"delta {config.delta:g} is not below 1 / users = {1 / config.users:.3g}, so it would "
-            "allow one user's data to be published outright; choose a smaller delta"
-        )
-    if not (config.clip_norm > 0 and config.critic_clip_norm > 0 and config.critic_noise_ratio > 0):
-        raise ValueError("clip norms and critic_noise_ratio must be positive")
-    if config.unit == "segment" and config.one_episode:
-        raise ValueError("segments continue from one another; one_episode goes with trajectories")
-
-
-def _check_learning(config: DPPGConfig) -> None:
-    sizes = ("users_per_update", "steps_per_user", "action_repeat", "local_epochs")
-    for name in (*sizes, "local_minibatches", "critic_steps"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1")
-    if config.updates < 1:
-        raise ValueError(
-            f"total_steps {config.total_steps} is less than one update of users_per_update * "
-            f"steps_per_user * action_repeat = {config.steps_per_update} steps"
-        )
-    if config.steps_per_user % config.local_minibatches:
-        raise ValueError("local_minibatches must divide steps_per_user")
-    if not (0 <= config.discount < 1 and 0 <= config.gae_lambda <= 1):
-        raise ValueError("discount must be in [0, 1) and gae_lambda in [0, 1]")
-    if not (0 < config.parameter_decay <= 1 and 0 <= config.ema_decay < 1):
-        raise ValueError("parameter_decay must be in (0, 1] and ema_decay in [0, 1)")
-    if not 0 < config.tail_fraction <= 1:
-        raise ValueError("tail_fraction must be in (0, 1]")
-    if config.joint_clip and config.critic != "private":
-        raise ValueError("joint_clip clips the policy with a private critic; set critic to private")
+        return compose([self.event(self.noise_multiplier)]).epsilon(self.delta * 0.99)
 
 
 def preset(

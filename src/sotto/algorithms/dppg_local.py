@@ -46,7 +46,7 @@ def one_step(
 
 def local_adam(
     config: DPPGConfig,
-    radius: Float[Array, ""] | float,
+    radius: float,
     policy: Policy,
     trajectory: Trajectory,
     advantages: Float[Array, " T"],
@@ -85,7 +85,7 @@ def local_adam(
     return change
 
 
-def _project(moved: Policy, centre: Policy, radius: Float[Array, ""] | float) -> Policy:
+def _project(moved: Policy, centre: Policy, radius: float) -> Policy:
     """The nearest policy within `radius` of `centre`."""
     difference = jax.tree.map(jnp.subtract, moved, centre)
     norm = optax.tree.norm(difference)

@@ -15,23 +15,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sotto.algorithms import dppg, trust_region
+from sotto.algorithms import dppg, dppg_parts, trust_region
 from sotto.algorithms.dppg import DPPGState
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.spending import Budget
-from sotto.privacy.statements import Once
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
-from sotto.rl.rollout import Trajectory, evaluate, rollout
+from sotto.rl.rollout import Actor, Trajectory, evaluate, rollout
 
 _PROGRESS_POINTS = 20
 _FISHER_EPISODES = 64
+_COINS = 2**24  # tossed at once, where users are drawn from a population
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,11 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
             f"{config.env_id} runs through Gymnasium, which offers neither continuing segments, a "
             "public critic nor per-user parameter noise; choose other settings"
         )
+    if config.population_size is not None:
+        raise ValueError(
+            f"users are drawn in secret inside the compiled program, where {config.env_id} cannot "
+            "run; leave population_size out"
+        )
     with GymnasiumUsers(config.env_id, 1) as users:
         return users.described()
 
@@ -94,6 +99,8 @@ class Training:
         states: where to go on from; None starts afresh.
         done: releases already made on the way to `states`. A resumed training opens a new stream
             with fresh noise and fresh people; what an interrupted chunk charged stays charged.
+            Where users are drawn from a population it goes on with the stream there is, which has
+            lost what was charged and not kept.
         noise_seed: for tests only; voids the certificate.
 
     Raises:
@@ -117,10 +124,21 @@ class Training:
         remaining = config.updates - done
         if remaining < 1:
             raise ValueError(f"all {config.updates} releases of this training have been made")
+        if self._reached():
+            raise ValueError(
+                f"this training stopped after {done} updates, when released returns had reached "
+                f"stop_at_return = {config.stop_at_return:g}"
+            )
         self.chunk_updates = math.ceil(config.updates / _PROGRESS_POINTS) if self._native else 1
+        self._drawn = config.population_size is not None
+        if self._drawn:  # a coin for each of the population, release and run
+            most = _COINS // (config.users * len(seeds))
+            self.chunk_updates = max(1, min(self.chunk_updates, most))
         policy = jax.tree.map(lambda x: x[0], self.states.policy)
         critic = jax.tree.map(lambda x: x[0], self.states.critic)
-        dimension = _size(policy) + (_size(critic) if config.critic == "private" else 0)
+        extras = dppg_parts.extra_parts(config, self.env)
+        dimension = _size(policy) + sum(part.size for part in extras)
+        dimension += _size(critic) if config.critic == "private" else 0
         self.noise_multiplier = config.total_noise_multiplier(dimension)
         multipliers = config.part_multipliers(self.noise_multiplier)
         self.clip_norm = _clip_norm(config, self.env, policy, multipliers["policy"])
@@ -135,9 +153,11 @@ class Training:
             self.env,
             multipliers=multipliers,
             clip_norm=self.clip_norm,
-            horizon=remaining,
+            horizon=config.updates if self._drawn else remaining,
             collected=not self._native,
         )
+        self._first_people = [ledger.next_person for ledger in ledgers]
+        self._opened_at = done
         continuing = release.world is not None
         self._stream = release.open(
             ledgers,
@@ -150,20 +170,27 @@ class Training:
             ),
             chunk=min(self.chunk_updates, remaining),
             noise_seed=noise_seed,
+            resume=self._drawn and any(ledger.streams for ledger in ledgers),
         )
+        if self._drawn:
+            self.done = self._stream.released
+            if self.done == config.updates:
+                raise ValueError(
+                    f"all {config.updates} releases of this training have been charged; those "
+                    f"after the first {done} were lost, and are not made again"
+                )
 
     def __iter__(self) -> Iterator[Progress]:
-        """Makes the remaining releases, a chunk at a time."""
-        while self.done < self.config.updates:
+        """Makes the remaining releases, a chunk at a time; stops early where that is asked for."""
+        while self.done < self.config.updates and not self._reached():
             yield self.advance()
 
     def advance(self) -> Progress:
         """Charges and makes the next chunk of releases."""
         count = min(self.chunk_updates, self.config.updates - self.done)
         units = () if self._native else self._collect()
-        self.states, log, diagnostics = self._stream.run(
-            self.states, self._keys, self._next_people(count), units
-        )
+        people = None if self._drawn else self._next_people(count)
+        self.states, log, diagnostics = self._stream.run(self.states, self._keys, people, units)
         self.done += count
         evaluation = None
         if self._native and self.config.evaluation_episodes > 0:
@@ -178,19 +205,26 @@ class Training:
         as_numpy = partial(jax.tree.map, np.asarray)
         return Progress(self.done, self.states, as_numpy(log), as_numpy(diagnostics), evaluation)
 
-    def _next_people(self, count: int) -> np.ndarray:
-        """People nobody has met yet, by enrolment number: [runs, releases, users]."""
+    def _next_people(self, count: int) -> Int[np.ndarray, "runs releases users"]:
+        """Enrolment numbers: people nobody has met yet, who come back in turn if they may."""
+        groups = self.config.groups(self.done - self._opened_at + np.arange(count))
         size = self.config.users_per_update
-        order = np.arange(count * size).reshape(count, size)
-        return np.stack([ledger.next_person + order for ledger in self._ledgers])
+        order = groups[:, None] * size + np.arange(size)
+        return np.stack([first + order for first in self._first_people])
+
+    def _reached(self) -> bool:
+        """Whether the released returns of all runs have reached what training was to stop at."""
+        goal = self.config.stop_at_return
+        return goal is not None and bool(jnp.all(self.states.extras["return"] >= goal))
 
     def _collect(self) -> Trajectory:
         """One release's trajectories from Gymnasium, each user from their own reset and seed."""
         runs = []
+        acting = dppg_parts.actor(self.states.extras, self.states.policy)
         with GymnasiumUsers(self.config.env_id, self.config.users_per_update) as users:
             for index, ledger in enumerate(self._ledgers):
                 key = jax.random.fold_in(self._keys[index], self.done)
-                policy = jax.tree.map(lambda x, i=index: x[i], self.states.policy)
+                policy = jax.tree.map(lambda x, i=index: x[i], acting)
                 seeds = jax.random.randint(key, (users.num_users,), 0, 2**31 - 1, jnp.int32)
                 runs.append(
                     users.collect(
@@ -205,14 +239,15 @@ class Training:
         return stacked
 
 
-def policies(states: DPPGState) -> dict[str, Policy]:
+def policies(states: DPPGState) -> dict[str, Actor]:
     """The released policies, each with a leading axis of runs."""
-    return {"last": states.policy, "ema": states.ema, "tail": states.tail}
+    released = {"last": states.policy, "ema": states.ema, "tail": states.tail}
+    return {name: dppg_parts.actor(states.extras, one) for name, one in released.items()}
 
 
 def evaluate_policy(
     config: DPPGConfig,
-    policy: Policy,
+    policy: Actor,
     key: PRNGKeyArray,
     episodes: int,
     *,
@@ -245,18 +280,18 @@ def evaluate_policy(
 
 @partial(jax.jit, static_argnums=(0, 3, 4))
 def _evaluate(
-    env: AnyEnvironment, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+    env: AnyEnvironment, policy: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
 ) -> Array:
     return jax.vmap(lambda p: evaluate(env, env.default_params, p, key, episodes, greedy))(policy)
 
 
 @jax.jit
-def _act(policy: Policy, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
+def _act(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
     return policy(observations).sample(policy.noise(key, observations.shape[:1]))
 
 
 @jax.jit
-def _greedy(policy: Policy, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
+def _greedy(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
     del key
     return policy(observations).mode()
 
@@ -278,7 +313,7 @@ def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multipli
         return config.clip_norm
     over_time = dppg.correlation(config)
     # Correlated noise is scaled to the whole stream, and one release of it sums several draws.
-    spread = correlated.sensitivity(over_time, Once(), config.updates) * float(
+    spread = correlated.sensitivity(over_time, config.participation, config.updates) * float(
         np.linalg.norm(correlated.noising_coefficients(over_time, config.updates))
     )
     common: dict[str, Any] = {

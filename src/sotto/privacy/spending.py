@@ -26,7 +26,7 @@ from sotto.privacy.errors import (
     ParticipationViolation,
 )
 from sotto.privacy.persons import PersonBlock, PersonSet
-from sotto.privacy.statements import Once, Poisson, Returning, StreamStatement
+from sotto.privacy.statements import Once, Poisson, Returning, StreamStatement, is_exclusive
 from sotto.privacy.units import Unit
 
 _SAMPLER_SHARE = 100  # the noise sampler may cost at most 1/100 of delta
@@ -198,8 +198,8 @@ class Account:
         """Refuses a stream that the budget does not cover to its horizon.
 
         The worst case is a person who took part in what was charged so far, and then takes part in
-        every stream that is still `live` and in the new one, each to its horizon. A person of a
-        once-only stream takes part in nothing else. So charging needs no further look at epsilon.
+        every stream that is still `live` and in the new one, each to its horizon. A person of an
+        exclusive stream takes part in nothing else. So charging needs no further look at epsilon.
 
         Raises:
             LedgerMismatch: another unit or adjacency.
@@ -241,12 +241,10 @@ class Account:
         for index in (*live, *range(len(self.streams), len(statements))):
             releases[index] = statements[index].horizon
             sets.add(frozenset({index}))
-            if not isinstance(statements[index].participation, Once):
+            if not is_exclusive(statements[index].participation):
                 returning.add(index)
         sets = {
-            one
-            if any(isinstance(statements[i].participation, Once) for i in one)
-            else one | returning
+            one if any(is_exclusive(statements[i].participation) for i in one) else one | returning
             for one in sets
         }
         worst = _worst(sets, statements, releases, self.budget.delta, persons=0)
@@ -287,10 +285,10 @@ class Account:
             case Once():
                 self._check_newcomers(blocks)
             case Returning() as rule:
-                self._refuse_once_only(blocks)
+                self._refuse_members(index, blocks, of_all=rule.exclusive)
                 _participations(rule, record.history, first_release, releases)
             case Poisson():
-                self._refuse_once_only(blocks[:1])
+                self._refuse_members(index, blocks[:1], of_all=False)
                 blocks = blocks[:1]
         self._check_delta(len(self.everyone) + self._newcomers(blocks))
 
@@ -335,9 +333,10 @@ class Account:
             if (person := self.everyone.first_common(block)) is not None:
                 raise _once(person)
 
-    def _refuse_once_only(self, blocks: Sequence[PersonBlock]) -> None:
-        for record in self.streams:
-            if isinstance(record.statement.participation, Once):
+    def _refuse_members(self, index: int, blocks: Sequence[PersonBlock], *, of_all: bool) -> None:
+        """Refuses anybody who is in another stream that is exclusive, or in any (`of_all`)."""
+        for other, record in enumerate(self.streams):
+            if other != index and (of_all or is_exclusive(record.statement.participation)):
                 for block in blocks:
                     if (person := record.persons.first_common(block)) is not None:
                         raise _once(person)
@@ -370,8 +369,8 @@ def _participations(
 
 def _once(person: int) -> ParticipationViolation:
     return ParticipationViolation(
-        f"person {person} took part before, and in a once-only stream nobody takes part in "
-        "anything else; number new people from `ledger.next_person` on"
+        f"person {person} took part before, and whoever takes part in a stream that is once-only "
+        "or exclusive does so in nothing else; number new people from `ledger.next_person` on"
     )
 
 

@@ -27,13 +27,15 @@ class Once(BaseModel):
 class Returning(BaseModel):
     """A person takes part in at most `max_participations` releases of the stream.
 
-    Two of them are at least `min_separation` releases apart (1: they may be consecutive).
+    Two of them are at least `min_separation` releases apart (1: they may be consecutive). If
+    `exclusive`, whoever takes part does so in no other stream of the ledger, as with `Once`.
     """
 
     model_config = _FROZEN
     kind: Literal["returning"] = "returning"
     max_participations: int = Field(ge=1)
     min_separation: int = Field(ge=1)
+    exclusive: bool = Field(default=False, exclude_if=lambda value: not value)
 
 
 class Poisson(BaseModel):
@@ -46,6 +48,13 @@ class Poisson(BaseModel):
 
 
 Participation = Annotated[Once | Returning | Poisson, Field(discriminator="kind")]
+
+
+def is_exclusive(participation: Participation) -> bool:
+    """Whether those who take part in the stream take part in no other one."""
+    return isinstance(participation, Once) or (
+        isinstance(participation, Returning) and participation.exclusive
+    )
 
 
 class Part(BaseModel):

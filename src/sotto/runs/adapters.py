@@ -140,11 +140,11 @@ class _DPPG:
                 _simulated(progress.diagnostics),
             )
 
-    def policies(self, states: PyTree) -> dict[str, Policy]:
+    def policies(self, states: PyTree) -> dict[str, Actor]:
         return dppg_training.policies(states)
 
     def evaluate(
-        self, config: DPPGConfig, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+        self, config: DPPGConfig, policy: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
     ) -> Float[np.ndarray, "runs episodes"]:
         return dppg_training.evaluate_policy(config, policy, key, episodes, greedy=greedy)
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -82,8 +81,13 @@ def teacher_policies(path: Path) -> TeacherRun:
         _verify(experiment)
     config = TypeAdapter(algorithm.config_type).validate_python(settings.config)
     trained = states.load(algorithm, config, experiment, states.last_checkpoint(experiment))
+    policy = algorithm.policies(trained)[algorithm.default_policy]
+    if not isinstance(policy, Policy):
+        raise RunError(
+            f"{path} cannot be a teacher: its policy has inputs standardised by released "
+            "statistics, for which no distance is certified; train it without them"
+        )
     try:
-        policy = cast(Policy, algorithm.policies(trained)[algorithm.default_policy])
         ensemble = Ensemble(policy)
     except ValueError as error:
         raise RunError(f"{path} cannot be a teacher: {error}") from error

@@ -1,0 +1,115 @@
+"""Which settings of private policy gradient are refused: those that cannot run, or be certified."""
+
+import math
+from typing import TYPE_CHECKING
+
+from sotto.privacy.units import Adjacency
+
+if TYPE_CHECKING:
+    from sotto.algorithms.dppg_config import DPPGConfig
+
+
+def check(config: "DPPGConfig") -> None:
+    """Refuses what cannot run, or cannot be certified.
+
+    Raises:
+        ValueError: the first thing that is wrong, in a sentence.
+    """
+    _check_privacy(config)
+    _check_people(config)
+    _check_parts(config)
+    _check_learning(config)
+
+
+def _check_privacy(config: "DPPGConfig") -> None:
+    if (config.target_epsilon is None) == (config.noise_multiplier is None):
+        raise ValueError("give either target_epsilon or noise_multiplier, and not both")
+    for name in ("target_epsilon", "noise_multiplier"):
+        value = getattr(config, name)
+        if value is not None and not (0 < value < math.inf):
+            raise ValueError(f"{name} must be a positive number; {value} is not")
+    if not 0 < config.delta < 1:
+        raise ValueError(f"delta must lie between 0 and 1; {config.delta} does not")
+    if config.updates >= 1 and config.delta * config.users >= 1:
+        raise ValueError(
+            f"delta {config.delta:g} is not below 1 / users = {1 / config.users:.3g}, so it would "
+            "allow one user's data to be published outright; choose a smaller delta"
+        )
+    if not (config.clip_norm > 0 and config.critic_clip_norm > 0):
+        raise ValueError("clip norms must be positive")
+    if not all(0 < ratio < math.inf for ratio in config.noise_ratios.values()):
+        raise ValueError("noise ratios must be positive numbers")
+    if config.unit == "segment" and config.one_episode:
+        raise ValueError("segments continue from one another; one_episode goes with trajectories")
+
+
+def _check_people(config: "DPPGConfig") -> None:
+    """Who takes part, how often."""
+    returning, drawn = config.participations > 1, config.population_size is not None
+    if min(config.participations, config.separation) < 1:
+        raise ValueError("participations and min_separation must be at least 1")
+    if config.min_separation is not None and not returning:
+        raise ValueError("min_separation is for users who come back; set participations too")
+    if config.unit == "segment" and (returning or drawn):
+        raise ValueError("segments go from release to release; users who return are trajectories")
+    if not drawn:
+        return
+    if returning:
+        raise ValueError("users come back in a public order or are drawn; give one of the two")
+    if config.users_per_update >= (config.population_size or 0):
+        raise ValueError("population_size must be larger than users_per_update")
+    if config.correlated_noise:
+        raise ValueError(
+            "noise that is correlated over time has no accountant for users who are drawn in "
+            "secret; turn correlated_noise off, or leave population_size out"
+        )
+    if config.adjacency is not Adjacency.ZERO_OUT:
+        raise ValueError("users who are drawn are accounted for under zero-out adjacency only")
+
+
+def _check_parts(config: "DPPGConfig") -> None:
+    """What is released beside the policy."""
+    if config.joint_clip and len(config.noise_ratios) > 2:
+        raise ValueError("joint_clip is for policy and critic; other parts are clipped separately")
+    if config.adaptive_clip is not None:
+        if not (0 < config.adaptive_clip < 1 and config.adaptive_clip_rate > 0):
+            raise ValueError("adaptive_clip is a quantile in (0, 1), adaptive_clip_rate positive")
+        if config.clip_norm_from is not None:
+            raise ValueError("adaptive_clip starts from clip_norm; leave clip_norm_from out")
+        if config.local_update == "adam":
+            raise ValueError(
+                "adaptive_clip follows the norms of updates, which local Adam keeps within the "
+                "clip norm; use local_update one-step"
+            )
+    if config.observation_statistics and config.unit == "segment":
+        raise ValueError("observation_statistics goes with users who start from a reset")
+    if not 0 < config.observation_range < math.inf:
+        raise ValueError("observation_range must be a positive number")
+    if config.private_return is not None:
+        low, high = config.private_return
+        if not -math.inf < low < high < math.inf:
+            raise ValueError("private_return is a range: its lower end, then its upper end")
+    elif config.stop_at_return is not None:
+        raise ValueError("stop_at_return reads released returns; give private_return their range")
+
+
+def _check_learning(config: "DPPGConfig") -> None:
+    sizes = ("users_per_update", "steps_per_user", "action_repeat", "local_epochs")
+    for name in (*sizes, "local_minibatches", "critic_steps"):
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be at least 1")
+    if config.updates < 1:
+        raise ValueError(
+            f"total_steps {config.total_steps} is less than one update of users_per_update * "
+            f"steps_per_user * action_repeat = {config.steps_per_update} steps"
+        )
+    if config.steps_per_user % config.local_minibatches:
+        raise ValueError("local_minibatches must divide steps_per_user")
+    if not (0 <= config.discount < 1 and 0 <= config.gae_lambda <= 1):
+        raise ValueError("discount must be in [0, 1) and gae_lambda in [0, 1]")
+    if not (0 < config.parameter_decay <= 1 and 0 <= config.ema_decay < 1):
+        raise ValueError("parameter_decay must be in (0, 1] and ema_decay in [0, 1)")
+    if not 0 < config.tail_fraction <= 1:
+        raise ValueError("tail_fraction must be in (0, 1]")
+    if config.joint_clip and config.critic != "private":
+        raise ValueError("joint_clip clips the policy with a private critic; set critic to private")
