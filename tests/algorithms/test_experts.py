@@ -157,9 +157,7 @@ def test_a_floor_that_is_none(trained, floor):
 
 def test_lunar_lander_goes_on_from_a_public_base():
     shares = []
-    base = hosted_experts.train_base(
-        LUNAR_LANDER, LANDER.base, 0, lambda share, _: shares.append(share)
-    )
+    base = hosted_experts.train_base(LUNAR_LANDER, LANDER, 0, lambda share, _: shares.append(share))
     assert shares == [0.5, 1.0]
     chosen = plan(LUNAR_LANDER, LANDER, 3, 0)._replace(stops=np.array([1, 2, 2]))
     policies = hosted_experts.train(LUNAR_LANDER, LANDER, chosen, 0, base)
@@ -175,3 +173,31 @@ def test_lunar_lander_goes_on_from_a_public_base():
     assert (log.experts, log.episodes, log.cap, log.observation_size) == (3, 2, 20, 8)
     assert set(np.unique(log.actions)) <= {0, 1, 2, 3}
     assert not log.terminated.any()  # nothing lands or crashes within 20 steps
+
+
+def test_experts_in_jax_go_on_from_a_public_base(trained):
+    chosen, alone = trained
+    base = experts.blank(make("CartPole-v1"), CARTPOLE.ppo)
+    policies = experts.train("CartPole-v1", CARTPOLE, chosen, 0, base)
+
+    def away(trained):
+        pairs = zip(leaves(trained), leaves(base.policy), strict=True)
+        return max(float(np.abs(a - b).max()) for a, b in pairs)
+
+    assert 0 < away(policies) < away(alone) / 2  # few updates move them little
+
+
+def test_the_base_in_jax_learns_from_its_own_rewards():
+    ppo = replace(CARTPOLE.ppo, num_envs=2, num_steps=8, num_epochs=1, num_minibatches=1)
+    ppo = replace(ppo, total_steps=3 * ppo.batch_size)
+    how = replace(CARTPOLE, base=ppo, log_reward=1.0)
+    shares = []
+    base = experts.train_base("CartPole-v1", how, 0, lambda share, _: shares.append(share))
+    start = experts.blank(make("CartPole-v1"), ppo)
+    assert shares == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert all(
+        leaf.shape == other.shape for leaf, other in zip(leaves(base), leaves(start), strict=True)
+    )
+    assert all(np.isfinite(leaf).all() for leaf in leaves(base))
+    # The critic's scale is of the rewards that are learned from.
+    assert base.value.scale == pytest.approx(np.log(2) / (1 - ppo.discount))

@@ -8,6 +8,8 @@ hosted_experts` has those that play in Gymnasium. Diversity is wanted: some stop
 Experts are judged, logged and later asked in the default environment. Nothing here is private.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.envs.variants import Variants, variants
+from sotto.rl.envs.wrappers import LogReward
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Trajectory, continue_rollout, evaluate, rollout, start
 
@@ -40,6 +43,7 @@ class Recipe:
         time_limit: of an episode while learning.
         cap: steps of an episode that is logged or judged, in the default environment.
         base: PPO's settings for one policy that all experts start from; None: from nothing.
+        log_reward: scale of the logarithmic rewards that experts learn from; None: from rewards.
     """
 
     ppo: PPOConfig
@@ -48,6 +52,7 @@ class Recipe:
     time_limit: int
     cap: int
     base: PPOConfig | None = None
+    log_reward: float | None = None
 
 
 class Plan(NamedTuple):
@@ -101,7 +106,51 @@ class _Learner(NamedTuple):
     key: PRNGKeyArray
 
 
-def train(env_id: str, recipe: Recipe, chosen: Plan, seed: int) -> Policy:
+def train_base(
+    env_id: str, recipe: Recipe, seed: int, report: Callable[[float, float], None]
+) -> Networks:
+    """The base policy and critic, trained in the default environment.
+
+    Args:
+        env_id: an environment written in JAX.
+        recipe: one that has a base.
+        seed: of the networks and the games.
+        report: told the share that is done, and the greedy return.
+    """
+    assert recipe.base is not None
+    env = _learning(env_id, recipe)
+    alone = replace(recipe, ppo=recipe.base)
+    defaults = type(env.default_params)(
+        **{
+            name: jnp.full(1, value, jnp.float32)
+            for name, value in vars(env.default_params).items()
+        }
+    )
+    learner = _Learner(
+        defaults,
+        jnp.full(1, recipe.base.learning_rate, jnp.float32),
+        jnp.full(1, recipe.base.num_updates, jnp.int32),
+        jax.random.key(seed)[None],
+    )
+    state = _begin(env, alone, learner)
+    share = math.ceil(recipe.base.num_updates / 5)
+    for done in range(share, recipe.base.num_updates + share, share):  # it stops by itself
+        state = _advance(env, alone, learner, state, share)
+        mean = judge(env_id, state.networks.policy, np.zeros(1, int), seed, recipe.cap, 1).mean()
+        report(min(1.0, done / recipe.base.num_updates), float(mean))
+    base: Networks = jax.tree.map(lambda x: x[0], state.networks)
+    return base
+
+
+def _learning(env_id: str, recipe: Recipe) -> AnyEnvironment:
+    """The environment in which experts learn."""
+    env: AnyEnvironment = replace(make(env_id), max_episode_steps=recipe.time_limit)
+    return env if recipe.log_reward is None else LogReward.of(env, recipe.log_reward)
+
+
+def train(
+    env_id: str, recipe: Recipe, chosen: Plan, seed: int, base: Networks | None = None
+) -> Policy:
     """Trains these experts side by side.
 
     The program is called for a few updates at a time and again until all have stopped, so that
@@ -112,11 +161,12 @@ def train(env_id: str, recipe: Recipe, chosen: Plan, seed: int) -> Policy:
         recipe: how.
         chosen: which.
         seed: the plan's.
+        base: what they all start from; None: each from networks of its own.
 
     Returns:
         Their policies: every leaf has a leading axis of experts.
     """
-    env = replace(make(env_id), max_episode_steps=recipe.time_limit)
+    env = _learning(env_id, recipe)
     learners = _Learner(
         chosen.variants.params(),
         jnp.asarray(chosen.learning_rates, jnp.float32),
@@ -124,6 +174,10 @@ def train(env_id: str, recipe: Recipe, chosen: Plan, seed: int) -> Policy:
         expert_keys(seed, 0, chosen.numbers),
     )
     states = _begin(env, recipe, learners)
+    if base is not None:
+        count = len(chosen.numbers)
+        shared = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), base)
+        states = states._replace(networks=shared)
     common = int(np.gcd.reduce(recipe.stops))
     for _ in range(int(chosen.stops.max()) // common):
         states = _advance(env, recipe, learners, states, common)

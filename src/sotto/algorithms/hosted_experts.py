@@ -26,7 +26,7 @@ from sotto.algorithms.experts import (
     expert_keys,
 )
 from sotto.algorithms.hosted import HostedRun
-from sotto.algorithms.ppo import Networks, PPOConfig
+from sotto.algorithms.ppo import Networks
 from sotto.data.trajectories import ExpertLog
 from sotto.rl.envs.gymnasium_bridge import Described, GymnasiumUsers
 from sotto.rl.networks import Policy
@@ -47,17 +47,18 @@ def described(env_id: str) -> Described:
 
 
 def train_base(
-    env_id: str, config: PPOConfig, seed: int, report: Callable[[float, float], None]
+    env_id: str, recipe: Recipe, seed: int, report: Callable[[float, float], None]
 ) -> Networks:
     """The base policy and critic, trained in the default environment.
 
     Args:
         env_id: an environment of Gymnasium's.
-        config: PPO's settings.
+        recipe: one that has a base.
         seed: of the networks and the games.
         report: told the share that is done, and the mean return of the last episodes.
     """
-    facts = described(env_id)
+    config, facts = recipe.base, described(env_id)
+    assert config is not None
     with _lanes(env_id, config.num_envs) as users:
         run = HostedRun(users, facts, seed)
         for state, metrics in run.train_ppo(config):

@@ -28,7 +28,7 @@ from sotto.rl.networks import Policy
 from sotto.runs.directory import RunError, write_model
 from sotto.runs.processes import finished
 
-_FORMAT = 3  # of what is kept: raise it when a recipe or the training changes
+_FORMAT = 4  # of what is kept: raise it when a recipe or the training changes
 _EPISODES = 20  # that judge an expert
 _STARTING = 30.0  # seconds for each process to import and compile
 _NATIVE_CHUNK, _HOSTED_CHUNK = 50, 5  # experts; those in JAX are trained side by side
@@ -131,7 +131,7 @@ def train_chunk(chunk: _Chunk) -> Arrays:
     settings = chunk.settings
     chosen, how = settings.chunks[chunk.number], settings.recipe
     if is_native(settings.env_id):
-        policies = native.train(settings.env_id, how, chosen, settings.seed)
+        policies = native.train(settings.env_id, how, chosen, settings.seed, chunk.base)
         judge = native.judge
     else:
         assert chunk.base is not None
@@ -235,8 +235,7 @@ def _announcement(
 
 def _base(folder: Path, settings: ExpertSettings, say: Say) -> Networks | None:
     """The networks that all experts start from, trained once; None where there are none."""
-    config = settings.recipe.base
-    if config is None:
+    if settings.recipe.base is None:
         return None
     path = folder / _BASE
     if not path.exists():
@@ -247,7 +246,8 @@ def _base(folder: Path, settings: ExpertSettings, say: Say) -> Networks | None:
                 said[0] = share
                 say(f"base policy, in the default environment: {share:.0%}   return {mean:.4g}")
 
-        networks = hosted.train_base(settings.env_id, config, settings.seed, report)
+        train_base = native.train_base if is_native(settings.env_id) else hosted.train_base
+        networks = train_base(settings.env_id, settings.recipe, settings.seed, report)
         _write(path, _named(networks))
     with np.load(path) as arrays:
         leaves, tree = jax.tree.flatten_with_path(_blank(settings))

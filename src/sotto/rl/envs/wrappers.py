@@ -1,7 +1,8 @@
 """Public changes to an environment."""
 
-from dataclasses import dataclass
-from typing import Generic, Self
+import math
+from dataclasses import dataclass, fields
+from typing import Any, Generic, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,15 +38,11 @@ class ActionRepeat(Environment[State, Params], Generic[State, Params]):
         return cls(
             base=base,
             repeat=repeat,
-            id=base.id,
-            observation_size=base.observation_size,
-            action=base.action,
-            default_params=base.default_params,
-            reset_size=base.reset_size,
-            max_episode_steps=base.max_episode_steps // repeat,
-            observation_centre=base.observation_centre,
-            observation_scale=base.observation_scale,
-            reward_per_step=base.reward_per_step * repeat,
+            **_facts(base)
+            | {
+                "max_episode_steps": base.max_episode_steps // repeat,
+                "reward_per_step": base.reward_per_step * repeat,
+            },
         )
 
     def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:
@@ -69,3 +66,47 @@ class ActionRepeat(Environment[State, Params], Generic[State, Params]):
     def observe(self, state: State, params: Params) -> Float[Array, " obs"]:
         """The base environment's observation."""
         return self.base.observe(state, params)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogReward(Environment[State, Params], Generic[State, Params]):
+    """Every reward r becomes sign(r) log(1 + |r| / scale): for rewards over orders of magnitude.
+
+    Build it with `LogReward.of(env, scale)`.
+    """
+
+    base: Environment[State, Params]
+    scale: float
+
+    @classmethod
+    def of(cls, base: Environment[State, Params], scale: float) -> Self:
+        """`base` with the logarithms of its rewards, which are linear far below `scale`.
+
+        Raises:
+            ValueError: `scale` is not positive.
+        """
+        if not 0 < scale < math.inf:
+            raise ValueError(f"the scale of logarithmic rewards must be positive, got {scale:g}.")
+        ordinary = base.reward_per_step
+        reward = math.copysign(math.log1p(abs(ordinary) / scale), ordinary)
+        return cls(base=base, scale=scale, **_facts(base) | {"reward_per_step": reward})
+
+    def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:
+        """The base environment's first state."""
+        return self.base.reset(uniforms, params)
+
+    def step(
+        self, state: State, action: Array, params: Params
+    ) -> tuple[State, Float[Array, ""], Bool[Array, ""]]:
+        """The base environment's step."""
+        state, reward, terminated = self.base.step(state, action, params)
+        return state, jnp.sign(reward) * jnp.log1p(jnp.abs(reward) / self.scale), terminated
+
+    def observe(self, state: State, params: Params) -> Float[Array, " obs"]:
+        """The base environment's observation."""
+        return self.base.observe(state, params)
+
+
+def _facts(env: Environment[State, Params]) -> dict[str, Any]:
+    """The public facts of an environment, by name."""
+    return {field.name: getattr(env, field.name) for field in fields(Environment)}
