@@ -18,12 +18,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy import stats
 
 from sotto.algorithms import expert_offline_arms as training
 from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline_presets import filled
 from sotto.algorithms.expert_offline_states import Sources, evaluate, initial_states, policies
+from sotto.papers.confidence import half_width
 from sotto.papers.sharma2024_arms import Arm, EnvName, FigureName, Reference, arms
 from sotto.papers.sharma2024_references import majority_returns, sampled_return
 from sotto.privacy import certificate
@@ -79,11 +79,7 @@ class Outcome:
     @property
     def half_width(self) -> float:
         """Of the 95 per cent confidence interval of the mean over seeds (Student); NaN for one."""
-        count = len(self.returns)
-        if count < 2:
-            return math.nan
-        spread = float(np.std(self.returns, ddof=1))
-        return float(stats.t.ppf(0.975, count - 1)) * spread / math.sqrt(count)
+        return float(half_width(np.asarray(self.returns)))
 
 
 @dataclass(frozen=True)
