@@ -193,11 +193,9 @@ def test_the_base_in_jax_learns_from_its_own_rewards():
     how = replace(CARTPOLE, base=ppo, log_reward=1.0)
     shares = []
     base = experts.train_base("CartPole-v1", how, 0, lambda share, _: shares.append(share))
-    start = experts.blank(make("CartPole-v1"), ppo)
+    start = experts.blank(experts.learning_environment("CartPole-v1", how), ppo)
+    assert jax.tree.structure(base) == jax.tree.structure(start)  # so that files can be read
     assert shares == pytest.approx([1 / 3, 2 / 3, 1.0])
-    assert all(
-        leaf.shape == other.shape for leaf, other in zip(leaves(base), leaves(start), strict=True)
-    )
     assert all(np.isfinite(leaf).all() for leaf in leaves(base))
     # The critic's scale is of the rewards that are learned from.
     assert base.value.scale == pytest.approx(np.log(2) / (1 - ppo.discount))

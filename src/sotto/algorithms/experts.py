@@ -118,7 +118,7 @@ def train_base(
         report: told the share that is done, and the greedy return.
     """
     assert recipe.base is not None
-    env = _learning(env_id, recipe)
+    env = learning_environment(env_id, recipe)
     alone = replace(recipe, ppo=recipe.base)
     defaults = type(env.default_params)(
         **{
@@ -142,7 +142,7 @@ def train_base(
     return base
 
 
-def _learning(env_id: str, recipe: Recipe) -> AnyEnvironment:
+def learning_environment(env_id: str, recipe: Recipe) -> AnyEnvironment:
     """The environment in which experts learn."""
     env: AnyEnvironment = replace(make(env_id), max_episode_steps=recipe.time_limit)
     return env if recipe.log_reward is None else LogReward.of(env, recipe.log_reward)
@@ -166,7 +166,7 @@ def train(
     Returns:
         Their policies: every leaf has a leading axis of experts.
     """
-    env = _learning(env_id, recipe)
+    env = learning_environment(env_id, recipe)
     learners = _Learner(
         chosen.variants.params(),
         jnp.asarray(chosen.learning_rates, jnp.float32),
@@ -285,7 +285,12 @@ class Floored(eqx.Module):
 
 
 def blank(env: AnyEnvironment, config: PPOConfig) -> Networks:
-    """Networks of the shapes that this environment and these settings give."""
+    """Networks of the shapes and scales that this environment and these settings give.
+
+    Args:
+        env: the one that is learned in, see `learning_environment`.
+        config: PPO's settings.
+    """
     return ppo.begin(config, env, jax.random.key(0), ()).networks
 
 

@@ -258,8 +258,11 @@ def _base(folder: Path, settings: ExpertSettings, say: Say) -> Networks | None:
 
 def _blank(settings: ExpertSettings) -> Networks:
     """Networks of the population's shapes."""
-    env = make(settings.env_id) if is_native(settings.env_id) else hosted.described(settings.env_id)
-    return native.blank(env, settings.recipe.ppo)
+    env_id, how = settings.env_id, settings.recipe
+    env = (
+        native.learning_environment(env_id, how) if is_native(env_id) else hosted.described(env_id)
+    )
+    return native.blank(env, how.ppo)
 
 
 def _together(folder: Path, settings: ExpertSettings) -> None:
