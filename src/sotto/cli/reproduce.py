@@ -150,5 +150,4 @@ def _number(value: float | None) -> str:
 def _return(mean: float | None, half_width: float | None) -> str:
     if mean is None:
         return "-"
-    spread = "" if half_width is None or half_width != half_width else f" ± {half_width:.1f}"
-    return f"{mean:.1f}{spread}"
+    return f"{mean:.1f}" if half_width is None else f"{mean:.1f} ± {half_width:.1f}"

@@ -261,7 +261,7 @@ def _printed_points(axes: Axes, env_id: str, delta: float, by_noise: bool) -> No
         color=_BLACK,
         markersize=5,
         capsize=3,
-        label="paper's table 1, as printed, where its noise is worth it",
+        label="paper's table 1, as printed",
     )
 
 

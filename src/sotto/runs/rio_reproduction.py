@@ -130,7 +130,7 @@ def summary(result: Result) -> dict[str, Any]:
         "certified_epsilon": result.epsilon,
         "judged": result.judged,
         "mean": result.mean,
-        "half_width": result.half_width,
+        "half_width": result.half_width if len(result.outcomes) > 1 else None,
         "std": float(result.returns.std()),
         "paper_mean": None if paper is None else paper.mean,
         "paper_half_width": None if paper is None else paper.half_width,
