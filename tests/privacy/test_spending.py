@@ -254,6 +254,31 @@ def test_once_only_streams_follow_each_other_at_no_cost_and_returning_ones_add_u
         acc.check_open(again, [])
 
 
+def test_people_of_an_exclusive_stream_pay_for_it_alone_and_are_refused_elsewhere() -> None:
+    rule = Returning(max_participations=3, min_separation=2, exclusive=True)
+    exclusive = statement(3.0, participation=rule)
+    returning = statement(3.0, participation=Returning(max_participations=9, min_separation=1))
+    acc = account(exclusive, budget=Budget(epsilon=1.3, delta=DELTA))
+    charge(acc, 0, PersonBlock(0, 10), [20], PersonBlock(0, 10))
+    acc.check_open(exclusive, [0])  # of other people, though the first stream is live
+    acc.apply_open(exclusive)
+    acc.check_open(returning, [0, 1])
+    acc.apply_open(returning)
+    for index in (1, 2):
+        with pytest.raises(ParticipationViolation, match="person 20 took part before"):
+            charge(acc, index, [15, 20])
+    charge(acc, 1, [30])
+    charge(acc, 2, [40], [40])
+    for index in (0, 1):  # whoever is in the other stream first is refused as well
+        with pytest.raises(ParticipationViolation, match="person 40 took part before"):
+            charge(acc, index, [40])
+    with pytest.raises(ParticipationViolation, match="person 5 may take part again"):
+        charge(acc, 0, [5])
+    assert acc.spent().epsilon == pytest.approx(gaussian_epsilon(3.0), rel=1e-6)
+    assert StreamStatement.model_validate_json(exclusive.model_dump_json()) == exclusive
+    assert "exclusive" not in returning.model_dump_json()  # as older ledgers have it
+
+
 def test_a_sampled_stream_is_counted_to_its_horizon() -> None:
     sampled = Poisson(sampling_rate=0.05, population=50)
     oracle = PLDAccountant()
