@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sotto.algorithms import critics, dppg_local, dppg_parts
+from sotto.algorithms import critics, dppg_local, dppg_parts, parameter_exploration
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Correlation, Gap, Part, Poisson
@@ -122,7 +122,11 @@ def make_release(
     participation = config.participation
     return Release(
         name="DPPG policy update",
-        local=partial(_local, config, env, clip_norm),
+        local=(
+            partial(parameter_exploration.local, config, env)
+            if config.local_update == "parameter-exploration"
+            else partial(_local, config, env, clip_norm)
+        ),
         server=partial(_server, config, env),
         unit=config.privacy_unit,
         parts=parts,

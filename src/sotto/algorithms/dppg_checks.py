@@ -113,3 +113,20 @@ def _check_learning(config: "DPPGConfig") -> None:
         raise ValueError("tail_fraction must be in (0, 1]")
     if config.joint_clip and config.critic != "private":
         raise ValueError("joint_clip clips the policy with a private critic; set critic to private")
+    if config.local_update == "parameter-exploration":
+        _check_exploration(config)
+
+
+def _check_exploration(config: "DPPGConfig") -> None:
+    if config.parameter_noise <= 0:
+        raise ValueError("parameter-exploration needs parameter_noise, how far users explore")
+    if config.steps_per_user % 2:
+        raise ValueError(
+            "a user who explores plays two episodes of steps_per_user / 2 each; make it even"
+        )
+    others = config.critic != "none" or len(config.noise_ratios) > 1
+    if others or config.unit != "trajectory":
+        raise ValueError(
+            "parameter-exploration releases nothing but what two episodes say of the policy; it "
+            "goes with critic none, unit trajectory, and no further parts of a release"
+        )

@@ -93,8 +93,10 @@ class DPPGConfig:
     parameter_decay: float = 1.0
     """Factor on the parameters at each update; below 1 the noise is matched to decayed sums."""
 
-    local_update: Literal["one-step", "adam"] = "one-step"
-    """One gradient step that saturates the clip, or Algorithm 3: epochs of local Adam."""
+    local_update: Literal["one-step", "adam", "parameter-exploration"] = "one-step"
+    """One gradient step that saturates the clip; Algorithm 3: epochs of local Adam; or two greedy
+    episodes of at most steps_per_user / 2, with the policy moved along a random direction by
+    parameter_noise in each parameter, and against it."""
     learning_rate: float = 0.5
     """Local learning rate."""
     local_epochs: int = 1
@@ -110,7 +112,8 @@ class DPPGConfig:
     gae_lambda: float = 0.95
     """Lambda of the advantage estimates."""
     advantage_scale: float | None = None
-    """Divide advantages by this public constant; None normalises them within each user."""
+    """Divide advantages, or the difference of the returns of two episodes, by this public constant;
+    None normalises them within each user."""
     parameter_noise: float = 0.0
     """Standard deviation of each user's own random perturbation of the policy (exploration)."""
 

@@ -17,17 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sotto.algorithms import dppg, dppg_parts, trust_region
+from sotto.algorithms import dppg, dppg_gymnasium, dppg_parts, trust_region
 from sotto.algorithms.dppg import DPPGState
 from sotto.algorithms.dppg_config import DPPGConfig
+from sotto.algorithms.dppg_gymnasium import Collector
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.spending import Budget
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
-from sotto.rl.rollout import Actor, Trajectory, evaluate, rollout
+from sotto.rl.rollout import Actor, evaluate, rollout
 
 _PROGRESS_POINTS = 20
 _FISHER_EPISODES = 64
@@ -58,20 +58,20 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
     """The environment users live in; one from Gymnasium is described, not run, by this object."""
     if is_native(config.env_id):
         return make(config.env_id, config.action_repeat)
-    if config.action_repeat != 1:
-        raise ValueError(f"action_repeat works with environments in JAX, not with {config.env_id}")
-    if config.unit == "segment" or config.critic == "public" or config.parameter_noise:
+    exploring = config.local_update == "parameter-exploration"
+    perturbed = config.parameter_noise > 0 and not exploring
+    if config.unit == "segment" or config.critic == "public" or perturbed:
         raise ValueError(
             f"{config.env_id} runs through Gymnasium, which offers neither continuing segments, a "
-            "public critic nor per-user parameter noise; choose other settings"
+            "public critic nor per-user parameter noise under a policy gradient; choose other "
+            "settings"
         )
     if config.population_size is not None:
         raise ValueError(
             f"users are drawn in secret inside the compiled program, where {config.env_id} cannot "
             "run; leave population_size out"
         )
-    with GymnasiumUsers(config.env_id, 1) as users:
-        return users.described()
+    return dppg_gymnasium.described(config)
 
 
 def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
@@ -121,6 +121,7 @@ class Training:
         self.env = training_environment(config)
         self.states = initial_states(config, seeds) if states is None else states
         self._native = is_native(config.env_id)
+        self._collector: Collector | None = None
         remaining = config.updates - done
         if remaining < 1:
             raise ValueError(f"all {config.updates} releases of this training have been made")
@@ -129,7 +130,8 @@ class Training:
                 f"this training stopped after {done} updates, when released returns had reached "
                 f"stop_at_return = {config.stop_at_return:g}"
             )
-        self.chunk_updates = math.ceil(config.updates / _PROGRESS_POINTS) if self._native else 1
+        self._interval = math.ceil(config.updates / _PROGRESS_POINTS)
+        self.chunk_updates = self._interval if self._native else 1
         self._drawn = config.population_size is not None
         if self._drawn:  # a coin for each of the population, release and run
             most = _COINS // (config.users * len(seeds))
@@ -162,7 +164,7 @@ class Training:
         self._stream = release.open(
             ledgers,
             self.states,
-            () if self._native else _example_trajectories(config, self.env),
+            () if self._native else dppg_gymnasium.nothing_collected(config, self.env, policy),
             world_states=(
                 jax.vmap(partial(dppg.initial_lanes, config, self.env))(lane_keys)
                 if continuing
@@ -182,8 +184,11 @@ class Training:
 
     def __iter__(self) -> Iterator[Progress]:
         """Makes the remaining releases, a chunk at a time; stops early where that is asked for."""
-        while self.done < self.config.updates and not self._reached():
-            yield self.advance()
+        try:
+            while self.done < self.config.updates and not self._reached():
+                yield self.advance()
+        finally:
+            self.close()
 
     def advance(self) -> Progress:
         """Charges and makes the next chunk of releases."""
@@ -193,7 +198,8 @@ class Training:
         self.states, log, diagnostics = self._stream.run(self.states, self._keys, people, units)
         self.done += count
         evaluation = None
-        if self._native and self.config.evaluation_episodes > 0:
+        due = self.done % self._interval == 0 or self.done == self.config.updates
+        if (self._native or due) and self.config.evaluation_episodes > 0:
             key = jax.random.fold_in(jax.random.key(20260), self.done)
             evaluation = {
                 name: evaluate_policy(
@@ -217,26 +223,26 @@ class Training:
         goal = self.config.stop_at_return
         return goal is not None and bool(jnp.all(self.states.extras["return"] >= goal))
 
-    def _collect(self) -> Trajectory:
-        """One release's trajectories from Gymnasium, each user from their own reset and seed."""
-        runs = []
+    def _collect(self) -> Any:
+        """One release's unit data from Gymnasium, leaves of shape [runs, 1, users, ...]."""
+        if self._collector is None:
+            self._collector = Collector(self.config)
         acting = dppg_parts.actor(self.states.extras, self.states.policy)
-        with GymnasiumUsers(self.config.env_id, self.config.users_per_update) as users:
-            for index, ledger in enumerate(self._ledgers):
-                key = jax.random.fold_in(self._keys[index], self.done)
-                policy = jax.tree.map(lambda x, i=index: x[i], acting)
-                seeds = jax.random.randint(key, (users.num_users,), 0, 2**31 - 1, jnp.int32)
-                runs.append(
-                    users.collect(
-                        partial(_act, policy),
-                        key,
-                        [int(s) + ledger.next_person for s in np.asarray(seeds)],
-                        self.config.steps_per_user,
-                        self.config.one_episode,
-                    )
-                )
-        stacked: Trajectory = jax.tree.map(lambda *x: jnp.stack(x)[:, None], *runs)
-        return stacked
+        runs = [
+            self._collector.collect(
+                jax.tree.map(lambda x, i=index: x[i], acting),
+                jax.random.fold_in(self._keys[index], self.done),
+                ledger.next_person,
+            )
+            for index, ledger in enumerate(self._ledgers)
+        ]
+        return jax.tree.map(lambda *x: jnp.stack(x)[:, None], *runs)
+
+    def close(self) -> None:
+        """Ends what collects users outside JAX, if anything does; done anyway in the end."""
+        if self._collector is not None:
+            self._collector.close()
+            self._collector = None
 
 
 def policies(states: DPPGState) -> dict[str, Actor]:
@@ -265,17 +271,7 @@ def evaluate_policy(
     if is_native(config.env_id):
         env = make(config.env_id)
         return np.asarray(_evaluate(env, policy, key, episodes, greedy))
-    returns = []
-    runs = jax.tree.leaves(policy)[0].shape[0]
-    with GymnasiumUsers(config.env_id, episodes) as users:
-        for run in range(runs):
-            one = jax.tree.map(lambda x, i=run: x[i], policy)
-            seeds = [int(s) for s in jax.random.randint(key, (episodes,), 0, 2**31 - 1, jnp.int32)]
-            seen = users.collect(
-                partial(_greedy if greedy else _act, one), key, seeds, users.max_episode_steps, True
-            )
-            returns.append(np.asarray(seen.rewards.sum(axis=1)))
-    return np.stack(returns)
+    return dppg_gymnasium.evaluate(config.env_id, policy, key, episodes, greedy)
 
 
 @partial(jax.jit, static_argnums=(0, 3, 4))
@@ -283,28 +279,6 @@ def _evaluate(
     env: AnyEnvironment, policy: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
 ) -> Array:
     return jax.vmap(lambda p: evaluate(env, env.default_params, p, key, episodes, greedy))(policy)
-
-
-@jax.jit
-def _act(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
-    return policy(observations).sample(policy.noise(key, observations.shape[:1]))
-
-
-@jax.jit
-def _greedy(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
-    del key
-    return policy(observations).mode()
-
-
-def _example_trajectories(config: DPPGConfig, env: AnyEnvironment) -> Trajectory:
-    """One release's trajectories with nothing in them, for the door to check `local` against."""
-    users, steps = config.users_per_update, config.steps_per_user
-    seen = jnp.zeros((users, steps, env.observation_size), jnp.float32)
-    flags = jnp.zeros((users, steps), bool)
-    rewards = jnp.zeros((users, steps), jnp.float32)
-    shape = getattr(env.action, "shape", ())
-    actions = jnp.zeros((users, steps, *shape), jnp.float32 if shape else jnp.int32)
-    return Trajectory(seen, actions, rewards, seen, flags, flags, flags)
 
 
 def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multiplier: float) -> float:

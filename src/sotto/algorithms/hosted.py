@@ -43,7 +43,7 @@ class HostedRun:
             jax.random.fold_in(jax.random.key(seed), purpose) for purpose in (0, 1)
         )
         first = seed * users.num_users
-        self._observations = users.begin(range(first, first + users.num_users))
+        users.begin(range(first, first + users.num_users))
 
     def train_ppo(
         self, config: PPOConfig, networks: Networks | None = None
@@ -78,9 +78,8 @@ class HostedRun:
         return collected, asked[None]
 
     def _collect(self, config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> Collected:
-        trajectory, self._observations = self._users.advance(
-            self._observations, partial(_act, state.networks.policy), key, config.num_steps
-        )
+        act = partial(_act, state.networks.policy)
+        trajectory = self._users.advance(act, key, config.num_steps)
         collected: Collected = _gather(config, state, trajectory)
         return collected
 

@@ -62,22 +62,26 @@ def rollout(
     key: PRNGKeyArray,
     num_steps: int,
     one_episode: bool,
+    greedy: bool = False,
 ) -> Trajectory:
     """`num_steps` steps of one user, from a reset.
 
     With `one_episode` the user's data ends with the first episode (or after `num_steps`): later
     steps repeat the last state with reward zero and `alive` False. Without, the lane is reset
-    whenever an episode terminates or reaches the time limit.
+    whenever an episode terminates or reaches the time limit. `greedy`, which goes with
+    `one_episode`, takes the mode of the policy, otherwise actions are sampled.
     """
     start_key, key = jax.random.split(key)
     lane = start(env, params, start_key)
     if not one_episode:
+        if greedy:
+            raise ValueError("a greedy rollout is of one episode; set one_episode")
         trajectory, _ = continue_rollout(env, params, policy, key, lane, num_steps)
         return trajectory
 
     def step(carry: tuple[Lane, Array], noise: Array) -> tuple[tuple[Lane, Array], Trajectory]:
         lane, alive = carry
-        after, seen = _step(env, params, policy, lane, noise)
+        after, seen = _step(env, params, policy, lane, noise, greedy)
         after = _where(alive, after, lane)
         seen = seen._replace(
             rewards=jnp.where(alive, seen.rewards, 0.0),

@@ -136,9 +136,9 @@ def test_advancing_twice_is_collecting_once():
 
     with GymnasiumUsers("SottoCorridor-v0", 2) as users:
         whole = users.collect(walk, jr.key(0), [3, 4], 12, False)
-        observations = users.begin([3, 4])
-        first, observations = users.advance(observations, walk, jr.key(0), 5)
-        second, observations = users.advance(observations, walk, jr.key(1), 7)
+        users.begin([3, 4])
+        first = users.advance(walk, jr.key(0), 5)
+        second = users.advance(walk, jr.key(1), 7)
     for name in whole._fields:
         joined = np.concatenate([getattr(first, name), getattr(second, name)], axis=1)
         np.testing.assert_array_equal(joined, getattr(whole, name), err_msg=name)

@@ -5,21 +5,23 @@ same `Trajectory` that JAX rollouts produce, with a leading user axis. Each user
 a seed and a lane of their own: nothing in one lane depends on when another lane's episode ends.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.rl.envs import mujoco_facts
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
+from sotto.rl.envs.lanes import Lanes, ProcessLanes, Shapes, local_lanes, quiet
 from sotto.rl.rollout import Trajectory
 
-Act = Callable[[Float[Array, "users obs"], PRNGKeyArray], Array]
+Act = Callable[[Float[Any, "users obs"], PRNGKeyArray], Array]
 """A batched policy: observations of all users and a key to actions [users] or [users, a]."""
 
 
@@ -41,39 +43,43 @@ class GymnasiumUsers:
     environment's own time limit truncates episodes; `gym.make` options such as `max_episode_steps`
     pass through `**options`.
 
+    Args:
+        env_id: the environment's name.
+        num_users: lanes.
+        processes: that step the lanes; 1 steps them in this one.
+        observation_scale: see above.
+        action_repeat: environment steps for which each action is applied; their rewards are added.
+        **options: of `gymnasium.make`.
+
     Raises:
-        ValueError: an unknown environment, or one with other spaces.
+        ValueError: an unknown environment, one with other spaces, or one that is not installed.
     """
 
     def __init__(
         self,
         env_id: str,
         num_users: int,
-        vectorization: Literal["sync", "async"] = "sync",
+        processes: int = 1,
         observation_scale: float = 1.0,
+        action_repeat: int = 1,
         **options: Any,
     ):
-        try:
-            self._envs = gym.make_vec(
-                env_id,
-                num_users,
-                vectorization_mode=vectorization,
-                # Resetting is ours: Gymnasium's default would insert a step that is not one.
-                vector_kwargs={"autoreset_mode": AutoresetMode.DISABLED},
-                **options,
-            )
-        except gym.error.UnregisteredEnv as error:
-            raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
+        spec, observed, action = _facts(env_id, options)
         self.num_users = num_users
+        self._id, self._space = env_id, action
         self._scale = np.float32(observation_scale)
-        try:
-            self.observation_size = _observation_size(env_id, self._envs.single_observation_space)
-            self.action: ActionSpace = _action_space(env_id, self._envs.single_action_space)
-            given = options.get("max_episode_steps")
-            self.max_episode_steps = given or _time_limit(env_id, self._envs.spec)
-        except ValueError:
-            self.close()
-            raise
+        self.observation_size = _observation_size(env_id, observed)
+        self.action: ActionSpace = _action_space(env_id, action)
+        limit = options.get("max_episode_steps") or _time_limit(env_id, spec)
+        self.max_episode_steps = -(-int(limit) // action_repeat)
+        shapes = Shapes(num_users, self.observation_size, action.shape or (), str(action.dtype))
+        self._lanes: Lanes
+        if processes == 1:
+            self._lanes = local_lanes(spec, options, action_repeat, shapes)
+        else:
+            self._lanes = ProcessLanes(
+                spec, options, action_repeat, shapes, min(processes, num_users)
+            )
 
     def collect(
         self,
@@ -97,95 +103,76 @@ class GymnasiumUsers:
             num_steps: T.
             one_episode: see above.
         """
-        observations = self.begin(seeds)
-        return self._steps(observations, act, key, num_steps, one_episode)[0]
+        self.begin(seeds)
+        return self._steps(act, key, num_steps, one_episode)
 
     def begin(self, seeds: Sequence[int]) -> Float[np.ndarray, "users obs"]:
         """Resets every lane with its own seed; the observations from which `advance` goes on."""
         if len(seeds) != self.num_users:
             raise ValueError(f"Give one seed per user: {self.num_users}, not {len(seeds)}.")
-        return self._flat(self._envs.reset(seed=[int(seed) for seed in seeds])[0])
+        board = self._lanes.board
+        board.seeds[:] = seeds
+        board.playing[:] = True
+        self._lanes.reset()
+        return self._seen(board.observations)
 
     def advance(
         self,
-        observations: Float[np.ndarray, "users obs"],
         act: Act,
         key: PRNGKeyArray,
         num_steps: int,
-    ) -> tuple[Trajectory, Float[np.ndarray, "users obs"]]:
-        """`num_steps` more steps of every lane, reset whenever an episode ends, and where that led.
+    ) -> Trajectory:
+        """`num_steps` more steps of every lane, reset whenever an episode ends.
 
         Args:
-            observations: what `begin` or the last `advance` returned.
             act: as for `collect`.
             key: randomness of the actions.
             num_steps: T.
         """
-        return self._steps(observations, act, key, num_steps, one_episode=False)
+        return self._steps(act, key, num_steps, one_episode=False)
 
-    def _steps(
-        self,
-        observations: Float[np.ndarray, "users obs"],
-        act: Act,
-        key: PRNGKeyArray,
-        num_steps: int,
-        one_episode: bool,
-    ) -> tuple[Trajectory, Float[np.ndarray, "users obs"]]:
-        alive = np.ones(self.num_users, bool)
-        steps: list[dict[str, np.ndarray]] = []
+    def returns(
+        self, act: Act, key: PRNGKeyArray, seeds: Sequence[int], num_steps: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Each user's first episode, or its first `num_steps`, in three numbers.
+
+        Args:
+            act, key, seeds: as for `collect`.
+            num_steps: most steps.
+
+        Returns:
+            Undiscounted returns, steps, and whether the episode ended by itself; [users] each.
+        """
+        observations = self.begin(seeds)
+        board = self._lanes.board
+        totals, steps = np.zeros(self.num_users), np.zeros(self.num_users, int)
         for step_key in jax.random.split(key, num_steps):
-            actions = np.asarray(act(jnp.asarray(observations), step_key))
-            raw, rewards, terminated, truncated, _ = self._envs.step(self._executed(actions))
-            ended = terminated | truncated
-            # One call steps all lanes, also those whose data has ended; none of that is kept.
-            following = np.where(alive[:, None], self._flat(raw), observations)
-            steps.append(
-                {
-                    "observations": observations,
-                    "actions": actions,
-                    "rewards": np.where(alive, rewards, 0.0).astype(np.float32),
-                    "next_observations": following,
-                    "terminated": terminated & alive,
-                    "truncated": truncated & ~terminated & alive,
-                    "alive": alive,
-                }
-            )
-            observations = following
-            if ended.any():
-                fresh = self._flat(self._envs.reset(options={"reset_mask": ended})[0])
-                if one_episode:
-                    alive = alive & ~ended
-                else:
-                    observations = np.where(ended[:, None], fresh, following)
-            if not alive.any():
+            self._step(act, observations, step_key, reset=False)
+            totals += np.where(board.playing, board.rewards, 0.0)
+            steps += board.playing
+            observations = self._seen(board.observations)
+            board.playing[board.terminated | board.truncated] = False
+            if not board.playing.any():
                 break
-        ended_step = {name: np.zeros_like(value) for name, value in steps[-1].items()}
-        ended_step |= {"observations": observations, "next_observations": observations}
-        steps += [ended_step] * (num_steps - len(steps))
-        trajectory = Trajectory(
-            **{
-                name: jnp.asarray(np.stack([step[name] for step in steps], axis=1))
-                for name in Trajectory._fields
-            }
-        )
-        return trajectory, observations
+        return totals, steps, ~board.playing
 
     def described(self) -> "Described":
         """What algorithms need to know about the environment, without being able to run it."""
+        known = mujoco_facts.FACTS.get(self._id, mujoco_facts.NOTHING)
         return Described(
-            id=self._envs.spec.id if self._envs.spec else "unregistered",
+            id=self._id,
             observation_size=self.observation_size,
             action=self.action,
             default_params=(),
             reset_size=0,
             max_episode_steps=self.max_episode_steps,
-            observation_scale=(1.0,) * self.observation_size,
-            reward_per_step=0.0,
+            observation_scale=known.observation_scale or (1.0,) * self.observation_size,
+            reward_per_step=known.reward_per_step,
         )
 
     def close(self) -> None:
         """Release the environments."""
-        self._envs.close()
+        self._lanes.close()
 
     def __enter__(self) -> Self:
         return self
@@ -198,17 +185,90 @@ class GymnasiumUsers:
     ) -> None:
         self.close()
 
-    def _flat(self, observations: Any) -> np.ndarray:
-        flat = np.asarray(observations, np.float32).reshape(self.num_users, -1)
-        return flat * self._scale
+    def _steps(self, act: Act, key: PRNGKeyArray, num_steps: int, one_episode: bool) -> Trajectory:
+        board = self._lanes.board
+        observations = self._seen(board.observations)
+        taken = self._nothing(num_steps)
+        for t, step_key in enumerate(jax.random.split(key, num_steps)):
+            if not board.playing.any():
+                for name in ("observations", "next_observations"):
+                    taken[name][:, t:] = observations[:, None]
+                break
+            playing = board.playing
+            taken["observations"][:, t] = observations
+            taken["actions"][:, t] = self._step(act, observations, step_key, reset=not one_episode)
+            # Lanes whose data has ended are not stepped, and repeat their last observation.
+            following = np.where(playing[:, None], self._seen(board.following), observations)
+            taken["next_observations"][:, t] = following
+            taken["rewards"][:, t] = np.where(playing, board.rewards, 0.0)
+            taken["terminated"][:, t] = board.terminated & playing
+            taken["truncated"][:, t] = board.truncated & playing
+            taken["alive"][:, t] = playing
+            observations = following if one_episode else self._seen(board.observations)
+            if one_episode:
+                playing[board.terminated | board.truncated] = False
+        return Trajectory(**{name: jnp.asarray(array) for name, array in taken.items()})
+
+    def _nothing(self, num_steps: int) -> dict[str, np.ndarray]:
+        """Arrays for a trajectory of every lane."""
+        size = (self.num_users, num_steps)
+        seen, flag = ((self.observation_size,), np.float32), ((), np.bool_)
+        action = (getattr(self.action, "shape", ()), np.float32)
+        kinds: dict[str, tuple[tuple[int, ...], Any]] = {
+            "observations": seen,
+            "actions": ((), np.int32) if isinstance(self.action, Discrete) else action,
+            "rewards": ((), np.float32),
+            "next_observations": seen,
+            "terminated": flag,
+            "truncated": flag,
+            "alive": flag,
+        }
+        return {name: np.zeros((*size, *shape), kind) for name, (shape, kind) in kinds.items()}
+
+    def _step(
+        self, act: Act, observations: np.ndarray, key: PRNGKeyArray, *, reset: bool
+    ) -> np.ndarray:
+        """One step of the lanes that are playing; the actions as chosen."""
+        actions = np.asarray(act(observations, key))
+        self._lanes.board.actions[:] = self._executed(actions)
+        self._lanes.step(reset)
+        return actions
+
+    def _seen(self, observations: np.ndarray) -> np.ndarray:
+        """A copy of some of the board, scaled."""
+        return observations * self._scale
 
     def _executed(self, actions: np.ndarray) -> np.ndarray:
-        space = self._envs.single_action_space
+        space = self._space
         if isinstance(space, gym.spaces.Discrete):
             return np.asarray(actions + space.start, space.dtype)
-        boxed = np.asarray(actions, space.dtype).reshape(self.num_users, *space.shape)
+        boxed = np.asarray(actions, space.dtype).reshape(self.num_users, *(space.shape or ()))
+        assert isinstance(space, gym.spaces.Box)
         clipped: np.ndarray = np.clip(boxed, space.low, space.high)
         return clipped
+
+
+def processes_for(lanes: int) -> int:
+    """Processes that are worth their while: one for each core we may use, with several lanes."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(cores or 1, lanes // 4))
+
+
+def _facts(env_id: str, options: dict[str, Any]) -> tuple[Any, gym.Space[Any], gym.Space[Any]]:
+    """The environment's specification and spaces."""
+    try:
+        spec = gym.spec(env_id)
+        with quiet(spec):
+            env = gym.make(spec, disable_env_checker=True, **options)
+    except gym.error.DependencyNotInstalled as error:
+        extra = "mujoco" if "mujoco" in str(error).lower() else "experts"
+        raise ValueError(
+            f"{env_id} needs a package that is not installed: pip install 'sotto[{extra}]'"
+        ) from error
+    except gym.error.Error as error:
+        raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
+    env.close()
+    return spec, env.observation_space, env.action_space
 
 
 def _time_limit(env_id: str, spec: Any) -> int:
