@@ -29,6 +29,7 @@ from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, normalise_advantages
 from sotto.rl.rollout import Lane, Trajectory, continue_rollout, rollout, start
+from sotto.rl.tabular import TabularEnvironment
 
 
 class DPPGState(NamedTuple):
@@ -207,7 +208,9 @@ def _local(
     else:
         advantages = raw / config.advantage_scale
     if config.local_update == "one-step":
-        update = dppg_local.one_step(config, followed, trajectory, advantages)
+        update = dppg_local.one_step(config, followed, trajectory, advantages, state.updates)
+    elif config.local_update == "visit-average":
+        update = dppg_local.visit_average(followed, trajectory, advantages)
     else:
         update = dppg_local.local_adam(
             config,
@@ -297,6 +300,8 @@ def _server(
         public = state.extras[extra.name]
         extras[extra.name], logged = extra.after(public, released[extra.name])
         log |= logged
+    if isinstance(env, TabularEnvironment):
+        log["logits"] = policy.network(jnp.eye(env.observation_size, dtype=jnp.float32))
     after = DPPGState(
         policy=policy,
         critic=critic,

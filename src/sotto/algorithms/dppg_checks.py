@@ -113,6 +113,8 @@ def _check_learning(config: "DPPGConfig") -> None:
         raise ValueError("tail_fraction must be in (0, 1]")
     if config.joint_clip and config.critic != "private":
         raise ValueError("joint_clip clips the policy with a private critic; set critic to private")
+    if config.local_update == "visit-average" and config.hidden:
+        raise ValueError("visit-average is for a linear policy; set hidden to ()")
     if config.local_update == "parameter-exploration":
         _check_exploration(config)
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from sotto.algorithms import dppg_checks
-from sotto.algorithms.dppg_presets import PAPER, SOTTO
+from sotto.algorithms.dppg_presets import PAPER, PAPER_CHANGES, SOTTO
 from sotto.algorithms.trust_region import TrustRegion
 from sotto.privacy.accounting import (
     Event,
@@ -93,12 +93,16 @@ class DPPGConfig:
     parameter_decay: float = 1.0
     """Factor on the parameters at each update; below 1 the noise is matched to decayed sums."""
 
-    local_update: Literal["one-step", "adam", "parameter-exploration"] = "one-step"
-    """One gradient step that saturates the clip; Algorithm 3: epochs of local Adam; or two greedy
-    episodes of at most steps_per_user / 2, with the policy moved along a random direction by
-    parameter_noise in each parameter, and against it."""
+    local_update: Literal["one-step", "adam", "visit-average", "parameter-exploration"] = "one-step"
+    """One gradient step that saturates the clip; Algorithm 3: epochs of local Adam; averages over
+    the visits to each state, for a linear policy on finitely many; or two greedy episodes of at
+    most steps_per_user / 2, with the policy moved along a random direction by parameter_noise in
+    each parameter, and against it."""
     learning_rate: float = 0.5
     """Local learning rate."""
+    learning_rate_schedule: tuple[float, int, float] | None = None
+    """Public schedule (one-step): divide learning_rate by the first every so many releases, down to
+    the last."""
     local_epochs: int = 1
     """Passes over the user's own steps (adam)."""
     local_minibatches: int = 1
@@ -305,8 +309,8 @@ def preset(
         target_epsilon: where neither this nor noise_multiplier is given, 1.3.
         changes: fields that differ from the preset.
     """
-    values: dict[str, object] = dict(PAPER if name == "paper" else SOTTO.get(env_id, {}))
-    values |= changes
+    paper = PAPER | PAPER_CHANGES.get(env_id, {})
+    values = (paper if name == "paper" else SOTTO.get(env_id, {})) | changes
     if "adjacency" in values:
         values["adjacency"] = Adjacency(str(values["adjacency"]))
     if values.get("noise_multiplier") is not None:

@@ -3,8 +3,10 @@
 Nothing here is private by itself, nor needs to be: whatever a user's update is, the door bounds it.
 """
 
+import math
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
@@ -35,13 +37,51 @@ def objective(
 
 
 def one_step(
-    config: DPPGConfig, policy: Policy, trajectory: Trajectory, advantages: Float[Array, " T"]
+    config: DPPGConfig,
+    policy: Policy,
+    trajectory: Trajectory,
+    advantages: Float[Array, " T"],
+    updates: Int[Array, ""],
 ) -> Policy:
     """One ascent step, long enough that the door's clip decides its length."""
     old = policy(trajectory.observations).log_prob(trajectory.actions)
     gradient = jax.grad(objective)(policy, config, trajectory, old, advantages)
-    step: Policy = jax.tree.map(lambda g: config.learning_rate * g, gradient)
+    rate = learning_rate(config, updates)
+    step: Policy = jax.tree.map(lambda g: rate * g, gradient)
     return step
+
+
+def learning_rate(config: DPPGConfig, updates: Int[Array, ""]) -> Float[Array, ""] | float:
+    """The local learning rate of the moment: a public schedule."""
+    if config.learning_rate_schedule is None:
+        return config.learning_rate
+    divisor, period, least = config.learning_rate_schedule
+    decayed = config.learning_rate * jnp.exp(-math.log(divisor) * (updates // period))
+    return jnp.maximum(decayed, least)
+
+
+def visit_average(policy: Policy, trajectory: Trajectory, advantages: Float[Array, " T"]) -> Policy:
+    """Each action taken, weighed by its advantage and averaged over the visits to its state.
+
+    For a linear policy on one-hot states: where the gradient of the log-likelihood has e_a - pi it
+    has e_a - 1/n, and it divides by visits. So a state seen once says as much as one seen often,
+    and a policy that is nearly deterministic, by noise for instance, learns as fast as a uniform
+    one. The bias is a feature that every step visits: what to do where nobody has been yet.
+    """
+    n = policy.network.biases[0].size
+    chosen = (trajectory.actions[:, None] == jnp.arange(n)).astype(jnp.float32) - 1 / n
+    alive = trajectory.alive.astype(jnp.float32)
+    pushes = chosen * (alive * advantages)[:, None]
+    visits = jnp.maximum(alive @ trajectory.observations, 1.0)
+    update: Policy = eqx.tree_at(
+        lambda p: (p.network.weights, p.network.biases),
+        policy,
+        (
+            ((trajectory.observations.T @ pushes) / visits[:, None],),
+            (jnp.sum(pushes, axis=0) / jnp.maximum(jnp.sum(alive), 1.0),),
+        ),
+    )
+    return update
 
 
 def local_adam(

@@ -1,6 +1,24 @@
 """Presets of private policy gradient, as tables; `dppg_config.preset` makes settings of them."""
 
+_RIVER_SWIM: dict[str, object] = {
+    # One user at a time, one episode each; users explore by leaning to either action throughout.
+    "users_per_update": 1,
+    "steps_per_user": 20,
+    "one_episode": True,
+    "total_steps": 40_000,
+    "local_update": "visit-average",
+    "hidden": (),
+    "gae_lambda": 1.0,
+    "baseline": 5.0,
+    "advantage_scale": 4.0,
+    "clip_norm": 0.7,
+    "parameter_noise": 2.0,
+    "parameter_decay": 0.995,
+}
+
 SOTTO: dict[str, dict[str, object]] = {
+    "RiverSwim-v0": _RIVER_SWIM,
+    "RiverSwim90-v0": _RIVER_SWIM,
     "CartPole-v1": {
         # A person's data end with their first episode: early ones are short, so that twice as many
         # people fit into as many steps. About 480k of these steps are taken.
@@ -45,3 +63,28 @@ PAPER: dict[str, object] = {
     "critic_steps": 8,  # full batches: the sample gradients of 8 epochs
 }
 """Algorithms 2 and 3 with table 3 of the paper, column "Control"."""
+
+_PAPER_RIVER_SWIM: dict[str, object] = {
+    "unit": "trajectory",
+    "users_per_update": 1,
+    "steps_per_user": 20,
+    "one_episode": True,
+    "total_steps": 40_000,
+    "local_update": "one-step",
+    "learning_rate": 12.0,
+    "learning_rate_schedule": (5.0, 50, 0.06),
+    "clip_norm_from": "kl-quantile",
+    "trust_region_radius": 3.5,
+    "trust_region_confidence": 0.6,
+    "gae_lambda": 1.0,
+    "advantage_scale": 1.0,
+    "entropy_coefficient": 0.0,
+    "hidden": (),
+    "critic_hidden": (),
+}
+
+PAPER_CHANGES: dict[str, dict[str, object]] = {
+    "RiverSwim-v0": _PAPER_RIVER_SWIM,
+    "RiverSwim90-v0": _PAPER_RIVER_SWIM,
+}
+"""What tables 2 and 3 of the paper have for other environments."""

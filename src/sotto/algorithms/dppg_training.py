@@ -28,9 +28,11 @@ from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, evaluate, rollout
+from sotto.rl.tabular import TabularEnvironment
 
 _PROGRESS_POINTS = 20
-_FISHER_EPISODES = 64
+_FISHER_EPISODES = 25
+_FISHER_REGULARISER = 1e-3  # both as in table 2 of the paper
 _COINS = 2**24  # tossed at once, where users are drawn from a population
 
 
@@ -45,6 +47,7 @@ class Progress:
         diagnostics: sums over simulated users, [runs, releases, users] each; None for real ones.
         evaluation: mean greedy return per run of the last and of the averaged policies on fresh
             simulated episodes; None where there is no simulator.
+        logits: of every released policy, [runs, releases, S, A]; None without finitely many states.
     """
 
     updates: int
@@ -52,12 +55,19 @@ class Progress:
     log: dict[str, np.ndarray]
     diagnostics: dict[str, np.ndarray] | None
     evaluation: dict[str, np.ndarray] | None
+    logits: np.ndarray | None
 
 
 def training_environment(config: DPPGConfig) -> AnyEnvironment:
     """The environment users live in; one from Gymnasium is described, not run, by this object."""
     if is_native(config.env_id):
-        return make(config.env_id, config.action_repeat)
+        env = make(config.env_id, config.action_repeat)
+        if config.local_update == "visit-average" and not isinstance(env, TabularEnvironment):
+            raise ValueError(
+                f"visit-average counts visits to finitely many states, which {config.env_id} has "
+                "not; use local_update one-step"
+            )
+        return env
     exploring = config.local_update == "parameter-exploration"
     perturbed = config.parameter_noise > 0 and not exploring
     if config.unit == "segment" or config.critic == "public" or perturbed:
@@ -209,7 +219,9 @@ class Training:
                 if name != "tail"
             }
         as_numpy = partial(jax.tree.map, np.asarray)
-        return Progress(self.done, self.states, as_numpy(log), as_numpy(diagnostics), evaluation)
+        log = as_numpy(log)
+        logits = log.pop("logits", None)
+        return Progress(self.done, self.states, log, as_numpy(diagnostics), evaluation, logits)
 
     def _next_people(self, count: int) -> Int[np.ndarray, "runs releases users"]:
         """Enrolment numbers: people nobody has met yet, who come back in turn if they may."""
@@ -331,7 +343,7 @@ def public_fisher(
     rows = np.asarray(jax.jit(jax.vmap(scores))(keys), dtype=np.float64)
     rows = rows.reshape(-1, rows.shape[-1])
     rows = rows[~np.isnan(rows[:, 0])]
-    return rows.T @ rows / len(rows)
+    return rows.T @ rows / len(rows) + _FISHER_REGULARISER * np.eye(rows.shape[1])
 
 
 def _size(tree: Any) -> int:
