@@ -69,6 +69,39 @@ def test_observation_scale_multiplies():
         Policy(4, Discrete(2), (8,), key, observation_scale=(1.0,))
 
 
+def test_observation_centre_is_subtracted_before_scaling():
+    key, centre, scale = jax.random.key(2), (80.0, -1.0), (0.1, 2.0)
+    x = jnp.array([[90.0, 0.5], [80.0, -1.0]])
+    y = (x - jnp.array(centre)) * jnp.array(scale)
+    for network in (Value, lambda size, *rest, **how: Policy(size, Discrete(2), *rest, **how)):
+        plain = network(2, (8,), key)
+        moved = network(2, (8,), key, observation_centre=centre, observation_scale=scale)
+        for ours, expected in zip(
+            jax.tree.leaves(moved(x)), jax.tree.leaves(plain(y)), strict=True
+        ):
+            np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+        with pytest.raises(ValueError, match="give one each"):
+            network(2, (8,), key, observation_centre=(1.0,))
+
+
+def test_a_box_has_a_centre_and_units():
+    key, x = jax.random.key(4), jnp.array([[0.3, -2.0]])
+    low, high = (0.0, -1.0), (10.0, 1.0)
+    plain = Policy(2, Box(low, high), (8,), key, last_gain=1.0)(x)
+    box = Box(low, high, centre=(5.0, 0.0), scale=(2.0, 0.5))
+    policy = Policy(2, box, (8,), key, last_gain=1.0)
+    moved = policy(x)
+    np.testing.assert_allclose(moved.mode(), np.array([5.0, 0.0]) + plain.mode() * np.array([2.0, 0.5]))
+    np.testing.assert_allclose(jnp.exp(moved.log_std), [[2.0, 0.5]], rtol=1e-6)
+    # Densities and entropies are those of the action itself: a change of variables.
+    noise = policy.noise(key, (1,))
+    action, before = moved.sample(noise), plain.sample(noise)
+    np.testing.assert_allclose(action, np.array([5.0, 0.0]) + before * np.array([2.0, 0.5]), rtol=1e-5)
+    change = np.log(2.0) + np.log(0.5)
+    np.testing.assert_allclose(moved.log_prob(action), plain.log_prob(before) - change, rtol=1e-4)
+    np.testing.assert_allclose(moved.entropy(), plain.entropy() + change, rtol=1e-5)
+
+
 def test_value_scale_and_offset():
     key = jax.random.key(3)
     plain, other = Value(4, (8,), key), Value(4, (8,), key, scale=50.0, offset=-7.0)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from sotto.rl.networks import Value
+from sotto.rl.networks import Value, scaled
 from sotto.rl.returns import discounted_returns
 from sotto.rl.rollout import Trajectory
 
@@ -31,27 +31,26 @@ def own_values(
     constant: float,
     discount: float,
     penalty: float = 1.0,
+    centre: tuple[float, ...] | None = None,
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     """Ridge regression of one user's own returns on quadratic features of their observations.
 
     The fit sees one user and is forgotten after their update, so it costs nothing.
     """
-    features = _quadratic(trajectory.observations, scale) * trajectory.alive[:, None]
+    features = _quadratic(scaled(trajectory.observations, scale, centre)) * trajectory.alive[:, None]
     unfinished, _ = constant_values(trajectory, constant)
     targets = jnp.where(
         trajectory.alive, discounted_returns(trajectory, unfinished, discount) - constant, 0.0
     )
     gram = features.T @ features + penalty * jnp.eye(features.shape[1], dtype=jnp.float32)
     weights = jnp.linalg.solve(gram, features.T @ targets)
-    after = _quadratic(trajectory.next_observations, scale)
+    after = _quadratic(scaled(trajectory.next_observations, scale, centre))
     return constant + features @ weights, constant + after @ weights
 
 
-def _quadratic(
-    observations: Float[Array, "T obs"], scale: tuple[float, ...]
-) -> Float[Array, "T features"]:
-    """1, the scaled observations, and their products (a quarter of each)."""
-    columns = [observations[:, i] * factor for i, factor in enumerate(scale)]
+def _quadratic(observations: Float[Array, "T obs"]) -> Float[Array, "T features"]:
+    """1, half of the scaled observations, and a quarter of each of their products."""
+    columns = [observations[:, i] for i in range(observations.shape[1])]
     products = [
         0.25 * columns[i] * columns[j] for i in range(len(columns)) for j in range(i, len(columns))
     ]

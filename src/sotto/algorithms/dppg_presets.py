@@ -17,8 +17,8 @@ _RIVER_SWIM: dict[str, object] = {
 }
 
 _DOSING: dict[str, object] = {
-    # A person is a whole day. What a dose does shows within the hour: a short lambda. Epsilon 0.1 is
-    # paid in people: 16,000 are worth 127 on Dosing-1, 48,000 131.
+    # A person is a whole day. What a dose does shows within the hour: a short lambda. A small
+    # epsilon is paid in people: at 0.1, 16,000 of them reach 127.6 on Dosing-1.
     "one_episode": True,
     "users_per_update": 256,
     "steps_per_user": 143,

@@ -114,7 +114,7 @@ class Policy(eqx.Module):
         self.network = MLP(observation_size, size, hidden, key, last_gain=last_gain)
         self.log_std = None if discrete else jnp.full((size,), initial_log_std, jnp.float32)
         self.observation_scale = _checked_scale(observation_scale, observation_size)
-        self.observation_centre = observation_centre
+        self.observation_centre = _checked_centre(observation_centre, observation_size)
         self.action_scale = None if isinstance(action, Discrete) else action.scale
         self.action_centre = None if isinstance(action, Discrete) else action.centre
 
@@ -163,13 +163,21 @@ class Value(eqx.Module):
         """`scale` and `offset` are public constants in units of return."""
         self.network = MLP(observation_size, 1, hidden, key, last_gain=last_gain)
         self.observation_scale = _checked_scale(observation_scale, observation_size)
-        self.observation_centre = observation_centre
+        self.observation_centre = _checked_centre(observation_centre, observation_size)
         self.scale, self.offset = scale, offset
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
         """The value of each observation."""
         inputs = scaled(observation, self.observation_scale, self.observation_centre)
         return self.offset + self.scale * self.network(inputs)[..., 0]
+
+
+def _checked_centre(centre: tuple[float, ...] | None, size: int) -> tuple[float, ...] | None:
+    if centre is not None and len(centre) != size:
+        raise ValueError(
+            f"observation_centre has {len(centre)} values for {size} observations; give one each."
+        )
+    return centre
 
 
 def _checked_scale(scale: tuple[float, ...] | None, size: int) -> tuple[float, ...]:
