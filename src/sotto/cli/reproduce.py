@@ -120,9 +120,9 @@ def _check(figure: str, env_ids: tuple[str, ...], seeds: int, workers: int | Non
 def _print_cells(summary: dict[str, Any]) -> None:
     """The text table: the paper's epsilon and return, the true epsilon, and ours."""
     print(
-        f"\n{'':<16}{'':<34}{'epsilon at delta ' + format(summary['delta'], 'g'):^33}\n"
-        f"{'':<16}{'':<34}{'claimed':>9}{'of noise':>10}{'certified':>14}"
-        f"{'paper':>17}{'here':>18}"
+        f"\n{'':<50}{'epsilon at delta ' + format(summary['delta'], 'g'):^33}\n"
+        f"{'':<50}{'formula':>9}{'of noise':>10}{'certified':>14}"
+        f"{'paper':>18}{'here, greedy':>18}{'here, sampled':>18}"
     )
     for cell in summary["cells"]:
         certified = {
@@ -130,16 +130,19 @@ def _print_cells(summary: dict[str, Any]) -> None:
             "paper-claim": "none (claim)",
             "not private": "-",
         }[cell["status"]]
+        policy = cell["judged"].split()[0]
+        greedy, sampled = (cell["returns"][f"{policy} {mode}"] for mode in ("greedy", "sampled"))
         print(
             f"{cell['env_id']:<16}{cell['label']:<34}{_number(cell['claimed_epsilon']):>9}"
             f"{_number(cell['noise_epsilon']):>10}{certified:>14}"
-            f"{_return(cell['paper_mean'], cell['paper_half_width']):>17}"
-            f"{_return(cell['mean'], cell['half_width']):>18}"
+            f"{_return(cell['paper_mean'], cell['paper_half_width']):>18}"
+            f"{_return(greedy['mean'], greedy['half_width']):>18}"
+            f"{_return(sampled['mean'], sampled['half_width']):>18}"
         )
     print(
-        "claimed: by the paper's formulas; of noise: what it is worth if nothing else leaks;\n"
-        "certified: proved by the run's own ledger. Returns with 95% confidence intervals over "
-        f"{len(summary['seeds'])} seeds.\n"
+        "formula: the paper's; of noise: what it is worth if nothing else leaks; certified:\n"
+        "proved by the run's own ledger. Returns of the average of released policies (sotto) or\n"
+        f"of the last one, with 95% confidence intervals over {len(summary['seeds'])} seeds.\n"
     )
 
 

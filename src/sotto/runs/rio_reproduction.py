@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from sotto.algorithms.dppg_config import PresetName
 from sotto.papers import rio2025
+from sotto.papers.confidence import half_width
 from sotto.papers.rio2025 import Cell
 from sotto.runs import paper_figures
 from sotto.runs.kept_jobs import Say, train_all, write_json
@@ -121,7 +123,6 @@ def summary(result: Result) -> dict[str, Any]:
     """One cell in numbers, beside the paper's."""
     cell, paper = result.cell, rio2025.reported(result.cell)
     multipliers = {one.noise_multiplier for one in result.outcomes}
-    kinds = result.outcomes[0].returns
     return _about(cell) | {
         "noise_multiplier": max((z for z in multipliers if z is not None), default=None),
         "claimed_epsilon": cell.claimed_epsilon,
@@ -129,16 +130,20 @@ def summary(result: Result) -> dict[str, Any]:
         "status": result.status,
         "certified_epsilon": result.epsilon,
         "judged": result.judged,
-        "mean": result.mean,
-        "half_width": result.half_width if len(result.outcomes) > 1 else None,
-        "std": float(result.returns.std()),
+        **_over_seeds(result.returns()),
         "paper_mean": None if paper is None else paper.mean,
         "paper_half_width": None if paper is None else paper.half_width,
         "env_steps": float(result.steps[-1]),
-        "means": {
-            kind: float(np.mean([one.returns[kind] for one in result.outcomes])) for kind in kinds
-        },
+        "returns": {kind: _over_seeds(result.returns(kind)) for kind in result.outcomes[0].returns},
         "seconds": round(sum({one.seconds for one in result.outcomes}), 1),
+    }
+
+
+def _over_seeds(returns: Float[np.ndarray, " seeds"]) -> dict[str, float | None]:
+    return {
+        "mean": float(returns.mean()),
+        "half_width": float(half_width(returns)) if len(returns) > 1 else None,
+        "std": float(returns.std()),
     }
 
 
