@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sotto.privacy.leaks.counting import DIVISOR, SEGMENTS
+from sotto.privacy.leaks.adaptive_clip import UNCENTRED_BIT
+from sotto.privacy.leaks.counters import COUNTERS
+from sotto.privacy.leaks.counting import DIVISOR, RETURNS, SEGMENTS, SEGMENTS_AT_ONCE
 from sotto.privacy.leaks.critic import CRITIC
 from sotto.privacy.leaks.experts import (
     FIXED_BATCHES,
@@ -31,6 +33,9 @@ CATALOGUE: tuple[Leak, ...] = (
     ADVANTAGE_NORMALISATION,
     REUSED_NOISE,
     SEGMENTS,
+    SEGMENTS_AT_ONCE,
+    RETURNS,
+    UNCENTRED_BIT,
     FLOAT32_TAILS,
     DIVISOR,
     FUNCTIONAL_NOISE,
@@ -39,6 +44,7 @@ CATALOGUE: tuple[Leak, ...] = (
     VISIBLE_COIN,
     FIXED_LOG,
     REUSED_POOL,
+    COUNTERS,
 )
 
 

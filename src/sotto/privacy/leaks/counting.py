@@ -1,6 +1,7 @@
 """People counted wrongly: one person as several, or a divisor that counts who is present."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,8 +11,8 @@ from jaxtyping import Array, Float, Int
 from sotto.privacy.accounting import gaussian_epsilon
 from sotto.privacy.audit import ReleaseTrials
 from sotto.privacy.leaks.leak import DELTA, PERSON, Leak, against, against_certificate
-from sotto.privacy.releases import ONCE, Release
-from sotto.privacy.statements import Part, Participation, Returning
+from sotto.privacy.releases import INDEPENDENT, ONCE, Release
+from sotto.privacy.statements import Correlation, Part, Participation, Returning
 
 
 def _local(_state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
@@ -37,7 +38,11 @@ def _segment_inputs(
     return persons, np.ones(persons.shape, np.float32)
 
 
-def _segment_trials(participation: Participation, enrolled_as: np.ndarray) -> ReleaseTrials:
+def _segment_trials(
+    participation: Participation,
+    enrolled_as: Int[np.ndarray, " segments"],
+    correlation: Correlation = INDEPENDENT,
+) -> ReleaseTrials:
     release = Release(
         name="policy",
         local=_local,
@@ -49,6 +54,7 @@ def _segment_trials(participation: Participation, enrolled_as: np.ndarray) -> Re
         horizon=_SEGMENTS,
         population="simulated",
         participation=participation,
+        correlation=correlation,
     )
     inputs = functools.partial(_segment_inputs, enrolled_as=enrolled_as)
     return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
@@ -66,6 +72,74 @@ SEGMENTS = Leak(
     claimed_epsilon=_SEGMENT_CLAIMED,
     leaky=against(_SEGMENT_CLAIMED, _segment_trials(ONCE, np.arange(_SEGMENTS))),
     sound=against_certificate(_segment_trials(_RETURNS, np.zeros(_SEGMENTS, np.int64))),
+)
+
+# --- several releases in a row, under noise that is correlated over time -------------------------
+
+_OVER_TIME = Correlation(kind="prefix-sum")
+
+RETURNS = Leak(
+    name="returns-under-correlated-noise",
+    claim="Noise correlated over time is scaled by the norm of one column, whoever takes part.",
+    why="The columns of releases in a row nearly add up, instead of in squares: eight "
+    "participations cost several times what one does.",
+    remedy="noise is scaled by the worst pattern of participations, which the ledger enforces",
+    theory="theory notes, section 5: 1.27 is 11.98 per person over 976 releases",
+    claimed_epsilon=_SEGMENT_CLAIMED,
+    leaky=against(_SEGMENT_CLAIMED, _segment_trials(ONCE, np.arange(_SEGMENTS), _OVER_TIME)),
+    sound=against_certificate(_segment_trials(_RETURNS, np.zeros(_SEGMENTS, np.int64), _OVER_TIME)),
+)
+
+# --- several segments in one release -------------------------------------------------------------
+
+
+def _crowd_local(_state: Any, segments: Float[Array, " segments"], _key: Array) -> tuple[Any, Any]:
+    """All that a slot has brought, as one contribution."""
+    return {"update": jnp.sum(segments)}, ()
+
+
+def _as_people(present: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Eight slots of one segment each are the person's; the others are other people's."""
+    persons = np.arange(_SEGMENTS + _SLOTS)
+    persons[:_SEGMENTS] = np.where(present, persons[:_SEGMENTS], -1)
+    return persons[None], np.ones((1, persons.size, 1), np.float32)
+
+
+def _as_one_person(present: bool) -> tuple[np.ndarray, np.ndarray]:
+    """One slot brings all eight segments of the person, the others one each."""
+    persons = np.arange(_SLOTS + 1)
+    persons[0] = 0 if present else -1
+    segments = np.zeros((1, persons.size, _SEGMENTS), np.float32)
+    segments[:, :, 0] = 1.0
+    segments[:, 0] = 1.0
+    return persons[None], segments
+
+
+def _crowd_trials(inputs: Callable[[bool], tuple[np.ndarray, np.ndarray]]) -> ReleaseTrials:
+    slots = inputs(True)[0].size
+    release = Release(
+        name="policy",
+        local=_crowd_local,
+        server=_server,
+        unit=PERSON,
+        parts={"update": Part(clip_norm=1.0, noise_multiplier=_SEGMENT_Z)},
+        slots=slots,
+        divisor=slots,
+        horizon=1,
+        population="simulated",
+    )
+    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
+
+
+SEGMENTS_AT_ONCE = Leak(
+    name="segments-in-one-release",
+    claim="Every segment of 64 steps is a user, and all of an episode may be in one release.",
+    why="Eight clipped contributions of one person move the sum by eight clip norms.",
+    remedy="a person has one slot in a release, and all they bring is clipped together",
+    theory="theory notes, section 5: z/k in one release (z = 3, k = 8: epsilon 14.3)",
+    claimed_epsilon=_SEGMENT_CLAIMED,
+    leaky=against(_SEGMENT_CLAIMED, _crowd_trials(_as_people)),
+    sound=against_certificate(_crowd_trials(_as_one_person)),
 )
 
 # --- a divisor that counts -----------------------------------------------------------------------
