@@ -91,12 +91,16 @@ def test_a_box_has_a_centre_and_units():
     box = Box(low, high, centre=(5.0, 0.0), scale=(2.0, 0.5))
     policy = Policy(2, box, (8,), key, last_gain=1.0)
     moved = policy(x)
-    np.testing.assert_allclose(moved.mode(), np.array([5.0, 0.0]) + plain.mode() * np.array([2.0, 0.5]))
+    np.testing.assert_allclose(
+        moved.mode(), np.array([5.0, 0.0]) + plain.mode() * np.array([2.0, 0.5])
+    )
     np.testing.assert_allclose(jnp.exp(moved.log_std), [[2.0, 0.5]], rtol=1e-6)
     # Densities and entropies are those of the action itself: a change of variables.
     noise = policy.noise(key, (1,))
     action, before = moved.sample(noise), plain.sample(noise)
-    np.testing.assert_allclose(action, np.array([5.0, 0.0]) + before * np.array([2.0, 0.5]), rtol=1e-5)
+    np.testing.assert_allclose(
+        action, np.array([5.0, 0.0]) + before * np.array([2.0, 0.5]), rtol=1e-5
+    )
     change = np.log(2.0) + np.log(0.5)
     np.testing.assert_allclose(moved.log_prob(action), plain.log_prob(before) - change, rtol=1e-4)
     np.testing.assert_allclose(moved.entropy(), plain.entropy() + change, rtol=1e-5)

@@ -37,7 +37,9 @@ def own_values(
 
     The fit sees one user and is forgotten after their update, so it costs nothing.
     """
-    features = _quadratic(scaled(trajectory.observations, scale, centre)) * trajectory.alive[:, None]
+    features = (
+        _quadratic(scaled(trajectory.observations, scale, centre)) * trajectory.alive[:, None]
+    )
     unfinished, _ = constant_values(trajectory, constant)
     targets = jnp.where(
         trajectory.alive, discounted_returns(trajectory, unfinished, discount) - constant, 0.0
