@@ -15,8 +15,8 @@ def check(config: "DPPGConfig") -> None:
     Raises:
         ValueError: the first thing that is wrong, in a sentence.
     """
-    _check_privacy(config)
     _check_people(config)
+    _check_privacy(config)
     _check_parts(config)
     _check_learning(config)
 

@@ -193,7 +193,8 @@ class DPPGConfig:
         way to the next cohort.
         """
         cohorts = releases // (self.separation * self.participations)
-        return cohorts * self.separation + releases % self.separation
+        groups: np.ndarray = cohorts * self.separation + releases % self.separation
+        return groups
 
     @property
     def separation(self) -> int:

@@ -35,6 +35,10 @@ class ExtraPart(Protocol):
         """Of the part, of its noise multiplier and of its public state."""
 
     @property
+    def described(self) -> str:
+        """What it tells of users, for the certificate."""
+
+    @property
     def size(self) -> int:
         """How many numbers a user contributes."""
 
@@ -95,6 +99,7 @@ class AdaptiveClip:
     quantile: float
     rate: float
     name: ClassVar[str] = "clip"
+    described: ClassVar[str] = "how many users' updates are within the clip norm"
 
     @property
     def size(self) -> int:
@@ -181,6 +186,7 @@ class ObservationStatistics:
     centre: tuple[float, ...] | None
     limit: float
     name: ClassVar[str] = "observations"
+    described: ClassVar[str] = "means and variances of users' observations"
 
     @property
     def size(self) -> int:
@@ -264,6 +270,7 @@ class PrivateReturn:
     high: float
     decay: float
     name: ClassVar[str] = "return"
+    described: ClassVar[str] = "users' returns"
 
     @property
     def size(self) -> int:

@@ -12,6 +12,7 @@ from sotto.privacy.certificate_model import Certificate, CertifiedStream
 from sotto.privacy.events import Gaussian, NoGuarantee, PrefixReleases, SampledGaussian
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, Floor, RandomStop
+from sotto.privacy.statements import Returning
 
 
 def render(certificate: Certificate) -> RenderableType:
@@ -97,8 +98,17 @@ def _stream_line(stream: CertifiedStream) -> str:
             cost = str(other)
     return (
         f"{stream.statement.name}: {stream.releases} of {stream.statement.horizon} releases, "
-        f"{stream.statement.unit.counted(stream.persons)}, {cost}"
+        f"{stream.statement.unit.counted(stream.persons)}{_turns(stream)}, {cost}"
     )
+
+
+def _turns(stream: CertifiedStream) -> str:
+    """How often one person takes part, where that is more than once."""
+    match stream.statement.participation:
+        case Returning(max_participations=count, min_separation=gap) if count > 1:
+            return f", each in at most {count} of them, {gap} or more apart"
+        case _:
+            return ""
 
 
 def _prefixes(stream: CertifiedStream) -> str:
