@@ -101,9 +101,17 @@ def test_a_run_is_reproduced_by_its_seed():
         np.testing.assert_array_equal(one, other)
 
 
-def test_continuous_actions_are_refused():
-    with (
-        GymnasiumUsers("Pendulum-v1", 1) as pendulum,
-        pytest.raises(ValueError, match="no finite set of actions"),
-    ):
-        HostedRun(pendulum, pendulum.described(), seed=0)
+def test_continuous_actions_have_no_teacher():
+    config = KickstartConfig(teacher="x", teacher_mechanism="exact")
+    with GymnasiumUsers("Pendulum-v1", 1) as pendulum:
+        run = HostedRun(pendulum, pendulum.described(), seed=0)
+        with pytest.raises(ValueError, match="no finite set of actions"):
+            run.student(config)
+
+
+def test_a_training_goes_on_from_a_state():
+    users, env = lanes(SMALL)
+    with users:
+        states = [state for state, _ in HostedRun(users, env, seed=5).train_ppo(SMALL)]
+        rest = [state for state, _ in HostedRun(users, env, seed=5).go_on(SMALL, states[2])]
+    assert [int(state.updates) for state in rest] == [4]

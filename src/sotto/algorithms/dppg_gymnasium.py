@@ -77,12 +77,6 @@ class Collector:
         self.close()
 
 
-def described(config: DPPGConfig) -> AnyEnvironment:
-    """The public facts of the environment."""
-    with GymnasiumUsers(config.env_id, 1, action_repeat=config.action_repeat) as users:
-        return users.described()
-
-
 def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -> Any:
     """One release's unit data with nothing in them, for the door to check `local` against.
 

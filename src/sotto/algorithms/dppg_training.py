@@ -25,6 +25,7 @@ from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.spending import Budget
 from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.envs.gymnasium_bridge import described
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, evaluate, rollout
@@ -81,7 +82,7 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
             f"users are drawn in secret inside the compiled program, where {config.env_id} cannot "
             "run; leave population_size out"
         )
-    return dppg_gymnasium.described(config)
+    return described(config.env_id, config.action_repeat)
 
 
 def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:

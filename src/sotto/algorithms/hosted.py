@@ -28,17 +28,11 @@ class HostedRun:
         users: as many lanes as num_envs; whoever made them closes them.
         env: their public facts.
         seed: of networks, games and actions.
-
-    Raises:
-        ValueError: the environment has no finite set of actions.
     """
 
     def __init__(self, users: GymnasiumUsers, env: AnyEnvironment, seed: int) -> None:
-        if not isinstance(env.action, Discrete):
-            raise ValueError(f"{env.id} has no finite set of actions, and is not supported here")
         self._users = users
         self._env = env
-        self._actions = env.action.n
         self._network_key, self.key = (
             jax.random.fold_in(jax.random.key(seed), purpose) for purpose in (0, 1)
         )
@@ -52,7 +46,14 @@ class HostedRun:
         state = ppo.begin(config, self._env, self._network_key, ())
         if networks is not None:
             state = state._replace(networks=networks)
-        for _ in range(config.num_updates):
+        yield from self.go_on(config, state)
+
+    def go_on(self, config: PPOConfig, state: PPOState) -> Iterator[tuple[PPOState, PPOMetrics]]:
+        """Trains PPO from a state to the end; yields after every update.
+
+        A state of another process goes on in games that begin anew.
+        """
+        for _ in range(int(state.updates), config.num_updates):
             key = jax.random.fold_in(self.key, state.updates)
             rollout_key, shuffle_key = jax.random.split(key)
             collected = self._collect(config, state, rollout_key)
@@ -60,11 +61,19 @@ class HostedRun:
             yield state, metrics
 
     def student(self, config: KickstartConfig) -> KickstartState:
-        """A student that has asked nothing, with an axis of one run, for `Training`."""
+        """A student that has asked nothing, with an axis of one run, for `Training`.
+
+        Raises:
+            ValueError: the environment has no finite set of actions to ask about.
+        """
+        if not isinstance(self._env.action, Discrete):
+            raise ValueError(
+                f"{self._env.id} has no finite set of actions; a teacher of kickstarting needs one"
+            )
         state = ppo.begin(config.ppo, self._env, self._network_key, ())
         runs = jax.tree.map(lambda x: x[None], state)
         rows = config.queries_per_update * config.remember_updates
-        return kickstarting.listening(runs, rows, self._env.observation_size, self._actions)
+        return kickstarting.listening(runs, rows, self._env.observation_size, self._env.action.n)
 
     def collect(
         self, config: PPOConfig, queries: int, states: KickstartState, keys: PRNGKeyArray

@@ -10,7 +10,7 @@ over users and the critic alone would leak.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -61,6 +61,10 @@ class PPOConfig:
     """Global norm to which each gradient is clipped."""
     hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of the policy and of the critic."""
+    normalise_advantages: bool = True
+    """Bring the advantages of each update to mean zero and standard deviation one."""
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    """What makes steps of gradients, with its usual settings."""
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot run."""
@@ -284,9 +288,12 @@ def _optimizer(config: PPOConfig) -> optax.GradientTransformation:
     if config.anneal_learning_rate:
         steps = config.num_updates * config.num_epochs * config.num_minibatches
         learning_rate = optax.linear_schedule(config.learning_rate, 0.0, steps)
-    return optax.chain(
-        optax.clip_by_global_norm(config.max_grad_norm), optax.adam(learning_rate, eps=1e-5)
+    optimizer = (
+        optax.adam(learning_rate, eps=1e-5)
+        if config.optimizer == "adam"
+        else optax.rmsprop(learning_rate, decay=0.99, eps=1e-5)
     )
+    return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
 
 
 def _rollouts(
@@ -307,12 +314,15 @@ def _prepare(config: PPOConfig, networks: Networks, trajectory: Trajectory) -> _
     advantages = jax.vmap(gae, in_axes=(0, 0, 0, None, None))(
         trajectory, values, next_values, config.discount, config.gae_lambda
     )
+    targets = advantages + values
+    if config.normalise_advantages:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
     batch = _Batch(
         observations=trajectory.observations,
         actions=trajectory.actions,
         log_probs=networks.policy(trajectory.observations).log_prob(trajectory.actions),
-        advantages=(advantages - advantages.mean()) / (advantages.std() + 1e-8),
-        targets=advantages + values,
+        advantages=advantages,
+        targets=targets,
     )
     flat: _Batch = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
     return flat

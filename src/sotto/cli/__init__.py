@@ -15,6 +15,7 @@ from sotto import __version__
 _COMMANDS = {
     "train dppg": ("sotto.cli.train:dppg", "private policy gradient, with a certificate"),
     "train ppo": ("sotto.cli.train:ppo", "the baseline without privacy"),
+    "train a2c": ("sotto.cli.train:a2c", "a simpler baseline without privacy"),
     "train kickstart": (
         "sotto.cli.train_kickstart:kickstart",
         "a student that asks a private teacher",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from sotto.algorithms.a2c import A2CConfig
 from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
 from sotto.algorithms.ppo import PPOConfig
 from sotto.cli.parsing import flag, parse, print_json, unvalidated
@@ -34,10 +35,11 @@ from sotto.runs.states import last_common_checkpoint
 from sotto.runs.training import Update, train
 
 if TYPE_CHECKING:
+    from sotto.algorithms.a2c import A2CConfig as A2CFlags
     from sotto.algorithms.dppg_config import DPPGConfig as DPPGFlags
     from sotto.algorithms.ppo import PPOConfig as PPOFlags
 else:
-    DPPGFlags, PPOFlags = unvalidated(DPPGConfig), unvalidated(PPOConfig)
+    DPPGFlags, PPOFlags, A2CFlags = map(unvalidated, (DPPGConfig, PPOConfig, A2CConfig))
 
 
 def _next_run() -> Path:
@@ -108,10 +110,28 @@ def ppo(args: list[str]) -> int:
         Examples:
           sotto train ppo --env-id CartPole-v1 --out runs/ppo
           sotto train ppo --env-id Acrobot-v1 --total-steps 300000 --seeds 5 --out runs/ppo5
+          sotto train ppo --env-id HalfCheetah-v5 --out runs/cheetah
         """
         return train_algorithm("ppo", where, PPOConfig(**vars(settings)), args)
 
     return parse(run, args, "train ppo")
+
+
+def a2c(args: list[str]) -> int:
+    """Runs `sotto train a2c`."""
+    default = A2CFlags(**vars(stored_config("a2c", args) or A2CConfig()))
+
+    def run(where: PlainOptions, settings: A2CFlags = default) -> int:
+        """Trains A2C, a simpler baseline without privacy: PPO with one pass over short rollouts and
+        RMSprop. It protects nobody and has no certificate.
+
+        Examples:
+          sotto train a2c --env-id CartPole-v1 --out runs/a2c
+          sotto train a2c --env-id HalfCheetah-v5 --total-steps 1000000 --out runs/cheetah
+        """
+        return train_algorithm("a2c", where, A2CConfig(**vars(settings)), args)
+
+    return parse(run, args, "train a2c")
 
 
 # --- settings ------------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
 """What a run needs to know of an algorithm, and a small adapter for each.
 
-Those of kickstarting and of Q-learning are in `sotto.runs.kickstart` and in
-`sotto.runs.functional_q`.
+Those of PPO and A2C are in `sotto.runs.baselines`, those of kickstarting and of Q-learning in
+`sotto.runs.kickstart` and in `sotto.runs.functional_q`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,17 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from sotto.algorithms import dppg_training, ppo
+from sotto.algorithms import dppg_training
 from sotto.algorithms.dppg_config import DPPGConfig
-from sotto.algorithms.ppo import PPOConfig
 from sotto.privacy.ledger import Ledger
 from sotto.rl.envs.registry import make
-from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, evaluate
-from sotto.runs.directory import AnyLedger, RunError
-
-_PPO_CHUNK = 10  # updates in one program: XLA once hung on longer ones
-_PPO_EVALUATION_EPISODES = 16
+from sotto.runs.directory import AnyLedger
 
 
 @dataclass(frozen=True)
@@ -164,60 +158,6 @@ def _simulated(sums: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
     }
 
 
-class _PPO:
-    config_type = PPOConfig
-    default_policy = "last"
-
-    def resolved(self, config: PPOConfig) -> PPOConfig:
-        make(config.env_id)
-        return config
-
-    def has_ledger(self, config: PPOConfig) -> bool:
-        del config
-        return False
-
-    def updates(self, config: PPOConfig) -> int:
-        return config.num_updates
-
-    def steps_per_update(self, config: PPOConfig) -> int:
-        return config.batch_size
-
-    def create_ledger(self, config: PPOConfig, where: Path | str, run_id: str) -> AnyLedger:
-        del config, where, run_id
-        raise RunError("a run of ppo has no ledger")
-
-    def initial_states(self, config: PPOConfig, seeds: Sequence[int]) -> PyTree:
-        return jax.jit(jax.vmap(partial(ppo.init, config)))(keys_of(seeds, 0))
-
-    def chunks(
-        self,
-        config: PPOConfig,
-        seeds: Sequence[int],
-        ledgers: Sequence[Ledger],
-        states: PyTree,
-        done: int,
-    ) -> Iterator[Chunk]:
-        del ledgers
-        keys = keys_of(seeds, 1)
-        while done < config.num_updates:
-            count = min(_PPO_CHUNK, config.num_updates - done)
-            states, metrics = jax.vmap(ppo.train_chunk, in_axes=(None, 0, 0, None))(
-                config, states, keys, count
-            )
-            done += count
-            returns = evaluation(self, config, states, done, _PPO_EVALUATION_EPISODES)
-            simulated = {name: np.asarray(value) for name, value in metrics._asdict().items()}
-            yield Chunk(done, states, {}, {"last": returns}, simulated)
-
-    def policies(self, states: PyTree) -> dict[str, Policy]:
-        return {"last": states.networks.policy}
-
-    def evaluate(
-        self, config: PPOConfig, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
-    ) -> Float[np.ndarray, "runs episodes"]:
-        return evaluate_native(config.env_id, policy, key, episodes, greedy)
-
-
 def evaluate_native(
     env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
 ) -> Float[np.ndarray, "runs episodes"]:
@@ -255,6 +195,3 @@ def _evaluate(
 
 DPPG_RUNS: Algorithm = _DPPG()
 """Private policy gradient."""
-
-PPO_RUNS: Algorithm = _PPO()
-"""The baseline without privacy."""

@@ -4,7 +4,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sotto.runs.adapters import DPPG_RUNS, PPO_RUNS, Algorithm
+from sotto.runs.adapters import DPPG_RUNS, Algorithm
+from sotto.runs.baselines import A2C_RUNS, PPO_RUNS
 from sotto.runs.directory import AlgorithmName, RunError
 from sotto.runs.expert_offline import expert_offline
 from sotto.runs.functional_q import DQN_RUNS, functional_q
@@ -13,6 +14,7 @@ from sotto.runs.kickstart import kickstart
 ALGORITHMS: dict[AlgorithmName, Algorithm] = {
     "dppg": DPPG_RUNS,
     "ppo": PPO_RUNS,
+    "a2c": A2C_RUNS,
     "kickstart": kickstart(),
     "dqn": DQN_RUNS,
     "functional-q": functional_q(),

@@ -30,7 +30,7 @@ from sqlalchemy.exc import ArgumentError
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.ledger import Ledger
 
-AlgorithmName = Literal["dppg", "ppo", "kickstart", "dqn", "functional-q", "expert-offline"]
+AlgorithmName = Literal["dppg", "ppo", "a2c", "kickstart", "dqn", "functional-q", "expert-offline"]
 AnyLedger = Ledger | AnswerLedger
 """A run's account: of releases about people, or of a teacher's answers."""
 

@@ -11,7 +11,8 @@ from sotto.algorithms.teachers import Ensemble
 from sotto.privacy.certificate import derive, verify
 from sotto.rl.networks import Policy
 from sotto.runs import states
-from sotto.runs.adapters import DPPG_RUNS, PPO_RUNS, Algorithm
+from sotto.runs.adapters import DPPG_RUNS, Algorithm
+from sotto.runs.baselines import PPO_RUNS
 from sotto.runs.directory import AlgorithmName, Experiment, RunError, open_experiment
 
 _TEACHERS: dict[AlgorithmName, Algorithm] = {"dppg": DPPG_RUNS, "ppo": PPO_RUNS}

@@ -110,7 +110,9 @@ def test_a_killed_process_is_one_clear_error():
     with GymnasiumUsers("CartPole-v1", 4, 2) as users:
         pids = processes_of(users)
         os.kill(pids[1], signal.SIGKILL)
-        with pytest.raises(RuntimeError, match=f"process {pids[1]}, .* CartPole-v1, .* signal 9"):
+        with pytest.raises(
+            ChildProcessError, match=f"process {pids[1]}, .* CartPole-v1, .* signal 9"
+        ):
             users.collect(lean, jr.key(0), range(4), 5, True)
         assert all(gone(pid) for pid in pids)
 

@@ -248,6 +248,16 @@ class GymnasiumUsers:
         return clipped
 
 
+def described(env_id: str, action_repeat: int = 1) -> Described:
+    """The public facts of an environment that Gymnasium runs.
+
+    Raises:
+        ValueError: as for `GymnasiumUsers`.
+    """
+    with GymnasiumUsers(env_id, 1, action_repeat=action_repeat) as users:
+        return users.described()
+
+
 def processes_for(lanes: int) -> int:
     """Processes that are worth their while: one for each core we may use, with several lanes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

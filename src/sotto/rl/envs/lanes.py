@@ -175,7 +175,8 @@ class ProcessLanes:
     """Lanes in several processes, each with a block of neighbouring ones.
 
     Raises:
-        RuntimeError: an environment raised there, or a process was killed; the lanes are closed.
+        ChildProcessError: a process was killed; the lanes are closed.
+        RuntimeError: an environment raised there; the lanes are closed.
     """
 
     def __init__(
@@ -242,7 +243,7 @@ class ProcessLanes:
                 raise error
             code = process.wait()
             self.close()
-            raise RuntimeError(
+            raise ChildProcessError(
                 f"process {process.pid}, which steps {self._what}, ended "
                 + (f"by signal {-code}" if code < 0 else f"with exit code {code}")
                 + "; start the training again, or resume it"
