@@ -67,7 +67,7 @@ _RANDOM_MEALS = (
     _Meal(0.95, 16.5, 29.5, 18.0, 2800.0, 100.0),  # 29.5 is the simulator's own (19.5 was meant?)
     _Meal(0.2, 20.0, 22.0, 21.0, 1250.0, 50.0),
 )
-_TIME_SPREAD = 10.0  # points
+_HOUR, _TIME_SPREAD = 6.0, 10.0  # points
 
 
 class DosingParams(eqx.Module):
@@ -229,23 +229,29 @@ def _derivative(
 def _day_of_meals(uniforms: Float[Array, "19"]) -> Float[Array, "145"]:
     """One person's meals in Dosing-1: single points above a base, smoothed."""
     base = 800.0 + 400.0 * uniforms[0]
-    eaten = jnp.broadcast_to(jnp.floor(base), (POINTS,))
-    points = jax.lax.iota(jnp.int32, POINTS)
-    hour = 6.0  # points
-    for i, meal in enumerate(_RANDOM_MEALS):
-        at_all, when, how_much = (uniforms[1 + 3 * i + j] for j in range(3))
-        # A normal time, truncated to the hours of this meal: the inverse of its distribution.
-        lowest = NormalDist().cdf((meal.earliest - meal.usual) * hour / _TIME_SPREAD)
-        highest = NormalDist().cdf((meal.latest - meal.usual) * hour / _TIME_SPREAD)
-        deviation = _TIME_SPREAD * _normal(lowest + (highest - lowest) * when)
-        point = jnp.minimum(jnp.round(meal.usual * hour + 1 + deviation), POINTS - 2)
-        amount = jnp.maximum(jnp.round(meal.amount + meal.spread * _normal(how_much)), 0.0)
-        here = (points == point.astype(jnp.int32)) & (at_all < meal.probability)
-        eaten = jnp.where(here, amount, eaten)
-    return jnp.maximum(_smoothed(eaten), base)
+    at_all, when, how_much = uniforms[1:].reshape(len(_RANDOM_MEALS), 3).T
+    # A normal time, truncated to the hours of its meal: the inverse of its distribution.
+    cdf = NormalDist(sigma=_TIME_SPREAD).cdf
+    lowest = _array([cdf(_HOUR * (meal.earliest - meal.usual)) for meal in _RANDOM_MEALS])
+    highest = _array([cdf(_HOUR * (meal.latest - meal.usual)) for meal in _RANDOM_MEALS])
+    usual = _array([_HOUR * meal.usual + 1 for meal in _RANDOM_MEALS])
+    deviation = _TIME_SPREAD * _normal(lowest + (highest - lowest) * when)
+    points = jnp.minimum(jnp.round(usual + deviation), POINTS - 2).astype(jnp.int32)
+    spread = _array([meal.spread for meal in _RANDOM_MEALS])
+    amounts = _array([meal.amount for meal in _RANDOM_MEALS]) + spread * _normal(how_much)
+    eaten = at_all < _array([meal.probability for meal in _RANDOM_MEALS])
+
+    # A loop: otherwise XLA computes the times and amounts anew for each point of the day, and the
+    # day anew for each of the eleven points that one is smoothed from.
+    def eat(i: Int[Array, ""], day: Float[Array, "145"]) -> Float[Array, "145"]:
+        here = eaten[i] & (jax.lax.iota(jnp.int32, POINTS) == points[i])
+        return jnp.where(here, jnp.maximum(jnp.round(amounts[i]), 0.0), day)
+
+    day = jnp.broadcast_to(jnp.floor(base), (POINTS,))
+    return jnp.maximum(_smoothed(jax.lax.fori_loop(0, len(_RANDOM_MEALS), eat, day)), base)
 
 
-def _normal(uniform: Float[Array, ""]) -> Float[Array, ""]:
+def _normal(uniform: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """The standard normal quantile; the ends of the interval count as the nearest inner point."""
     inside = jnp.clip(uniform, 2.0**-25, 1.0 - 2.0**-24)
     return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * inside - 1.0)
