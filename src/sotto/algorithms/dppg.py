@@ -270,7 +270,11 @@ def _values(
         return state.critic(trajectory.observations), state.critic(trajectory.next_observations)
     if config.critic == "local":
         return critics.own_values(
-            trajectory, env.observation_scale, constant, config.decision_discount
+            trajectory,
+            env.observation_scale,
+            constant,
+            config.decision_discount,
+            centre=env.observation_centre,
         )
     return critics.constant_values(trajectory, constant)
 
