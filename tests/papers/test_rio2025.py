@@ -83,4 +83,6 @@ def test_cells_become_settings():
     private = Cell("Acrobot-v1", "dppg", "paper", 3.0, delta=1e-6, total_steps=4096).config()
     assert (private.noise_multiplier, private.target_epsilon) == (3.0, None)
     assert (private.delta, private.total_steps, private.is_proved) == (1e-6, 4096, False)
-    assert Cell("Acrobot-v1", "ppo", total_steps=4096).config().total_steps == 4096
+    for method in ("ppo", "a2c"):
+        alone = Cell("Acrobot-v1", method, total_steps=4096).config()
+        assert (type(alone).__name__, alone.total_steps) == (f"{method.upper()}Config", 4096)

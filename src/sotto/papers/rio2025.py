@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sotto.algorithms.a2c import A2CConfig
 from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
 from sotto.algorithms.ppo import PPOConfig
 from sotto.privacy.accounting import gaussian_epsilon
@@ -129,11 +130,13 @@ class Cell:
     delta: float = DELTA
     total_steps: int | None = None
 
-    def config(self) -> DPPGConfig | PPOConfig:
+    def config(self) -> DPPGConfig | PPOConfig | A2CConfig:
         """Settings of the algorithm; the seed among them is not used."""
         changes: dict[str, Any] = {}
         if self.total_steps is not None:
             changes["total_steps"] = self.total_steps
+        if self.method == "a2c":
+            return A2CConfig(env_id=self.env_id, **changes)
         if self.preset is None:
             return PPOConfig(env_id=self.env_id, **changes)
         return preset(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from sotto.privacy import certificate
 from sotto.rl.envs.registry import is_native
 from sotto.runs.adapters import Algorithm, Chunk
 from sotto.runs.algorithms import ALGORITHMS, config_to_json
-from sotto.runs.directory import AlgorithmName, AnyLedger, RunError
+from sotto.runs.directory import AnyLedger, RunError
 from sotto.runs.kept_jobs import reporting, write_json
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
@@ -86,7 +86,7 @@ class Job:
     @cached_property
     def path(self) -> Path:
         """Of the cell; the name holds everything it depends on but the seed and the noise."""
-        config = config_to_json(_name(self.cell), self.cell.config())
+        config = config_to_json(self.cell.method, self.cell.config())
         del config["seed"]
         what = json.dumps([_FORMAT, self.cell.method, self.cell.released, config], sort_keys=True)
         digest = hashlib.sha256(what.encode()).hexdigest()[:12]
@@ -203,16 +203,10 @@ def jobs(cells: Iterable[Cell], seeds: Sequence[int], folder: Path) -> dict[Cell
     """
     found = {}
     for cell in cells:
-        ALGORITHMS[_name(cell)].resolved(cell.config())
+        ALGORITHMS[cell.method].resolved(cell.config())
         blocks = [tuple(seeds)] if is_native(cell.env_id) else [(seed,) for seed in seeds]
         found[cell] = [Job(folder, cell, block) for block in blocks]
     return found
-
-
-def _name(cell: Cell) -> AlgorithmName:
-    if cell.method not in ALGORITHMS:
-        raise ValueError(f"{cell}: {cell.method} is not here; choose others with --env-id")
-    return cast(AlgorithmName, cell.method)
 
 
 # --- one training --------------------------------------------------------------------------------
@@ -227,7 +221,7 @@ def train(cell: Cell, seeds: Sequence[int], places: Sequence[Path]) -> list[Outc
         places: a folder for each seed's ledger and certificate.
     """
     started = time.monotonic()
-    algorithm, config = ALGORITHMS[_name(cell)], cell.config()
+    algorithm, config = ALGORITHMS[cell.method], cell.config()
     ledgers: list[AnyLedger] = []
     if algorithm.has_ledger(config):
         ledgers = [
