@@ -37,8 +37,8 @@ def train(args: list[str]) -> int:
         CartPole-v1, Acrobot-v1 and HIV-v0 have variants in JAX, trained side by side: 3,000 take
         minutes on two cores (HIV-v0: a quarter of an hour). LunarLander-v3 plays in Box2D; 300 take
         about a quarter of an hour. In these two, one public base policy is trained in the default
-        environment, and every expert goes on from it in its own variant (HIV-v0: 32,000 steps,
-        then 4,000 to 16,000; LunarLander-v3: 102,400, then 40,960 to 163,840).
+        environment, and every expert goes on from it in its own variant (HIV-v0: 64,000 steps,
+        then 8,000 to 16,000; LunarLander-v3: 102,400, then 40,960 to 163,840).
 
         It says first how long it takes. A stopped command goes on where it was. OUT/experts.npz
         holds the population: policies, variants, and returns in the default environment. Experts
