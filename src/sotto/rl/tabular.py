@@ -74,7 +74,8 @@ def policy_values(
     following = np.zeros((*batch, len(mdp.rewards)))
     for h in reversed(range(mdp.horizon)):
         now = policies[..., h, :, :] if by_step else policies
-        values = mdp.rewards + np.einsum("sat,...t->...sa", mdp.transitions, following)
+        ahead = following @ mdp.transitions.reshape(mdp.rewards.size, -1).T
+        values = mdp.rewards + ahead.reshape(*batch, *mdp.rewards.shape)
         following = np.sum(now * values, axis=-1)
     return following
 
