@@ -28,7 +28,7 @@ def an_outcome(cell, seed):
     return Outcome(
         seed=seed,
         steps=[0.0, 500.0 + seed, 1000.0 + seed],
-        curve={"greedy": [20.0, base, base + seed], "sampled": [10.0, base - 9, base - 9 + seed]},
+        curve=[20.0, base, base + seed],
         returns={
             **{"last greedy": base - 7, "last sampled": base + seed},
             **{"ema greedy": base + 50 + seed**1.5, "ema sampled": base - 8},
@@ -173,6 +173,7 @@ def test_tables_hold_every_seed(tmp_path, trained):
     points = pq.read_table(tmp_path / "fig8.parquet").to_pylist()
     assert len(points) == 6 * 3 * 3
     assert [row["env_steps"] for row in points[:3]] == [0, 501, 1001]
+    assert [row["return"] for row in points[:3]] == [20, 100, 101]
     assert not list(tmp_path.rglob("*.partial"))
 
 
@@ -197,7 +198,7 @@ def test_a_training_leaves_its_certificate(tmp_path):
     # Two releases of 64 people, each with one episode of at most 128 steps.
     assert first.steps[0] == 0
     assert 64 * 8 <= first.steps[1] < first.steps[-1] <= 16_384
-    assert len(first.steps) == len(first.curve["greedy"]) == 3
+    assert len(first.steps) == len(first.curve) == 3
     assert set(first.returns) == {
         f"{policy} {mode}" for policy in ("last", "ema", "tail") for mode in ("greedy", "sampled")
     }

@@ -19,6 +19,9 @@ from sotto.algorithms.ppo import PPOConfig
 from sotto.privacy.accounting import gaussian_epsilon
 from sotto.privacy.noise import sampler_delta
 
+Mode = Literal["greedy", "sampled"]
+"""How a policy acts."""
+
 DELTA = 1e-5
 """Of every epsilon here, unless another is asked for; the paper's is not printed."""
 
@@ -105,6 +108,14 @@ TABLE1 = (
 """Table 1. The version of MuJoCo's environments is not printed; ours is v5."""
 
 
+_BASELINE_STEPS = {
+    **{"CartPole-v1": 100_000, "Acrobot-v1": 100_000},
+    **{"HalfCheetah-v5": 1_000_000, "Hopper-v5": 1_000_000},
+    **{"Dosing-0": 300_000, "Dosing-1": 300_000},
+}
+"""Environment steps of PPO and A2C here; the paper's are not printed."""
+
+
 # --- cells ---------------------------------------------------------------------------------------
 
 
@@ -135,10 +146,10 @@ class Cell:
         changes: dict[str, Any] = {}
         if self.total_steps is not None:
             changes["total_steps"] = self.total_steps
-        if self.method == "a2c":
-            return A2CConfig(env_id=self.env_id, **changes)
         if self.preset is None:
-            return PPOConfig(env_id=self.env_id, **changes)
+            changes = {"total_steps": _BASELINE_STEPS[self.env_id]} | changes
+            kind = A2CConfig if self.method == "a2c" else PPOConfig
+            return kind(env_id=self.env_id, **changes)
         return preset(
             self.preset,
             self.env_id,
@@ -156,7 +167,7 @@ class Cell:
         return "ema" if self.preset == "sotto" else "last"
 
     @property
-    def mode(self) -> Literal["greedy", "sampled"]:
+    def mode(self) -> Mode:
         """How it acts when it is judged: the paper reports what training episodes returned."""
         return "greedy" if self.preset == "sotto" else "sampled"
 

@@ -187,10 +187,9 @@ def _points(result: Result) -> list[dict[str, Any]]:
     """One row for each seed and point of the learning curve."""
     return [
         _about(result.cell)
-        | {"seed": outcome.seed, "env_steps": steps, "policy": result.cell.released}
-        | {mode: values[index] for mode, values in outcome.curve.items()}
+        | {"seed": outcome.seed, "env_steps": steps, "policy": result.judged, "return": value}
         for outcome in result.outcomes
-        for index, steps in enumerate(outcome.steps)
+        for steps, value in zip(outcome.steps, outcome.curve, strict=True)
     ]
 
 

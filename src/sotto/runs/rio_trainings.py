@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.papers.confidence import half_width
-from sotto.papers.rio2025 import Cell
+from sotto.papers.rio2025 import Cell, Mode
 from sotto.privacy import certificate
 from sotto.rl.envs.registry import is_native
 from sotto.runs.adapters import Algorithm, Chunk
@@ -31,9 +31,9 @@ from sotto.runs.kept_jobs import reporting, write_json
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
 _POINTS = 20  # of a learning curve
-_EPISODES = 20  # of each point of a curve
-_ROUNDS, _HOSTED_ROUNDS = 5, 1  # as many episodes again of each policy in the end
-_MODES = ("greedy", "sampled")
+_EPISODES, _HOSTED_EPISODES = 20, 10  # of each point of a curve
+_ROUNDS, _HOSTED_ROUNDS = 5, 2  # of as many episodes, for each policy in the end
+_MODES: tuple[Mode, ...] = ("greedy", "sampled")
 _KEY = 2025  # of evaluations, the same people for every policy
 
 # For what is said beforehand: seconds to import and compile, and environment steps a second on one
@@ -51,7 +51,7 @@ class Outcome:
         seed: of networks, people and actions.
         steps: environment steps behind each point of the curve; the people's own, where an episode
             may end early.
-        curve: mean return of the policy that is judged, by mode, at each point.
+        curve: mean return at each point, of the policy and in the mode that count.
         returns: mean return in the end, by policy and mode: "ema greedy", "last sampled", ...
         status: of the certificate; "not private" for a method without one.
         epsilon: certified; None where nothing is.
@@ -61,7 +61,7 @@ class Outcome:
 
     seed: int
     steps: list[float]
-    curve: dict[str, list[float]]
+    curve: list[float]
     returns: dict[str, float]
     status: str
     epsilon: float | None
@@ -187,7 +187,7 @@ class Result:
     @property
     def curve(self) -> Float[np.ndarray, "seeds points"]:
         """Returns while learning, those that count."""
-        return np.array([outcome.curve[self.cell.mode] for outcome in self.outcomes])
+        return np.array([outcome.curve for outcome in self.outcomes])
 
 
 def jobs(cells: Iterable[Cell], seeds: Sequence[int], folder: Path) -> dict[Cell, list[Job]]:
@@ -228,17 +228,18 @@ def train(cell: Cell, seeds: Sequence[int], places: Sequence[Path]) -> list[Outc
             algorithm.create_ledger(config, place / "ledger.sqlite", f"{cell.env_id}-{seed}")
             for seed, place in zip(seeds, places, strict=True)
         ]
+    native = is_native(cell.env_id)
+    returned = partial(_returns, algorithm, config, _EPISODES if native else _HOSTED_EPISODES)
     taken: list[np.ndarray] = []
-    curve: list[dict[str, np.ndarray]] = []
+    curve: list[np.ndarray] = []
     for chunk, steps in _points(cell, algorithm, seeds, ledgers):
         policy = algorithm.policies(chunk.states)[cell.released]
         taken.append(steps)
-        curve.append(_returns(algorithm, config, policy, chunk.updates, 1))
-    rounds = _ROUNDS if is_native(cell.env_id) else _HOSTED_ROUNDS
+        curve.append(returned(policy, cell.mode, chunk.updates))
     returns = {
-        f"{name} {mode}": values
+        f"{name} {mode}": returned(policy, mode, 0, _ROUNDS if native else _HOSTED_ROUNDS)
         for name, policy in algorithm.policies(chunk.states).items()
-        for mode, values in _returns(algorithm, config, policy, 0, rounds).items()
+        for mode in _MODES
     }
     seconds = time.monotonic() - started
     certified = [_certified(ledger, place) for ledger, place in zip(ledgers, places, strict=False)]
@@ -246,7 +247,7 @@ def train(cell: Cell, seeds: Sequence[int], places: Sequence[Path]) -> list[Outc
         Outcome(
             seed=seed,
             steps=[float(steps[run]) for steps in taken],
-            curve={mode: [float(point[mode][run]) for point in curve] for mode in _MODES},
+            curve=[float(values[run]) for values in curve],
             returns={name: float(values[run]) for name, values in returns.items()},
             **(certified[run] if certified else _NOT_PRIVATE),
             seconds=seconds,
@@ -284,17 +285,18 @@ def _points(
 
 
 def _returns(
-    algorithm: Algorithm, config: Any, policy: Any, people: int, rounds: int
-) -> dict[str, Float[np.ndarray, " seeds"]]:
-    """Mean return of each seed's policy by mode, on fresh simulated people of this number."""
+    algorithm: Algorithm,
+    config: Any,
+    episodes: int,
+    policy: Any,
+    mode: Mode,
+    people: int,
+    rounds: int = 1,
+) -> Float[np.ndarray, " seeds"]:
+    """Mean return of each seed's policy, on fresh simulated people of this number."""
     keys = jax.random.split(jax.random.fold_in(jax.random.key(_KEY), people), rounds)
-    return {
-        mode: np.mean(
-            [algorithm.evaluate(config, policy, key, _EPISODES, mode == "greedy") for key in keys],
-            axis=(0, 2),
-        )
-        for mode in _MODES
-    }
+    found = [algorithm.evaluate(config, policy, key, episodes, mode == "greedy") for key in keys]
+    return np.asarray(np.mean(found, axis=(0, 2)))
 
 
 def _steps(algorithm: Algorithm, config: Any, chunk: Chunk, updates: int) -> np.ndarray | float:
