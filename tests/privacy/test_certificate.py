@@ -175,6 +175,7 @@ def test_several_streams_of_several_kinds(tmp_path: Path) -> None:
     assert any("Poisson" in assumption.statement for assumption in certificate.assumptions)
     words = text_of(certificate)
     assert "people sampled at rate 0.01" in words
+    assert "70 persons, each in at most 2 of them, 1 or more apart, Gaussian noise" in words
     assert "planned: 0 of 20 releases, 0 persons, no cost yet" in words
     certificate.write(tmp_path / "certificate.json")
     assert verify(tmp_path / "certificate.json", ledger) == []

@@ -115,7 +115,8 @@ def make_release(
         parts["critic"] = Part(
             clip_norm=config.critic_clip_norm, noise_multiplier=multipliers["critic"]
         )
-    for extra in dppg_parts.extra_parts(config, env):
+    extras = dppg_parts.extra_parts(config, env)
+    for extra in extras:
         parts[extra.name] = Part(
             clip_norm=extra.clip_norm, noise_multiplier=multipliers[extra.name]
         )
@@ -148,6 +149,7 @@ def make_release(
         protects=(
             "every policy released during and after training, their averages, and anything "
             "computed from them",
+            *(f"{extra.described}, as far as they are released" for extra in extras),
         ),
         does_not_protect=(
             "what the released policy recommends about people in general: a pattern that many "

@@ -24,6 +24,7 @@ from sotto.algorithms.dppg_gymnasium import Collector
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.spending import Budget
+from sotto.privacy.statements import StreamStatement
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium_bridge import described
 from sotto.rl.envs.registry import is_native, make
@@ -192,6 +193,11 @@ class Training:
                     f"all {config.updates} releases of this training have been charged; those "
                     f"after the first {done} were lost, and are not made again"
                 )
+
+    @property
+    def statement(self) -> StreamStatement:
+        """What the stream promises, as its ledgers hold it."""
+        return self._stream.statement
 
     def __iter__(self) -> Iterator[Progress]:
         """Makes the remaining releases, a chunk at a time; stops early where that is asked for."""

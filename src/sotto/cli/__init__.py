@@ -29,6 +29,7 @@ _COMMANDS = {
         "sotto.cli.train_expert_offline:expert_offline",
         "offline learning from experts, each protected",
     ),
+    "tune dppg": ("sotto.cli.tune:dppg", "settings chosen privately, on the same people"),
     "serve teacher": ("sotto.cli.serve:serve_teacher", "a teacher that students ask over HTTP"),
     "students issue": ("sotto.cli.students:issue", "a token for a student of a served teacher"),
     "students list": ("sotto.cli.students:listed", "who may ask it, and what they were answered"),
@@ -42,6 +43,7 @@ _COMMANDS = {
     "report": ("sotto.cli.runs:report", "figures and report.html of a run"),
     "account gaussian": ("sotto.cli.account:account_gaussian", "epsilon of Gaussian releases"),
     "account dpsgd": ("sotto.cli.account:account_dpsgd", "epsilon of DP-SGD"),
+    "account select": ("sotto.cli.account:account_select", "epsilon of the best of several tries"),
     "account dirichlet": (
         "sotto.cli.account_dirichlet:account_dirichlet",
         "epsilon of a teacher's answers",

@@ -1,11 +1,12 @@
 """`sotto account` and `sotto calibrate`: what noise costs, and what noise a target needs."""
 
-from typing import Any
+from typing import Any, Literal
 
 from sotto.cli.parsing import parse, print_json
 from sotto.privacy.accounting import (
     Event,
     Gaussian,
+    RepeatAndSelect,
     SampledGaussian,
     calibrate_noise_multiplier,
     compose,
@@ -86,6 +87,50 @@ def account_dpsgd(args: list[str]) -> int:
         _print(answer, json)
 
     parse(run, args, "account dpsgd")
+    return 0
+
+
+def account_select(args: list[str]) -> int:
+    """Runs `sotto account select`."""
+
+    def run(
+        noise_multiplier: float,
+        mean_tries: float,
+        delta: float,
+        law: Literal["geometric", "poisson"] = "geometric",
+        json: bool = False,
+    ) -> None:
+        """Epsilon of the best of a secret number of tries on the same people, each of which is a
+        Gaussian release, its score included (Papernot and Steinke 2022).
+
+        Only the best try may leave. Whoever learns how many there were, or what became of the
+        others, learns more than this says.
+
+        Example:
+          sotto account select --noise-multiplier 5 --mean-tries 10 --delta 1e-5
+
+        Args:
+            noise_multiplier: of one try: standard deviation of the noise / clip norm.
+            mean_tries: mean of the number of tries, which is drawn at random.
+            delta: probability scale of failure; below 1 / people.
+            law: how the number is drawn; poisson may draw none at all.
+            json: print one JSON object.
+        """
+        one = Gaussian(noise_multiplier=noise_multiplier)
+        curve = compose([RepeatAndSelect(run=one, tries=law, mean=mean_tries)])
+        answer: dict[str, Any] = {
+            "mechanism": "repeat-and-select",
+            "epsilon": curve.epsilon(delta),
+            "epsilon_of_one_try": compose([one]).epsilon(delta),
+            "delta": delta,
+            "noise_multiplier": noise_multiplier,
+            "mean_tries": mean_tries,
+            "law": law,
+            "method": curve.method,
+        }
+        _print(answer, json)
+
+    parse(run, args, "account select")
     return 0
 
 

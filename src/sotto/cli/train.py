@@ -42,7 +42,7 @@ else:
     DPPGFlags, PPOFlags, A2CFlags = map(unvalidated, (DPPGConfig, PPOConfig, A2CConfig))
 
 
-def _next_run() -> Path:
+def next_run() -> Path:
     """The first of runs/run-1, runs/run-2, ... that there is not yet."""
     paths = (Path("runs") / f"run-{number}" for number in itertools.count(1))
     return next(path for path in paths if not path.exists())
@@ -52,7 +52,7 @@ def _next_run() -> Path:
 class PlainOptions:
     """Where a training goes."""
 
-    out: Path = field(default_factory=_next_run)
+    out: Path = field(default_factory=next_run)
     """Run directory; it must not exist, except to --resume."""
     seeds: int = 1
     """So many seeds side by side, from --seed on, each with its own people, in OUT/seed-K."""
@@ -80,7 +80,7 @@ class Options(LedgerOptions):
 
 def dppg(args: list[str]) -> int:
     """Runs `sotto train dppg`."""
-    default = DPPGFlags(**vars(stored_config("dppg", args) or _preset_config(args)))
+    default = DPPGFlags(**vars(stored_config("dppg", args) or preset_config(args)))
 
     def run(where: Options, settings: DPPGFlags = default) -> int:
         """Trains a private agent: DPPG (Rio et al. 2025), a policy gradient in which every user's
@@ -137,7 +137,7 @@ def a2c(args: list[str]) -> int:
 # --- settings ------------------------------------------------------------------------------------
 
 
-def _preset_config(args: Sequence[str]) -> DPPGConfig:
+def preset_config(args: Sequence[str]) -> DPPGConfig:
     """The preset the flags ask for, so that --help shows the values that will be used."""
     name = flag(args, "--preset") or "sotto"
     env_id = flag(args, "--env-id") or "CartPole-v1"

@@ -6,6 +6,7 @@ Accountants, each used where it is the tightest one that is proved:
 * with Poisson-subsampled or (epsilon, delta) releases: privacy loss distributions (PLD), rounded
   pessimistically (dp_accounting, "Connect the Dots").
 * with a Renyi curve: Renyi composition on its orders, (epsilon, delta) releases added on top.
+* with the best of several tries: the Renyi curve of the selection (`selection`).
 * with stable prefixes: two hops (`mechanisms.two_hop`), one of them joint with all of the above.
 
 All of them cover adaptive composition: a release may depend on the ones before it. Every number
@@ -17,7 +18,6 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import dp_accounting
@@ -28,12 +28,12 @@ from scipy import optimize
 
 from sotto.privacy.analytic_gaussian import (
     checked_delta,
-    checked_epsilon,
     delta_of_shift,
     epsilon_of_shift,
     gaussian_delta,
     gaussian_epsilon,
 )
+from sotto.privacy.curves import PrivacyCurve
 from sotto.privacy.events import (
     ApproximateDP,
     Event,
@@ -41,10 +41,12 @@ from sotto.privacy.events import (
     NoGuarantee,
     PrefixReleases,
     Renyi,
+    RepeatAndSelect,
     SampledGaussian,
 )
 from sotto.privacy.mechanisms import two_hop
 from sotto.privacy.sampled_gaussian import sampled_gaussian_divergences
+from sotto.privacy.selection import as_renyi
 
 __all__ = [
     "ApproximateDP",
@@ -54,6 +56,7 @@ __all__ = [
     "PrefixReleases",
     "PrivacyCurve",
     "Renyi",
+    "RepeatAndSelect",
     "SampledGaussian",
     "calibrate_noise_multiplier",
     "compose",
@@ -63,35 +66,6 @@ __all__ = [
 
 _LEAST_NOISE = 0.02  # below it, and above the next, see `compose`
 _LARGEST_EPSILON = 100.0
-
-
-@dataclass(frozen=True)
-class PrivacyCurve:
-    """The joint cost of a collection of releases, as a function.
-
-    Attributes:
-        method: which accountant computed it, in plain words.
-    """
-
-    method: str
-    _epsilon_at: Callable[[float], float]
-    _delta_at: Callable[[float], float]
-
-    def epsilon(self, delta: float) -> float:
-        """An epsilon such that all releases together are (epsilon, delta)-DP; may be infinite.
-
-        Raises:
-            ValueError: if delta is not strictly between 0 and 1, or is finer than a PLD resolves.
-        """
-        return float(self._epsilon_at(checked_delta(delta)))
-
-    def delta(self, epsilon: float) -> float:
-        """A delta such that all releases together are (epsilon, delta)-DP; at most 1.
-
-        Raises:
-            ValueError: if epsilon is negative, infinite or not a number.
-        """
-        return min(1.0, float(self._delta_at(checked_epsilon(epsilon))))
 
 
 def compose(events: Sequence[Event]) -> PrivacyCurve:
@@ -119,6 +93,7 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
             return PrivacyCurve(
                 f"no guarantee: {event.reason}", lambda _delta: math.inf, lambda _epsilon: 1.0
             )
+    events = [as_renyi(one) if isinstance(one, RepeatAndSelect) else one for one in events]
     if prefixes := _of_type(events, PrefixReleases):
         return _prefix_curve(
             prefixes, [event for event in events if not isinstance(event, PrefixReleases)]

@@ -188,6 +188,21 @@ _SAMPLED = Assumption(
 )
 
 
+_SELECTED = (
+    Assumption(
+        statement="Of a selection only the best try leaves: neither how many tries were made, nor "
+        "anything of the others.",
+        enforced_by="code",
+        how="their number is drawn in secret; the others are neither returned, logged nor stored",
+    ),
+    Assumption(
+        statement="Nobody learns from how long a selection took how many tries were made.",
+        enforced_by="user",
+        how="keep it to yourself, and make what is selected public at a time fixed before",
+    ),
+)
+
+
 def for_streams(charged: Sequence[StreamStatement]) -> tuple[Assumption, ...]:
     """What certificates of these streams assume beside what their statements say."""
     about_rewards = _about_rewards(charged)
@@ -208,6 +223,8 @@ def for_streams(charged: Sequence[StreamStatement]) -> tuple[Assumption, ...]:
         found.append(_SIMULATED_REWARDS if about_rewards else _SIMULATED)
     if any(one.participation.kind == "poisson" for one in charged):
         found.append(_SAMPLED)
+    if any(one.selection is not None for one in charged):
+        found += _SELECTED
     return tuple(found)
 
 

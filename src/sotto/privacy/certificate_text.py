@@ -9,7 +9,13 @@ from rich.text import Text
 
 from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.certificate_model import Certificate, CertifiedStream
-from sotto.privacy.events import Gaussian, NoGuarantee, PrefixReleases, SampledGaussian
+from sotto.privacy.events import (
+    Gaussian,
+    NoGuarantee,
+    PrefixReleases,
+    RepeatAndSelect,
+    SampledGaussian,
+)
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, Floor, RandomStop
 from sotto.privacy.statements import Returning
@@ -90,6 +96,9 @@ def _stream_line(stream: CertifiedStream) -> str:
             cost = f"Gaussian noise, multiplier {z:.4g}"
         case SampledGaussian(noise_multiplier=z, sampling_rate=q):
             cost = f"Gaussian noise, multiplier {z:.4g}, people sampled at rate {q:.4g}"
+        case RepeatAndSelect(tries=law, mean=mean, run=run):
+            cost = f"the best of a secret number of tries, {law} with mean {mean:.4g}, "
+            cost += f"each with Gaussian noise, multiplier {run.noise_multiplier:.4g}"
         case PrefixReleases():
             cost = _prefixes(stream)
         case NoGuarantee(reason=reason):

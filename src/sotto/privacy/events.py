@@ -108,6 +108,27 @@ class Renyi(_Event):
         return self
 
 
+class RepeatAndSelect(_Event):
+    """The best of a random number of runs of one mechanism, by a score that each run releases.
+
+    Only the output of the best run leaves, and neither how many there were nor what became of the
+    others. Source: Papernot and Steinke 2022, "Hyperparameter Tuning with Renyi Differential
+    Privacy".
+
+    Attributes:
+        run: what one run costs, its score included.
+        tries: law of the number of runs. geometric: at least one. poisson: none, at times.
+        mean: mean number of runs, at least 1.
+        count: number of selections, at least 1.
+    """
+
+    kind: Literal["repeat-and-select"] = "repeat-and-select"
+    run: Annotated[Gaussian | SampledGaussian, Field(discriminator="kind")]
+    tries: Literal["geometric", "poisson"]
+    mean: float = Field(ge=1, allow_inf_nan=False)
+    count: int = 1
+
+
 class ApproximateDP(_Event):
     """An (epsilon, delta)-DP mechanism of which nothing more is known, run `count` times.
 
@@ -172,7 +193,13 @@ class NoGuarantee(_Event):
 
 
 Event = Annotated[
-    Gaussian | SampledGaussian | Renyi | ApproximateDP | PrefixReleases | NoGuarantee,
+    Gaussian
+    | SampledGaussian
+    | Renyi
+    | RepeatAndSelect
+    | ApproximateDP
+    | PrefixReleases
+    | NoGuarantee,
     Field(discriminator="kind"),
 ]
 """The cost of a release; a union that pydantic tells apart by `kind`."""

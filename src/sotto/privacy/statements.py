@@ -10,7 +10,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sotto.privacy.accounting import Event, Gaussian, NoGuarantee, SampledGaussian
+from sotto.privacy.accounting import (
+    Event,
+    Gaussian,
+    NoGuarantee,
+    RepeatAndSelect,
+    SampledGaussian,
+)
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.units import Unit
 
@@ -103,6 +109,21 @@ class Assumption(BaseModel):
     how: str
 
 
+class Selection(BaseModel):
+    """The stream is made a secret number of times, and the releases of the best one are published.
+
+    Attributes:
+        tries: law of the number of times.
+        mean: its mean.
+        candidates: settings that each try draws one of, by public chance.
+    """
+
+    model_config = _FROZEN
+    tries: Literal["geometric", "poisson"] = "geometric"
+    mean: float = Field(ge=1, allow_inf_nan=False)
+    candidates: int = Field(ge=1)
+
+
 class StreamStatement(BaseModel):
     """Everything the privacy analysis of one stream needs, fixed before the first release.
 
@@ -111,6 +132,9 @@ class StreamStatement(BaseModel):
     and the parts' costs add up: 1/z^2 = sum 1/z_p^2 (theory: one release is one event).
 
     A stream of stable prefixes has no parts: `prefixes` says what is released, and at what cost.
+
+    Where there is a `selection` the stream is that of one try, and clip norms may differ from try
+    to try; nothing else does that the cost depends on.
     """
 
     model_config = _FROZEN
@@ -144,6 +168,7 @@ class StreamStatement(BaseModel):
     prefixes: StablePrefixMechanism | None = Field(
         default=None, exclude_if=lambda value: value is None
     )
+    selection: Selection | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @model_validator(mode="after")
     def _consistent(self) -> "StreamStatement":
@@ -162,6 +187,8 @@ class StreamStatement(BaseModel):
             raise ValueError(
                 "a binary tree is for people who take part once; use prefix-sum noise for others"
             )
+        if self.selection is not None and self.prefixes is not None:
+            raise ValueError("a selection is among streams of parts, not of stable prefixes")
         if isinstance(self.participation, Poisson) and self.unit.adjacency != "zero-out":
             raise ValueError("Poisson sampling is accounted under zero-out adjacency only")
         return self
@@ -190,6 +217,13 @@ class StreamStatement(BaseModel):
             return NoGuarantee(reason="the noise came from a fixed seed")
         if self.prefixes is not None:
             return self.prefixes.event(releases)
+        if self.selection is not None:  # every try goes to the horizon
+            one = self._one_try(self.horizon)
+            tries, mean = self.selection.tries, self.selection.mean
+            return RepeatAndSelect(run=one, tries=tries, mean=mean)
+        return self._one_try(releases)
+
+    def _one_try(self, releases: int) -> Gaussian | SampledGaussian:
         if isinstance(self.participation, Poisson):
             return SampledGaussian(
                 noise_multiplier=self.noise_multiplier,

@@ -1,0 +1,175 @@
+"""`sotto tune`: settings chosen on the people that are learnt from, and paid for."""
+
+import ast
+import dataclasses
+import math
+import shlex
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import jax
+from pydantic import TypeAdapter
+
+from sotto.algorithms.dppg_config import DPPGConfig
+from sotto.algorithms.dppg_selection import (
+    Selected,
+    candidates,
+    create_selection_ledger,
+    select,
+)
+from sotto.cli.parsing import parse, print_json, unvalidated
+from sotto.cli.train import next_run, preset_config
+from sotto.privacy.certificate import derive
+from sotto.privacy.ledger import Ledger
+from sotto.runs import checkpoints
+from sotto.runs.algorithms import ALGORITHMS, config_to_json
+from sotto.runs.directory import Run, create_experiment, ledger_place, new_settings, write_model
+from sotto.runs.metrics import Line, Log
+
+if TYPE_CHECKING:
+    from sotto.algorithms.dppg_config import DPPGConfig as DPPGFlags
+else:
+    DPPGFlags = unvalidated(DPPGConfig)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is tried, and where the best goes."""
+
+    settings: tuple[str, ...]
+    """Settings to try, as NAME=VALUE,VALUE,...: every combination is a candidate."""
+    mean_tries: float = 10.0
+    """Mean number of tries, drawn in secret (geometric); each draws one candidate by chance."""
+    out: Path = field(default_factory=next_run)
+    """Run directory of what is selected; it must not exist."""
+    json: bool = False
+    """Print nothing but one JSON object at the end."""
+
+
+def dppg(args: list[str]) -> int:
+    """Runs `sotto tune dppg`."""
+    default = DPPGFlags(**vars(preset_config(args)))
+
+    def run(where: Options, settings: DPPGFlags = default) -> int:
+        """Chooses settings of `sotto train dppg` on the people it learns from, and pays for that.
+
+        A secret number of trainings is made on the same people, each with candidate settings drawn
+        by chance and scored by the returns it released (--private-return LOW HIGH). Only the best
+        is kept; --target-epsilon is that of all of it (Papernot and Steinke 2022). Nothing is shown
+        meanwhile, since how many tries there were is secret.
+
+        Examples:
+          sotto tune dppg --settings clip_norm=.02,.05 learning_rate=.2,.5 --private-return 0 500 \
+--mean-tries 10 --target-epsilon 1.7 --out runs/tuned
+          sotto certificate runs/tuned --verify
+        """
+        command = shlex.join(["sotto", "tune", "dppg", *args])
+        return _tune(where, DPPGConfig(**vars(settings)), command)
+
+    return parse(run, args, "tune dppg")
+
+
+def _tune(options: Options, config: DPPGConfig, command: str) -> int:
+    tried = candidates(config, _values(options.settings), options.mean_tries)
+    if not options.json:
+        print(
+            f"Selecting among {len(tried)} candidates on {config.env_id}, {config.updates} updates "
+            f"each, into {options.out}. Nothing is shown until the end."
+        )
+    settings = new_settings(
+        algorithm="dppg",
+        config=config_to_json("dppg", tried[0]),
+        preset=None,
+        seeds=(config.seed,),
+        population=config.population,
+        ledger=ledger_place(None),
+        command=command,
+    )
+
+    def create_ledger(run: Run) -> Ledger:
+        return create_selection_ledger(
+            tried, options.mean_tries, run.ledger_location, run.settings.run_id
+        )
+
+    (run,) = create_experiment(options.out, settings, create_ledger).runs
+    ledger = Ledger.open(run.ledger_location, settings.run_id)
+    try:
+        best = select(tried, options.mean_tries, ledger, config.seed)
+    except (ValueError, OSError):
+        if not ledger.streams:  # refused before anything was charged
+            shutil.rmtree(options.out)
+        raise
+    chosen = dataclasses.replace(best.config, evaluation_episodes=config.evaluation_episodes)
+    write_model(
+        run.path / "config.json",
+        settings.model_copy(update={"config": config_to_json("dppg", chosen)}),
+    )
+    _save(run, best, ledger)
+    certificate = derive(ledger)
+    names = _named(options.settings)
+    summary = {
+        "out": str(options.out),
+        "selected": {name: getattr(best.config, name) for name in names},
+        "score": best.score,
+        "epsilon": certificate.epsilon,
+        "delta": certificate.delta,
+        "status": certificate.status,
+        "persons": certificate.persons,
+    }
+    if options.json:
+        print_json(summary)
+        return 0
+    selected = ", ".join(f"{name} {getattr(best.config, name)}" for name in names)
+    print(f"Selected: {selected}; mean released return {best.score:.1f}.")
+    print(
+        f"Certificate: {certificate.status}, epsilon {certificate.epsilon:.4g} at delta "
+        f"{certificate.delta:.3g}. Read it with: sotto certificate {options.out}"
+    )
+    return 0
+
+
+def _save(run: Run, best: Selected, ledger: Ledger) -> None:
+    """The run directory of a training that ended with what was selected."""
+    state = jax.tree.map(lambda x: x[0], best.states)
+    checkpoints.save(run.checkpoints, best.updates, state)
+    certificate = derive(ledger)
+    certificate.write(run.certificate)
+    steps = ALGORITHMS["dppg"].steps_per_update(best.config)
+    log = Log(run.path, steps)
+    log.append(
+        Line(
+            updates=best.updates,
+            first_update=0,
+            env_steps=best.updates * steps,
+            seconds=0.0,  # how long all tries took tells how many there were
+            epsilon=certificate.epsilon if math.isfinite(certificate.epsilon) else None,
+            released={name: x[0].astype(float).tolist() for name, x in best.log.items()},
+        )
+    )
+    log.close()
+
+
+def _named(settings: tuple[str, ...]) -> list[str]:
+    return [one.partition("=")[0].replace("-", "_") for one in settings]
+
+
+def _values(settings: tuple[str, ...]) -> dict[str, list[Any]]:
+    """The values of each setting, of the types that the settings have."""
+    types, found = get_type_hints(DPPGConfig), {}
+    for name, one in zip(_named(settings), settings, strict=True):
+        if name not in types:
+            raise ValueError(f"DPPG has no setting {name!r}")
+        values = [_literal(value) for value in one.partition("=")[2].split(",") if value]
+        if not values:
+            raise ValueError(f"--settings {one} names no values; write {name}=VALUE,VALUE")
+        found[name] = [TypeAdapter(types[name]).validate_python(value) for value in values]
+    return found
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

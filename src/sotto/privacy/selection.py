@@ -1,0 +1,81 @@
+"""Private selection: the best of a secret number of tries, by a score that is private itself.
+
+Guarantee:
+    Let one try (draw a candidate by public chance, train it, release its score) have Renyi
+    divergences at most e(a) at orders a, for neighbours in both orders, and let K tries be made, K
+    drawn in secret and independent of the data. If only the best try's output leaves, selection has
+    divergences at most, for geometric K on {1, 2, ...} with mean m,
+
+        e(a) + 2 min over orders b of ((1 - 1/b) e(b) + log(m) / b) + log(m) / (a - 1),
+
+    and for Poisson K with mean m, where one try is also (log(1 + 1/(a - 1)), d)-DP,
+
+        e(a) + m d + log(m) / (a - 1)
+
+    (Papernot and Steinke 2022, Theorem 2 with eta = 1 and Theorem 6, arXiv:2110.03620). Both bounds
+    fail for whoever learns K, or what became of a try that lost.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from sotto.privacy.events import Gaussian, Renyi, RepeatAndSelect, SampledGaussian
+from sotto.privacy.mechanisms.dirichlet_cost import ORDERS
+from sotto.privacy.sampled_gaussian import sampled_gaussian_divergences
+
+
+def as_renyi(event: RepeatAndSelect) -> Renyi:
+    """The Renyi curve of a selection, at the orders of all curves."""
+    divergences = selection_divergences(event, np.array(ORDERS))
+    return Renyi(orders=ORDERS, divergences=tuple(divergences.tolist()), count=event.count)
+
+
+def selection_divergences(
+    event: RepeatAndSelect, orders: Float[np.ndarray, " orders"]
+) -> Float[np.ndarray, " orders"]:
+    """Bounds on the Renyi divergences of a selection; those of one try are taken at `orders`."""
+    one = _divergences(event.run, orders)
+    chosen = one + math.log(event.mean) / (orders - 1)
+    if event.tries == "geometric":
+        return chosen + 2 * float(np.min((1 - 1 / orders) * one + math.log(event.mean) / orders))
+    deltas = [_delta(one, orders, math.log1p(1 / (order - 1))) for order in orders]
+    return chosen + event.mean * np.array(deltas)
+
+
+def draw_tries(event: RepeatAndSelect, generator: np.random.Generator) -> int:
+    """How many tries to make, in secret. The generator is used for nothing else."""
+    if event.tries == "geometric":
+        return int(generator.geometric(1 / event.mean))
+    return int(generator.poisson(event.mean))
+
+
+def selection_sampler_delta(mean: float, draws: int) -> float:
+    """Delta that the finite range of the sampler adds to a selection, up to epsilon 30.
+
+    A try's noise has the Gaussian law but on an event of mass 2^-128 for each pair of draws, so
+    that tries with one and the other noise can be coupled to differ with probability mean * draws *
+    2^-128 in all. That is added once, and e^epsilon times for the neighbour.
+
+    Args:
+        mean: mean number of tries.
+        draws: of one try.
+    """
+    return mean * draws * 2.0**-128 * (1 + math.exp(30))
+
+
+def _divergences(
+    run: Gaussian | SampledGaussian, orders: Float[np.ndarray, " orders"]
+) -> Float[np.ndarray, " orders"]:
+    if isinstance(run, Gaussian):
+        return orders / (2 * run.noise_multiplier**2)
+    return run.count * sampled_gaussian_divergences(run, orders)
+
+
+def _delta(
+    divergences: Float[np.ndarray, " orders"], orders: Float[np.ndarray, " orders"], epsilon: float
+) -> float:
+    """Delta at this epsilon, from a Renyi curve (Canonne, Kamath and Steinke 2020, Prop. 12)."""
+    exponents = (orders - 1) * (divergences - epsilon + np.log1p(-1 / orders)) - np.log(orders)
+    return math.exp(min(0.0, float(exponents.min())))

@@ -1,0 +1,167 @@
+"""Settings of DPPG chosen privately: what is charged, what is tried, and what leaves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sotto.algorithms import dppg_selection
+from sotto.algorithms.dppg_config import DPPGConfig, preset
+from sotto.algorithms.dppg_selection import (
+    Selected,
+    candidates,
+    create_selection_ledger,
+    select,
+)
+from sotto.cli import main
+from sotto.privacy.accounting import Gaussian, RepeatAndSelect, compose
+from sotto.privacy.certificate import derive
+from sotto.privacy.errors import PrivacyError
+from sotto.privacy.ledger import Ledger
+
+USERS, STEPS, MEAN = 4, 8, 3.0
+
+
+def tiny(**changes: Any) -> DPPGConfig:
+    settings: dict[str, Any] = {
+        "users_per_update": USERS,
+        "steps_per_user": STEPS,
+        "total_steps": USERS * STEPS * 3,
+        "hidden": (),
+        "private_return": (0.0, 8.0),
+        "target_epsilon": 1.7,
+        "delta": 1e-5,
+    }
+    return preset("sotto", "CartPole-v1", **(settings | changes))
+
+
+def cost(z: float, delta: float = 1e-5) -> float:
+    event = RepeatAndSelect(run=Gaussian(noise_multiplier=z), tries="geometric", mean=MEAN)
+    return compose([event]).epsilon(delta)
+
+
+def opened(tried: tuple[DPPGConfig, ...], folder: Path) -> Ledger:
+    return create_selection_ledger(tried, MEAN, folder / "ledger.sqlite")
+
+
+def test_every_combination_has_noise_that_pays_for_all_tries() -> None:
+    tried = candidates(tiny(), {"clip_norm": [0.02, 0.05], "learning_rate": [0.1, 0.5, 1.0]}, MEAN)
+    assert len(tried) == len({(one.clip_norm, one.learning_rate) for one in tried}) == 6
+    (z,) = {one.noise_multiplier for one in tried}
+    assert z is not None
+    assert 1.68 < cost(z) <= 1.7
+    assert cost(0.95 * z) > 1.7
+    assert all(one.target_epsilon is None for one in tried)
+    assert compose([tried[0].event(z)]).epsilon(1e-5) < 0.9  # one try alone costs far less
+
+
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> list[DPPGConfig]:
+    """Trainings replaced by their clip norm as a score; what was tried is written down here."""
+    made: list[DPPGConfig] = []
+
+    def scored(config: DPPGConfig, seed: int) -> Selected:
+        made.append(config)
+        return Selected(config, seed, None, {}, config.clip_norm)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(dppg_selection, "_try", scored)
+    return made
+
+
+def test_the_ledger_is_charged_for_everybody_before_the_first_try(
+    tries: list[DPPGConfig], tmp_path: Path
+) -> None:
+    tried = candidates(tiny(), {"clip_norm": [0.02, 0.05]}, MEAN)
+    ledger = opened(tried, tmp_path)
+    best = select(tried, MEAN, ledger, seed=0)
+    assert tries
+    assert best.score == max(one.clip_norm for one in tries)
+    certificate = derive(Ledger.open(tmp_path / "ledger.sqlite"))
+    assert certificate.status == "proved"
+    assert certificate.persons == 3 * USERS
+    assert 1.68 < certificate.epsilon <= 1.7
+    (stream,) = certificate.streams
+    z = tried[0].noise_multiplier
+    assert z is not None
+    assert isinstance(stream.event, RepeatAndSelect)
+    assert stream.event.run.noise_multiplier == pytest.approx(z)
+    assert stream.event.mean == MEAN
+    with pytest.raises(ValueError, match="ledger of its own"):
+        select(tried, MEAN, ledger, seed=0)
+
+
+def test_how_often_is_secret_and_geometric(
+    tries: list[DPPGConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their numbers over many selections, without the ledger and the statement."""
+    tried = candidates(tiny(), {"clip_norm": [0.02, 0.05]}, MEAN)
+    statement = dppg_selection._statement(tried, MEAN, 0)
+    monkeypatch.setattr(dppg_selection, "_statement", lambda *_: statement)
+    counts = []
+    for number in range(60):
+        tries.clear()
+        ledger = create_selection_ledger(tried, MEAN, tmp_path / f"{number}.sqlite")
+        select(tried, MEAN, ledger, seed=0)
+        counts.append(len(tries))
+    # Mean 3 and standard deviation 2.45: the mean of sixty is 7 of its own deviations from 5.2.
+    assert min(counts) >= 1
+    assert abs(np.mean(counts) - MEAN) < 2.2
+    assert len(set(counts)) > 1
+
+
+def test_candidates_that_cost_differently_are_refused_before_any_charge(tmp_path: Path) -> None:
+    tried = candidates(tiny(), {"critic_noise_ratio": [1.0, 2.0]}, MEAN)
+    assert len(tried) == 2  # without a critic it changes nothing
+    mixed = candidates(tiny(), {"private_return_noise_ratio": [1.0, 4.0]}, MEAN)
+    ledger = opened(mixed, tmp_path)
+    with pytest.raises(ValueError, match=r"differ in what the cost depends on \(parts\)"):
+        select(mixed, MEAN, ledger, seed=0)
+    assert not ledger.streams
+
+
+def test_over_budget_is_refused_before_any_try(tries: list[DPPGConfig], tmp_path: Path) -> None:
+    ledger = opened(candidates(tiny(target_epsilon=1.0), {}, MEAN), tmp_path)
+    with pytest.raises(PrivacyError, match="over the budget"):
+        select(candidates(tiny(), {}, MEAN), MEAN, ledger, seed=0)
+    assert not tries
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ({"private_return": None}, {}, "give private_return"),
+        ({"critic": "paper"}, {}, "tries that are proved"),
+        ({}, {"nonsense": [1]}, "no setting 'nonsense'"),
+        ({}, {"clip_norm": [-1.0]}, "must be positive"),
+    ],
+)
+def test_bad_candidates_are_refused(
+    changes: dict[str, Any], settings: dict[str, list[Any]], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        candidates(tiny(**changes), settings, MEAN)
+
+
+def test_the_command_leaves_a_run_of_the_best_and_nothing_of_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tuned"
+    flags = f"--users-per-update {USERS} --steps-per-user {STEPS} --total-steps {USERS * STEPS * 3}"
+    flags += " --private-return 0 8 --target-epsilon 1.7 --settings clip_norm=.02,.05 --json"
+    assert main(["tune", "dppg", *flags.split(), "--mean-tries", "1", "--out", str(out)]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["status"] == "proved"
+    assert said["epsilon"] <= 1.7
+    assert said["selected"]["clip_norm"] in (0.02, 0.05)
+    stored = json.loads((out / "config.json").read_text())["config"]
+    assert stored["clip_norm"] == said["selected"]["clip_norm"]
+    (line,) = (out / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["simulated"] == {}
+    assert json.loads(line)["seconds"] == 0
+    assert main(["certificate", str(out), "--verify"]) == 0
+    assert main(["eval", str(out), "--episodes", "2"]) == 0
+    wrong = ["tune", "dppg", *flags.split(), "--settings", "critic_noise_ratio=", "--out"]
+    assert main([*wrong, str(tmp_path / "other")]) == 2
+    assert not (tmp_path / "other").exists()
