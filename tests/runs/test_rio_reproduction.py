@@ -9,12 +9,14 @@ import pytest
 from scipy import stats
 
 from sotto.cli import main
-from sotto.papers import rio2025
+from sotto.papers import rio2025, rio2025_regret
 from sotto.papers.rio2025 import Cell
+from sotto.papers.rio2025_regret import Curve
 from sotto.privacy import certificate
 from sotto.privacy.ledger import Ledger
 from sotto.runs import rio_trainings
 from sotto.runs.directory import RunError
+from sotto.runs.rio_regret import make_regret
 from sotto.runs.rio_reproduction import Reproduction, make_figure8, make_table1, make_tradeoff
 from sotto.runs.rio_trainings import Job, Outcome, jobs
 
@@ -203,6 +205,72 @@ def test_a_training_leaves_its_certificate(tmp_path):
         f"{policy} {mode}" for policy in ("last", "ema", "tail") for mode in ("greedy", "sampled")
     }
     assert all(1 <= value <= 500 for value in first.returns.values())
+
+
+# --- figures 1 and 5 -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def regrets(monkeypatch):
+    """Curves that take no time; the names of those that were made."""
+    made = []
+
+    def train(arm, seeds, delta):
+        made.append(arm.name)
+        return Curve(
+            env_id=arm.config.env_id,
+            arm=arm.name,
+            label=arm.label,
+            panel=arm.panel,
+            nominal_epsilon=arm.epsilon,
+            status=arm.panel,
+            epsilon=arm.epsilon if arm.panel == "proved" else None,
+            delta=delta,
+            seeds=list(seeds),
+            episodes=[1, 8],
+            regret=[[0.0 for _ in seeds], [10.0 + seed for seed in seeds]],
+            seconds=1.0,
+            settings=repr(arm.config),
+        )
+
+    monkeypatch.setattr(rio2025_regret, "train", train)
+    return made
+
+
+def test_regret_is_kept_curve_by_curve(tmp_path, regrets, monkeypatch):
+    said = []
+
+    def say(sentence):
+        said.append(sentence)
+        if sentence.startswith("3/"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, say)
+    count = len(rio2025_regret.arms("fig5", 8, 1e-3))
+    assert len(regrets) == 3
+    found = make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, said.append)
+    assert len(regrets) == len(found["curves"]) == count
+    assert f"{count - 3} curves to train (3 kept from before)" in said[4]
+    assert {curve["mean"] for curve in found["curves"]} == {11.5}
+    assert found["env_id"] == "RiverSwim90-v0"
+    # The best policy's 5.1951, less what uniform actions earn.
+    assert 8 * 4 < found["uniform_regret"] < 8 * 5.1951
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {
+        f"fig5-8-episodes{end}" for end in (".png", ".parquet", ".json", "-curves.json")
+    }
+    (tmp_path / "fig5-8-episodes-curves.json").write_text("[")
+    with pytest.raises(RunError, match="delete it, and they are made again"):
+        make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, said.append)
+
+
+def test_the_command_prints_regret(tmp_path, regrets, capsys):
+    words = ["reproduce", "rio2025", "fig1", "--seeds", "2", "--first-seed", "1"]
+    assert main([*words, "--episodes", "8", "--delta", "1e-3", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    # 11 and 12: Student's 12.706 times a standard error of one half.
+    assert "DPPG (sotto)                    5             5            11.5 ± 6.4" in shown
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +18,13 @@ def rio(args: list[str]) -> int:
     """Runs `sotto reproduce rio2025`."""
 
     def run(
-        figure: Literal["table1", "fig2", "fig3", "fig6", "fig8"],
+        figure: Literal["table1", "fig1", "fig2", "fig3", "fig5", "fig6", "fig8"],
         /,
         preset: tuple[PresetName, ...] = ("sotto", "paper"),
         env_id: tuple[str, ...] = (),
         epsilons: tuple[float, ...] = rio2025.EPSILONS,
         noise_multipliers: tuple[float, ...] = rio2025.NOISE_MULTIPLIERS,
+        episodes: int = 2000,
         seeds: int = 10,
         first_seed: int = 100,
         total_steps: int | None = None,
@@ -35,9 +37,11 @@ def rio(args: list[str]) -> int:
 
         table1: PPO, A2C and DPPG at the paper's noise multipliers, the paper's returns beside ours,
         with the true epsilon of the noise and what the certificate says; preset sotto also at an
-        epsilon of its own. fig2: return against epsilon. fig3: epsilon against the noise multiplier
-        by the invalid, the loose and the tight formula, in a second. fig6: return against the
-        paper's noise multipliers. fig8: learning curves of the trainings of table1.
+        epsilon of its own. fig1 and fig5: cumulative regret of DPPG, UCB-VI and UCB-PO on RiverSwim
+        over 2,000 users; the probability of staying at the good end is 0.6, or 0.9. fig2: return
+        against epsilon. fig3: epsilon against the noise multiplier by the invalid, the loose and
+        the tight formula, in a second. fig6: return against the paper's noise multipliers. fig8:
+        learning curves of the trainings of table1.
 
         Preset paper (Algorithms 2-3 with the paper's settings) is judged by its last policy with
         sampled actions, as the paper reports episodes of training, and preset sotto by the average
@@ -51,15 +55,17 @@ def rio(args: list[str]) -> int:
         Examples:
           sotto reproduce rio2025 table1 --seeds 10 --out runs/rio2025
           sotto reproduce rio2025 table1 --env-id Acrobot-v1 --preset paper
+          sotto reproduce rio2025 fig1 --seeds 60
           sotto reproduce rio2025 fig2 --env-id CartPole-v1 --preset sotto
           sotto reproduce rio2025 fig8 --env-id CartPole-v1 --seeds 2 --total-steps 100000
 
         Args:
-            figure: table1, fig2, fig3, fig6 or fig8.
-            preset: whose settings DPPG has.
+            figure: table1, fig1, fig2, fig3, fig5, fig6 or fig8.
+            preset: whose settings DPPG has; fig1 and fig5 show both.
             env_id: on which environments; all of the table's or figure's unless given.
             epsilons: targets of the certificates, for fig2.
             noise_multipliers: for fig6.
+            episodes: users of each training, for fig1 and fig5.
             seeds: trainings of each method.
             first_seed: the seeds are first_seed, first_seed + 1, ...
             total_steps: environment steps of every training, instead of the presets' own.
@@ -69,17 +75,25 @@ def rio(args: list[str]) -> int:
             json: print the summary as one JSON object, and progress on stderr.
         """
         _check(figure, env_id, seeds, workers)
+
+        def say(sentence: str) -> None:
+            print(sentence, file=sys.stderr if json else sys.stdout, flush=True)
+
+        numbers = tuple(range(first_seed, first_seed + seeds))
+        if figure in ("fig1", "fig5"):
+            _regret(figure, numbers, episodes, delta, out, say, json)
+            return
         from sotto.runs import rio_reproduction as reproduction
 
         what = reproduction.Reproduction(
             env_ids=env_id or (_CURVES if figure in ("fig2", "fig6") else _ROWS),
             presets=preset,
-            seeds=tuple(range(first_seed, first_seed + seeds)),
+            seeds=numbers,
             delta=delta,
             total_steps=total_steps,
             out=out,
             workers=workers or os.cpu_count() or 1,
-            say=lambda sentence: print(sentence, file=sys.stderr if json else None, flush=True),
+            say=say,
         )
         match figure:
             case "table1":
@@ -104,6 +118,35 @@ def rio(args: list[str]) -> int:
     return 0
 
 
+def _regret(
+    figure: Literal["fig1", "fig5"],
+    seeds: tuple[int, ...],
+    episodes: int,
+    delta: float,
+    out: Path,
+    say: Callable[[str], None],
+    json: bool,
+) -> None:
+    from sotto.runs.rio_regret import make_regret
+
+    summary = make_regret(figure, seeds, episodes, delta, out, say)
+    if json:
+        print_json(summary)
+        return
+    print(f"\n{'':<24}{'epsilon':>9}{'certified':>14}{'regret after ' + str(episodes):>22}")
+    for curve in summary["curves"]:
+        certified = _certified(curve["status"], curve["certified_epsilon"])
+        print(
+            f"{curve['label']:<24}{_number(curve['nominal_epsilon']):>9}{certified:>14}"
+            f"{_return(curve['mean'], curve['half_width']):>22}"
+        )
+    print(
+        f"{'uniform actions':<24}{'-':>9}{'-':>14}{summary['uniform_regret']:>22.1f}\n"
+        f"Regret with 95% confidence intervals over {len(seeds)} seeds.\n"
+    )
+    print(f"Figure, data and summary: {out / summary['name']}.png, .parquet, .json")
+
+
 def _check(figure: str, env_ids: tuple[str, ...], seeds: int, workers: int | None) -> None:
     if seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {seeds}")
@@ -125,11 +168,7 @@ def _print_cells(summary: dict[str, Any]) -> None:
         f"{'paper':>18}{'here, greedy':>18}{'here, sampled':>18}"
     )
     for cell in summary["cells"]:
-        certified = {
-            "proved": _number(cell["certified_epsilon"]),
-            "paper-claim": "none (claim)",
-            "not private": "-",
-        }[cell["status"]]
+        certified = _certified(cell["status"], cell["certified_epsilon"])
         policy = cell["judged"].split()[0]
         greedy, sampled = (cell["returns"][f"{policy} {mode}"] for mode in ("greedy", "sampled"))
         print(
@@ -144,6 +183,12 @@ def _print_cells(summary: dict[str, Any]) -> None:
         "proved by the run's own ledger. Returns of the average of released policies (sotto) or\n"
         f"of the last one, with 95% confidence intervals over {len(summary['seeds'])} seeds.\n"
     )
+
+
+def _certified(status: str, epsilon: float | None) -> str:
+    if status == "proved":
+        return _number(epsilon)
+    return "none (claim)" if status == "paper-claim" else "-"
 
 
 def _number(value: float | None) -> str:
