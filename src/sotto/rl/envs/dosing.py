@@ -7,8 +7,8 @@ below 65 and above 105. In Dosing-0 everybody eats the same at the same times; i
 person has meals of their own. A day has 145 points and the first dose is not the agent's, which
 leaves it 143 decisions.
 
-Doses and meals are held constant for ten minutes of 20 Runge-Kutta steps: 2e-5 mg/dL from the exact
-solution also at the extremes, where 10 steps diverge.
+Doses and meals are held constant for ten minutes of 20 Runge-Kutta steps: within two millionths of
+the exact solution, also where there is most insulin and 10 steps diverge.
 
 `sotto.rl.envs.gymnasium_dosing` is the same for Gymnasium.
 """
