@@ -296,8 +296,8 @@ def _array(values: Sequence[float]) -> Float[Array, " n"]:
 class GlucoseController(eqx.Module):
     """The textbook baseline: clip(dose + gain * (G - 80)), without learning and without data.
 
-    A gain of zero is a constant dose. Mean returns on Dosing-0 and Dosing-1: 84 and 41 at gain 0,
-    105 and 107 at 0.1, 111 and 120 at 0.3, 143 being the most. Use it with `rl.rollout.evaluate`.
+    A gain of zero is a constant dose. Mean returns on Dosing-0 and Dosing-1: 84 and 49 at gain 0,
+    105 and 105 at 0.1, 111 and 120 at 0.3, 143 being the most. Use it with `rl.rollout.evaluate`.
     """
 
     dose: Scalar = 3.0
