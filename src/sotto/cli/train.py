@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from sotto.algorithms.a2c import A2CConfig
+from sotto.algorithms.baseline_presets import a2c_preset, ppo_preset
 from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
 from sotto.algorithms.ppo import PPOConfig
 from sotto.cli.parsing import flag, parse, print_json, unvalidated
@@ -92,6 +93,7 @@ def dppg(args: list[str]) -> int:
         Examples:
           sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
           sotto train dppg --env-id Acrobot-v1 --target-epsilon 0.1 --seeds 10 --out runs/acrobot
+          sotto train dppg --env-id HalfCheetah-v5 --target-epsilon 10 --out runs/cheetah
           sotto train dppg --preset paper --noise-multiplier 1 --out runs/paper
           sotto train dppg --out runs/x --resume
         """
@@ -102,7 +104,7 @@ def dppg(args: list[str]) -> int:
 
 def ppo(args: list[str]) -> int:
     """Runs `sotto train ppo`."""
-    default = PPOFlags(**vars(stored_config("ppo", args) or PPOConfig()))
+    default = PPOFlags(**vars(stored_config("ppo", args) or ppo_preset(_env_id(args))))
 
     def run(where: PlainOptions, settings: PPOFlags = default) -> int:
         """Trains PPO, the baseline without privacy. It protects nobody and has no certificate.
@@ -119,7 +121,7 @@ def ppo(args: list[str]) -> int:
 
 def a2c(args: list[str]) -> int:
     """Runs `sotto train a2c`."""
-    default = A2CFlags(**vars(stored_config("a2c", args) or A2CConfig()))
+    default = A2CFlags(**vars(stored_config("a2c", args) or a2c_preset(_env_id(args))))
 
     def run(where: PlainOptions, settings: A2CFlags = default) -> int:
         """Trains A2C, a simpler baseline without privacy: PPO with one pass over short rollouts and
@@ -137,10 +139,14 @@ def a2c(args: list[str]) -> int:
 # --- settings ------------------------------------------------------------------------------------
 
 
+def _env_id(args: Sequence[str]) -> str:
+    return flag(args, "--env-id") or "CartPole-v1"
+
+
 def preset_config(args: Sequence[str]) -> DPPGConfig:
     """The preset the flags ask for, so that --help shows the values that will be used."""
     name = flag(args, "--preset") or "sotto"
-    env_id = flag(args, "--env-id") or "CartPole-v1"
+    env_id = _env_id(args)
     if name not in ("sotto", "paper"):
         raise ValueError(f"there is no preset {name!r}; use sotto or paper")
     changes: dict[str, float] = {}
