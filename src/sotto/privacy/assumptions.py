@@ -47,14 +47,24 @@ _RANDOM = Assumption(
     "can break it",
 )
 
+_SETTINGS = Assumption(
+    statement="The initial state, hyper-parameters and schedule do not depend on people's "
+    "data, nor does anything done to the state between releases other than through releases; "
+    "trying several settings on the same people is not accounted for.",
+    enforced_by="user",
+    how="choose them on public data, in a simulator, or on other people",
+)
+
+_CANDIDATES = _SETTINGS.model_copy(
+    update={
+        "statement": "The initial state, candidates and schedule do not depend on people's data, "
+        "nor does anything done to the state between releases other than through releases; trying "
+        "other settings on the same people than the selection's candidates is not accounted for.",
+    }
+)
+
 _STANDARD = (
-    Assumption(
-        statement="The initial state, hyper-parameters and schedule do not depend on people's "
-        "data, nor does anything done to the state between releases other than through releases; "
-        "trying several settings on the same people is not accounted for.",
-        enforced_by="user",
-        how="choose them on public data, in a simulator, or on other people",
-    ),
+    _SETTINGS,
     Assumption(
         statement="An enrolment number is one person, always the same one, and who takes part "
         "does not depend on people's data other than through releases.",
@@ -224,6 +234,7 @@ def for_streams(charged: Sequence[StreamStatement]) -> tuple[Assumption, ...]:
     if any(one.participation.kind == "poisson" for one in charged):
         found.append(_SAMPLED)
     if any(one.selection is not None for one in charged):
+        found = [_CANDIDATES if one == _SETTINGS else one for one in found]
         found += _SELECTED
     return tuple(found)
 
