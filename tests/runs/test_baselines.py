@@ -1,0 +1,49 @@
+"""PPO and A2C as runs, where the environment is Gymnasium's."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from sotto.algorithms.a2c import A2CConfig
+from sotto.runs.algorithms import ALGORITHMS, config_from_json, config_to_json
+from sotto.runs.baselines import A2C_RUNS
+
+CONFIG = A2CConfig(
+    env_id="Pendulum-v1", total_steps=4 * 25 * 3, num_envs=4, num_steps=25, hidden=(4,)
+)
+
+
+def test_seeds_side_by_side_are_runs_of_their_own_and_go_on(monkeypatch):
+    monkeypatch.setattr("sotto.runs.baselines._HOSTED_EVALUATION_EPISODES", 1)
+    assert A2C_RUNS.resolved(CONFIG) == CONFIG
+    begin = A2C_RUNS.initial_states(CONFIG, [5, 6])
+    chunks = list(A2C_RUNS.chunks(CONFIG, [5, 6], [], begin, 0))
+    assert [chunk.updates for chunk in chunks] == [1, 2, 3]
+    for chunk in chunks:
+        assert chunk.evaluation["last"].shape == (2,)
+        assert (chunk.evaluation["last"] < 0).all()
+        assert chunk.simulated["entropy"].shape == (2, 1)
+    weights = np.asarray(chunks[-1].states.networks.policy.network.weights[0])
+    assert not np.array_equal(weights[0], weights[1])
+    alone = list(A2C_RUNS.chunks(CONFIG, [6], [], A2C_RUNS.initial_states(CONFIG, [6]), 0))
+    np.testing.assert_array_equal(
+        alone[-1].states.networks.policy.network.weights[0][0], weights[1]
+    )
+    rest = list(A2C_RUNS.chunks(CONFIG, [5, 6], [], chunks[1].states, 2))
+    assert [chunk.updates for chunk in rest] == [3]
+    assert math.isfinite(rest[0].simulated["value_loss"].sum())
+    policy = A2C_RUNS.policies(rest[0].states)["last"]
+    returns = A2C_RUNS.evaluate(CONFIG, policy, jax.random.key(0), 3, True)
+    assert returns.shape == (2, 3)
+
+
+def test_settings_of_a2c_survive_as_json():
+    assert ALGORITHMS["a2c"] is A2C_RUNS
+    assert config_from_json("a2c", config_to_json("a2c", CONFIG)) == CONFIG
+
+
+def test_an_unknown_environment_is_refused():
+    with pytest.raises(ValueError, match="NoSuch-v0"):
+        A2C_RUNS.resolved(A2CConfig(env_id="NoSuch-v0"))
