@@ -316,7 +316,11 @@ def test_real_users_leave_nothing_without_noise(
         assert set(written["released"]) == functions_of_releases - {
             "clip_norm", "share_within_clip_norm",
         }  # fmt: skip
-    assert "per user" not in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "per user" not in printed
+    assert "released return" in printed
+    assert main(["report", str(out)]) == 0
+    assert (out / "figures" / "returns.png").stat().st_size > 1000
     assert main(["certificate", str(out), "--verify"]) == 0
 
 

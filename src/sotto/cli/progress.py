@@ -57,6 +57,9 @@ class Display:
         returns = [line.evaluation[self._policy] for line in update.lines if line.evaluation]
         if returns:
             shown.append(f"return {np.mean(returns):.1f}")
+        released = [line.released.get("private_return_average") for line in update.lines]
+        if all(released):
+            shown.append(f"released return {np.mean([one[-1] for one in released if one]):.1f}")
         epsilons = [line.epsilon for line in update.lines if line.epsilon is not None]
         if epsilons:
             shown.append(f"epsilon {max(epsilons):.3g}")

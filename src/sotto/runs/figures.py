@@ -145,21 +145,12 @@ def update_size(
     Args:
         path: where the PNG goes.
         runs: the lines of each seed.
-        clip_norm: bound on one person's update, and so on the average before noise.
+        clip_norm: bound on one person's update, and so on the average before noise; where it
+            adapts, what was released of it is drawn instead.
         radius: L2 radius of the trust region, if there is one.
     """
     with figure(path, height=3.1) as axes:
-        norms = [
-            [
-                (number, norm)
-                for line in lines
-                for number, norm in enumerate(
-                    line.released.get("update_norm", ()), line.first_update + 1
-                )
-            ]
-            for lines in runs
-        ]
-        releases, values = _aligned(norms)
+        releases, values = _released(runs, "update_norm")
         if len(releases):
             axes.plot(releases, values.mean(axis=0), color=BLUE, linewidth=1.4, label="released")
             if len(values) > 1:
@@ -171,9 +162,12 @@ def update_size(
                     alpha=0.18,
                     linewidth=0,
                 )
-        axes.axhline(
-            clip_norm, color=ORANGE, linestyle="--", linewidth=1.5, label="clip norm (before noise)"
-        )
+        bound: dict[str, Any] = {"color": ORANGE, "linestyle": "--", "linewidth": 1.5}
+        followed, clip_norms = _released(runs, "clip_norm")
+        if len(followed):
+            axes.plot(followed, clip_norms.mean(axis=0), label="clip norm (before noise)", **bound)
+        else:
+            axes.axhline(clip_norm, label="clip norm (before noise)", **bound)
         if radius is not None:
             axes.axhline(
                 radius, color=GREEN, linestyle=":", linewidth=2, label="trust region's radius"
@@ -182,6 +176,22 @@ def update_size(
         axes.set_title("Size of released updates" + (", range over seeds" if len(runs) > 1 else ""))
         axes.set_xlabel("releases")
         axes.set_ylabel("L2 norm")
+        axes.legend(loc="best")
+
+
+def released_returns(path: Path, runs: Sequence[Sequence[Line]]) -> None:
+    """Users' mean return as it was released, noise included, and its moving average."""
+    with figure(path) as axes:
+        for name, label, colour, width in (
+            ("private_return", "released", GREY, 0.8),
+            ("private_return_average", "moving average", BLUE, 1.8),
+        ):
+            releases, values = _released(runs, name)
+            axes.plot(releases, values.mean(axis=0), color=colour, linewidth=width, label=label)
+        several = f", mean of {len(runs)} seeds" if len(runs) > 1 else ""
+        axes.set_title(f"Return of users, released with noise{several}")
+        axes.set_xlabel("releases")
+        axes.set_ylabel("return within the public range")
         axes.legend(loc="best")
 
 
@@ -205,6 +215,20 @@ def privacy_curve(
         axes.set_title("The whole guarantee")
         axes.set_xlabel("delta")
         axes.set_ylabel("epsilon")
+
+
+def _released(runs: Sequence[Sequence[Line]], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """A released series against the number of its release; see `_aligned`."""
+    return _aligned(
+        [
+            [
+                (number, value)
+                for line in lines
+                for number, value in enumerate(line.released.get(name, ()), line.first_update + 1)
+            ]
+            for lines in runs
+        ]
+    )
 
 
 def _aligned(

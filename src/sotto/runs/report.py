@@ -176,6 +176,10 @@ def _pictures(
         found.append(page.picture(folder / "learning.png", caption))
     else:
         found.append(page.paragraph("There is no simulator to evaluate the policies in."))
+    if "private_return" in lines[0][-1].released:
+        figures.released_returns(folder / "returns.png", lines)
+        caption = "A part of every release, within its public range and with the noise it states."
+        found.append(page.picture(folder / "returns.png", caption))
     if not certificates:
         return found
     certificate = _worst(certificates)
@@ -184,9 +188,11 @@ def _pictures(
     part = certificate.streams[-1].statement.parts.get("policy")
     if part is not None:
         figures.update_size(folder / "updates.png", lines, part.clip_norm, radius)
+        adapts = "clip_norm" in lines[0][-1].released
+        bound = "the clip norm of the moment" if adapts else f"{part.clip_norm:.3g}"
         text = (
             f"The released average of users' updates, noise included. Each user's own update is "
-            f"clipped to {part.clip_norm:.3g}, and so is their average; the rest is noise."
+            f"clipped to {bound}, and so is their average; the rest is noise."
         )
         found.append(page.picture(folder / "updates.png", text))
     found.append(page.heading("What it cost"))
