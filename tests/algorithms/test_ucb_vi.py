@@ -28,10 +28,11 @@ def uniform_plan() -> jax.Array:
 
 def test_counters_are_what_a_loop_over_the_episode_counts() -> None:
     state = ucb_vi.initial_state(UCBConfig(), ENV)
-    parts, seen = ucb_vi._local(ENV, state, (), jax.random.key(3))
-    here, action, reward, after = ucb_vi.play(ENV, state.policy, jax.random.key(3))
+    (parts, seen), (here, action, reward, after) = jax.jit(
+        lambda key: (ucb_vi._local(ENV, state, (), key), ucb_vi.play(ENV, state.policy, key))
+    )(jax.random.key(3))
     transitions, rewards = np.zeros((6, 2, 6)), np.zeros((6, 2))
-    for s, a, r, t in zip(here, action, reward, after, strict=True):
+    for s, a, r, t in zip(*map(np.asarray, (here, action, reward, after)), strict=True):
         transitions[s, a, t] += 1
         rewards[s, a] += REWARD_WEIGHT * float(r)
     np.testing.assert_allclose(parts["counters"].transitions, transitions)
@@ -145,16 +146,13 @@ def strategy(config: UCBConfig, n: int) -> np.ndarray:
     ("trust", "noise"), [("joint", "prefix-sum"), ("joint", "binary-tree"), ("local", "prefix-sum")]
 )
 def test_noise_in_empty_counters_is_what_the_certificate_claims(tmp_path, trust, noise) -> None:
-    """Nobody comes: what is left is noise. A scale of 0.6 of the claimed one is noticed."""
+    """Nobody comes: what is left is noise. A scale of 0.55 of the claimed one is noticed."""
     config = UCBConfig(trust=trust, noise=noise, episodes=12, delta=1e-3)
-    ledgers = [create_ledger(config, tmp_path / f"{i}.sqlite") for i in range(3)]
-    release = ucb_vi.make_release(config, ENV)
-    states = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (3, *x.shape)), ucb_vi.initial_state(config, ENV)
-    )
-    stream = release.open(ledgers, states)
-    nobody = np.full((3, 12, 1), -1)
-    keys = jax.vmap(jax.random.key)(jnp.arange(3))
+    ledger = create_ledger(config, tmp_path / "ledger.sqlite")
+    states = jax.tree.map(lambda x: x[None], ucb_vi.initial_state(config, ENV))
+    stream = ucb_vi.make_release(config, ENV).open([ledger], states)
+    nobody = np.full((1, 12, 1), -1)
+    keys = jax.random.split(jax.random.key(0), 1)
     after, _, _ = stream.run(states, keys, nobody)
     last = np.concatenate([np.asarray(x).reshape(-1) for x in after.counters])
     claimed = float(after.deviations[0, -1])
@@ -165,12 +163,10 @@ def test_noise_in_empty_counters_is_what_the_certificate_claims(tmp_path, trust,
     )
     lower = stats.chi2.cdf(np.square(last / claimed).sum(), last.size)
     assert 1e-7 < lower < 1 - 1e-7
-    assert stats.chi2.cdf(np.square(0.6 * last / claimed).sum(), last.size) < 1e-7
+    assert stats.chi2.cdf(np.square(0.55 * last / claimed).sum(), last.size) < 1e-7
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"variant": "po", "noise": "binary-tree"}, {"trust": "local"}]
-)
+@pytest.mark.parametrize("changes", [{"variant": "po", "noise": "binary-tree"}, {"trust": "local"}])
 def test_calibrated_training_is_proved_and_costs_what_was_asked(tmp_path, changes) -> None:
     config = UCBConfig(episodes=30, target_epsilon=2.0, delta=1e-3, **changes)
     ledgers = [create_ledger(config, tmp_path / f"{i}.sqlite") for i in range(2)]
@@ -219,17 +215,18 @@ def test_the_published_noise_has_no_guarantee() -> None:
         OfficialConfig(nominal_epsilon=0.0)
 
 
-@pytest.mark.parametrize(("number", "levels"), [(1, 1), (2, 1), (3, 2), (7, 2), (8, 3), (2000, 8)])
-def test_published_joint_noise_is_a_fresh_sum_of_laplace_draws(number, levels) -> None:
-    config = OfficialConfig(nominal_epsilon=2.0)
-    state = _first_state()
-    keys = jax.random.split(jax.random.key(number), 1500)
-    visits, rewards, transitions, _ = jax.vmap(
-        lambda key: ucb_official._noise(config, state, key, jnp.int32(number))
-    )(keys)
-    for drawn in (visits, rewards, transitions):
-        expected = math.sqrt(2 * levels) / 2.0
-        assert float(jnp.std(drawn)) == pytest.approx(expected, rel=0.08)
+def test_published_joint_noise_is_a_fresh_sum_of_laplace_draws() -> None:
+    config, state = OfficialConfig(nominal_epsilon=2.0), _first_state()
+    keys = jax.random.split(jax.random.key(0), 1500)
+    drawn = jax.jit(
+        lambda number: jax.vmap(lambda key: ucb_official._noise(config, state, key, number)[:3])(
+            keys
+        )
+    )
+    for number, levels in [(1, 1), (2, 1), (3, 2), (7, 2), (8, 3), (2000, 8)]:
+        for noise in drawn(jnp.int32(number)):
+            expected = math.sqrt(2 * levels) / 2.0
+            assert float(np.std(np.asarray(noise))) == pytest.approx(expected, rel=0.08)
 
 
 def test_published_local_noise_is_one_running_sum_for_all_states() -> None:
