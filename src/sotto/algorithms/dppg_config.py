@@ -36,7 +36,7 @@ class DPPGConfig:
     """Seed of networks, simulated people and their actions. Noise never comes from it."""
     total_steps: int = 500_000
     """Most environment steps of the training, over all users (a user whose episode ends early
-    uses fewer)."""
+    uses fewer; with population_size, those of the expected number of users)."""
     population: Literal["simulated", "real"] = "simulated"
     """Real: nothing un-noised about the people is shown, logged or saved."""
 
