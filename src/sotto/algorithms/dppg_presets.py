@@ -41,8 +41,8 @@ _EXPLORATION: dict[str, object] = {
 }
 
 _HALF_CHEETAH: dict[str, object] = _EXPLORATION | {
-    # Two runs of 200 steps show how fast a policy is. Good at epsilon 10; a small epsilon is paid in
-    # people: at 1, 256 in each of 60 updates, with runs of 100 steps.
+    # Two runs of 200 steps show how fast a policy is. Good at epsilon 10; a small epsilon is paid
+    # in people: at 1, 256 in each of 60 updates, with runs of 100 steps.
     "users_per_update": 32,
     "steps_per_user": 400,
     "total_steps": 1_280_000,
