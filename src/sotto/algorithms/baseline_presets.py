@@ -17,7 +17,8 @@ _MUJOCO: dict[str, Any] = {
 }
 _MUJOCO_A2C: dict[str, Any] = {
     "total_steps": 1_000_000,
-    "num_steps": 16,
+    "num_steps": 8,
+    "learning_rate": 2e-3,
     "gae_lambda": 0.95,
     "normalise_advantages": True,
 }
