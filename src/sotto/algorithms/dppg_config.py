@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from sotto.algorithms import dppg_checks
-from sotto.algorithms.dppg_presets import PAPER, PAPER_CHANGES, SOTTO
+from sotto.algorithms.dppg_presets import PAPER, PAPER_CHANGES, SOTTO, SOTTO_SMALL_EPSILON
 from sotto.algorithms.trust_region import TrustRegion
 from sotto.privacy.accounting import (
     Event,
@@ -310,12 +310,17 @@ def preset(
         target_epsilon: where neither this nor noise_multiplier is given, 1.3.
         changes: fields that differ from the preset.
     """
-    paper = PAPER | PAPER_CHANGES.get(env_id, {})
-    values = (paper if name == "paper" else SOTTO.get(env_id, {})) | changes
+    if changes.get("noise_multiplier") is not None:
+        target_epsilon = None
+    if name == "paper":
+        values = PAPER | PAPER_CHANGES.get(env_id, {})
+    else:
+        below, more_people = SOTTO_SMALL_EPSILON.get(env_id, (0.0, {}))
+        small = target_epsilon is not None and target_epsilon < below
+        values = SOTTO.get(env_id, {}) | (more_people if small else {})
+    values |= changes
     if "adjacency" in values:
         values["adjacency"] = Adjacency(str(values["adjacency"]))
-    if values.get("noise_multiplier") is not None:
-        target_epsilon = None
     known = {field.name for field in dataclasses.fields(DPPGConfig)}
     if unknown := set(values) - known:
         raise ValueError(f"DPPG has no setting {sorted(unknown)[0]!r}")

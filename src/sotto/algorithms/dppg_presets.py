@@ -41,8 +41,7 @@ _EXPLORATION: dict[str, object] = {
 }
 
 _HALF_CHEETAH: dict[str, object] = _EXPLORATION | {
-    # Two runs of 200 steps show how fast a policy is. Good at epsilon 10; a small epsilon is paid
-    # in people: at 1, 256 in each of 60 updates, with runs of 100 steps.
+    # Two runs of 200 steps show how fast a policy is.
     "users_per_update": 32,
     "steps_per_user": 400,
     "total_steps": 1_280_000,
@@ -50,7 +49,7 @@ _HALF_CHEETAH: dict[str, object] = _EXPLORATION | {
 }
 
 _HOPPER: dict[str, object] = _EXPLORATION | {
-    # Early episodes end within a few steps: far fewer are taken than these. Good at epsilon 10.
+    # Early episodes end within a few steps: far fewer are taken than these.
     "users_per_update": 24,
     "steps_per_user": 1200,
     "total_steps": 1_440_000,
@@ -90,6 +89,18 @@ SOTTO: dict[str, dict[str, object]] = {
     },
 }
 """Our recipe, by environment: what differs from the defaults of `DPPGConfig`."""
+
+_MANY_CHEETAHS: dict[str, object] = {
+    "users_per_update": 256,
+    "steps_per_user": 200,
+    "total_steps": 3_072_000,
+}
+
+SOTTO_SMALL_EPSILON: dict[str, tuple[float, dict[str, object]]] = {
+    "HalfCheetah-v4": (5.0, _MANY_CHEETAHS),
+    "HalfCheetah-v5": (5.0, _MANY_CHEETAHS),
+}
+"""Below which epsilon our recipe changes, and how: a small epsilon is paid in people."""
 
 PAPER: dict[str, object] = {
     "unit": "segment",

@@ -1,6 +1,7 @@
 """`sotto train`: the algorithm's settings are the flags; everything lands in --out."""
 
 import itertools
+import math
 import shlex
 import shutil
 import sys
@@ -150,9 +151,20 @@ def preset_config(args: Sequence[str]) -> DPPGConfig:
     if name not in ("sotto", "paper"):
         raise ValueError(f"there is no preset {name!r}; use sotto or paper")
     changes: dict[str, float] = {}
-    if flag(args, "--noise-multiplier") and not flag(args, "--target-epsilon"):
+    target = flag(args, "--target-epsilon")
+    if flag(args, "--noise-multiplier") and not target:
         changes["noise_multiplier"] = 1.0  # stands in for the flag, in place of the target
+    elif target is not None and (epsilon := _number(target)) is not None:
+        changes["target_epsilon"] = epsilon  # a preset may depend on it
     return preset(cast(PresetName, name), env_id, **changes)
+
+
+def _number(text: str) -> float | None:
+    """A positive number; None for what the parser will refuse."""
+    try:
+        return found if 0 < (found := float(text)) < math.inf else None
+    except ValueError:
+        return None
 
 
 def stored_config(name: AlgorithmName, args: Sequence[str]) -> Any:

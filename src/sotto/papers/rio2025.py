@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from sotto.algorithms.a2c import A2CConfig
+from sotto.algorithms.baseline_presets import a2c_preset, ppo_preset
 from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
 from sotto.algorithms.ppo import PPOConfig
 from sotto.privacy.accounting import gaussian_epsilon
@@ -148,8 +149,8 @@ class Cell:
             changes["total_steps"] = self.total_steps
         if self.preset is None:
             changes = {"total_steps": _BASELINE_STEPS[self.env_id]} | changes
-            kind = A2CConfig if self.method == "a2c" else PPOConfig
-            return kind(env_id=self.env_id, **changes)
+            settings = a2c_preset if self.method == "a2c" else ppo_preset
+            return settings(self.env_id, **changes)
         return preset(
             self.preset,
             self.env_id,
