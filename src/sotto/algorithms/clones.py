@@ -11,6 +11,7 @@ import functools
 import math
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +20,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.data.trajectories import ExpertLog, checked
 from sotto.rl.envs.base import Discrete
-from sotto.rl.networks import Policy
+from sotto.rl.networks import Policy, scaled
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,10 @@ def fit_clones(
     Guarantee:
         The i-th clone is a function of the i-th row of the log, of `key` and of public settings:
         one program is mapped over experts, whose rows do not meet, with a key folded from the
-        expert's number. Nothing is shared (no common normalisation, early stopping or choice of
-        settings), nothing raises and no shape changes because of what an expert did. An expert
-        without transitions gets a clone that was not trained; what is not finite in a log is in
-        its own clone only, whose vote stays one vote.
+        expert's number. Nothing is shared (no common early stopping or choice of settings, and
+        every clone is standardised by its own log), nothing raises and no shape changes because of
+        what an expert did. An expert without transitions gets a clone that was not trained; what
+        is not finite in a log is in its own clone only, whose vote stays one vote.
 
     Args:
         config: settings.
@@ -132,7 +133,11 @@ def _fit_one(
     lengths: Int[Array, " N"],
     key: PRNGKeyArray,
 ) -> Policy:
-    """The clone of one expert, from their episodes."""
+    """The clone of one expert, from their episodes.
+
+    It learns from observations standardised by this expert's own log, which its first layer then
+    takes over: episodes that differ little look alike to public scales.
+    """
     start_key, draw_key = jax.random.split(key)
     clone = Policy(
         observations.shape[-1],
@@ -157,19 +162,48 @@ def _fit_one(
         False,
     )
 
+    inputs = scaled(observations, observation_scale)
+    mean, deviation = _moments(inputs[:, :-1], lengths)
+
     def loss(clone: Policy, seen: Array, target: Array) -> Array:
-        logits = clone(seen).logits  # type: ignore[union-attr]
+        logits = clone.network((seen - mean) / deviation)
         return -jnp.mean(jnp.sum(jnp.where(target, jax.nn.log_softmax(logits), 0.0), axis=-1))
 
     def step(
-        carry: tuple[Policy, optax.OptState], inputs: tuple[Array, Array, Array]
+        carry: tuple[Policy, optax.OptState], row: tuple[Array, Array, Array]
     ) -> tuple[tuple[Policy, optax.OptState], None]:
         clone, optimizer_state = carry
-        episode, time, target = inputs
-        gradients = jax.grad(loss)(clone, observations[episode, time], target)
+        episode, time, target = row
+        gradients = jax.grad(loss)(clone, inputs[episode, time], target)
         updates, optimizer_state = optimizer.update(gradients, optimizer_state)
         moved: Policy = optax.apply_updates(clone, updates)
         return (moved, optimizer_state), None
 
     (clone, _), _ = jax.lax.scan(step, (clone, optimizer.init(clone)), (episodes, times, targets))
-    return clone
+    (first, *weights), (bias, *biases) = clone.network.weights, clone.network.biases
+    first = first / deviation[:, None]
+    taken_over: Policy = eqx.tree_at(
+        lambda policy: (policy.network.weights, policy.network.biases),
+        clone,
+        ((first, *weights), (bias - mean @ first, *biases)),
+    )
+    return taken_over
+
+
+_LEAST_DEVIATION = 0.01
+"""Of an observation, after the public scale; one that hardly moves is not blown up."""
+
+
+def _moments(
+    inputs: Float[Array, "N T obs"], lengths: Int[Array, " N"]
+) -> tuple[Float[Array, " obs"], Float[Array, " obs"]]:
+    """Mean and standard deviation over the steps of episodes."""
+    lived = jax.lax.broadcasted_iota(lengths.dtype, inputs.shape[:2], 1) < lengths[:, None]
+    count = jnp.maximum(jnp.sum(lived), 1)
+
+    def average(values: Float[Array, "N T obs"]) -> Float[Array, " obs"]:
+        return jnp.sum(jnp.where(lived[..., None], values, 0.0), axis=(0, 1)) / count
+
+    mean = average(inputs)
+    deviation = jnp.sqrt(average(jnp.square(inputs - mean)))
+    return mean, jnp.where(jnp.any(lived), jnp.maximum(deviation, _LEAST_DEVIATION), 1.0)
