@@ -113,6 +113,8 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
         ({"method": "cql"}, "protects nobody; leave out --target-epsilon"),
         ({"learner": "cql", "states": "box"}, "whole transitions"),
         ({"method": "dp-sgd", "states": "box"}, "belongs to --method votes"),
+        ({"least_return": 1.0, "dataset": None}, "about the experts' log; give --dataset"),
+        ({"method": "dp-sgd", "least_return": 1.0}, "belongs to --method votes"),
         ({"public_share": 1.0}, "strictly between 0 and 1"),
         ({"rounds": 0}, "at least 1"),
     ],
@@ -131,6 +133,37 @@ def test_what_is_left_out_is_filled_in_once() -> None:
     assert filled(config, CARTPOLE) == config
     with_experts = replace(ExpertOfflineConfig(dataset="y", target_epsilon=1.0), experts="x")
     assert filled(with_experts, CARTPOLE).voters == "experts"
+
+
+def test_who_abstains_is_told_by_their_own_log_alone(sources: Sources) -> None:
+    everybody = sources.weights(settings())
+    np.testing.assert_array_equal(everybody, np.ones(COUNT))
+    log = sources.log
+    bar = float(np.median(log.returns.mean(axis=1)))
+    config = settings(least_return=bar)
+    weights = sources.weights(config)
+    np.testing.assert_array_equal(weights, log.returns.mean(axis=1) >= bar)
+    rewards = log.rewards.copy()
+    rewards[7], rewards[8] = 1e6, np.nan
+    lengths = log.lengths.copy()
+    lengths[9], lengths[10, 0] = 0, 0
+    changed = Sources(
+        sources.experts, log._replace(rewards=rewards, lengths=lengths), "CartPole-v1"
+    ).weights(config)
+    assert (changed[7], changed[8], changed[9]) == (1, 0, 0)
+    assert changed[10] == (log.returns[10, 1] >= bar)  # an empty slot is not an episode
+    np.testing.assert_array_equal(
+        np.delete(changed, [7, 8, 9, 10]), np.delete(weights, [7, 8, 9, 10])
+    )
+
+
+def test_hiv_has_a_bar_where_there_is_a_log() -> None:
+    hiv = DataFacts("HIV-v0", COUNT, 6, 4)
+    for dataset, bar in (("y", 3e8), (None, None)):
+        config = ExpertOfflineConfig(experts="x", dataset=dataset, target_epsilon=1.0)
+        assert filled(config, hiv).least_return == bar
+    reference = ExpertOfflineConfig(method="cql", dataset="y")
+    assert filled(reference, hiv).least_return is None
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from scipy import optimize, stats
 
 from sotto.algorithms.distillation import DistillationConfig, cross_entropy, distil
 from sotto.algorithms.voting import (
+    Voter,
     Votes,
     ballot,
     ballot_norm,
+    everybody,
     shrink,
     to_simplex,
     vote_release,
@@ -179,7 +181,7 @@ def test_all_rounds_cost_what_one_gaussian_costs(tmp_path: Path, asked: int) -> 
     text = certificate.model_dump_json()
     assert certificate.status == "proved"
     assert "one expert" in text
-    assert "Each clone is a function of the log of its own expert" in text
+    assert "is a function of the log of its own expert" in text
 
 
 def test_a_poll_over_budget_asks_nobody(tmp_path: Path) -> None:
@@ -203,6 +205,38 @@ def test_no_round_too_many(tmp_path: Path) -> None:
         votes.ask(np.zeros((5, 2)))
 
 
+def test_whoever_abstains_is_charged_and_not_counted(tmp_path: Path) -> None:
+    voters = make_voters(30)
+    weights = np.where(np.arange(30) % 3 == 0, 0.0, np.where(np.arange(30) % 3 == 1, 0.5, 1.0))
+    ledger = make_ledger(tmp_path)
+    votes = Votes(
+        voters,
+        ledger,
+        weights=weights,
+        queries=20,
+        rounds=1,
+        noise_multiplier=0.15,
+        population="simulated",
+        noise_seed=0,
+    )
+    observations = np.random.default_rng(7).normal(size=(20, 2)).astype(np.float32)
+    counts = votes.ask(observations)
+    one_hot = chosen(voters, observations)[..., None] == np.arange(counts.shape[1])
+    centred = (weights[:, None, None] * (one_hot - 1 / counts.shape[1])).sum(0)
+    noise = counts - 30 / counts.shape[1] - centred
+    assert np.abs(noise).max() < 6 * votes.sigma
+    # Whole votes would be told from these.
+    whole = (one_hot - 1 / counts.shape[1]).sum(0) - centred
+    assert np.abs(whole).max() > 6 * votes.sigma
+    assert ledger.persons == 30
+
+
+@pytest.mark.parametrize("weights", [np.ones(5), np.full(6, 1.1), np.full(6, -0.1), [np.nan] * 6])
+def test_a_weight_that_is_none_is_refused(weights: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="each between 0 and 1"):
+        everybody(make_voters(6), np.asarray(weights))
+
+
 def test_wrong_input_is_refused(tmp_path: Path) -> None:
     votes = make_votes(tmp_path, make_voters(6), 1.5, queries=5, rounds=1)
     with pytest.raises(ValueError, match="5 observations of 2 numbers"):
@@ -210,10 +244,10 @@ def test_wrong_input_is_refused(tmp_path: Path) -> None:
     assert votes.rounds_left == 1
     settings = {"rounds": 1, "noise_multiplier": 1.0, "population": "simulated"}
     with pytest.raises(ValueError, match="at least one state"):
-        vote_release(make_voters(6), queries=0, **settings)
+        vote_release(everybody(make_voters(6)), queries=0, **settings)
     continuous = Policy(2, Box((-1.0,), (1.0,)), (4,), jax.random.key(0))
     with pytest.raises(ValueError, match="discrete actions"):
-        vote_release(continuous, queries=1, **settings)
+        vote_release(everybody(continuous), queries=1, **settings)
 
 
 # --- attacked ------------------------------------------------------------------------------------
@@ -230,18 +264,19 @@ def _electorate() -> Policy:
 
 def _trials(noise_multiplier: float) -> ReleaseTrials:
     release = vote_release(
-        _electorate(),
+        everybody(_electorate()),
         queries=_QUERIES,
         rounds=_ROUNDS,
         noise_multiplier=noise_multiplier,
         population="simulated",
     )
 
-    def inputs(present: bool) -> tuple[np.ndarray, Policy]:
+    def inputs(present: bool) -> tuple[np.ndarray, Voter]:
         persons = np.tile(np.arange(8), (_ROUNDS, 1))
         persons[:, 0] = 0 if present else -1
         units = jax.tree.map(
-            lambda x: np.broadcast_to(np.asarray(x), (_ROUNDS, *x.shape)), _electorate()
+            lambda x: np.broadcast_to(np.asarray(x), (_ROUNDS, *x.shape)),
+            everybody(_electorate()),
         )
         return persons, units
 

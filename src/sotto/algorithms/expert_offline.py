@@ -187,13 +187,13 @@ def _gather_votes(
     states: State,
     folders: Sequence[Path | None],
 ) -> tuple[State, dict[str, np.ndarray]]:
-    voters = sources.voters(config)
+    voters, weights = sources.voters(config), sources.weights(config)
     gathered: list[State] = []
     lost = []
     for run, seed in enumerate(seeds):
         folder = folders[run]
         file = None if folder is None else folder / f"{ledgers[run].run_id}.votes"
-        votes = KeptVotes(voters, ledgers[run], config, file)
+        votes = KeptVotes(voters, weights, ledgers[run], config, file)
         lost.append(votes.lost)
         polled = poll(config, votes, keys_of([seed], GATHERING)[0], seed)
         if polled.transitions is None or isinstance(states, StudentState):

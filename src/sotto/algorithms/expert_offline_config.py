@@ -56,6 +56,10 @@ class ExpertOfflineConfig:
 
     voters: Voters | None = None
     """votes: who is asked. None: clones where only a dataset is given, else experts."""
+    least_return: float | None = None
+    """votes: an expert whose own logged episodes return less than this public number on average
+    abstains, which costs nothing: the ballot and its weight are one contribution. None: the
+    environment's, where there is a log; mostly, everybody votes."""
     states: States | None = None
     """votes: where they are asked. rollouts: along rollouts that the votes themselves play.
     students: where students of earlier rounds go (DAgger). box: anywhere in a public box, without
@@ -260,11 +264,15 @@ def _check_privacy(config: ExpertOfflineConfig) -> None:
 
 def _check_votes(config: ExpertOfflineConfig) -> None:
     if not config.uses_votes:
+        if config.least_return is not None:
+            raise ValueError(f"--least-return belongs to --method votes, not to {config.method}")
         if config.states is not None:
             raise ValueError(f"--states belongs to --method votes, not to {config.method}")
         if config.learner == "distillation":
             raise ValueError("--learner distillation is of votes; choose cql or bc")
         return
+    if config.least_return is not None and config.dataset is None:
+        raise ValueError("--least-return is about the experts' log; give --dataset")
     if config.learner == "bc":
         raise ValueError("--learner bc is of logs; votes are learned by distillation")
     if config.learner == "cql" and config.states not in (None, "rollouts"):

@@ -23,6 +23,7 @@ class _Task:
     box: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     scale: tuple[float, ...] | None = None
     states: States = "students"
+    least_return: float | None = None
     # Noise, or little data, wants more of the conservative term than a whole log without noise.
     alpha: float = 1.0
     log_alpha: float = 0.03
@@ -51,9 +52,12 @@ _TASKS = {
         rollout_cap=50,
         evaluation_cap=50,
         box=((-5.0,) * 6, (8.0,) * 6),
+        # Treatments that end the infection return ten times as much as those that contain it, and
+        # fewer experts know them.
+        least_return=3e8,
         alpha=0.1,
-        log_alpha=0.1,
-        reward_scale=1e-6,
+        log_alpha=1.0,
+        reward_scale=1e-7,
         discount=0.98,
     ),
     "LunarLander-v3": _Task(rollout_cap=400, scale=(1.0,) * 8),
@@ -103,6 +107,7 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
         expert_count=config.expert_count or facts.experts,
         voters=voters if config.method == "votes" else None,
         states=states if config.method == "votes" else None,
+        least_return=_least_return(config, task),
         learner="bc" if config.method == "bc" else learner,
         queries=config.queries or max(1, _VOTES // rounds),
         rounds=rounds,
@@ -121,6 +126,13 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
         config = replace(config, delta=1 / (10 * config.given("expert_count")))
     _check_filled(config, facts)
     return config
+
+
+def _least_return(config: ExpertOfflineConfig, task: _Task) -> float | None:
+    """Whose votes count: the setting, or the environment's where there is a log to tell."""
+    if config.method != "votes" or config.dataset is None or config.least_return is not None:
+        return config.least_return
+    return task.least_return
 
 
 def _check_filled(config: ExpertOfflineConfig, facts: DataFacts) -> None:

@@ -80,6 +80,20 @@ class Sources:
             self._clones[how] = fit_clones(_CLONES, self.log, *how, jax.random.key(0))
         return self._clones[how]
 
+    def weights(self, config: ExpertOfflineConfig) -> Float[np.ndarray, " experts"]:
+        """1 for each expert who votes, and 0 for whom abstains.
+
+        Whether one does is a function of their own log and of a public number.
+        """
+        if config.least_return is None:
+            return np.ones(self.facts.experts)
+        assert self.log is not None
+        played = self.log.lengths > 0
+        total = np.sum(np.where(played, self.log.returns, 0.0), axis=1)
+        # What is not a number is not enough, and neither is having played nothing.
+        enough = total >= config.least_return * np.maximum(played.sum(axis=1), 1)
+        return np.where(enough & played.any(axis=1), 1.0, 0.0)
+
     @property
     def transitions(self) -> Transitions:
         """All of the log's, as JAX arrays."""

@@ -54,6 +54,7 @@ class KeptVotes(Votes):
 
     Args:
         voters: policies with a leading axis of voters.
+        weights: of their ballots, see `voting.Voter`.
         ledger: of the run. If it has a poll already, that one goes on.
         config: filled settings.
         file: where answers are kept; None keeps them in memory.
@@ -66,11 +67,17 @@ class KeptVotes(Votes):
     """
 
     def __init__(
-        self, voters: Policy, ledger: Ledger, config: ExpertOfflineConfig, file: Path | None = None
+        self,
+        voters: Policy,
+        weights: Float[np.ndarray, " voters"],
+        ledger: Ledger,
+        config: ExpertOfflineConfig,
+        file: Path | None = None,
     ) -> None:
         super().__init__(
             voters,
             ledger,
+            weights=weights,
             queries=config.given("queries"),
             rounds=config.given("rounds"),
             noise_multiplier=vote_multiplier(config),

@@ -41,14 +41,14 @@ _WHAT: dict[Voters, str] = {
 
 _OWN: dict[Voters, Assumption] = {
     "experts": Assumption(
-        statement="Each expert's policy was made without the other experts, and without anything "
-        "computed from them.",
+        statement="Each expert's policy, and the weight of its vote, were made without the other "
+        "experts, and without anything computed from them.",
         enforced_by="user",
         how="train each expert on its own; what experts start from or share must be public",
     ),
     "clones": Assumption(
-        statement="Each clone is a function of the log of its own expert, of public keys and of "
-        "public settings.",
+        statement="Each clone, and the weight of its vote, is a function of the log of its own "
+        "expert, of public keys and of public settings.",
         enforced_by="user",
         how="algorithms.clones fits them so; its settings must not come from the logs",
     ),
@@ -61,6 +61,28 @@ class Asked(NamedTuple):
     observations: Float[np.ndarray, "asked obs"]
     counts: Float[np.ndarray, "asked actions"]
     """Voters for each action, plus noise: any real numbers."""
+
+
+class Voter(NamedTuple):
+    """One expert's, or all with a leading axis: a function of that expert's data alone."""
+
+    policy: Policy
+    weight: Float[Array, ""]
+    """Of the ballot, between 0 (abstains) and 1. Whoever abstains is charged like the others, so
+    that nobody learns who it was."""
+
+
+def everybody(policies: Policy, weights: Float[np.ndarray, " voters"] | None = None) -> Voter:
+    """Voters of these policies, with whole votes unless weights are given.
+
+    Raises:
+        ValueError: weights that are not between 0 and 1, one for each.
+    """
+    count = policies.network.weights[-1].shape[0]
+    chosen = np.ones(count, np.float32) if weights is None else np.asarray(weights, np.float32)
+    if chosen.shape != (count,) or not ((chosen >= 0) & (chosen <= 1)).all():
+        raise ValueError(f"{count} voters need as many weights, each between 0 and 1")
+    return Voter(policies, jnp.asarray(chosen))
 
 
 def ballot(voter: Policy, observations: Float[Array, "q obs"]) -> Float[Array, "q actions"]:
@@ -90,7 +112,7 @@ def vote_sigma(noise_multiplier: float, queries: int, rounds: int, actions: int)
 
 
 def vote_release(
-    voters: Policy,
+    voters: Voter,
     *,
     queries: int,
     rounds: int,
@@ -103,11 +125,11 @@ def vote_release(
     Guarantee:
         All rounds together are Gaussian with multiplier `noise_multiplier` for one expert, under
         zero-out adjacency, however the states of a round depend on the rounds before: a ballot
-        has norm sqrt(q (1 - 1/A)) whatever is asked, and an expert is in every round (Theorem 2'
-        with independent noise; docs/privacy.md, section 15).
+        has norm sqrt(q (1 - 1/A)) whatever is asked, or less by its expert's own weight, and an
+        expert is in every round (Theorem 2' with independent noise; docs/privacy.md, section 15).
 
     Args:
-        voters: policies over discrete actions, with a leading axis of voters.
+        voters: with a leading axis of voters, and policies over discrete actions.
         queries: states asked in each round, q.
         rounds: most rounds.
         noise_multiplier: of the whole stream, for one expert.
@@ -117,7 +139,7 @@ def vote_release(
     Raises:
         ValueError: the voters' actions are not discrete, or counts are not positive.
     """
-    if voters.log_std is not None:
+    if voters.policy.log_std is not None:
         raise ValueError("votes need discrete actions; these policies choose continuous ones")
     if queries < 1 or rounds < 1:
         raise ValueError(f"votes need at least one state and one round, got {queries}, {rounds}")
@@ -127,9 +149,9 @@ def vote_release(
     microbatch = math.ceil(count / batches)
 
     def local(
-        observations: Float[Array, "q obs"], voter: Policy, _key: PRNGKeyArray
+        observations: Float[Array, "q obs"], voter: Voter, _key: PRNGKeyArray
     ) -> tuple[dict[str, Array], Any]:
-        return {"votes": ballot(voter, observations)}, ()
+        return {"votes": voter.weight * ballot(voter.policy, observations)}, ()
 
     def server(observations: Array, released: dict[str, Array]) -> tuple[Array, Array]:
         return observations, released["votes"]
@@ -169,6 +191,7 @@ class Votes:
     Args:
         voters: policies over discrete actions, with a leading axis of voters. The i-th is the
             expert with enrolment number i in the ledger, in whatever other streams it has.
+        weights: of their ballots, see `Voter`; None: whole votes.
         ledger: of the unit `EXPERT`; it is charged before each round.
         queries, rounds, noise_multiplier, population, kind: as in `vote_release`.
         noise_seed: for tests only; voids the certificate.
@@ -190,6 +213,7 @@ class Votes:
         voters: Policy,
         ledger: Ledger,
         *,
+        weights: Float[np.ndarray, " voters"] | None = None,
         queries: int,
         rounds: int,
         noise_multiplier: float,
@@ -198,22 +222,23 @@ class Votes:
         noise_seed: int | None = None,
         resume: bool = False,
     ) -> None:
+        electorate = everybody(voters, weights)
         release = vote_release(
-            voters,
+            electorate,
             queries=queries,
             rounds=rounds,
             noise_multiplier=noise_multiplier,
             population=population,
             kind=kind,
         )
-        self.experts, self.actions = _sizes(voters)
+        self.experts, self.actions = _sizes(electorate)
         self.queries = queries
         self.sigma = vote_sigma(noise_multiplier, queries, rounds, self.actions)
         self._rounds = rounds
         self._observation_size = voters.network.weights[0].shape[-2]
         empty = release.slots - self.experts
         padded = jax.tree.map(
-            lambda x: jnp.pad(jnp.asarray(x), [(0, empty)] + [(0, 0)] * (x.ndim - 1)), voters
+            lambda x: jnp.pad(jnp.asarray(x), [(0, empty)] + [(0, 0)] * (x.ndim - 1)), electorate
         )
         persons = np.append(np.arange(self.experts), np.full(empty, -1))
         self._persons = persons[None, None]
@@ -296,7 +321,7 @@ def to_simplex(points: Float[np.ndarray, "n a"]) -> Float[np.ndarray, "n a"]:
     return np.maximum(points - np.take_along_axis(levels, support - 1, axis=-1), 0.0)
 
 
-def _sizes(voters: Policy) -> tuple[int, int]:
+def _sizes(voters: Voter) -> tuple[int, int]:
     """How many voters, and how many actions."""
-    last = voters.network.weights[-1]
+    last = voters.policy.network.weights[-1]
     return last.shape[0], last.shape[-1]

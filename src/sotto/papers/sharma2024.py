@@ -30,7 +30,7 @@ from sotto.privacy import certificate
 from sotto.privacy.errors import NothingReleased, PrivacyError
 from sotto.privacy.ledger import Ledger
 
-_FORMAT = 3  # of what is kept: raise it when training or evaluation changes
+_FORMAT = 4  # of what is kept: raise it when training or evaluation changes
 _EPISODES, _QUICK_EPISODES = 100, 20  # of each seed's policy in the end
 _MAJORITY_EPISODES = 200  # of all seeds together: each step asks every expert
 
