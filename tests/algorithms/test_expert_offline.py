@@ -159,8 +159,8 @@ def test_who_abstains_is_told_by_their_own_log_alone(sources: Sources) -> None:
 
 def test_hiv_has_a_bar_where_there_is_a_log() -> None:
     hiv = DataFacts("HIV-v0", COUNT, 6, 4)
-    for dataset, bar in (("y", 3e8), (None, None)):
-        config = ExpertOfflineConfig(experts="x", dataset=dataset, target_epsilon=1.0)
+    for dataset, epsilon, bar in (("y", 1.0, 3e8), ("y", 0.9, None), (None, 1.0, None)):
+        config = ExpertOfflineConfig(experts="x", dataset=dataset, target_epsilon=epsilon)
         assert filled(config, hiv).least_return == bar
     reference = ExpertOfflineConfig(method="cql", dataset="y")
     assert filled(reference, hiv).least_return is None

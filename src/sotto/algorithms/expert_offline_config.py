@@ -59,7 +59,7 @@ class ExpertOfflineConfig:
     least_return: float | None = None
     """votes: an expert whose own logged episodes return less than this public number on average
     abstains, which costs nothing: the ballot and its weight are one contribution. None: the
-    environment's, where there is a log; mostly, everybody votes."""
+    environment's, where there is a log and epsilon is at least 1; mostly, everybody votes."""
     states: States | None = None
     """votes: where they are asked. rollouts: along rollouts that the votes themselves play.
     students: where students of earlier rounds go (DAgger). box: anywhere in a public box, without

@@ -35,6 +35,8 @@ class _Task:
 _VOTES = 1_000
 """Votes on which a student learns; noise grows with the square root of it."""
 
+_LEAST_RETURN_EPSILON = 1.0
+
 _TASKS = {
     "CartPole-v1": _Task(
         box=((-2.4, -3.0, -0.21, -3.0), (2.4, 3.0, 0.21, 3.0)),
@@ -129,10 +131,13 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
 
 
 def _least_return(config: ExpertOfflineConfig, task: _Task) -> float | None:
-    """Whose votes count: the setting, or the environment's where there is a log to tell."""
+    """Whose votes count: the setting, or the environment's where there is a log to tell.
+
+    Under much noise a few good voters are not heard: everybody votes.
+    """
     if config.method != "votes" or config.dataset is None or config.least_return is not None:
         return config.least_return
-    return task.least_return
+    return task.least_return if (config.target_epsilon or 0.0) >= _LEAST_RETURN_EPSILON else None
 
 
 def _check_filled(config: ExpertOfflineConfig, facts: DataFacts) -> None:
