@@ -24,9 +24,10 @@ SCALE = (1.0, 0.5, 2.0, 1.0)
 OBSERVATIONS = np.random.default_rng(0).normal(size=(300, 4))
 
 
-def policies(count, actions=3, hidden=(8, 8)):
+def policies(count, actions=3, hidden=(8, 8), centre=None):
     def one(key):
-        return Policy(4, Discrete(actions), hidden, key, observation_scale=SCALE, last_gain=2.0)
+        scales = {"observation_scale": SCALE, "observation_centre": centre}
+        return Policy(4, Discrete(actions), hidden, key, last_gain=2.0, **scales)
 
     return jax.vmap(one)(jax.random.split(jax.random.key(1), count))
 
@@ -81,8 +82,11 @@ def test_a_policy_that_is_not_finite_moves_the_mean_by_one_share_at_most():
     assert np.linalg.norm(apart, axis=1).max() <= math.sqrt(2) / 4 + 1e-12
 
 
-def test_the_policy_to_evaluate_has_the_same_rows():
-    ensemble = Ensemble(policies(3))
+@pytest.mark.parametrize("centre", [None, (0.5, -1.0, 0.2, 3.0)])
+def test_the_policy_to_evaluate_has_the_same_rows(centre):
+    plain, ensemble = policies(3), Ensemble(policies(3, centre=centre))
+    moved = not np.allclose(ensemble(OBSERVATIONS), Ensemble(plain)(OBSERVATIONS))
+    assert moved == (centre is not None)
     distribution = ensemble.policy(jnp.asarray(OBSERVATIONS, jnp.float32))
     np.testing.assert_allclose(
         jax.nn.softmax(distribution.logits), ensemble(OBSERVATIONS), atol=1e-5

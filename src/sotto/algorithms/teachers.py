@@ -143,6 +143,8 @@ class Ensemble:
         network = policies.network
         self._policies = policies
         self._scale = np.asarray(policies.observation_scale, np.float64)
+        centre = policies.observation_centre
+        self._centre = np.zeros_like(self._scale) if centre is None else np.asarray(centre)
         self._weights = [np.asarray(one, np.float64) for one in network.weights]
         self._biases = [np.asarray(one, np.float64)[:, None, :] for one in network.biases]
         self.teachers: int = self._weights[0].shape[0]
@@ -153,7 +155,7 @@ class Ensemble:
         self, observations: Float[np.ndarray, "rows obs"]
     ) -> Float64[np.ndarray, "rows actions"]:
         """The mean row at each observation."""
-        inputs = np.asarray(observations, np.float64) * self._scale
+        inputs = (np.asarray(observations, np.float64) - self._centre) * self._scale
         blocks = [inputs[i : i + _BLOCK] for i in range(0, len(inputs), _BLOCK)]
         return np.concatenate([self._mean(block) for block in blocks])
 
@@ -189,6 +191,8 @@ class _Mean(Policy):
     def __init__(self, policies: Policy) -> None:
         self.network, self.log_std = policies.network, None
         self.observation_scale = policies.observation_scale
+        self.observation_centre = policies.observation_centre
+        self.action_scale = self.action_centre = None
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Categorical:
         """The mean at each observation."""
