@@ -9,6 +9,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from sotto.algorithms import dppg_gymnasium
 from sotto.algorithms import parameter_exploration as exploration
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.algorithms.dppg_gymnasium import Collector
@@ -199,6 +200,35 @@ def test_through_gymnasium_the_noise_is_the_doors(tmp_path):
     assert certificate.status == "proved"
     assert certificate.persons == 2 * 4
     assert certificate.epsilon == pytest.approx(1.27, abs=0.01)  # the Gaussian curve at z = 3
+
+
+def test_real_people_met_through_gymnasium_are_not_evaluated(tmp_path, monkeypatch):
+    """Episodes of evaluation would be theirs too, and their returns are logged without noise."""
+    played = []
+    evaluate = dppg_gymnasium.evaluate
+
+    def counted(*given):
+        played.append(given)
+        return evaluate(*given)
+
+    monkeypatch.setattr(dppg_gymnasium, "evaluate", counted)
+    for population in ("simulated", "real"):
+        config = settings(
+            users_per_update=2,
+            steps_per_user=2,
+            total_steps=2 * 4,
+            evaluation_episodes=1,
+            population=population,
+        )
+        ledger = create_ledger(config, tmp_path / f"{population}.sqlite")
+        *_, last = Training(config, [0], [ledger])
+        simulated = population == "simulated"
+        assert (last.evaluation is not None, last.diagnostics is not None) == (simulated,) * 2
+        assert bool(played) == simulated
+        played.clear()
+    with pytest.raises(ValueError, match="with noise only"):
+        evaluate_policy(config, policies(last.states)["ema"], jr.key(0), 1)
+    assert not played
 
 
 @pytest.mark.parametrize(

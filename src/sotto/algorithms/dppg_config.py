@@ -163,7 +163,8 @@ class DPPGConfig:
     tail_fraction: float = 0.5
     """The tail average is over this last share of released policies."""
     evaluation_episodes: int = 16
-    """Fresh simulated episodes for each point of the learning curve; 0 draws none."""
+    """Fresh simulated episodes for each point of the learning curve; 0 draws none, and none are
+    played where real people are met through Gymnasium."""
 
     def __post_init__(self) -> None:
         """Refuses what cannot run, or cannot be certified."""

@@ -215,8 +215,8 @@ class Training:
         self.states, log, diagnostics = self._stream.run(self.states, self._keys, people, units)
         self.done += count
         evaluation = None
-        due = self.done % self._interval == 0 or self.done == self.config.updates
-        if (self._native or due) and self.config.evaluation_episodes > 0:
+        due = self._native or self.done % self._interval == 0 or self.done == self.config.updates
+        if due and self.config.evaluation_episodes > 0 and has_simulator(self.config):
             key = jax.random.fold_in(jax.random.key(20260), self.done)
             evaluation = {
                 name: evaluate_policy(
@@ -270,6 +270,14 @@ def policies(states: DPPGState) -> dict[str, Actor]:
     return {name: dppg_parts.actor(states.extras, one) for name, one in released.items()}
 
 
+def has_simulator(config: DPPGConfig) -> bool:
+    """Whether the environment can be played without meeting the people who are protected.
+
+    Through Gymnasium real people are met, and what they return must not be shown without noise.
+    """
+    return is_native(config.env_id) or config.population == "simulated"
+
+
 def evaluate_policy(
     config: DPPGConfig,
     policy: Actor,
@@ -286,7 +294,15 @@ def evaluate_policy(
         key: randomness of the evaluation.
         episodes: whole episodes per run.
         greedy: the policy's mode, or sampled actions.
+
+    Raises:
+        ValueError: there is no simulator.
     """
+    if not has_simulator(config):
+        raise ValueError(
+            f"{config.env_id} is where real people are met, whose returns are shown with noise "
+            "only; train with private_return for a curve of releases"
+        )
     if is_native(config.env_id):
         env = make(config.env_id)
         return np.asarray(_evaluate(env, policy, key, episodes, greedy))
