@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto.algorithms import parameter_exploration
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.algorithms.parameter_exploration import Explored
+from sotto.rl.envs import gymnasium_bridge
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, processes_for
 from sotto.rl.networks import Policy
@@ -23,7 +23,7 @@ class Collector:
     """Lanes for the users of one release, kept from one release to the next.
 
     Every user starts from a reset with a seed of their own; nothing but the environments' memory
-    is kept. Use it as a context manager, or call `close`.
+    is kept. Whoever makes it calls `close`.
     """
 
     def __init__(self, config: DPPGConfig) -> None:
@@ -50,7 +50,11 @@ class Collector:
             return self._explore(policy, act_key, seeds)
         config = self._config
         return self._users.collect(
-            partial(_sample, policy), act_key, seeds, config.steps_per_user, config.one_episode
+            partial(gymnasium_bridge.sampled, policy),
+            act_key,
+            seeds,
+            config.steps_per_user,
+            config.one_episode,
         )
 
     def _explore(self, policy: Policy, key: PRNGKeyArray, seeds: Sequence[int]) -> Explored:
@@ -64,17 +68,6 @@ class Collector:
     def close(self) -> None:
         """Releases the environments."""
         self._users.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -> Any:
@@ -117,7 +110,7 @@ def evaluate(
     with GymnasiumUsers(env_id, episodes, processes_for(episodes)) as users:
         for run in range(runs):
             one = jax.tree.map(lambda x, i=run: x[i], policies)
-            act = partial(_greedy if greedy else _sample, one)
+            act = partial(gymnasium_bridge.greedy if greedy else gymnasium_bridge.sampled, one)
             found.append(users.returns(act, key, seeds, users.max_episode_steps)[0])
     return np.stack(found)
 
@@ -130,17 +123,6 @@ def _pairs(config: DPPGConfig, policy: Policy, key: PRNGKeyArray) -> tuple[Polic
     pairs = jax.vmap(lambda d: parameter_exploration.both_ways(config, policy, d))(directions)
     flat: Policy = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), pairs)
     return directions, flat
-
-
-@jax.jit
-def _sample(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
-    return policy(observations).sample(policy.noise(key, observations.shape[:1]))
-
-
-@jax.jit
-def _greedy(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
-    del key
-    return policy(observations).mode()
 
 
 @jax.jit

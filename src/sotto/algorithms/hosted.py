@@ -16,8 +16,7 @@ from sotto.algorithms.kickstarting import KickstartState
 from sotto.algorithms.kickstarting_config import KickstartConfig
 from sotto.algorithms.ppo import Collected, Networks, PPOConfig, PPOMetrics, PPOState
 from sotto.rl.envs.base import AnyEnvironment, Discrete
-from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
-from sotto.rl.networks import Policy
+from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, sampled
 from sotto.rl.rollout import Trajectory
 
 
@@ -87,16 +86,10 @@ class HostedRun:
         return collected, asked[None]
 
     def _collect(self, config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> Collected:
-        act = partial(_act, state.networks.policy)
+        act = partial(sampled, state.networks.policy)
         trajectory = self._users.advance(act, key, config.num_steps)
         collected: Collected = _gather(config, state, trajectory)
         return collected
-
-
-@jax.jit
-def _act(policy: Policy, observations: Float[Array, "lanes obs"], key: PRNGKeyArray) -> Array:
-    actions: Array = policy(observations).sample(policy.noise(key, (len(observations),)))
-    return actions
 
 
 @partial(jax.jit, static_argnames=("config",))

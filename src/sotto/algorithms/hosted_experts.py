@@ -28,6 +28,7 @@ from sotto.algorithms.experts import (
 from sotto.algorithms.hosted import HostedRun
 from sotto.algorithms.ppo import Networks
 from sotto.data.trajectories import ExpertLog
+from sotto.rl.envs import gymnasium_bridge
 from sotto.rl.envs.gymnasium_bridge import Described, GymnasiumUsers
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Trajectory
@@ -97,7 +98,9 @@ def judge(
     episodes: int,
 ) -> Float[np.ndarray, "experts episodes"]:
     """Undiscounted returns of greedy experts in the default environment, up to `cap` steps."""
-    played = _play(env_id, policies, _greedy, expert_keys(seed, 1, numbers), cap, episodes)
+    played = _play(
+        env_id, policies, gymnasium_bridge.greedy, expert_keys(seed, 1, numbers), cap, episodes
+    )
     returns: np.ndarray = np.sum(played.rewards, axis=-1)
     return returns
 
@@ -114,7 +117,9 @@ def logs(
     """Episodes of floored experts in the default environment; as `experts.logs`."""
     check_floor(floor, actions_of(described(env_id)))
     keys = expert_keys(seed, 2, numbers)
-    return as_log(_play(env_id, Floored(policies, floor), _sampled, keys, cap, episodes))
+    return as_log(
+        _play(env_id, Floored(policies, floor), gymnasium_bridge.sampled, keys, cap, episodes)
+    )
 
 
 def _play(
@@ -138,18 +143,6 @@ def _play(
             played.append(jax.tree.map(np.asarray, trajectory))
     together: Trajectory = jax.tree.map(lambda *arrays: np.stack(arrays), *played)
     return together
-
-
-@jax.jit
-def _greedy(policy: Policy, observations: Float[Array, "lanes obs"], key: PRNGKeyArray) -> Array:
-    del key
-    return policy(observations).mode()
-
-
-@jax.jit
-def _sampled(policy: Floored, observations: Float[Array, "lanes obs"], key: PRNGKeyArray) -> Array:
-    actions: Array = policy(observations).sample(policy.noise(key, (len(observations),)))
-    return actions
 
 
 def _lanes(env_id: str, count: int, options: Mapping[str, Any] | None = None) -> GymnasiumUsers:

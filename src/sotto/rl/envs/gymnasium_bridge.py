@@ -19,10 +19,23 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto.rl.envs import mujoco_facts
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
 from sotto.rl.envs.lanes import Lanes, ProcessLanes, Shapes, local_lanes, quiet
-from sotto.rl.rollout import Trajectory
+from sotto.rl.rollout import Actor, Trajectory
 
 Act = Callable[[Float[Any, "users obs"], PRNGKeyArray], Array]
 """A batched policy: observations of all users and a key to actions [users] or [users, a]."""
+
+
+@jax.jit
+def sampled(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
+    """An action for each user, drawn from the policy; an `Act` once the policy is given."""
+    return policy(observations).sample(policy.noise(key, observations.shape[:1]))
+
+
+@jax.jit
+def greedy(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
+    """The policy's mode for each user; an `Act` once the policy is given."""
+    del key
+    return policy(observations).mode()
 
 
 class Described(Environment[Any, Any]):
