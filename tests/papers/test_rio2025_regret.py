@@ -1,6 +1,7 @@
 """Figures 1 and 5 of the DPPG paper: arms, what a curve says, and that nothing is repeated."""
 
 import json
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -24,7 +25,6 @@ def fake(arm: Arm, seeds: list[int]) -> Curve:
         env_id=arm.config.env_id,
         arm=arm.name,
         label=arm.label,
-        panel=arm.panel,
         nominal_epsilon=arm.epsilon,
         status=arm.panel,
         epsilon=arm.epsilon if arm.panel == "proved" else None,
@@ -46,6 +46,13 @@ def test_arms_are_what_the_figures_show() -> None:
         assert by_panel["proved"] == {"dppg", "ucb-vi", "ucb-po"}
         assert {"ucb-vi-official", "ucb-vi-without", "dppg-paper-kl"} <= by_panel["none"]
         assert all(a.config.is_proved for a in chosen if a.name == "dppg")
+
+
+def test_a_curve_is_drawn_as_certified_if_its_certificates_are_proved() -> None:
+    proved = next(arm for arm in arms("fig1", EPISODES, DELTA) if arm.panel == "proved")
+    curve = fake(proved, [0])
+    assert curve.panel == "proved"
+    assert replace(curve, status="paper-claim").panel == "none"
 
 
 @pytest.mark.parametrize("name", ["dppg", "ucb-vi", "ucb-po-official"])

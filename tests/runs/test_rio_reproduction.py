@@ -221,7 +221,6 @@ def regrets(monkeypatch):
             env_id=arm.config.env_id,
             arm=arm.name,
             label=arm.label,
-            panel=arm.panel,
             nominal_epsilon=arm.epsilon,
             status=arm.panel,
             epsilon=arm.epsilon if arm.panel == "proved" else None,

@@ -42,7 +42,7 @@ class Arm:
     Attributes:
         name: for files and tables.
         label: for the figure.
-        panel: "proved" or "none".
+        panel: where its curve belongs, if its certificates are what its settings promise.
         epsilon: what noise was calibrated to, validly or not; None without noise.
         config: all settings.
     """
@@ -60,7 +60,7 @@ class Curve:
 
     Attributes:
         env_id: the environment.
-        arm, label, panel: as in `Arm`.
+        arm, label: as in `Arm`.
         nominal_epsilon: what noise was calibrated to, validly or not; None without noise.
         status: of its certificates: "proved", "paper-claim" or "none".
         epsilon: certified at `delta`, of the worst seed; None where nothing is.
@@ -75,7 +75,6 @@ class Curve:
     env_id: str
     arm: str
     label: str
-    panel: str
     nominal_epsilon: float | None
     status: str
     epsilon: float | None
@@ -85,6 +84,11 @@ class Curve:
     regret: list[list[float]]
     seconds: float
     settings: str
+
+    @property
+    def panel(self) -> str:
+        """Where it is drawn: by what its certificates say."""
+        return "proved" if self.status == "proved" else "none"
 
     @property
     def final(self) -> Float64[np.ndarray, " seeds"]:
@@ -179,8 +183,9 @@ def train(arm: Arm, seeds: Sequence[int], delta: float = 1e-5) -> Curve:
             losses = ucb_official.simulate(config, seeds)
         if ledgers:
             certificates = [derive(ledger) for ledger in ledgers]
-            status = certificates[0].status
-            if all(one.status == "proved" for one in certificates):
+            # One that is not proved speaks for all.
+            status = next((s for c in certificates if (s := c.status) != "proved"), "proved")
+            if status == "proved":
                 epsilon = max(one.epsilon for one in certificates)
     points = np.unique(np.linspace(1, losses.shape[1], _POINTS).astype(int))
     cumulative = np.cumsum(losses, axis=1)[:, points - 1]
@@ -188,7 +193,6 @@ def train(arm: Arm, seeds: Sequence[int], delta: float = 1e-5) -> Curve:
         env_id=config.env_id,
         arm=arm.name,
         label=arm.label,
-        panel=arm.panel,
         nominal_epsilon=arm.epsilon,
         status=status,
         epsilon=epsilon,
