@@ -14,8 +14,10 @@ from scipy import integrate, special, stats
 from sotto.privacy.noise import (
     MAGNITUDE,
     RADIUS,
+    SAMPLER_SHARE,
     GeneratorSource,
     box_muller,
+    calibrate_with_sampler,
     sampler_delta,
     standard_normal,
 )
@@ -209,3 +211,25 @@ def test_a_seeded_generator_repeats_and_says_so() -> None:
     assert GeneratorSource(3).entropy == "fixed-seed"
     assert first_draws(GeneratorSource(3), 50) == first_draws(GeneratorSource(3), 50)
     assert not first_draws(GeneratorSource(3), 50) & first_draws(GeneratorSource(4), 50)
+
+
+def test_what_the_sampler_costs_is_taken_off_delta_before_noise_is_calibrated() -> None:
+    def gaussian(delta: float) -> float:  # a multiplier that falls with delta, as all do
+        return math.sqrt(-math.log(delta))
+
+    def cost(multiplier: float) -> float:
+        return 1e-7 / multiplier
+
+    delta = 1e-5
+    multiplier = calibrate_with_sampler(gaussian, cost, delta)
+    spent = math.exp(-(multiplier**2)) + cost(multiplier)  # the target's delta, and the sampler's
+    assert delta * (1 - 1e-4) < spent <= delta
+    without = gaussian(delta)
+    assert math.exp(-(without**2)) + cost(without) > delta
+
+
+def test_a_sampler_that_shows_is_refused() -> None:
+    share = 1e-5 / SAMPLER_SHARE
+    assert calibrate_with_sampler(lambda _: 1.0, lambda _: share, 1e-5) == 1.0
+    with pytest.raises(ValueError, match="finite tails"):
+        calibrate_with_sampler(lambda _: 1.0, lambda _: 1.01 * share, 1e-5)

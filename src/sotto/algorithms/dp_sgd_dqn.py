@@ -31,7 +31,7 @@ from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.q_learning import QNetwork, Transitions, temporal_difference_loss
 from sotto.privacy.accounting import SampledGaussian, calibrate_noise_multiplier
 from sotto.privacy.ledger import Ledger
-from sotto.privacy.noise import sampler_delta
+from sotto.privacy.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
 from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Part, Poisson
@@ -115,9 +115,10 @@ def noise_multiplier(config: DPSGDConfig, size: int) -> float:
             delta,
         )
 
-    # The sampler's delta falls as the noise grows, so one correction is on the safe side.
-    tail = config.steps * sampler_delta(least(budget.delta), config.steps * size)
-    return least(budget.delta - tail)
+    def sampler(multiplier: float) -> float:
+        return config.steps * sampler_delta(multiplier, config.steps * size)
+
+    return calibrate_with_sampler(least, sampler, budget.delta)
 
 
 def network(config: DPSGDConfig, key: PRNGKeyArray) -> QNetwork:

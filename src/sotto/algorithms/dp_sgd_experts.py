@@ -41,7 +41,7 @@ from sotto.algorithms.offline import initial_state as initial_learner
 from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.privacy.accounting import Event, Gaussian, SampledGaussian, calibrate_noise_multiplier
 from sotto.privacy.ledger import Ledger
-from sotto.privacy.noise import GeneratorSource, sampler_delta
+from sotto.privacy.noise import GeneratorSource, calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Assumption, Correlation, Part, Poisson, Returning
 from sotto.privacy.streams import Stream
@@ -180,10 +180,12 @@ def noise_multiplier(config: DPSGDExpertsConfig, size: int, others: Sequence[Eve
             lambda z: [*others, *_events(config, z)], config.epsilon, delta
         )
 
-    # The sampler's delta falls as the noise grows, so one correction is on the safe side.
     met = config.steps if config.batches == "poisson" else 1
-    tail = met * sampler_delta(least(config.delta), config.steps * size)
-    return least(config.delta - tail)
+
+    def sampler(multiplier: float) -> float:
+        return met * sampler_delta(multiplier, config.steps * size)
+
+    return calibrate_with_sampler(least, sampler, config.delta)
 
 
 def gradient_release(

@@ -18,7 +18,7 @@ from sotto.privacy.accounting import (
     calibrate_noise_multiplier,
     compose,
 )
-from sotto.privacy.noise import sampler_delta
+from sotto.privacy.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.statements import Once, Participation, Poisson, Returning
 from sotto.privacy.units import Adjacency, Unit
 
@@ -257,19 +257,14 @@ class DPPGConfig:
         # Users who are drawn may meet the draws of every release.
         releases = self.updates if self.population_size is not None else 1
 
-        def calibrated(delta: float) -> float:
+        def least(delta: float) -> float:
             return calibrate_noise_multiplier(lambda z: [self.event(z)], target, delta)
 
-        # The sampler's delta falls as the noise grows, so one correction is on the safe side.
-        first = calibrated(self.delta)
-        multiplier = first / self.adjacency.sensitivity_factor
-        tail = releases * sampler_delta(multiplier, dimension * self.updates)
-        if tail > self.delta / 100:
-            raise ValueError(
-                f"epsilon {self.target_epsilon:g} needs so little noise (multiplier {first:.3g}) "
-                "that the finite tails of any sampler would show; choose a smaller epsilon"
-            )
-        return calibrated(self.delta - tail)
+        def sampler(noise_multiplier: float) -> float:
+            multiplier = noise_multiplier / self.adjacency.sensitivity_factor
+            return releases * sampler_delta(multiplier, dimension * self.updates)
+
+        return calibrate_with_sampler(least, sampler, self.delta)
 
     @property
     def noise_ratios(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ rounds that were written answer from the file at no cost, the others are asked.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,14 +40,9 @@ def vote_multiplier(config: ExpertOfflineConfig) -> float:
     """The noise multiplier of the whole poll."""
     epsilon, delta = config.given("target_epsilon"), config.given("delta")
     draws = config.given("rounds") * config.given("queries") * config.given("actions")
-    # The sampler's delta falls as the noise grows, so one correction is on the safe side.
-    tail = noise.sampler_delta(multiplier_for(epsilon, delta), draws)
-    if tail > delta / 100:
-        raise ValueError(
-            f"epsilon {epsilon:g} needs so little noise that the finite tails of any sampler would "
-            "show; choose a smaller epsilon"
-        )
-    return multiplier_for(epsilon, delta - tail)
+    return noise.calibrate_with_sampler(
+        partial(multiplier_for, epsilon), lambda z: noise.sampler_delta(z, draws), delta
+    )
 
 
 class KeptVotes(Votes):

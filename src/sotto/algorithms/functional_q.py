@@ -23,7 +23,7 @@ from sotto.algorithms.q_learning import EpsilonGreedy
 from sotto.algorithms.reward_nodes import by_action, fit
 from sotto.privacy.accounting import Gaussian, calibrate_noise_multiplier
 from sotto.privacy.mechanisms import correlated
-from sotto.privacy.noise import sampler_delta
+from sotto.privacy.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Assumption, Correlation, Once, Part
 from sotto.rl.envs.base import AnyEnvironment
@@ -165,14 +165,7 @@ def calibrated(config: FunctionalQConfig, draws: int) -> float:
     def least(delta: float) -> float:
         return calibrate_noise_multiplier(lambda z: [Gaussian(noise_multiplier=z)], target, delta)
 
-    # The sampler's delta falls as the noise grows, so one correction is on the safe side.
-    tail = sampler_delta(least(config.delta), draws)
-    if tail > config.delta / 100:
-        raise ValueError(
-            f"epsilon {target:g} needs so little noise that the finite tails of any sampler would "
-            "show; choose a smaller epsilon"
-        )
-    return least(config.delta - tail)
+    return calibrate_with_sampler(least, lambda z: sampler_delta(z, draws), config.delta)
 
 
 def reward_release(config: FunctionalQConfig, rounds_left: int) -> Release:

@@ -18,7 +18,7 @@ from sotto.algorithms.baseline_presets import a2c_preset, ppo_preset
 from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
 from sotto.algorithms.ppo import PPOConfig
 from sotto.privacy.accounting import gaussian_epsilon
-from sotto.privacy.noise import sampler_delta
+from sotto.privacy.noise import SAMPLER_SHARE, sampler_delta
 
 Mode = Literal["greedy", "sampled"]
 """How a policy acts."""
@@ -253,7 +253,7 @@ def certifiable(noise_multiplier: float, delta: float = DELTA) -> bool:
     Below z of about 0.12 the finite tails of any sampler in float64 show: at 0.1 they alone cost
     delta 0.004, so that the door refuses it.
     """
-    return sampler_delta(noise_multiplier, 1) <= delta / 100
+    return sampler_delta(noise_multiplier, 1) <= delta / SAMPLER_SHARE
 
 
 # --- figure 3 ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ noise of its next releases while the present ones are being made.
 
 import math
 import os
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,9 @@ RADIUS = math.sqrt(2 * _ZERO_BITS * math.log(2))
 
 MAGNITUDE = math.sqrt(2 * (_ZERO_BITS + 1) * math.log(2))
 """No draw is ever larger than this in absolute value."""
+
+SAMPLER_SHARE = 100
+"""The sampler may cost at most one part in so many of delta."""
 
 _BLOCK = 2**13
 """Pairs computed at once: what is in flight stays in a processor's cache."""
@@ -144,3 +148,28 @@ def sampler_delta(noise_multiplier: float, draws: int) -> float:
         return 1.0
     small_shifts = (2 * draws + (shift * RADIUS) ** 2) * math.exp(1.2) * 2.0**-_ZERO_BITS
     return math.exp(-((RADIUS - shift) ** 2) / 2) + small_shifts
+
+
+def calibrate_with_sampler(
+    least: Callable[[float], float], cost: Callable[[float], float], delta: float
+) -> float:
+    """The least noise multiplier that meets a target at delta, the sampler's own delta included.
+
+    The sampler's delta falls as the noise grows, so one correction is on the safe side.
+
+    Args:
+        least: the multiplier that meets the target at a delta, without the sampler's.
+        cost: delta of the sampler over the whole stream, at a multiplier.
+        delta: of the guarantee.
+
+    Raises:
+        ValueError: the sampler would cost more than a ledger allows.
+    """
+    first = least(delta)
+    tail = cost(first)
+    if tail > delta / SAMPLER_SHARE:
+        raise ValueError(
+            f"the target needs so little noise (multiplier {first:.3g}) that the finite tails of "
+            "any sampler would show; choose a smaller epsilon"
+        )
+    return least(delta - tail)

@@ -25,11 +25,10 @@ from sotto.privacy.errors import (
     LedgerMismatch,
     ParticipationViolation,
 )
+from sotto.privacy.noise import SAMPLER_SHARE
 from sotto.privacy.persons import PersonBlock, PersonSet
 from sotto.privacy.statements import Once, Poisson, Returning, StreamStatement, is_exclusive
 from sotto.privacy.units import Unit
-
-_SAMPLER_SHARE = 100  # the noise sampler may cost at most 1/100 of delta
 
 
 class Budget(BaseModel):
@@ -211,7 +210,7 @@ class Account:
                 f"{statement.name!r} one {_unit_name(statement.unit)}; use a ledger of its own"
             )
         proved = not isinstance(statement.event(statement.horizon), NoGuarantee)
-        if proved and statement.sampler_delta > self.budget.delta / _SAMPLER_SHARE:
+        if proved and statement.sampler_delta > self.budget.delta / SAMPLER_SHARE:
             raise BudgetExceeded(
                 f"the noise sampler alone costs delta {statement.sampler_delta:.2g}, more than a "
                 f"hundredth of the budget's {self.budget.delta:.2g}; use a larger noise_multiplier"
