@@ -205,8 +205,8 @@ def sampled_epsilon(z: float, q: float, count: int, delta: float) -> float:
         )
         total = np.fft.irfft(np.fft.rfft(mass) ** count, cells)
         values = np.fft.fftfreq(cells, 1 / cells) * width
+        low, high = 0.0, 20.0
         for _ in range(60):  # bisection on epsilon
-            low, high = (0.0, 20.0) if _ == 0 else (low, high)
             middle = (low + high) / 2
             above = values > middle
             excess = float((total[above] * -np.expm1(middle - values[above])).sum())

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from scipy import stats
 
 
-def half_width(values: Float[np.ndarray, "seeds *rest"]) -> Float[np.ndarray, "*rest"]:
+def half_width(values: Float[np.ndarray, "seeds ..."]) -> Float[np.ndarray, "..."]:
     """Of the 95 per cent confidence interval of the mean over seeds (Student); NaN for one seed."""
     count = len(values)
     if count < 2:

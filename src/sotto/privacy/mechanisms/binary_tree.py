@@ -27,7 +27,7 @@ def sensitivity(horizon: int) -> float:
     return math.sqrt(horizon.bit_length())
 
 
-def prefix_nodes(horizon: int) -> Int[np.ndarray, "n"]:
+def prefix_nodes(horizon: int) -> Int[np.ndarray, " n"]:
     """How many nodes, hence independent draws, the sum of the first t releases reads; t = 1..n."""
     return np.array([t.bit_count() for t in range(1, horizon + 1)])
 

@@ -30,7 +30,7 @@ from sotto.privacy.statements import Correlation, Once, Participation, Poisson, 
 _MEMORY_LIMIT = 8 * 2**30
 
 
-def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, "n"]:
+def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
     """First column of C: the square root of the workload `sum_j decay^(i-j) x_j`."""
     if correlation.kind == "independent":
         return np.ones(1)
@@ -40,7 +40,7 @@ def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.
     return np.asarray(root * correlation.workload_decay ** np.arange(horizon))
 
 
-def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, "n"]:
+def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
     """First column of C^-1, so that noise_i = sum_j b_j w_(i-j)."""
     if correlation.kind == "independent":
         return np.ones(1)
@@ -55,7 +55,7 @@ def _require_toeplitz(correlation: Correlation) -> None:
         raise ValueError("a binary tree has no Toeplitz coefficients; take prefix_deviations")
 
 
-def prefix_deviations(correlation: Correlation, horizon: int) -> Float64[np.ndarray, "n"]:
+def prefix_deviations(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
     """Standard deviation of the noise in the sum of the first 1, ..., n releases, over the scale.
 
     The scale is noise_multiplier * clip_norm * sensitivity, as above.
@@ -109,7 +109,7 @@ class NoiseSequence:
     correlation: Correlation
     horizon: int
     _tree: bool = field(init=False, repr=False)
-    _coefficients: Float64[np.ndarray, "n"] = field(init=False, repr=False)
+    _coefficients: Float64[np.ndarray, " n"] = field(init=False, repr=False)
     _draws: Float64[np.ndarray, "runs horizon d"] | None = field(default=None, repr=False)
     _drawn: int = field(default=0, repr=False)
 
