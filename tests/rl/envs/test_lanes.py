@@ -1,11 +1,13 @@
 """Lanes in several processes: the same as in one, and none left over however things end."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -160,3 +162,8 @@ def test_ctrl_c_is_not_for_them(carts):
 def test_processes_are_as_many_as_are_worth_it(monkeypatch):
     monkeypatch.setattr(gymnasium_bridge.os, "sched_getaffinity", lambda _: range(8), raising=False)
     assert [processes_for(lanes) for lanes in (1, 7, 8, 31, 1000)] == [1, 1, 2, 7, 8]
+
+
+def test_one_of_several_trainings_steps_its_own():
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(processes_for, 1000).result() == 1

@@ -5,6 +5,7 @@ same `Trajectory` that JAX rollouts produce, with a leading user axis. Each user
 a seed and a lane of their own: nothing in one lane depends on when another lane's episode ends.
 """
 
+import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -272,7 +273,13 @@ def described(env_id: str, action_repeat: int = 1) -> Described:
 
 
 def processes_for(lanes: int) -> int:
-    """Processes that are worth their while: one for each core we may use, with several lanes."""
+    """Processes that are worth their while: one for each core we may use, with several lanes.
+
+    A process that was started for one of several trainings steps its own lanes: the others have the
+    other cores, and waiting for one another at every step takes longer than stepping.
+    """
+    if multiprocessing.parent_process() is not None:
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(cores or 1, lanes // 4))
 
