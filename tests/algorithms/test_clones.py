@@ -104,6 +104,34 @@ def test_one_expert_moves_their_own_clone_and_no_other(change: str) -> None:
         assert not np.array_equal(one[4], two[4])
 
 
+def longer(log: ExpertLog, expert: int, episodes: int, cap: int) -> ExpertLog:
+    """The log with more room, all of which one expert uses."""
+    old_episodes, old_cap = log.episodes, log.cap
+    room = ((0, 0), (0, episodes - old_episodes))
+    steps = (0, cap - old_cap)
+    wide = ExpertLog(
+        np.pad(log.observations, (*room, steps, (0, 0))),
+        np.pad(log.actions, (*room, steps)),
+        np.pad(log.rewards, (*room, steps)),
+        np.pad(log.lengths, room),
+        np.pad(log.terminated, room),
+    )
+    wide.lengths[expert] = cap
+    return wide
+
+
+@pytest.mark.parametrize(("episodes", "cap"), [(4, 33), (4, 257), (9, 20), (11, 600)])
+def test_how_much_one_expert_played_moves_no_other_clone(episodes: int, cap: int) -> None:
+    """Bit for bit, where sums over padded arrays were rounded by the longest episode of all."""
+    log = make_log()
+    # An offset with little spread: what a rounded mean is wrong by is of the spread's size.
+    log.observations[..., 0] = 1e5 + log.observations[..., 0] / 50
+    other = longer(log, 4, episodes, cap)
+    for one, two in zip(leaves(fit(log)), leaves(fit(other)), strict=True):
+        np.testing.assert_array_equal(np.delete(one, 4, 0), np.delete(two, 4, 0))
+        assert not np.array_equal(one[4], two[4])
+
+
 def test_an_expert_without_a_log_gets_an_untrained_clone() -> None:
     log = make_log()
     log.lengths[2] = 0

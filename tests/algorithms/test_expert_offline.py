@@ -26,7 +26,7 @@ from sotto.algorithms.expert_offline_states import Sources
 from sotto.algorithms.experts import logs
 from sotto.algorithms.voting import EXPERT
 from sotto.privacy.certificate import derive
-from sotto.privacy.errors import BudgetExceeded, PrivacyError
+from sotto.privacy.errors import BudgetExceeded, LedgerCorrupt, PrivacyError
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
 from sotto.rl.envs.base import Discrete
@@ -374,6 +374,9 @@ def test_prefixes_are_released_once(sources: Sources, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
         assert one.dtype == other.dtype
     assert len(reopened.streams) == 1
+    other = new_ledger(tmp_path / "uncharged", config)
+    with pytest.raises(LedgerCorrupt, match="never charged for; restore the ledger"):
+        expert_offline_prefixes.stable_transitions(*arguments, other, key, 0, file)
     file.unlink()
     with pytest.raises(PrivacyError, match="never written: nothing was released"):
         expert_offline_prefixes.stable_transitions(*arguments, reopened, key, 0, file)

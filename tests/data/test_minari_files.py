@@ -1,5 +1,6 @@
 """Logs through Minari's files, and datasets that Minari itself made."""
 
+import warnings
 from pathlib import Path
 
 import gymnasium as gym
@@ -89,7 +90,7 @@ def test_minari_reads_what_we_write(tmp_path, monkeypatch):
     assert load("cartpole-v0").experts == 5  # by name, too
 
 
-def test_empty_slots_are_left_out_and_an_expert_without_episodes_is_no_row(tmp_path):
+def test_empty_slots_are_left_out_and_an_expert_without_episodes_is_an_empty_row(tmp_path):
     log = random_log()
     log.lengths[1, 1] = 0
     log.lengths[3] = 0
@@ -99,8 +100,46 @@ def test_empty_slots_are_left_out_and_an_expert_without_episodes_is_no_row(tmp_p
         log.lengths[0].tolist(),
         [log.lengths[1, 0], log.lengths[1, 2], 0],
         log.lengths[2].tolist(),
+        [0, 0, 0],
         log.lengths[4].tolist(),
     ]
+    np.testing.assert_array_equal(found.observations[4], log.observations[4])
+
+
+def test_taking_an_expert_away_empties_their_row_and_leaves_the_others(tmp_path):
+    episodes = [episode(number, 2 + number) for number in range(4)]
+    owners = [2, 0, 2, 5]
+    metadata = [{"expert_id": owner} for owner in owners]
+    whole = load(made_by_minari(tmp_path / "all", episodes, metadata), experts=7)
+    assert whole.lengths.sum(axis=1).tolist() == [3, 0, 6, 0, 0, 5, 0]
+    kept = [number for number in range(4) if owners[number] != 2]
+    renumbered = [episode(i, 2 + number) for i, number in enumerate(kept)]
+    path = made_by_minari(tmp_path / "without", renumbered, [metadata[number] for number in kept])
+    assert load(path, experts=7).lengths.sum(axis=1).tolist() == [3, 0, 0, 0, 0, 5, 0]
+    assert load(path).lengths.sum(axis=1).tolist() == [3, 5]  # nobody said how many there are
+
+
+@pytest.mark.parametrize("owner", ["wu", 7, -1])
+def test_where_the_number_of_experts_is_public_an_id_is_a_row(tmp_path, owner):
+    path = made_by_minari(tmp_path / "data", [episode(0, 2)], [{"expert_id": owner}])
+    with pytest.raises(ValueError, match="must be a number from 0 to 6, one for each of the 7"):
+        load(path, experts=7)
+
+
+def test_what_one_expert_did_stops_nobody(tmp_path):
+    """An episode with an action that is none is left out, and so is one without its last place."""
+    episodes = [
+        episode(0, 2, np.array([0, 5])),
+        episode(1, 2, observations=np.zeros((2, 2), np.float32)),
+        episode(2, 2, rewards=np.array([1e300, 1.0])),
+        episode(3, 3),
+    ]
+    path = made_by_minari(tmp_path / "data", episodes, [{"expert_id": i} for i in range(4)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log = load(path, experts=4)
+    assert log.lengths[:, 0].tolist() == [0, 0, 2, 3]
+    assert log.rewards[2, 0].tolist() == [np.inf, 1, 0]
 
 
 def test_nothing_is_overwritten(tmp_path):
@@ -147,5 +186,5 @@ def test_errors_say_what_to_do(tmp_path):
         load(path)
     outside = [episode(0, 2, np.array([0, 5]))]
     path = made_by_minari(tmp_path / "four", outside, [{"expert_id": 1}])
-    with pytest.raises(ValueError, match="none of its 2 actions"):
+    with pytest.raises(ValueError, match="has no steps in it"):
         load(path)

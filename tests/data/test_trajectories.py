@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from sotto.data.trajectories import ExpertLog, all_transitions, checked, places, transitions
+from sotto.data.trajectories import (
+    ExpertLog,
+    all_transitions,
+    checked,
+    ordered_sum,
+    places,
+    transitions,
+)
 
 LENGTHS = [[3, 1], [0, 4], [2, 2]]
 TERMINATED = [[True, False], [False, True], [False, True]]
@@ -87,3 +94,13 @@ def test_one_experts_rows_are_all_that_selecting_others_drops(log):
 def test_arrays_that_do_not_fit_together(log, change, says):
     with pytest.raises(ValueError, match=says):
         checked(log._replace(**change))
+
+
+def test_sums_do_not_depend_on_padding():
+    """numpy's own do: how far one expert's rewards are padded, another's longest episode says."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=100) * 10.0 ** rng.integers(-12, 12, 100)
+    padded = [np.pad(values, (0, more)) for more in (0, 50, 100, 160, 300)]
+    assert len({float(np.sum(one)) for one in padded}) > 1
+    assert len({float(ordered_sum(one, 0)) for one in padded}) == 1
+    assert ordered_sum(np.array([[1.0, np.nan], [2.0, 3.0]]), 1)[1] == 5

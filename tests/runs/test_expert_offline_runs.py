@@ -7,21 +7,28 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sotto.algorithms import expert_offline_states, expert_offline_votes
 from sotto.algorithms.clones import CloneConfig
 from sotto.algorithms.distillation import DistillationConfig
+from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.cli import main
 from sotto.data import minari_files
 from sotto.data.trajectories import ExpertLog
 from sotto.privacy.certificate import verify
-from sotto.runs import checkpoints
+from sotto.rl.envs.base import Discrete
+from sotto.rl.networks import Policy
+from sotto.runs import checkpoints, experts
 from sotto.runs.directory import open_experiment
+from sotto.runs.expert_offline import expert_offline, read_sources
+from sotto.runs.experts import ExpertSettings, Population
 from sotto.runs.training import load_states
 
 COUNT = 30
@@ -32,6 +39,7 @@ TINY = (
     *("--evaluation-cap", "50", "--evaluation-episodes", "4"),
 )
 TARGET = ("--target-epsilon", "5")
+LOG_OF = {"env_id": "CartPole-v1", "actions": 2, "floor": 0.05, "policies": "a rule"}
 DP_SGD = ("--method", "dp-sgd", "--batch", "6", "--noisy-steps", "25", *TARGET)
 
 
@@ -63,7 +71,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         terminated=np.zeros(shape, bool),
     )
     path = tmp_path_factory.mktemp("data") / "cartpole-v0"
-    minari_files.save(log, path, env_id="CartPole-v1", actions=2, floor=0.05, policies="a rule")
+    minari_files.save(log, path, **LOG_OF)
     return path
 
 
@@ -106,6 +114,67 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     assert "is finished" in refused(
         capsys, "train", "expert-offline", "--out", str(out), "--resume"
     )
+
+
+@pytest.fixture
+def leaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Experts on disk, whose number is that of the log's."""
+    policies = [Policy(4, Discrete(2), (4,), jax.random.key(seed)) for seed in range(COUNT)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
+    settings = ExpertSettings(env_id="CartPole-v1", experts=COUNT, hidden=(4,))
+    found = Population(settings, stacked, np.zeros((COUNT, 1)))
+    monkeypatch.setattr(experts, "load", lambda _: found)
+
+
+@pytest.mark.usefixtures("leaning")
+def test_experts_vote_by_what_their_own_log_returned(capsys, dataset: Path, tmp_path: Path) -> None:
+    more = ("--experts", str(tmp_path / "experts"), "--least-return", "1")
+    assert main(words(tmp_path / "run", dataset, *TARGET, *more)) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "proved"
+    strangers = tmp_path / "strangers-v0"
+    log = minari_files.load(dataset)
+    minari_files.save(
+        log.select(np.arange(COUNT).repeat(2)), strangers, **LOG_OF | {"policies": "twice as many"}
+    )
+    error = refused(capsys, *words(tmp_path / "other", strangers, *TARGET, *more))
+    assert f"a number from 0 to {COUNT - 1}" in error
+
+
+def test_an_expert_who_takes_their_episodes_away_changes_nobody_else(
+    dataset: Path, tmp_path: Path
+) -> None:
+    log = minari_files.load(dataset)
+    log.lengths[3] = 0
+    minari_files.save(log, tmp_path / "without-v0", **LOG_OF)
+    config = ExpertOfflineConfig(
+        dataset=str(dataset), population="real", target_epsilon=5.0, queries=2, rounds=2
+    )
+    found = []
+    for path in (dataset, tmp_path / "without-v0"):
+        algorithm = expert_offline()
+        resolved = algorithm.resolved(replace(config, dataset=str(path)))
+        voters = read_sources(None, str(path)).voters(resolved)
+        leaves = [np.delete(np.asarray(leaf), 3, 0) for leaf in jax.tree.leaves(voters)]
+        found.append((replace(resolved, dataset="log"), leaves))
+    (settings, before), (other_settings, after) = found
+    assert settings == other_settings
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_real_experts_are_not_counted_by_their_data(capsys, dataset: Path, tmp_path: Path) -> None:
+    metadata = dataset / "data" / "metadata.json"
+    copied = tmp_path / "copied-v0"
+    shutil.copytree(dataset, copied)
+    metadata = copied / "data" / "metadata.json"
+    contents = json.loads(metadata.read_text())
+    del contents["sotto"]["experts"]
+    metadata.write_text(json.dumps(contents))
+    real = (*TARGET, "--population", "real")
+    error = refused(capsys, *words(tmp_path / "run", copied, *real))
+    assert "give --expert-count" in error
+    assert main(words(tmp_path / "run", copied, *real, "--expert-count", "40")) == 0
+    assert json.loads(capsys.readouterr().out)["persons"] == 40
 
 
 def test_without_an_environment_nothing_is_played(capsys, dataset: Path, tmp_path: Path) -> None:

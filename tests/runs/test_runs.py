@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -131,6 +132,22 @@ def test_the_ledger_of_another_run(capsys, copied: Path, finished_pair: Path) ->
 def test_a_lost_ledger_is_not_made_anew(capsys, copied: Path) -> None:
     (copied / "ledger.sqlite").unlink()
     assert "no ledger" in refused(capsys, *train(copied, "--resume", "--seed", "3"))
+
+
+def test_an_older_copy_of_the_ledger_is_refused(capsys, tmp_path: Path) -> None:
+    """Restored from a backup: the checkpoint is of releases that it was never charged for."""
+    out = tmp_path / "run"
+    assert main(train(out)) == 0
+    (run,) = open_experiment(out).runs
+    shutil.rmtree(run.checkpoints / f"{10:08d}")
+    with sqlite3.connect(out / "ledger.sqlite") as connection:
+        connection.execute("DROP TRIGGER no_delete")
+        connection.execute("DELETE FROM entries WHERE sequence > 5")
+    error = refused(capsys, "train", "dppg", "--out", str(out), "--resume")
+    assert "is older than the certificate there" in error
+    assert "restore the ledger from a newer backup" in error
+    (out / "certificate.json").write_text("{")
+    assert "is damaged" in refused(capsys, "train", "dppg", "--out", str(out), "--resume")
 
 
 def test_eval_of_each_policy(capsys, finished: Path) -> None:

@@ -9,7 +9,9 @@ Source: theory notes, section 1, "Behaviour clones"; docs/privacy.md, section 15
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,7 +22,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.data.trajectories import ExpertLog, checked
 from sotto.rl.envs.base import Discrete
-from sotto.rl.networks import Policy, scaled
+from sotto.rl.networks import Policy
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,12 @@ def fit_clones(
         The i-th clone is a function of the i-th row of the log, of `key` and of public settings:
         one program is mapped over experts, whose rows do not meet, with a key folded from the
         expert's number. Nothing is shared (no common early stopping or choice of settings, and
-        every clone is standardised by its own log), nothing raises and no shape changes because of
-        what an expert did. An expert without transitions gets a clone that was not trained; what
-        is not finite in a log is in its own clone only, whose vote stays one vote.
+        every clone is standardised by its own log), and nothing raises because of what an expert
+        did. Neither does a shape change: what the program gets of an expert are as many
+        transitions as the settings say, so that how long the others' episodes are, and hence how
+        far this one's are padded, is nowhere in it. An expert without transitions gets a clone
+        that was not trained; what is not finite in a log is in its own clone only, whose vote
+        stays one vote.
 
     Args:
         config: settings.
@@ -92,20 +97,83 @@ def fit_clones(
     for first in range(0, log.experts, size):
         # The last chunk is filled up with its own last rows, whose clones are dropped.
         numbers = np.minimum(np.arange(first, first + size), log.experts - 1)
-        rows = log.select(numbers)
-        fitted = _fit(
-            config,
-            actions,
-            observation_scale,
-            jnp.asarray(rows.observations),
-            jnp.asarray(rows.actions),
-            jnp.asarray(rows.lengths),
-            jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.asarray(numbers)),
-        )
+        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.asarray(numbers))
+        ordinals = np.asarray(_ordinals(config, keys, jnp.asarray(log.steps[numbers], jnp.int32)))
+        lessons = [
+            _lesson(log, number, drawn, observation_scale)
+            for number, drawn in zip(numbers.tolist(), ordinals, strict=True)
+        ]
+        fitted = _fit(config, actions, observation_scale, _stacked(lessons), keys)
         kept = min(size, log.experts - first)
         chunks.append(jax.tree.map(lambda x, n=kept: np.asarray(x)[:n], fitted))
     clones: Policy = jax.tree.map(lambda *x: jnp.asarray(np.concatenate(x)), *chunks)
     return clones
+
+
+# --- what a clone learns from, a function of its own expert's log --------------------------------
+
+
+class _Lesson(NamedTuple):
+    """One expert's transitions as they are learnt from, or several experts' with another axis."""
+
+    seen: Float[Any, "*experts steps minibatch obs"]
+    """Standardised."""
+    taken: Int[Any, "*experts steps minibatch"]
+    """Actions; -1, which is none, for an expert without transitions."""
+    mean: Float[Any, "*experts obs"]
+    deviation: Float[Any, "*experts obs"]
+    """What observations, scaled, were standardised by."""
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def _ordinals(
+    config: CloneConfig, keys: PRNGKeyArray, steps: Int[Array, " chunk"]
+) -> Int[Array, "chunk steps minibatch"]:
+    """Which of an expert's transitions are learnt from; 0 where there are none."""
+
+    def one(key: PRNGKeyArray, count: Int[Array, ""]) -> Int[Array, "steps minibatch"]:
+        shape = (config.steps, config.minibatch)
+        return jax.random.randint(jax.random.split(key)[1], shape, 0, jnp.maximum(count, 1))
+
+    ordinals: Array = jax.vmap(one)(keys, steps)
+    return ordinals
+
+
+def _lesson(
+    log: ExpertLog,
+    expert: int,
+    ordinals: Int[np.ndarray, "steps minibatch"],
+    observation_scale: tuple[float, ...],
+) -> _Lesson:
+    """The transitions of these numbers, standardised by all of this expert's.
+
+    The expert's steps are taken out of the padding first: a sum over padding as well would be
+    rounded otherwise where another expert's episodes are longer.
+    """
+    lived = np.arange(log.cap) < log.lengths[expert][:, None]
+    own = log.observations[expert, :, :-1][lived] * np.asarray(observation_scale, np.float32)
+    if len(own) == 0:
+        nothing = np.zeros(log.observation_size, np.float32)
+        seen = np.zeros((*ordinals.shape, log.observation_size), np.float32)
+        return _Lesson(seen, np.full(ordinals.shape, -1, np.int32), nothing, nothing + 1)
+    with np.errstate(all="ignore"):  # what is too large, or no number, is this clone's own affair
+        mean = own.mean(axis=0, dtype=np.float64).astype(np.float32)
+        deviation = own.std(axis=0, dtype=np.float64).astype(np.float32)
+        deviation = np.maximum(deviation, np.float32(_LEAST_DEVIATION))
+        standardised = (own - mean) / deviation
+    taken = log.actions[expert][lived]
+    return _Lesson(standardised[ordinals], taken[ordinals].astype(np.int32), mean, deviation)
+
+
+def _stacked(lessons: Sequence[_Lesson]) -> _Lesson:
+    return _Lesson(*(jnp.asarray(np.stack(arrays)) for arrays in zip(*lessons, strict=True)))
+
+
+_LEAST_DEVIATION = 0.01
+"""Of an observation, after the public scale; one that hardly moves is not blown up."""
+
+
+# --- the program ---------------------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, static_argnames=("config", "actions", "observation_scale"))
@@ -113,14 +181,12 @@ def _fit(
     config: CloneConfig,
     actions: int,
     observation_scale: tuple[float, ...],
-    observations: Float[Array, "chunk N T1 obs"],
-    taken: Int[Array, "chunk N T"],
-    lengths: Int[Array, "chunk N"],
+    lessons: _Lesson,
     keys: PRNGKeyArray,
 ) -> Policy:
     """The clones of a chunk of experts."""
     one = functools.partial(_fit_one, config, actions, observation_scale)
-    clones: Policy = jax.vmap(one)(observations, taken, lengths, keys)
+    clones: Policy = jax.vmap(one)(lessons, keys)
     return clones
 
 
@@ -128,82 +194,46 @@ def _fit_one(
     config: CloneConfig,
     actions: int,
     observation_scale: tuple[float, ...],
-    observations: Float[Array, "N T1 obs"],
-    taken: Int[Array, "N T"],
-    lengths: Int[Array, " N"],
+    lesson: _Lesson,
     key: PRNGKeyArray,
 ) -> Policy:
-    """The clone of one expert, from their episodes.
+    """The clone of one expert.
 
     It learns from observations standardised by this expert's own log, which its first layer then
     takes over: episodes that differ little look alike to public scales.
     """
-    start_key, draw_key = jax.random.split(key)
     clone = Policy(
-        observations.shape[-1],
+        len(observation_scale),
         Discrete(actions),
         config.hidden,
-        start_key,
+        jax.random.split(key)[0],
         observation_scale=observation_scale,
         last_gain=0.1,
     )
     optimizer = optax.adam(
         optax.linear_schedule(config.learning_rate, 0.0, config.steps), b2=0.99, eps=1e-6
     )
-    ends = jnp.cumsum(lengths)
-    shape = (config.steps, config.minibatch)
-    drawn = jax.random.randint(draw_key, shape, 0, jnp.maximum(ends[-1], 1))
-    episodes = jnp.minimum(jnp.searchsorted(ends, drawn, side="right"), len(lengths) - 1)
-    times = drawn - (ends - lengths)[episodes]
-    # An expert without transitions has no targets, and hence no gradient.
-    targets = jnp.where(
-        (drawn < ends[-1])[..., None],
-        taken[episodes, times][..., None] == jax.lax.iota(taken.dtype, actions),
-        False,
-    )
 
-    inputs = scaled(observations, observation_scale)
-    mean, deviation = _moments(inputs[:, :-1], lengths)
-
-    def loss(clone: Policy, seen: Array, target: Array) -> Array:
-        logits = clone.network((seen - mean) / deviation)
-        return -jnp.mean(jnp.sum(jnp.where(target, jax.nn.log_softmax(logits), 0.0), axis=-1))
+    def loss(clone: Policy, seen: Array, taken: Array) -> Array:
+        target = taken[:, None] == jax.lax.iota(taken.dtype, actions)
+        log_probabilities = jax.nn.log_softmax(clone.network(seen))
+        return -jnp.mean(jnp.sum(jnp.where(target, log_probabilities, 0.0), axis=-1))
 
     def step(
-        carry: tuple[Policy, optax.OptState], row: tuple[Array, Array, Array]
+        carry: tuple[Policy, optax.OptState], row: tuple[Array, Array]
     ) -> tuple[tuple[Policy, optax.OptState], None]:
         clone, optimizer_state = carry
-        episode, time, target = row
-        gradients = jax.grad(loss)(clone, inputs[episode, time], target)
-        updates, optimizer_state = optimizer.update(gradients, optimizer_state)
+        updates, optimizer_state = optimizer.update(jax.grad(loss)(clone, *row), optimizer_state)
         moved: Policy = optax.apply_updates(clone, updates)
         return (moved, optimizer_state), None
 
-    (clone, _), _ = jax.lax.scan(step, (clone, optimizer.init(clone)), (episodes, times, targets))
+    rows = (lesson.seen, lesson.taken)
+    (clone, _), _ = jax.lax.scan(step, (clone, optimizer.init(clone)), rows)
     (first, *weights), (bias, *biases) = clone.network.weights, clone.network.biases
-    first = first / deviation[:, None]
+    first = first / lesson.deviation[:, None]
     taken_over: Policy = eqx.tree_at(
         lambda policy: (policy.network.weights, policy.network.biases),
         clone,
-        ((first, *weights), (bias - mean @ first, *biases)),
+        ((first, *weights), (bias - lesson.mean @ first, *biases)),
     )
     return taken_over
-
-
-_LEAST_DEVIATION = 0.01
-"""Of an observation, after the public scale; one that hardly moves is not blown up."""
-
-
-def _moments(
-    inputs: Float[Array, "N T obs"], lengths: Int[Array, " N"]
-) -> tuple[Float[Array, " obs"], Float[Array, " obs"]]:
-    """Mean and standard deviation over the steps of episodes."""
-    lived = jax.lax.broadcasted_iota(lengths.dtype, inputs.shape[:2], 1) < lengths[:, None]
-    count = jnp.maximum(jnp.sum(lived), 1)
-
-    def average(values: Float[Array, "N T obs"]) -> Float[Array, " obs"]:
-        return jnp.sum(jnp.where(lived[..., None], values, 0.0), axis=(0, 1)) / count
-
-    mean = average(inputs)
-    deviation = jnp.sqrt(average(jnp.square(inputs - mean)))
-    return mean, jnp.where(jnp.any(lived), jnp.maximum(deviation, _LEAST_DEVIATION), 1.0)

@@ -273,6 +273,8 @@ def _check_votes(config: ExpertOfflineConfig) -> None:
         return
     if config.least_return is not None and config.dataset is None:
         raise ValueError("--least-return is about the experts' log; give --dataset")
+    if config.least_return is not None and not math.isfinite(config.least_return):
+        raise ValueError(f"least_return must be finite, got {config.least_return}")
     if config.learner == "bc":
         raise ValueError("--learner bc is of logs; votes are learned by distillation")
     if config.learner == "cql" and config.states not in (None, "rollouts"):
@@ -294,6 +296,14 @@ def _check_learning(config: ExpertOfflineConfig) -> None:
         value = getattr(config, name)
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{name} must be a positive finite number, got {value}")
+    for factor in config.observation_scale or ():
+        if not 0 < factor < math.inf:
+            raise ValueError(f"observation_scale has positive finite factors, got {factor}")
+    for low, high in zip(config.box_low or (), config.box_high or (), strict=False):
+        if not -math.inf < low < high < math.inf:
+            raise ValueError(f"box_low must be below box_high, both finite; got {low} and {high}")
+    if config.actions is not None and config.actions < 2:
+        raise ValueError(f"actions must be at least 2, got {config.actions}")
     if config.alpha is not None and not 0 <= config.alpha < math.inf:
         raise ValueError(f"alpha must not be negative, got {config.alpha}")
     if config.discount is not None and not 0 <= config.discount < 1:

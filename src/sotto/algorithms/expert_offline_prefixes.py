@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline_votes import world
 from sotto.data.trajectories import Transitions
-from sotto.privacy.errors import PrivacyError
+from sotto.privacy.errors import LedgerCorrupt, PrivacyError
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.prefix_calibration import (
@@ -27,6 +27,8 @@ from sotto.privacy.prefix_calibration import (
 from sotto.privacy.prefixes import PrefixRelease, StablePrefixes
 from sotto.privacy.released_storage import Store
 from sotto.rl.networks import Policy
+
+_NAME = "stable prefixes"
 
 
 @functools.lru_cache(maxsize=8)
@@ -76,14 +78,20 @@ def stable_transitions(
         PrivacyError: the budget does not cover them, or they were charged and lost.
     """
     if file is not None and Store.exists(file):
-        return _transitions(_read(file))
+        charged = [one.releases for one in ledger.streams if one.statement.name == _NAME]
+        if charged != [config.releases]:
+            raise LedgerCorrupt(
+                f"{file} holds prefixes that the ledger of run {ledger.run_id} was never charged "
+                "for; restore the ledger from a backup"
+            )
+        return _transitions(_read(file, ledger.run_id))
     if ledger.streams:
         raise PrivacyError(
             f"run {ledger.run_id} was charged for stable prefixes that were never written: nothing "
             "was released, and the charge stays; start a new run"
         )
     release = PrefixRelease(
-        name="stable prefixes",
+        name=_NAME,
         mechanism=prefix_mechanism(config),
         releases=config.releases,
         horizon=config.given("rollout_cap"),
@@ -94,7 +102,7 @@ def stable_transitions(
     with world(config, key, seed) as where:
         prefixes = opened.release(experts, greedy, where)
     if file is not None:
-        _write(file, prefixes)
+        _write(file, ledger.run_id, prefixes)
     return _transitions(prefixes)
 
 
@@ -120,17 +128,19 @@ def _transitions(prefixes: StablePrefixes) -> Transitions:
 # --- the file ------------------------------------------------------------------------------------
 
 
-def _write(file: Path, prefixes: StablePrefixes) -> None:
+def _write(file: Path, run_id: str, prefixes: StablePrefixes) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     shapes = [list(array.shape) for array in prefixes]
     flat = np.concatenate([np.asarray(array, np.float64).ravel() for array in prefixes])
-    Store.create(file, {"kind": "stable-prefixes", "shapes": shapes}, flat)
+    header = {"kind": "stable-prefixes", "run": run_id, "shapes": shapes}
+    Store.create(file, header, flat)
 
 
-def _read(file: Path) -> StablePrefixes:
+def _read(file: Path, run_id: str) -> StablePrefixes:
     store = Store.open(file)
-    if store.header.get("kind") != "stable-prefixes" or len(store) != 1:
-        raise PrivacyError(f"{file} holds no stable prefixes; remove it")
+    said = (store.header.get("kind"), store.header.get("run"))
+    if said != ("stable-prefixes", run_id) or len(store) != 1:
+        raise PrivacyError(f"{file} holds no stable prefixes of run {run_id}; start a new run")
     ((_, flat),) = store.read()
     shapes: list[list[int]] = store.header["shapes"]
     pieces = np.split(flat, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])

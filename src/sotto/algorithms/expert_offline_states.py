@@ -16,7 +16,7 @@ from sotto.algorithms.dp_sgd_experts import DPSGDExpertsConfig, DPSGDState
 from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline_presets import DataFacts
 from sotto.algorithms.offline import OfflineState
-from sotto.data.trajectories import ExpertLog, Transitions, all_transitions
+from sotto.data.trajectories import ExpertLog, Transitions, all_transitions, ordered_sum
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.envs.world import GymnasiumWorld
@@ -89,7 +89,7 @@ class Sources:
             return np.ones(self.facts.experts)
         assert self.log is not None
         played = self.log.lengths > 0
-        total = np.sum(np.where(played, self.log.returns, 0.0), axis=1)
+        total = ordered_sum(np.where(played, self.log.returns, 0.0), axis=1)
         # What is not a number is not enough, and neither is having played nothing.
         enough = total >= config.least_return * np.maximum(played.sum(axis=1), 1)
         return np.where(enough & played.any(axis=1), 1.0, 0.0)

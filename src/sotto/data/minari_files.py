@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -90,31 +90,39 @@ def save(
     partial.rename(path)
 
 
-def load(dataset: Path | str, id_column: str = ID_COLUMN) -> ExpertLog:
-    """A Minari dataset as a log, experts in the order of their ids.
+def load(dataset: Path | str, id_column: str = ID_COLUMN, experts: int | None = None) -> ExpertLog:
+    """A Minari dataset as a log.
 
     Args:
         dataset: the folder of a dataset, or the name of one that Minari has stored.
-        id_column: where the metadata of an episode says whose it is: a number or a word.
+        id_column: where the metadata of an episode says whose it is.
+        experts: how many there are, a public number: ids are then below it, and an expert's id is
+            their row. None: what the dataset itself says, as those of `save` do, and otherwise a
+            row for each id that occurs, in the order of ids, which may be words then. How many
+            that are is a function of the data.
 
     Returns:
-        A row for each id that occurs, as many slots as the busiest expert has episodes, and a cap
-        that is the longest episode. An id without episodes is no row: the number of rows is a
-        function of the data, so say how many experts there are where that is to be public.
+        As many slots as the busiest expert has episodes, and a cap that is the longest episode.
+        Where it is known how many experts there are, taking one expert's episodes away empties
+        their row and leaves all others as they are. An episode is left out, and nothing raises,
+        where it has an action that is none or not as many observations as its steps need.
 
     Raises:
-        ValueError: no such dataset, no such column, or other spaces than Box and Discrete.
+        ValueError: no such dataset, no such column, other spaces than Box and Discrete, an id that
+            is not below the number of experts, or no steps at all.
         ModuleNotFoundError: Minari is not installed.
     """
     storage = _storage(dataset)
     size, first_action, actions = _sizes(dataset, storage)
+    if experts is None and id_column == ID_COLUMN:
+        experts = storage.metadata.get("sotto", {}).get("experts")
     numbers = range(storage.total_episodes)
     metadata = list(storage.get_episode_metadata(numbers))
     lengths = np.array([int(episode["total_steps"]) for episode in metadata], np.int64)
-    if not lengths.any():
-        raise ValueError(f"{dataset} has no steps in it.")
-    experts, slots = _places(dataset, metadata, id_column)
-    shape, cap = (int(experts.max()) + 1, int(slots.max()) + 1), int(lengths.max())
+    ids = _ids(dataset, metadata, id_column)
+    count, rows = _rows(dataset, ids, id_column, experts)
+    slots = _slots(rows)
+    shape, cap = (count, int(slots.max(initial=0)) + 1), max(1, int(lengths.max(initial=0)))
     log = ExpertLog(
         observations=np.zeros((*shape, cap + 1, size), np.float32),
         actions=np.zeros((*shape, cap), np.int32),
@@ -122,25 +130,40 @@ def load(dataset: Path | str, id_column: str = ID_COLUMN) -> ExpertLog:
         lengths=np.zeros(shape, np.int32),
         terminated=np.zeros(shape, bool),
     )
-    log.lengths[experts, slots] = lengths
     for place, length, episode in zip(
-        zip(experts, slots, strict=True), lengths, storage.get_episodes(numbers), strict=True
+        zip(rows, slots, strict=True), lengths, storage.get_episodes(numbers), strict=True
     ):
-        if length == 0:
-            continue
-        chosen = np.asarray(episode["actions"]) - first_action
-        if chosen.min() < 0 or chosen.max() >= actions:
-            raise ValueError(f"{dataset} has an action that is none of its {actions} actions.")
+        chosen = np.asarray(episode["actions"])
         observations = np.asarray(episode["observations"]).reshape(-1, size)
-        log.observations[place][: length + 1] = observations[: length + 1]
-        log.actions[place][:length] = chosen
-        log.rewards[place][:length] = episode["rewards"]
+        known = (chosen >= first_action) & (chosen < first_action + actions)
+        if not len(chosen) == len(episode["rewards"]) == length > 0 or not np.all(known):
+            continue
+        if len(observations) <= length:
+            continue
+        log.lengths[place] = length
+        with np.errstate(over="ignore"):  # what float32 has not is this expert's own affair
+            log.observations[place][: length + 1] = observations[: length + 1]
+            log.rewards[place][:length] = episode["rewards"]
+        log.actions[place][:length] = chosen - first_action
         log.terminated[place] = bool(episode["terminations"][-1])
+    if not log.lengths.any():
+        raise ValueError(f"{dataset} has no steps in it.")
     return checked(log)
 
 
-def described(dataset: Path | str) -> tuple[str | None, int]:
-    """Where a Minari dataset was collected, if it says so, and how many actions there are.
+class Described(NamedTuple):
+    """What a dataset says of itself."""
+
+    env_id: str | None
+    """Where it was collected."""
+    actions: int
+    """How many there are."""
+    experts: int | None
+    """How many there are, whether they have episodes or not."""
+
+
+def described(dataset: Path | str) -> Described:
+    """What a Minari dataset says of itself, without a look at its episodes.
 
     Raises:
         ValueError: no such dataset, or other spaces than Box and Discrete.
@@ -151,7 +174,7 @@ def described(dataset: Path | str) -> tuple[str | None, int]:
     if isinstance(spec, str):
         spec = json.loads(spec)
     named = spec.get("id") if isinstance(spec, dict) else getattr(spec, "id", None)
-    return own.get("env_id", named), actions
+    return Described(own.get("env_id", named), actions, own.get("experts"))
 
 
 def _storage(dataset: Path | str) -> Any:
@@ -187,10 +210,8 @@ def _sizes(dataset: Path | str, storage: Any) -> tuple[int, int, int]:
     return int(np.prod(observed.shape)), int(acted.start), int(acted.n)
 
 
-def _places(
-    dataset: Path | str, metadata: list[dict[str, Any]], id_column: str
-) -> tuple[Int[np.ndarray, " episodes"], Int[np.ndarray, " episodes"]]:
-    """The row of each episode's expert, and which of that expert's episodes it is."""
+def _ids(dataset: Path | str, metadata: list[dict[str, Any]], id_column: str) -> list[Any]:
+    """Whose each episode is."""
     without = [number for number, episode in enumerate(metadata) if id_column not in episode]
     if without:
         common = set.intersection(*(set(episode) for episode in metadata))
@@ -199,9 +220,31 @@ def _places(
             f"of {dataset}, which all have {', '.join(sorted(common))}: name the column that says "
             "whose an episode is, or add it with storage.update_episode_metadata."
         )
-    _, experts = np.unique([episode[id_column] for episode in metadata], return_inverse=True)
-    order = np.argsort(experts, kind="stable")
-    begins = np.searchsorted(experts[order], experts[order])
-    slots = np.empty_like(experts)
-    slots[order] = np.arange(len(experts)) - begins
-    return experts, slots
+    return [episode[id_column] for episode in metadata]
+
+
+def _rows(
+    dataset: Path | str, ids: list[Any], id_column: str, experts: int | None
+) -> tuple[int, Int[np.ndarray, " episodes"]]:
+    """How many experts there are, and the row of each episode's."""
+    if experts is None:
+        known, rows = np.unique(ids, return_inverse=True)
+        return len(known), rows
+    numbers = all(isinstance(one, int | np.integer) for one in ids)
+    rows = np.array(ids, np.int64) if numbers else np.array([-1])
+    if np.any((rows < 0) | (rows >= experts)):
+        raise ValueError(
+            f"{id_column!r} of {dataset} must be a number from 0 to {experts - 1}, one for each of "
+            f"the {experts} experts: an expert without episodes then leaves the others where they "
+            "are; number them with storage.update_episode_metadata."
+        )
+    return experts, rows
+
+
+def _slots(rows: Int[np.ndarray, " episodes"]) -> Int[np.ndarray, " episodes"]:
+    """Which of their expert's episodes each one is."""
+    order = np.argsort(rows, kind="stable")
+    begins = np.searchsorted(rows[order], rows[order])
+    slots = np.empty_like(rows)
+    slots[order] = np.arange(len(rows)) - begins
+    return slots

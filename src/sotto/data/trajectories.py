@@ -64,12 +64,22 @@ class ExpertLog(NamedTuple):
     @property
     def returns(self) -> Float[np.ndarray, "E N"]:
         """Undiscounted return of each episode, in float64; 0 in an empty slot."""
-        total: np.ndarray = self.rewards.sum(axis=2, dtype=np.float64)
-        return total
+        return ordered_sum(self.rewards, axis=2)
 
     def select(self, experts: Int[np.ndarray, " n"] | slice) -> "ExpertLog":
         """The log of these experts alone."""
         return ExpertLog(*(array[experts] for array in self))
+
+
+def ordered_sum(values: Float[np.ndarray, "..."], axis: int) -> Float[np.ndarray, "..."]:
+    """A sum in float64, from first to last: zeros at the end change nothing, however many.
+
+    numpy's own sums add pairs, and how they are rounded depends on the length: on how far one
+    expert's values are padded, which another expert's longest episode decides.
+    """
+    with np.errstate(all="ignore"):
+        total = np.cumsum(values, axis=axis, dtype=np.float64)
+    return np.asarray(total.take(-1, axis=axis))
 
 
 def checked(log: ExpertLog) -> ExpertLog:

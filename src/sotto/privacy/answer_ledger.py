@@ -143,6 +143,14 @@ class AnswerLedger:
         """Hash of the last entry this object has seen, which fixes all of them."""
         return self._chain.head
 
+    def holds(self, entry_hash: str) -> bool:
+        """Whether an entry has this hash: one that a ledger restored from an old copy has not.
+
+        Raises:
+            LedgerUnavailable: it cannot be read.
+        """
+        return entries.holds(self._engine, self.run_id, entry_hash)
+
     # --- students --------------------------------------------------------------------------------
 
     def add_student(self, name: str, queries: int | None = None) -> str:

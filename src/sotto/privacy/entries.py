@@ -152,6 +152,22 @@ def follow(connection: sa.Connection, run_id: str, sequence: int, head: str) -> 
             return
 
 
+def holds(engine: sa.Engine, run_id: str, entry_hash: str) -> bool:
+    """Whether one of the run's entries has this hash.
+
+    Raises:
+        LedgerUnavailable: it cannot be read.
+    """
+    query = sa.select(_entries.c.sequence).where(
+        _entries.c.run_id == run_id, _entries.c.hash == entry_hash
+    )
+    with (
+        databases.failures(engine, "nothing was changed"),
+        databases.reading(engine) as connection,
+    ):
+        return connection.execute(query).first() is not None
+
+
 def create(engine: sa.Engine, entry: Entry, tables: Sequence[sa.Table] = ()) -> None:
     """Writes the first entry of a run; makes the database and its tables if need be.
 

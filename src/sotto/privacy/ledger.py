@@ -173,6 +173,14 @@ class Ledger:
         """Hash of the last entry, which fixes all of them."""
         return self._head
 
+    def holds(self, entry_hash: str) -> bool:
+        """Whether an entry has this hash: one that a ledger restored from an old copy has not.
+
+        Raises:
+            LedgerUnavailable: it cannot be read.
+        """
+        return entries.holds(self._engine, self.run_id, entry_hash)
+
     def spent(self) -> Spent:
         """What the releases charged so far cost the worst person. Changes nothing."""
         return self._account.spent()

@@ -156,7 +156,8 @@ class Release:
                 compiled for it.
             noise_seed: for tests only; voids the certificate.
             resume: make the releases that an interrupted stream of the same statement has left
-                (`Ledger.resume_stream`), instead of opening a new one.
+                (`Ledger.resume_stream`), instead of opening a new one. Ledgers that the interrupted
+                process had not come to yet get a new one.
 
         Raises:
             ImpureFunction: `local` or `server` could carry data past the door.
@@ -177,9 +178,12 @@ class Release:
         statement = self._statement(traced, generators.entropy, pooled=pool is not None)
         for ledger in ledgers:
             self._require_small_delta(ledger)
+        begun = [any(one.statement == statement for one in ledger.streams) for ledger in ledgers]
         streams = [
-            ledger.resume_stream(statement) if resume else ledger.open_stream(statement)
-            for ledger in ledgers
+            ledger.resume_stream(statement)
+            if resume and (has_stream or not any(begun))
+            else ledger.open_stream(statement)
+            for ledger, has_stream in zip(ledgers, begun, strict=True)
         ]
         if resume:
             self._level(streams)

@@ -34,7 +34,10 @@ def expert_offline(out: Path | None = None) -> Algorithm:
 
 
 def read_sources(
-    experts_path: str | None, dataset: str | None, id_column: str = minari_files.ID_COLUMN
+    experts_path: str | None,
+    dataset: str | None,
+    id_column: str = minari_files.ID_COLUMN,
+    count: int | None = None,
 ) -> Sources:
     """Experts and their log, from files.
 
@@ -42,17 +45,21 @@ def read_sources(
         experts_path: folder of `sotto experts train`, or the file in it; None: there is none.
         dataset: folder or name of a Minari dataset; None: there is none.
         id_column: where the metadata of an episode says whose it is.
+        count: how many experts there are, a public number; None: what the experts or the dataset
+            say.
 
     Raises:
         RunError, ValueError: they cannot be read, or are not of the same experts.
     """
     env_id, actions, policies, log = None, None, None, None
-    if dataset is not None:
-        log = minari_files.load(dataset, id_column)
-        env_id, actions = minari_files.described(dataset)
     if experts_path is not None:
         population = experts.load(_folder(experts_path))
         env_id, policies = population.settings.env_id, population.policies
+        count = population.settings.experts  # so that an id in the log is an expert's number here
+    if dataset is not None:
+        log = minari_files.load(dataset, id_column, count)
+        said = minari_files.described(dataset)
+        env_id, actions = env_id or said.env_id, said.actions
     return Sources(policies, log, env_id, actions)
 
 
@@ -70,6 +77,7 @@ class _ExpertOffline:
         self._read: tuple[tuple[object, ...], Sources] | None = None
 
     def resolved(self, config: ExpertOfflineConfig) -> ExpertOfflineConfig:
+        _require_count(config)
         config = filled(config, self._sources(config).facts)
         training.check(config)
         return replace(config, experts=_absolute(config.experts), dataset=_absolute(config.dataset))
@@ -128,14 +136,34 @@ class _ExpertOffline:
 
     def _sources(self, config: ExpertOfflineConfig) -> Sources:
         """What the method reads, read once."""
-        # A log is large, and votes of experts have no use for it.
-        wanted = config.dataset
-        if config.uses_votes and config.experts and config.voters != "clones":
+        # A log is large, and votes of experts have no use for it where everybody votes.
+        wanted, votes_of_experts = config.dataset, config.experts and config.voters != "clones"
+        if config.uses_votes and votes_of_experts and config.least_return is None:
             wanted = None
         which = (_absolute(config.experts), _absolute(wanted), config.id_column)
-        if self._read is None or self._read[0] != which:
-            self._read = (which, read_sources(config.experts, wanted, config.id_column))
+        count = None if config.experts else config.expert_count
+        if (
+            self._read is None
+            or self._read[0] != which
+            or count not in (None, self._read[1].facts.experts)
+        ):
+            sources = read_sources(config.experts, wanted, config.id_column, count)
+            self._read = (which, sources)
         return self._read[1]
+
+
+def _require_count(config: ExpertOfflineConfig) -> None:
+    """How many real people there are is a public number, not one that is read off their data."""
+    if config.population != "real" or config.dataset is None or config.experts is not None:
+        return
+    known = config.id_column == minari_files.ID_COLUMN and (
+        minari_files.described(config.dataset).experts is not None
+    )
+    if config.expert_count is None and not known:
+        raise ValueError(
+            f"{config.dataset} does not say how many experts there are, which is public and must "
+            "not depend on who has episodes in it; give --expert-count"
+        )
 
 
 def _evaluation(

@@ -1,7 +1,7 @@
 """Trains a run, or several seeds side by side, and leaves everything in the run directory.
 
 After each chunk, in this order: the door has charged the ledger and made the releases; then the
-checkpoint, the certificate and the metrics are written. A training killed at any moment is resumed
+certificate, the checkpoint and the metrics are written. A training killed at any moment is resumed
 from the last checkpoint; updates lost after it stay charged, and are made again with new people
 and fresh noise.
 """
@@ -16,12 +16,15 @@ from types import FrameType
 
 import jax
 from jaxtyping import PyTree
+from pydantic import ValidationError
 
 from sotto.privacy import certificate
+from sotto.privacy.certificate import Certificate
+from sotto.privacy.errors import LedgerCorrupt
 from sotto.runs import checkpoints, states
 from sotto.runs.adapters import Algorithm, Chunk
 from sotto.runs.algorithms import ALGORITHMS, config_from_json
-from sotto.runs.directory import AnyLedger, Experiment, RunError
+from sotto.runs.directory import AnyLedger, Experiment, Run, RunError
 from sotto.runs.metrics import Line, Log
 
 
@@ -53,8 +56,9 @@ def train(
         True at the end; False if Ctrl-C stopped it after a chunk that was finished and saved.
 
     Raises:
-        RunError: the run is finished, or a checkpoint is damaged.
-        PrivacyError: the budget does not cover it, or the ledger is another run's or full.
+        RunError: the run is finished, or a checkpoint or certificate is damaged.
+        PrivacyError: the budget does not cover it, or the ledger is another run's, full, or an old
+            copy.
     """
     with _interruptible() as stopped:
         algorithm = algorithm or ALGORITHMS[experiment.settings.algorithm]
@@ -72,8 +76,9 @@ def _train(
     total = algorithm.updates(config)
     done = states.last_common_checkpoint(experiment.runs)
     ledgers = _ledgers(experiment)
-    # A training killed between a charge and the certificate left an old certificate behind.
     for run, ledger in zip(experiment.runs, ledgers, strict=False):
+        _refuse_old_copy(run, ledger)
+        # A training killed between a charge and the certificate left an old certificate behind.
         certificate.derive(ledger).write(run.certificate)
     if done == total:
         raise RunError(
@@ -118,6 +123,23 @@ def _ledgers(experiment: Experiment) -> list[AnyLedger]:
     return [run.open_ledger() for run in experiment.runs]
 
 
+def _refuse_old_copy(run: Run, ledger: AnyLedger) -> None:
+    """A checkpoint may be of releases that an older copy of the ledger has never heard of."""
+    if not run.certificate.exists():
+        return
+    try:
+        head = Certificate.model_validate_json(run.certificate.read_bytes()).head_hash
+    except ValidationError as error:
+        raise RunError(
+            f"{run.certificate} is damaged; put it back, or remove it if the ledger is the newest"
+        ) from error
+    if not ledger.holds(head):
+        raise LedgerCorrupt(
+            f"the ledger of {run.path} is older than the certificate there: entries behind it are "
+            "gone; restore the ledger from a newer backup"
+        )
+
+
 def _lines(
     algorithm: Algorithm,
     config: object,
@@ -157,11 +179,12 @@ def _save(
     ledgers: Sequence[AnyLedger],
     logs: Sequence[Log],
 ) -> None:
+    # First all certificates: what they are derived from was charged before anything was released.
+    for run, ledger in zip(experiment.runs, ledgers, strict=False):
+        certificate.derive(ledger).write(run.certificate)
     for index, run in enumerate(experiment.runs):
         state = jax.tree.map(lambda x, i=index: x[i], chunk.states)
         checkpoints.save(run.checkpoints, chunk.updates, state)
-        if ledgers:
-            certificate.derive(ledgers[index]).write(run.certificate)
         logs[index].append(lines[index])
 
 
