@@ -72,7 +72,7 @@ def private(log: ExpertLog, folder: Path) -> Case:
     keys = jax.random.split(jax.random.key(0), 1)
     states = jax.tree.map(lambda x: x[None], dp_sgd_experts.initial_state(config, OFFLINE, keys[0]))
     pool = LogPool(log)
-    stream = dp_sgd_experts.open_gradients(
+    stream, states = dp_sgd_experts.open_gradients(
         config, OFFLINE, LEARNER, [ledger], states, pool, multiplier=2.0, chunk=CHUNK
     )
 

@@ -17,7 +17,7 @@ from sotto.algorithms.offline import OfflineConfig
 from sotto.data.trajectories import ExpertLog, all_transitions
 from sotto.privacy.accounting import Gaussian, SampledGaussian, compose
 from sotto.privacy.certificate import derive
-from sotto.privacy.errors import BudgetExceeded, HorizonExceeded
+from sotto.privacy.errors import HorizonExceeded, LedgerCorrupt
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
 from sotto.privacy.units import EXPERT
@@ -67,7 +67,7 @@ def start(config=CONFIG, runs: int = 1, public=()) -> dp.DPSGDState:
 
 def opened(config, ledgers, states, z, learner=None, chunk=5, **more):
     pool = LogPool(LOG)
-    stream = dp.open_gradients(
+    stream, _ = dp.open_gradients(
         config,
         OFFLINE,
         learner or CQL(),
@@ -225,27 +225,27 @@ def test_one_expert_moves_a_release_by_at_most_the_clip_norm(tmp_path) -> None:
 # --- going on ------------------------------------------------------------------------------------
 
 
-def test_a_stored_training_goes_on_with_what_is_left_of_the_budget(tmp_path) -> None:
+def test_a_stored_training_goes_on_with_what_it_was_charged_for(tmp_path) -> None:
     z = dp.noise_multiplier(CONFIG, SIZE)
     ledger, states = make_ledger(tmp_path / "a.sqlite"), start()
     stream, pool = opened(CONFIG, [ledger], states, z)
     states = dp.advance(CONFIG, stream, states, keys(), pool, 5)
+    assert 0.9 * 3.0 < ledger.spent().epsilon <= 3.0  # all steps are charged with the first
     stored = [np.asarray(leaf) for leaf in jax.tree.leaves(states)]
 
     resumed = Ledger.open(tmp_path / "a.sqlite")
     states = jax.tree.unflatten(jax.tree.structure(states), list(map(jnp.asarray, stored)))
-    with pytest.raises(BudgetExceeded):  # as if nothing had been spent
-        opened(CONFIG, [resumed], start(), z)
+    ahead = states._replace(made=states.made + 1)
+    with pytest.raises(LedgerCorrupt, match="fewer noisy steps than were made"):
+        opened(CONFIG, [Ledger.open(tmp_path / "a.sqlite")], ahead, z)
     stream, pool = opened(CONFIG, [resumed], states, z)
-    assert stream.statement.horizon == 7
-    while stream.released < 7:
+    while stream.released < 12:
         states = dp.advance(CONFIG, stream, states, keys(), pool, 5)
     assert states.made.tolist() == [12]
     certificate = derive(resumed)
     assert certificate.status == "proved"
+    assert [one.releases for one in resumed.streams] == [12]
     assert 0.9 * 3.0 < certificate.epsilon <= 3.0
-    with pytest.raises(ValueError, match="nothing is left"):
-        opened(CONFIG, [resumed], states, z)
 
 
 def test_public_steps_are_a_public_schedule() -> None:
@@ -270,7 +270,7 @@ def test_it_learns(tmp_path) -> None:
     ledger = make_ledger(tmp_path / "a.sqlite", 3.0, 1e-5)
     states = jax.vmap(lambda k: dp.initial_state(config, offline, k))(keys())
     pool = LogPool(log)
-    stream = dp.open_gradients(
+    stream, states = dp.open_gradients(
         config,
         offline,
         BehaviourCloning(),

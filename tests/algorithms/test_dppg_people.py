@@ -257,7 +257,7 @@ def test_drawn_users_leave_no_trace_of_who_they_were(interrupted: Finished) -> N
     assert certificate.persons == config.users == 40
     assert any("stays secret" in one.statement for one in certificate.assumptions)
     (stream,) = certificate.streams
-    assert stream.event == SampledGaussian(noise_multiplier=Z, sampling_rate=0.1, count=20)
+    assert stream.event == SampledGaussian(noise_multiplier=Z, sampling_rate=0.1, count=24)
     # The divisor is the public expectation, and nothing of the draws is in the noise's scale.
     norms = np.concatenate([chunk.log["update_norm"][0] for chunk in chunks])
     squares = float(np.square(norms / (Z * config.clip_norm / USERS)).sum())

@@ -182,10 +182,42 @@ def test_poisson_sampling_costs_everybody() -> None:
     acc = account(statement(1.0, participation=sampled, horizon=500))
     charge(acc, 0, *[PersonBlock(0, 50)] * 200)
     oracle = PLDAccountant()
-    oracle.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)), 200)
+    oracle.compose(PoissonSampledDpEvent(0.01, GaussianDpEvent(1.0)), 500)
     assert acc.spent().epsilon == pytest.approx(oracle.get_epsilon(DELTA), rel=2e-3)
     assert acc.spent().persons == 50
     assert acc.next_person == 50
+
+
+def test_stopping_where_releases_tell_most_is_covered() -> None:
+    """What tau releases cost is no guarantee if tau looks at them; what the horizon costs is.
+
+    In the world with the person, every 20 of 400 releases it stops if the privacy loss is above
+    what would be certified; delta is the mean of max(0, 1 - exp(epsilon - loss)) where it stops.
+    """
+    q, z, horizon, chunk, delta, samples = 0.05, 1.0, 400, 20, 1e-3, 20_000
+    sampled = Poisson(sampling_rate=q, population=50)
+
+    def certified(planned: int) -> float:
+        acc = account(statement(z, participation=sampled, horizon=planned))
+        charge(acc, 0, PersonBlock(0, 50))
+        return acc.spent().epsilon_at(delta)
+
+    # As if a stream cost what was released: the streams whose horizons are as short.
+    odometer = np.array([certified(n) for n in range(chunk, horizon + 1, chunk)])
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, claimed in (("odometer", odometer), ("whole", np.full(len(odometer), odometer[-1]))):
+        loss, stopped, excess = np.zeros(samples), np.zeros(samples, bool), np.zeros(samples)
+        for epsilon in claimed:
+            x = z * rng.normal(size=(samples, chunk)) + (rng.random((samples, chunk)) < q)
+            loss += np.log1p(q * np.expm1((2 * x - 1) / (2 * z * z))).sum(axis=1)
+            now = ~stopped & (loss > epsilon + 0.5)
+            excess[now] = -np.expm1(epsilon - loss[now])
+            stopped |= now
+        left = np.maximum(0, -np.expm1(claimed[-1] - loss))
+        found[name] = float(np.mean(np.where(stopped, excess, left)))
+    assert found["odometer"] > 2 * delta
+    assert found["whole"] < 1.5 * delta  # Monte Carlo: 20 of 20,000
 
 
 def test_the_sampler_takes_its_share_of_delta_first() -> None:

@@ -40,6 +40,7 @@ from sotto.algorithms.offline import (
 from sotto.algorithms.offline import initial_state as initial_learner
 from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.privacy.accounting import Event, Gaussian, SampledGaussian, calibrate_noise_multiplier
+from sotto.privacy.errors import LedgerCorrupt
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.noise import GeneratorSource, calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
@@ -193,7 +194,6 @@ def gradient_release(
     offline: OfflineConfig,
     learner: OfflineLearner,
     multiplier: float,
-    steps: int | None = None,
 ) -> Release:
     """The release of noisy clipped gradients.
 
@@ -203,8 +203,6 @@ def gradient_release(
         config, offline: settings.
         learner: what is learned.
         multiplier: of the noise, from `noise_multiplier`.
-        steps: noisy steps of this stream: those that are left, in a training that goes on; None:
-            all of them.
     """
 
     def local(state: Any, unit: Any, key: PRNGKeyArray) -> tuple[dict[str, Any], tuple[()]]:
@@ -222,7 +220,7 @@ def gradient_release(
         parts={"gradient": Part(clip_norm=config.clip_norm, noise_multiplier=multiplier)},
         slots=-(-config.experts // config.period) if cyclic else config.experts,
         divisor=float(config.batch),
-        horizon=config.steps if steps is None else steps,
+        horizon=config.steps,
         population=config.population,
         participation=config.participation,
         correlation=Correlation(kind="prefix-sum") if cyclic else Correlation(),
@@ -245,33 +243,49 @@ def open_gradients(
     multiplier: float,
     chunk: int,
     noise_seed: int | None = None,
-) -> Stream:
-    """The open stream of the gradients that are still to be made, one run for each ledger.
+) -> tuple[Stream, DPSGDState]:
+    """The open stream of gradients, one run for each ledger.
 
-    A training that goes on from a stored state opens a new stream, with fresh noise; the ledger
-    adds it to what was charged before, and refuses more than the budget. With cyclic batches,
-    noise of the earlier stream is not there any more, so that a new stream costs anew.
+    A training that goes on from a stored state goes on with its stream, too, which was charged for
+    all steps when it made the first. Steps that were charged and lost are not made again, and with
+    cyclic batches, noise of the earlier process is not there any more: that is refused.
 
     Args:
         config, offline, learner: settings.
         ledgers: of `EXPERT`, one for each run.
         states: [runs, ...], all after the same number of steps.
         pool: the experts' log.
-        multiplier: from `noise_multiplier`, the same in every stream of a training.
+        multiplier: from `noise_multiplier`.
         chunk: noisy steps of one call of `advance`.
         noise_seed: for tests only; voids the certificate.
 
+    Returns:
+        The stream, and the states after as many steps as it has made.
+
     Raises:
-        ValueError: no step is left.
+        PrivacyError: the ledger holds fewer steps than the states have made, does not cover them,
+            or noise is correlated and some was lost.
     """
-    left = config.steps - int(np.max(np.asarray(states.made)))
-    if left < 1:
-        raise ValueError(f"all {config.steps} noisy steps are made; nothing is left of the budget")
-    release = gradient_release(config, offline, learner, multiplier, left)
+    release = gradient_release(config, offline, learner, multiplier)
     units: Any = pool
     if config.batches == "cyclic":
         units = pool.draw(np.zeros(release.slots, np.int32), np.random.default_rng(0))
-    return release.open(ledgers, states, units, chunk=min(chunk, left), noise_seed=noise_seed)
+    interrupted = any(
+        record.statement.name == release.name for ledger in ledgers for record in ledger.streams
+    )
+    stream = release.open(
+        ledgers,
+        states,
+        units,
+        chunk=min(chunk, config.steps),
+        noise_seed=noise_seed,
+        resume=interrupted,
+    )
+    if stream.released < int(np.max(np.asarray(states.made))):
+        raise LedgerCorrupt(
+            "the ledger holds fewer noisy steps than were made; restore it from a newer backup"
+        )
+    return stream, states._replace(made=jnp.full(len(ledgers), stream.released, jnp.int32))
 
 
 def advance(

@@ -318,18 +318,18 @@ def _learn_with_noise(
 ) -> Iterator[Progress]:
     """Noisy steps on the log, and public ones between them, until all are charged."""
     assert sources.log is not None
-    settings = dp_sgd_config(config)
-    release = dp_sgd_experts.gradient_release(
-        settings, config.offline, config.offline_learner, gradient_multiplier(config)
-    )
+    settings, pool = dp_sgd_config(config), LogPool(sources.log)
     size = math.ceil(config.noisy_steps / _PARTS)
-    interrupted = any(
-        record.statement.name == release.name for ledger in ledgers for record in ledger.streams
+    stream, states = dp_sgd_experts.open_gradients(
+        settings,
+        config.offline,
+        config.offline_learner,
+        ledgers,
+        states,
+        pool,
+        multiplier=gradient_multiplier(config),
+        chunk=size,
     )
-    pool = LogPool(sources.log)
-    stream = release.open(ledgers, states, pool, chunk=size, resume=interrupted)
-    # What an earlier process was charged for and lost is not made again.
-    states = states._replace(made=jnp.full(len(seeds), stream.released, jnp.int32))
     keys = keys_of(seeds, LEARNING)
     while done < num_updates(config):
         if stream.released < config.noisy_steps:

@@ -50,7 +50,8 @@ _RANDOM = Assumption(
 _SETTINGS = Assumption(
     statement="The initial state, hyper-parameters and schedule do not depend on people's "
     "data, nor does anything done to the state between releases other than through releases; "
-    "trying several settings on the same people is not accounted for.",
+    "which streams the same people take part in is decided before the first release; trying "
+    "several settings on the same people is not accounted for.",
     enforced_by="user",
     how="choose them on public data, in a simulator, or on other people",
 )
@@ -58,8 +59,9 @@ _SETTINGS = Assumption(
 _CANDIDATES = _SETTINGS.model_copy(
     update={
         "statement": "The initial state, candidates and schedule do not depend on people's data, "
-        "nor does anything done to the state between releases other than through releases; trying "
-        "other settings on the same people than the selection's candidates is not accounted for.",
+        "nor does anything done to the state between releases other than through releases; which "
+        "streams the same people take part in is decided before the first release; trying other "
+        "settings on the same people than the selection's candidates is not accounted for.",
     }
 )
 

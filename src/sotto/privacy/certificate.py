@@ -47,7 +47,7 @@ def _of_streams(ledger: Ledger) -> Certificate:
             statement=record.statement,
             releases=record.releases,
             persons=len(record.persons),
-            event=record.statement.event(record.releases) if record.releases else None,
+            event=record.statement.event if record.releases else None,
             versions=versions,
         )
         for record, versions in zip(ledger.streams, ledger.stream_versions, strict=True)

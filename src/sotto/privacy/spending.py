@@ -130,7 +130,6 @@ def groups(streams: Sequence[PersonSet]) -> set[frozenset[int]]:
 def _worst(
     sets: set[frozenset[int]],
     statements: Sequence[StreamStatement],
-    releases: Sequence[int],
     delta: float,
     persons: int,
 ) -> Spent:
@@ -138,7 +137,7 @@ def _worst(
     # Groups that pay for equal events, such as the streams of a resumed run, are composed once.
     distinct: dict[tuple[tuple[str, ...], float], Composition] = {}
     for indices in sorted(tuple(sorted(one)) for one in largest):
-        events = tuple(statements[i].event(releases[i]) for i in indices)
+        events = tuple(statements[i].event for i in indices)
         samplers = math.fsum(statements[i].sampler_delta for i in indices)
         key = (tuple(sorted(event.model_dump_json() for event in events)), samplers)
         if key not in distinct:
@@ -185,13 +184,14 @@ class Account:
         return max(self.everyone.next_person, *populations, 0)
 
     def spent(self) -> Spent:
-        """What the releases charged so far cost the worst person.
+        """What the streams charged so far cost the worst person, each to its horizon.
 
         A charged stream counts even if all its slots were empty.
         """
         sets = groups([record.persons for record in self.streams])
         sets |= {frozenset({i}) for i, record in enumerate(self.streams) if record.releases}
-        return self._worst([record.releases for record in self.streams], sets)
+        statements = [record.statement for record in self.streams]
+        return _worst(sets, statements, self.budget.delta, len(self.everyone))
 
     def check_open(self, statement: StreamStatement, live: Iterable[int]) -> None:
         """Refuses a stream that the budget does not cover to its horizon.
@@ -209,7 +209,7 @@ class Account:
                 f"this ledger protects one {_unit_name(self.unit)}, and the stream "
                 f"{statement.name!r} one {_unit_name(statement.unit)}; use a ledger of its own"
             )
-        proved = not isinstance(statement.event(statement.horizon), NoGuarantee)
+        proved = not isinstance(statement.event, NoGuarantee)
         if proved and statement.sampler_delta > self.budget.delta / SAMPLER_SHARE:
             raise BudgetExceeded(
                 f"the noise sampler alone costs delta {statement.sampler_delta:.2g}, more than a "
@@ -233,12 +233,10 @@ class Account:
         self, statement: StreamStatement, live: Iterable[int], new: list[StreamStatement]
     ) -> None:
         """Refuses `statement` if the live streams and the new ones may exceed the budget."""
-        releases = [record.releases for record in self.streams] + [0] * len(new)
         sets = groups([record.persons for record in self.streams])
         statements = [record.statement for record in self.streams] + new
         returning: set[int] = set()
         for index in (*live, *range(len(self.streams), len(statements))):
-            releases[index] = statements[index].horizon
             sets.add(frozenset({index}))
             if not is_exclusive(statements[index].participation):
                 returning.add(index)
@@ -246,7 +244,7 @@ class Account:
             one if any(is_exclusive(statements[i].participation) for i in one) else one | returning
             for one in sets
         }
-        worst = _worst(sets, statements, releases, self.budget.delta, persons=0)
+        worst = _worst(sets, statements, self.budget.delta, persons=0)
         if worst.epsilon > self.budget.epsilon:
             raise BudgetExceeded(_over_budget(statement, worst, self.budget))
 
@@ -304,10 +302,6 @@ class Account:
             record.persons.add(block)
             self.everyone.add(block)
         record.releases += len(releases)
-
-    def _worst(self, releases: Sequence[int], sets: set[frozenset[int]]) -> Spent:
-        statements = [record.statement for record in self.streams]
-        return _worst(sets, statements, releases, self.budget.delta, len(self.everyone))
 
     def _check_delta(self, persons: int) -> None:
         if self.budget.delta * persons >= 1:

@@ -204,30 +204,33 @@ class StreamStatement(BaseModel):
         )
         return together / self.unit.adjacency.sensitivity_factor
 
-    def event(self, releases: int) -> Event:
-        """What `releases` releases of this stream cost one person.
+    @property
+    def event(self) -> Event:
+        """What the stream costs one person, all of it, from the first release on.
 
         Without sampling the noise is scaled to the sensitivity of a person's whole participation
-        in the stream, so the cost does not grow with the number of releases (theory, Theorems 2
-        and 2'). Stable prefixes cost by their number.
+        in the stream (theory, Theorems 2 and 2'). With sampling, and for stable prefixes, a release
+        more is a cost more, and still the stream costs what its horizon costs: when it stops may
+        have been decided by looking at releases, and the cost of those that were made is then no
+        guarantee of anything (docs/privacy.md, section 8).
         """
         if self.gaps:
             return NoGuarantee(reason="; ".join(gap.name for gap in self.gaps))
         if self.entropy == "fixed-seed":
             return NoGuarantee(reason="the noise came from a fixed seed")
         if self.prefixes is not None:
-            return self.prefixes.event(releases)
-        if self.selection is not None:  # every try goes to the horizon
-            one = self._one_try(self.horizon)
+            return self.prefixes.event(self.horizon)
+        if self.selection is not None:
             tries, mean = self.selection.tries, self.selection.mean
-            return RepeatAndSelect(run=one, tries=tries, mean=mean)
-        return self._one_try(releases)
+            return RepeatAndSelect(run=self._one_try, tries=tries, mean=mean)
+        return self._one_try
 
-    def _one_try(self, releases: int) -> Gaussian | SampledGaussian:
+    @property
+    def _one_try(self) -> Gaussian | SampledGaussian:
         if isinstance(self.participation, Poisson):
             return SampledGaussian(
                 noise_multiplier=self.noise_multiplier,
                 sampling_rate=self.participation.sampling_rate,
-                count=releases,
+                count=self.horizon,
             )
         return Gaussian(noise_multiplier=self.noise_multiplier)
