@@ -21,7 +21,7 @@ from sotto.privacy.accounting import (
 )
 from sotto.privacy.certificate import derive, verify
 from sotto.privacy.ledger import Ledger
-from sotto.privacy.noise import GeneratorSource
+from sotto.privacy.noise import RADIUS, GeneratorSource, sampler_delta
 from sotto.privacy.persons import PersonBlock
 from sotto.privacy.selection import draw_tries, selection_divergences, selection_sampler_delta
 from sotto.privacy.spending import Budget
@@ -139,9 +139,21 @@ def test_tries_are_drawn_from_the_law_that_is_accounted() -> None:
         assert drawn.min() >= (1 if tries == "geometric" else 0)
 
 
-def test_the_sampler_costs_next_to_nothing_and_more_with_more_tries() -> None:
-    assert selection_sampler_delta(10.0, 10**6) < 1e-17
-    assert selection_sampler_delta(20.0, 10) == 2 * selection_sampler_delta(10.0, 10)
+@pytest.mark.parametrize("mean", [1.0, 10.0, 100.0])
+@pytest.mark.parametrize("z", [0.2, 0.3, 1.0])
+def test_the_sampler_covers_what_only_one_neighbour_can_release(z: float, mean: float) -> None:
+    """No epsilon covers that: a best score of one release that no noise takes the other to.
+
+    Scores are N(mu, z^2), mu = 1 or 0, cut off at z R; K is geometric with this mean.
+    """
+    beyond = stats.norm.sf(RADIUS - 1 / z) - stats.norm.sf(RADIUS)
+    some = beyond / (1 / mean + (1 - 1 / mean) * beyond)  # P(one of K scores is beyond)
+    charged = selection_sampler_delta(mean, sampler_delta(z, 1))
+    assert some <= charged < 40 * some
+
+
+def test_the_sampler_costs_next_to_nothing() -> None:
+    assert selection_sampler_delta(10.0, sampler_delta(1.0, 10**6)) < 1e-30
 
 
 @pytest.mark.parametrize("changes", [{"mean": 0.5}, {"mean": math.inf}, {"tries": "always"}])
@@ -166,10 +178,10 @@ def test_the_certificate_of_a_selection_is_derived_from_its_ledger(tmp_path: Pat
         divisor=4.0,
         horizon=3,
         population="simulated",
-        sampler_delta=selection_sampler_delta(10.0, 30),
+        sampler_delta=selection_sampler_delta(10.0, sampler_delta(5.0, 30)),
         selection=Selection(mean=10.0, candidates=4),
     )
-    assert statement.event(1) == statement.event(3) == best_of(5.0)
+    assert statement.event == best_of(5.0)
     ledger = Ledger.create(tmp_path / "ledger", unit=UNIT, budget=Budget(epsilon=2, delta=DELTA))
     people = [PersonBlock(4 * i, 4 * i + 4) for i in range(3)]
     ledger.open_stream(statement).charge(0, 3, people)

@@ -114,7 +114,7 @@ def select(tried: Sequence[DPPGConfig], mean_tries: float, ledger: Ledger, seed:
     statement = _statement(tried, mean_tries, seed)
     stream = ledger.open_stream(statement)
     stream.charge(0, statement.horizon, _everybody(tried[0]))
-    event = statement.event(statement.horizon)
+    event = statement.event
     assert isinstance(event, RepeatAndSelect)
     # Both are secret: neither is returned, logged or stored.
     generator = GeneratorSource().next()
@@ -175,12 +175,13 @@ def _statement(tried: Sequence[DPPGConfig], mean_tries: float, seed: int) -> Str
             f"candidates differ in what the cost depends on ({', '.join(names)}); try only "
             "settings that change what is learnt"
         )
-    draws = max(sum(one.dimensions.values()) * one.horizon for one in stated)
     selection: StreamStatement = stated[0].model_copy(
         update={
             "name": "DPPG policy update, the best of several tries",
             "selection": Selection(mean=mean_tries, candidates=len(tried)),
-            "sampler_delta": selection_sampler_delta(mean_tries, draws),
+            "sampler_delta": selection_sampler_delta(
+                mean_tries, max(one.sampler_delta for one in stated)
+            ),
         }
     )
     return selection

@@ -51,18 +51,22 @@ def draw_tries(event: RepeatAndSelect, generator: np.random.Generator) -> int:
     return int(generator.poisson(event.mean))
 
 
-def selection_sampler_delta(mean: float, draws: int) -> float:
-    """Delta that the finite range of the sampler adds to a selection, up to epsilon 30.
+def selection_sampler_delta(mean: float, one_try: float) -> float:
+    """Delta that the finite range of the sampler adds to a selection, whatever epsilon is.
 
-    A try's noise has the Gaussian law but on an event of mass 2^-128 for each pair of draws, so
-    that tries with one and the other noise can be coupled to differ with probability mean * draws *
-    2^-128 in all. That is added once, and e^epsilon times for the neighbour.
+    A try fails if its draws leave the sampler's range, or would with the neighbour's shift. Given
+    two neighbours that is decided by what the try releases, so that a Gaussian try which releases
+    "failed" instead, with the highest of all scores, costs no more than before, and neither does
+    its selection S. Any set of outputs but "failed" is at most as likely under S as under the
+    sampled selection, where no draw differs unless a try fails; and at most P(some try fails) <=
+    mean * P(one fails) more likely under the sampled selection than under S. So that is added
+    once, on the side of one neighbour, and never e^epsilon times.
 
     Args:
         mean: mean number of tries.
-        draws: of one try.
+        one_try: bound on the probability that one fails (`sotto.privacy.noise.sampler_delta`).
     """
-    return mean * draws * 2.0**-128 * (1 + math.exp(30))
+    return mean * one_try
 
 
 def _divergences(
