@@ -42,8 +42,8 @@ def cost(z: float, delta: float = 1e-5) -> float:
     return compose([event]).epsilon(delta)
 
 
-def opened(tried: tuple[DPPGConfig, ...], folder: Path) -> Ledger:
-    return create_selection_ledger(tried, MEAN, folder / "ledger.sqlite")
+def opened(config: DPPGConfig, folder: Path) -> Ledger:
+    return create_selection_ledger(config, MEAN, folder / "ledger.sqlite")
 
 
 def test_every_combination_has_noise_that_pays_for_all_tries() -> None:
@@ -74,7 +74,7 @@ def test_the_ledger_is_charged_for_everybody_before_the_first_try(
     tries: list[DPPGConfig], tmp_path: Path
 ) -> None:
     tried = candidates(tiny(), {"clip_norm": [0.02, 0.05]}, MEAN)
-    ledger = opened(tried, tmp_path)
+    ledger = opened(tiny(), tmp_path)
     best = select(tried, MEAN, ledger, seed=0)
     assert tries
     assert best.score == max(one.clip_norm for one in tries)
@@ -102,7 +102,7 @@ def test_how_often_is_secret_and_geometric(
     counts = []
     for number in range(60):
         tries.clear()
-        ledger = create_selection_ledger(tried, MEAN, tmp_path / f"{number}.sqlite")
+        ledger = create_selection_ledger(tiny(), MEAN, tmp_path / f"{number}.sqlite")
         select(tried, MEAN, ledger, seed=0)
         counts.append(len(tries))
     # Mean 3 and standard deviation 2.45: the mean of sixty is 7 of its own deviations from 5.2.
@@ -115,23 +115,58 @@ def test_candidates_that_cost_differently_are_refused_before_any_charge(tmp_path
     tried = candidates(tiny(), {"critic_noise_ratio": [1.0, 2.0]}, MEAN)
     assert len(tried) == 2  # without a critic it changes nothing
     mixed = candidates(tiny(), {"private_return_noise_ratio": [1.0, 4.0]}, MEAN)
-    ledger = opened(mixed, tmp_path)
+    ledger = opened(tiny(), tmp_path)
     with pytest.raises(ValueError, match=r"differ in what the cost depends on \(parts\)"):
         select(mixed, MEAN, ledger, seed=0)
     assert not ledger.streams
 
 
 def test_over_budget_is_refused_before_any_try(tries: list[DPPGConfig], tmp_path: Path) -> None:
-    ledger = opened(candidates(tiny(target_epsilon=1.0), {}, MEAN), tmp_path)
+    ledger = opened(tiny(target_epsilon=1.0), tmp_path)
     with pytest.raises(PrivacyError, match="over the budget"):
         select(candidates(tiny(), {}, MEAN), MEAN, ledger, seed=0)
     assert not tries
+
+
+def test_the_budget_is_the_target_or_what_the_given_noise_costs(tmp_path: Path) -> None:
+    budget = opened(tiny(target_epsilon=1.0), tmp_path).budget
+    assert (budget.epsilon, budget.delta) == (1.0, 1e-5)
+    given = tiny(target_epsilon=None, noise_multiplier=5.0)
+    ledger = create_selection_ledger(given, MEAN, tmp_path / "given.sqlite")
+    assert ledger.budget.epsilon == pytest.approx(cost(5.0, 0.99e-5))
+    tried = candidates(given, {"clip_norm": [0.02, 0.05]}, MEAN)
+    assert {one.noise_multiplier for one in tried} == {5.0}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("noise_multiplier", 0.5),
+        ("target_epsilon", 5.0),
+        ("delta", 1e-3),
+        ("adjacency", "replace-one"),
+        ("unit", "segment"),
+        ("population", "real"),
+        ("population_size", 100),
+        ("participations", 2),
+        ("min_separation", 2),
+        ("users_per_update", 8),
+        ("total_steps", 640),
+        ("env_id", "Acrobot-v1"),
+        ("seed", 1),
+    ],
+)
+def test_the_guarantee_and_who_takes_part_are_not_tried(setting: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{setting} is part of the guarantee or of who takes"):
+        candidates(tiny(), {"clip_norm": [0.02], setting: [value]}, MEAN)
 
 
 @pytest.mark.parametrize(
     ("changes", "settings", "message"),
     [
         ({"private_return": None}, {}, "give private_return"),
+        ({}, {"private_return": [(0.0, 8.0), None]}, "give private_return"),
+        ({}, {"critic": ["none", "paper"]}, "tries that are proved"),
         ({"critic": "paper"}, {}, "tries that are proved"),
         ({}, {"nonsense": [1]}, "no setting 'nonsense'"),
         ({}, {"clip_norm": [-1.0]}, "must be positive"),

@@ -7,7 +7,8 @@ whole of what it released; how many tries there were, and all others, are forgot
 Guarantee:
     What leaves is private as `sotto.privacy.selection` says of one try's event, which is derived
     from the try's own door: all candidates must state the same, but for clip norms and sizes. The
-    ledger is charged for it, all people and releases, before the first try.
+    ledger is charged for it, all people and releases, before the first try. Its budget is the
+    target, whatever is tried.
 """
 
 import dataclasses
@@ -36,6 +37,11 @@ from sotto.privacy.persons import PersonBlock
 from sotto.privacy.selection import draw_tries, selection_sampler_delta
 from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Part, Poisson, Selection, StreamStatement
+
+_GUARANTEE = {"target_epsilon", "noise_multiplier", "delta", "adjacency", "unit"}
+_PEOPLE = {"env_id", "seed", "population", "population_size", "users_per_update", "total_steps"}
+_SHARED = {*_GUARANTEE, *_PEOPLE, "participations", "min_separation"}
+"""Settings of the guarantee and of who takes part, which are not tried."""
 
 
 @dataclass(frozen=True)
@@ -68,32 +74,48 @@ def candidates(
         mean_tries: mean number of tries, geometric.
 
     Raises:
-        ValueError: settings that do not go together, or returns are not released.
+        ValueError: settings that may not be tried or do not go together, a try that is not proved,
+            or returns that are not released.
     """
-    if config.private_return is None:
-        raise ValueError("tries are scored by released returns; give private_return their range")
-    if not config.is_proved:
-        raise ValueError("a selection needs tries that are proved; leave unproved settings out")
+    if unknown := sorted(set(settings) - {field.name for field in dataclasses.fields(config)}):
+        raise ValueError(f"DPPG has no setting {unknown[0]!r}")
+    if shared := sorted(_SHARED & set(settings)):
+        raise ValueError(
+            f"{shared[0]} is part of the guarantee or of who takes part, and is the same in all "
+            "tries; give it beside the settings that are tried"
+        )
+    _check(config)
     noise = _noise_multiplier(config, mean_tries)
     common = dataclasses.replace(
         config, target_epsilon=None, noise_multiplier=noise, evaluation_episodes=0
     )
-    if unknown := sorted(set(settings) - {field.name for field in dataclasses.fields(config)}):
-        raise ValueError(f"DPPG has no setting {unknown[0]!r}")
     combinations = itertools.product(*settings.values())
-    return tuple(
+    tried = tuple(
         dataclasses.replace(common, **dict(zip(settings, one, strict=True))) for one in combinations
     )
+    for one in tried:
+        _check(one)
+    return tried
 
 
 def create_selection_ledger(
-    tried: Sequence[DPPGConfig], mean_tries: float, where: Path | str, run_id: str | None = None
+    config: DPPGConfig, mean_tries: float, where: Path | str, run_id: str | None = None
 ) -> Ledger:
-    """A new ledger whose budget is what selecting one of these candidates costs."""
-    assert tried[0].noise_multiplier is not None
-    curve = compose([_selection_event(tried[0], tried[0].noise_multiplier, mean_tries)])
-    budget = Budget(epsilon=curve.epsilon(tried[0].delta * 0.99), delta=tried[0].delta)
-    return Ledger.create(where, run_id, unit=tried[0].privacy_unit, budget=budget)
+    """A new ledger whose budget is the target, or what a selection with the given noise costs.
+
+    Args:
+        config: what the candidates have in common, as for `candidates`.
+        mean_tries: mean number of tries, geometric.
+        where: as for `Ledger.create`.
+        run_id: name of the run.
+    """
+    epsilon = config.target_epsilon
+    if epsilon is None:
+        assert config.noise_multiplier is not None
+        curve = compose([_selection_event(config, config.noise_multiplier, mean_tries)])
+        epsilon = curve.epsilon(config.delta * 0.99)
+    budget = Budget(epsilon=epsilon, delta=config.delta)
+    return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
 
 
 def select(tried: Sequence[DPPGConfig], mean_tries: float, ledger: Ledger, seed: int) -> Selected:
@@ -138,6 +160,14 @@ def _try(config: DPPGConfig, seed: int) -> Selected:
         tail = max(1, round(config.tail_fraction * released.size))
         score = float(np.mean(released[-tail:]))
         return Selected(config, training.done, training.states, log, score)
+
+
+def _check(config: DPPGConfig) -> None:
+    """What a try needs: a score, and a proof."""
+    if config.private_return is None:
+        raise ValueError("tries are scored by released returns; give private_return their range")
+    if not config.is_proved:
+        raise ValueError("a selection needs tries that are proved; leave unproved settings out")
 
 
 def _noise_multiplier(config: DPPGConfig, mean_tries: float) -> float:

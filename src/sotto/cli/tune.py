@@ -90,7 +90,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
 
     def create_ledger(run: Run) -> Ledger:
         return create_selection_ledger(
-            tried, options.mean_tries, run.ledger_location, run.settings.run_id
+            config, options.mean_tries, run.ledger_location, run.settings.run_id
         )
 
     (run,) = create_experiment(options.out, settings, create_ledger).runs
