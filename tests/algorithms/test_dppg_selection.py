@@ -161,11 +161,32 @@ def test_the_guarantee_and_who_takes_part_are_not_tried(setting: str, value: obj
         candidates(tiny(), {"clip_norm": [0.02], setting: [value]}, MEAN)
 
 
+def test_a_try_without_a_finite_score_loses_to_all_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not a number compares with nothing: first it would win, and later it would lose."""
+    released = [np.nan, 5.0, np.inf, 9.0, -np.inf, 7.0]
+    scores = [dppg_selection._score(np.full(4, one, np.float32), 0.5) for one in released]
+    assert scores == [-np.inf, 5.0, -np.inf, 9.0, -np.inf, 7.0]
+    largest = np.full(4, np.finfo(np.float32).max)  # whose sum float32 does not hold
+    assert dppg_selection._score(largest, 1.0) == largest[0]
+
+    tried = candidates(tiny(), {"clip_norm": [0.02]}, MEAN)
+    left = iter(scores)
+    monkeypatch.setattr(dppg_selection, "draw_tries", lambda *_: len(scores))
+    monkeypatch.setattr(
+        dppg_selection, "_try", lambda config, seed: Selected(config, 0, None, {}, next(left))
+    )
+    assert select(tried, MEAN, opened(tiny(), tmp_path), seed=0).score == 9.0
+
+
 @pytest.mark.parametrize(
     ("changes", "settings", "message"),
     [
         ({"private_return": None}, {}, "give private_return"),
+        ({"private_return": (-3.4e38, 3.4e38)}, {}, "give a smaller range"),
         ({}, {"private_return": [(0.0, 8.0), None]}, "give private_return"),
+        ({}, {"private_return": [(0.0, 3.4e38)]}, "give a smaller range"),
         ({}, {"critic": ["none", "paper"]}, "tries that are proved"),
         ({"critic": "paper"}, {}, "tries that are proved"),
         ({}, {"nonsense": [1]}, "no setting 'nonsense'"),

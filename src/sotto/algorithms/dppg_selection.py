@@ -13,6 +13,7 @@ Guarantee:
 
 import dataclasses
 import itertools
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from sotto.algorithms.dppg import DPPGState
 from sotto.algorithms.dppg_config import DPPGConfig
@@ -43,6 +45,9 @@ _PEOPLE = {"env_id", "seed", "population", "population_size", "users_per_update"
 _SHARED = {*_GUARANTEE, *_PEOPLE, "participations", "min_separation"}
 """Settings of the guarantee and of who takes part, which are not tried."""
 
+_LARGEST_RETURN = 1e30
+"""Of `private_return`: far from what float32 holds, with room for noise and sums."""
+
 
 @dataclass(frozen=True)
 class Selected:
@@ -53,7 +58,8 @@ class Selected:
         updates: releases that it made.
         states: its public states, leaves of shape [1, ...].
         log: functions of its releases, [1, updates] each.
-        score: mean released return over its last releases (`tail_fraction`).
+        score: mean released return over its last releases (`tail_fraction`); minus infinity where
+            that is no finite number, so that any two scores compare.
     """
 
     config: DPPGConfig
@@ -156,16 +162,26 @@ def _try(config: DPPGConfig, seed: int) -> Selected:
         training = Training(config, [seed], [create_ledger(config, Path(folder) / "ledger")])
         logs = [progress.log for progress in training]
         log = {name: np.concatenate([one[name] for one in logs], axis=1) for name in logs[0]}
-        released = log["private_return"][0]
-        tail = max(1, round(config.tail_fraction * released.size))
-        score = float(np.mean(released[-tail:]))
+        score = _score(log["private_return"][0], config.tail_fraction)
         return Selected(config, training.done, training.states, log, score)
+
+
+def _score(released: Float[np.ndarray, " updates"], tail_fraction: float) -> float:
+    """Mean of the last releases. The best of several is private under a total order only."""
+    tail = max(1, round(tail_fraction * released.size))
+    score = float(np.mean(released[-tail:], dtype=np.float64))
+    return score if math.isfinite(score) else -math.inf
 
 
 def _check(config: DPPGConfig) -> None:
     """What a try needs: a score, and a proof."""
     if config.private_return is None:
         raise ValueError("tries are scored by released returns; give private_return their range")
+    if max(map(abs, config.private_return)) > _LARGEST_RETURN:
+        raise ValueError(
+            f"private_return reaches beyond {_LARGEST_RETURN:g}, where sums of returns overflow; "
+            "give a smaller range"
+        )
     if not config.is_proved:
         raise ValueError("a selection needs tries that are proved; leave unproved settings out")
 
