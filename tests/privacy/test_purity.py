@@ -1,6 +1,6 @@
 """The door refuses functions that could carry data past it, and runs what it checked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -121,6 +121,32 @@ def test_a_captured_array_is_refused(role: str, function: Callable[[Array], Arra
     with pytest.raises(ImpureFunction, match=f"{role} captures an array") as refusal:
         require_pure(role, function, VECTOR)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.fixture
+def written_in_place() -> Iterator[None]:
+    """JAX writes arrays where they are used, instead of beside the program."""
+    jax.config.update("jax_use_simplified_jaxpr_constants", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_use_simplified_jaxpr_constants", False)
+
+
+@pytest.mark.usefixtures("written_in_place")
+@pytest.mark.parametrize("function", CAPTURES.values(), ids=CAPTURES.keys())
+def test_a_captured_array_is_refused_wherever_it_is_written(
+    function: Callable[[Array], Array],
+) -> None:
+    with pytest.raises(ImpureFunction, match="captures an array"):
+        require_pure("server", function, VECTOR)
+    with pytest.raises(ImpureFunction, match="captures an array"):
+        require_pure("server", lambda x: (x, PRIVATE), VECTOR)
+
+
+@pytest.mark.usefixtures("written_in_place")
+def test_numbers_that_are_written_in_place_are_no_data() -> None:
+    require_pure("local", lambda x: jnp.where(x > 0.5, x * 2, 0), VECTOR)
 
 
 @pytest.mark.parametrize(("function", "why"), IMPURE.values(), ids=IMPURE.keys())

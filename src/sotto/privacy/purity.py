@@ -53,7 +53,7 @@ def require_pure(
     if closed.effects:
         raise ImpureFunction(f"{role} has a side effect ({closed.effects}); it must be pure")
     for program in _programs(closed):
-        for constant in program.consts:
+        for constant in _constants(program):
             _require_no_data(role, constant)
         for equation in program.jaxpr.eqns:
             _require_allowed(role, equation.primitive.name)
@@ -90,6 +90,16 @@ def _require_allowed(role: str, primitive: str) -> None:
         raise ImpureFunction(
             f"{role} overrides how it is mapped over people ({primitive}); use plain JAX functions"
         )
+
+
+def _constants(program: jex_core.ClosedJaxpr) -> Iterator[Any]:
+    """Everything that is written into a program, aside or in the place where it is used.
+
+    Where an array goes is JAX's affair: `jax_use_simplified_jaxpr_constants` moves it.
+    """
+    yield from program.consts
+    used = [*program.jaxpr.outvars, *(v for eqn in program.jaxpr.eqns for v in eqn.invars)]
+    yield from (one.val for one in used if isinstance(one, jex_core.Literal))
 
 
 def _programs(closed: jex_core.ClosedJaxpr) -> Iterator[jex_core.ClosedJaxpr]:
