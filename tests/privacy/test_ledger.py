@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -482,3 +483,27 @@ def test_killed_at_any_moment_it_holds_all_that_was_charged(ledger: Ledger, path
         victim.wait(10)
     assert survived > 0
     assert state(Ledger.open(path)) == state(held)
+
+
+def test_threads_that_charge_the_same_release_are_charged_for_one(ledger: Ledger) -> None:
+    stream = ledger.open_stream(statement())
+    for release in range(10):
+        accepted, refused = [], []
+        together = threading.Barrier(4)
+
+        def charge(first: int = release, accepted=accepted, refused=refused, at=together) -> None:
+            at.wait()
+            try:
+                stream.charge(first, 1, [PersonBlock(4 * first, 4 * first + 4)])
+                accepted.append(first)
+            except LedgerMismatch:
+                refused.append(first)
+
+        threads = [threading.Thread(target=charge) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(accepted), len(refused)) == (1, 3)
+    assert stream.releases == 10
+    ledger.verify()

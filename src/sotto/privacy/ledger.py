@@ -11,6 +11,7 @@ Entries hold statements, enrolment numbers and counts: no data, no parameters, n
 
 import json
 import os
+import threading
 import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -87,6 +88,8 @@ class Ledger:
         self._engine = engine
         # Makes our entries differ from those of another process that writes the same ones.
         self._writer = uuid.uuid4().hex
+        # What is checked before an entry still holds when it is written: one thread at a time.
+        self._lock = threading.Lock()
         self.run_id = run_id
         self._replay()
 
@@ -196,11 +199,12 @@ class Ledger:
             LedgerMismatch: another unit, or another process has written to the ledger.
             LedgerUnavailable: the ledger cannot be written.
         """
-        self._account.check_open(statement, self._live)
-        contents = {"statement": plain(statement), "versions": versions()}
-        self._append("open", contents)
-        self._live.append(len(self._account.streams) - 1)
-        return LedgerStream(self, self._live[-1])
+        with self._lock:
+            self._account.check_open(statement, self._live)
+            contents = {"statement": plain(statement), "versions": versions()}
+            self._append("open", contents)
+            self._live.append(len(self._account.streams) - 1)
+            return LedgerStream(self, self._live[-1])
 
     def resume_stream(self, statement: StreamStatement) -> LedgerStream:
         """The last stream of an earlier process with this statement, for the releases it has left.
@@ -248,14 +252,16 @@ class Ledger:
         count: int,
         blocks: Sequence[tuple[PersonBlock, ...]] | None,
     ) -> None:
-        self._account.check_charge(index, first_release, self._taking_part(index, count, blocks))
         contents = {
             "stream": index,
             "first_release": first_release,
             "count": count,
             "persons": blocks,
         }
-        self._append("charge", contents)
+        taking_part = self._taking_part(index, count, blocks)
+        with self._lock:
+            self._account.check_charge(index, first_release, taking_part)
+            self._append("charge", contents)
 
     def _taking_part(
         self, index: int, count: int, blocks: Sequence[tuple[PersonBlock, ...]] | None
