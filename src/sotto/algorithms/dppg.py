@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms import critics, dppg_local, dppg_parts, parameter_exploration
 from sotto.algorithms.dppg_config import DPPGConfig
+from sotto.algorithms.dppg_gymnasium import NO_MEMORY
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Correlation, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment
@@ -156,6 +157,7 @@ def make_release(
             "users share is what is learned",
             "a user against whoever sees their own trajectory while it is collected",
         ),
+        assumptions=(NO_MEMORY,) if collected else (),
     )
 
 

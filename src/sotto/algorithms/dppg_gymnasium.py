@@ -12,9 +12,11 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto.algorithms import parameter_exploration
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.algorithms.parameter_exploration import Explored
+from sotto.privacy.statements import Assumption
 from sotto.rl.envs import gymnasium_bridge
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.lanes import LaneError
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, Trajectory
 
@@ -23,7 +25,10 @@ class Collector:
     """Lanes for the users of one release, kept from one release to the next.
 
     Every user starts from a reset with a seed of their own; nothing but the environments' memory
-    is kept. Whoever makes it calls `close`.
+    is kept, of which the certificate says that it must not matter. Whoever makes it calls `close`.
+
+    Raises:
+        ValueError: the environment has a wrapper in which earlier users live on.
     """
 
     def __init__(self, config: DPPGConfig) -> None:
@@ -34,6 +39,14 @@ class Collector:
             config.env_id, lanes, processes_for(lanes), action_repeat=config.action_repeat
         )
 
+        if self._users.normalisers:
+            self.close()
+            raise ValueError(
+                f"{config.env_id} is wrapped in {self._users.normalisers[0]}, whose statistics are "
+                "made of earlier users; leave it out, and give --observation-statistics, which "
+                "are released with noise"
+            )
+
     def collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
         """One release's unit data, leaves of shape [users, ...].
 
@@ -41,7 +54,25 @@ class Collector:
             policy: what the users follow.
             key: the users' randomness.
             first_person: enrolment number of the first of them, who are nobody that came before.
+
+        Raises:
+            RuntimeError: the environment failed. Of real people no more is said than how: its words
+                may be about them.
         """
+        try:
+            return self._collect(policy, key, first_person)
+        except ChildProcessError:
+            raise
+        except Exception as error:
+            if self._config.population == "simulated":
+                raise
+            kind = error.kind if isinstance(error, LaneError) else type(error).__name__
+            raise RuntimeError(
+                f"{self._config.env_id} raised {kind} while people played; what it says is "
+                "not shown, since it may be about them: try the environment without them"
+            ) from None
+
+    def _collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
         seed_key, act_key = jax.random.split(key)
         drawn = jax.random.randint(seed_key, (self._users.num_users,), 0, 2**31 - 1, jnp.int32)
         seeds = [int(seed) + first_person for seed in np.asarray(drawn)]
@@ -68,6 +99,15 @@ class Collector:
     def close(self) -> None:
         """Releases the environments."""
         self._users.close()
+
+
+NO_MEMORY = Assumption(
+    statement="A copy of the environment remembers nothing of the users who played in it before: "
+    "what it gives after a reset is made of that reset's seed, and of its own user.",
+    enforced_by="user",
+    how="environments in Gymnasium are not traced; of wrappers, those that are known to keep "
+    "running statistics are refused",
+)
 
 
 def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -> Any:

@@ -15,6 +15,7 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.rl.envs import mujoco_facts
@@ -78,7 +79,7 @@ class GymnasiumUsers:
         action_repeat: int = 1,
         **options: Any,
     ):
-        spec, observed, action = _facts(env_id, options)
+        spec, observed, action, self.normalisers = _facts(env_id, options)
         self.num_users = num_users
         self._id, self._space = env_id, action
         self._scale = np.float32(observation_scale)
@@ -284,8 +285,10 @@ def processes_for(lanes: int) -> int:
     return max(1, min(cores or 1, lanes // 4))
 
 
-def _facts(env_id: str, options: dict[str, Any]) -> tuple[Any, gym.Space[Any], gym.Space[Any]]:
-    """The environment's specification and spaces."""
+def _facts(
+    env_id: str, options: dict[str, Any]
+) -> tuple[Any, gym.Space[Any], gym.Space[Any], tuple[str, ...]]:
+    """The environment's specification, its spaces, and wrappers that keep running statistics."""
     try:
         spec = gym.spec(env_id)
         with quiet(spec):
@@ -298,7 +301,12 @@ def _facts(env_id: str, options: dict[str, Any]) -> tuple[Any, gym.Space[Any], g
     except gym.error.Error as error:
         raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
     env.close()
-    return spec, env.observation_space, env.action_space
+    spaces, layer, normalisers = (env.observation_space, env.action_space), env, []
+    while isinstance(layer, gym.Wrapper):
+        if isinstance(layer, NormalizeObservation | NormalizeReward):
+            normalisers.append(type(layer).__name__)
+        layer = layer.env
+    return spec, *spaces, tuple(normalisers)
 
 
 def _time_limit(env_id: str, spec: Any) -> int:

@@ -150,10 +150,12 @@ class LocalLanes:
                 total += float(reward)
                 if terminated or truncated:
                     break
-            board.rewards[lane] = total
+            # What float32 has not is infinite, which whoever learns from it has to expect anyway.
+            with np.errstate(over="ignore"):
+                board.rewards[lane] = total
+                board.following[lane] = seen = np.ravel(seen)
             board.terminated[lane] = terminated
             board.truncated[lane] = truncated and not terminated
-            board.following[lane] = seen = np.ravel(seen)
             if reset and (terminated or truncated):
                 seen = np.ravel(env.reset()[0])
             board.observations[lane] = seen
@@ -171,12 +173,23 @@ def local_lanes(
     return LocalLanes(environment, options, action_repeat, _board(shapes))
 
 
+class LaneError(RuntimeError):
+    """An environment raised, in another process."""
+
+    def __init__(self, kind: str, said: str) -> None:
+        super().__init__(kind, said)  # so that it can be pickled
+        self.kind, self.said = kind, said
+
+    def __str__(self) -> str:
+        return f"{self.kind} in a lane: {self.said}"
+
+
 class ProcessLanes:
     """Lanes in several processes, each with a block of neighbouring ones.
 
     Raises:
         ChildProcessError: a process was killed; the lanes are closed.
-        RuntimeError: an environment raised there; the lanes are closed.
+        LaneError: an environment raised there; the lanes are closed.
     """
 
     def __init__(
@@ -310,7 +323,7 @@ def serve(words: Sequence[str]) -> None:
         except ConnectionError:  # the one that started it has gone
             os._exit(0)
         except Exception as error:
-            said = RuntimeError(f"{type(error).__name__} in a lane: {error}")
+            said = LaneError(type(error).__name__, str(error))
             connection.sendall(_FAILED + pickle.dumps(said))
         os._exit(0)  # the board's memory is still in use, which a tidy exit would complain about
 
