@@ -133,6 +133,7 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
     @sa.event.listens_for(engine, "connect")
     def connected(connection: Any, _record: Any) -> None:
+        _require_file(connection)
         connection.isolation_level = None  # transactions begin where we say, below
         for pragma in (
             f"busy_timeout = {int(1000 * LOCK_WAIT_SECONDS)}",
@@ -147,6 +148,17 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
     def begun(connection: sa.Connection) -> None:
         reads = connection.get_execution_options().get(_READS, False)
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _require_file(connection: Any) -> None:
+    """Refuses a database in memory, or a temporary one, however its URL says so."""
+    ((_, _, file),) = connection.execute("PRAGMA database_list").fetchall()
+    if not file:
+        connection.close()
+        raise LedgerUnavailable(
+            "a ledger in memory forgets what was spent when its process ends; give the path of a "
+            "file"
+        )
 
 
 def _prepare_postgresql(engine: sa.Engine) -> None:

@@ -1,0 +1,38 @@
+"""Databases that a ledger can live in: one that forgets is refused, however it is asked for."""
+
+from pathlib import Path
+
+import pytest
+
+from sotto.privacy.errors import LedgerUnavailable
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.spending import Budget
+from sotto.privacy.units import Unit
+
+UNIT = Unit(kind="trajectory", adjacency="zero-out")
+BUDGET = Budget(epsilon=1.3, delta=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Selection of the SingletonThreadPool")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file::memory:?cache=shared&uri=true",
+        "sqlite:///file:name?mode=memory&cache=shared&uri=true",
+        "sqlite:///file:?uri=true",  # a temporary file
+    ],
+)
+def test_a_ledger_in_memory_is_refused(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LedgerUnavailable, match="in memory forgets what was spent"):
+        Ledger.create(url, unit=UNIT, budget=BUDGET)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_of_that_name_is_a_file(tmp_path: Path) -> None:
+    made = Ledger.create(tmp_path / ":memory:", unit=UNIT, budget=BUDGET)
+    assert Ledger.open(tmp_path / ":memory:").run_id == made.run_id
