@@ -338,11 +338,15 @@ def _noisy(
 
 
 def _secret_rewards(config: FunctionalQConfig, logged: Logged) -> Float[np.ndarray, " steps"]:
-    """The rewards of logged steps. Whatever is made of them leaves through a release."""
+    """The rewards of logged steps. Whatever is made of them leaves through a release.
+
+    All are in the public range, which the sensitivity is about. A NaN stays one in `np.clip`, and
+    every average that it is in would be none: it counts as a reward that nothing is known of.
+    """
     env = config.environment
     step = jax.jit(jax.vmap(lambda s, a: env.step(s, a, env.default_params)[1]))
     rewards = np.asarray(step(logged.states, logged.actions), np.float64)
-    return np.clip(rewards, *config.rewards)
+    return np.clip(np.where(np.isfinite(rewards), rewards, config.middle), *config.rewards)
 
 
 def _on_unit_interval(config: FunctionalQConfig, observations: Any) -> Float[np.ndarray, " steps"]:
