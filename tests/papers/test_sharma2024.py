@@ -296,6 +296,10 @@ def test_data_is_told_from_other_data(sources):
     actions[0, 0, 0] = 1 - actions[0, 0, 0]
     changed = Sources(sources.experts, sources.log._replace(actions=actions), "CartPole-v1")
     assert sharma2024.identity(changed) != sharma2024.identity(sources)
+    seen = sources.log.observations.copy()
+    seen[0, 0, 0, 0] += 1e-3
+    scene = Sources(sources.experts, sources.log._replace(observations=seen), "CartPole-v1")
+    assert sharma2024.identity(scene) != sharma2024.identity(sources)
     one = jax.tree.map(lambda x: x.at[0].add(1e-3), sources.experts)
     moved = Sources(one, sources.log, "CartPole-v1")
     assert sharma2024.identity(moved) != sharma2024.identity(sources)
