@@ -23,6 +23,7 @@ from sotto.cli import main
 from sotto.privacy import entries
 from sotto.privacy.certificate import verify
 from sotto.runs import checkpoints, metrics
+from sotto.runs.adapters import DPPG_RUNS
 from sotto.runs.directory import RunError, open_experiment
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
@@ -245,6 +246,34 @@ def test_a_full_disk_while_charging_loses_nothing(capsys, monkeypatch, tmp_path:
     assert main(["certificate", str(out), "--verify"]) == 0
 
 
+@pytest.mark.parametrize("failure", [AssertionError, KeyboardInterrupt])
+@pytest.mark.parametrize("chunks", [0, 1])
+def test_whatever_stops_it_a_run_that_made_nothing_leaves_nothing(
+    monkeypatch, tmp_path: Path, failure: type[BaseException], chunks: int
+) -> None:
+    algorithm, out = type(DPPG_RUNS), tmp_path / "run"
+    begin = algorithm.chunks
+
+    def stopped(*given):
+        if chunks:
+            yield next(begin(*given))
+        raise failure
+
+    monkeypatch.setattr(algorithm, "chunks", stopped)
+    if failure is KeyboardInterrupt:
+        assert main(train(out)) == 130
+    else:
+        with pytest.raises(failure):
+            main(train(out))
+    assert out.exists() == (chunks == 1)  # what was charged and saved is kept
+
+
+def test_a_ledger_that_cannot_be_made_leaves_nothing(capsys, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert "in memory" in refused(capsys, *train(out, "--ledger", "sqlite://", "--seeds", "2"))
+    assert not out.exists()
+
+
 def test_ppo_runs_and_has_no_certificate(capsys, tmp_path: Path) -> None:
     out = tmp_path / "ppo"
     words = ("--total-steps", "256", "--num-envs", "2", "--num-steps", "64", "--hidden", "8")
@@ -365,10 +394,3 @@ def test_metrics_survive_a_torn_line_and_a_step_back(tmp_path: Path) -> None:
     log.close()
     assert [(one.updates, one.seconds) for one in metrics.read(file)] == [(1, 0), (2, 0), (3, 9)]
     assert np.isnan(metrics.read(file)[0].released["x"][0])
-
-
-@pytest.mark.parametrize("contents", ["{", '{"format": 2}', "[]"])
-def test_a_damaged_config_is_said_to_be(tmp_path: Path, contents: str) -> None:
-    (tmp_path / "config.json").write_text(contents)
-    with pytest.raises(RunError, match=r"config\.json cannot be read"):
-        open_experiment(tmp_path)

@@ -21,6 +21,7 @@ from sotto.cli.parsing import flag, parse, print_json, unvalidated
 from sotto.cli.progress import Display
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.certificate import derive
+from sotto.privacy.errors import PrivacyError
 from sotto.runs.adapters import Algorithm
 from sotto.runs.algorithms import ALGORITHMS, config_from_json, config_to_json
 from sotto.runs.directory import (
@@ -258,11 +259,11 @@ def train_algorithm(
         if options.resume
         else _create(name, options, algorithm, config, args)
     )
-    if not options.json:
-        _announce(experiment, config)
     last: Update | None = None
     started = time.monotonic()
     try:
+        if not options.json:
+            _announce(experiment, config)
         with Display(algorithm.updates(config), algorithm.default_policy, options.json) as display:
 
             def show(update: Update) -> None:
@@ -271,9 +272,9 @@ def train_algorithm(
                 display(update)
 
             finished = train(experiment, show, algorithm)
-    except (ValueError, OSError):
-        if not options.resume and _nothing_made(experiment):
-            shutil.rmtree(experiment.path)
+    except BaseException:  # a bug or Ctrl-C too: half a run would only be in the way
+        if not options.resume and _nothing_made(experiment):  # we made all that is there
+            shutil.rmtree(experiment.path, ignore_errors=True)
         raise
     assert last is not None
     seconds = time.monotonic() - started
@@ -295,7 +296,10 @@ def _nothing_made(experiment: Experiment) -> bool:
     """Whether a new training was refused before it charged or, without a ledger, saved anything."""
     if experiment.settings.ledger is None:
         return last_common_checkpoint(experiment.runs) == 0
-    ledgers = [run.open_ledger() for run in experiment.runs]
+    try:
+        ledgers = [run.open_ledger() for run in experiment.runs]
+    except PrivacyError:  # what cannot be read may have been charged
+        return False
     return not any(
         one.spent().answered if isinstance(one, AnswerLedger) else one.streams for one in ledgers
     )

@@ -197,28 +197,33 @@ def create_experiment(
 ) -> Experiment:
     """Makes the directory and its ledgers; the settings are written last.
 
+    Of trainings that start in one place at once, the one that makes the directory wins: whatever is
+    in it afterwards is its own, to be removed if nothing comes of it.
+
     Raises:
         RunError: there is something at `out` already.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    try:
+        out.mkdir(parents=True)
+    except FileExistsError as error:
         raise RunError(
             f"{out} exists already; give another --out, or --resume to go on with the run in it"
             if (out / "config.json").exists()
             else f"{out} exists and is no run; give another --out, or remove it"
-        )
+        ) from error
     runs = _runs(out, settings)
     try:
         for run in runs:
-            run.path.mkdir(parents=True, exist_ok=True)
+            run.path.mkdir(exist_ok=run.path == out)
             if run.settings.ledger is not None:
                 create_ledger(run)
+        for run in runs:
+            write_model(run.path / "config.json", run.settings)
+        if len(runs) > 1:
+            write_model(out / "config.json", settings)
     except BaseException:
-        shutil.rmtree(out, ignore_errors=True)  # it was empty before, and nothing was released
+        shutil.rmtree(out, ignore_errors=True)  # all of it is ours, and nothing was released
         raise
-    for run in runs:
-        write_model(run.path / "config.json", run.settings)
-    if len(runs) > 1:
-        write_model(out / "config.json", settings)
     return Experiment(out, settings, runs)
 
 
