@@ -143,6 +143,14 @@ def test_help_teaches(capsys, command) -> None:
     assert "--json" in shown
 
 
+@pytest.mark.parametrize("name", ["dppg", "ppo", "kickstart", "functional-q", "expert-offline"])
+def test_seeds_are_not_said_to_have_people_of_their_own(capsys, name) -> None:
+    assert main(["train", name, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "own people" not in shown
+    assert "the same teacher, experts or reward function, what they cost adds up" in shown
+
+
 @pytest.mark.parametrize(("epsilon", "people"), [("1", "256"), ("10", "32")])
 def test_a_preset_may_depend_on_epsilon(capsys, epsilon, people) -> None:
     main(["train", "dppg", "--env-id", "HalfCheetah-v5", "--target-epsilon", epsilon, "--help"])

@@ -1,6 +1,7 @@
 """Learning from private experts through the command line: directories, resuming, what is said."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -20,16 +21,18 @@ from sotto.algorithms.clones import CloneConfig
 from sotto.algorithms.distillation import DistillationConfig
 from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.cli import main
+from sotto.cli.train import _conclude
 from sotto.data import minari_files
 from sotto.data.trajectories import ExpertLog
-from sotto.privacy.certificate import verify
+from sotto.privacy.accounting import gaussian_epsilon
+from sotto.privacy.certificate import derive, verify
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
-from sotto.runs import checkpoints, experts
+from sotto.runs import checkpoints, experts, metrics
 from sotto.runs.directory import open_experiment
 from sotto.runs.expert_offline import expert_offline, read_sources
 from sotto.runs.experts import ExpertSettings, Population
-from sotto.runs.training import load_states
+from sotto.runs.training import Update, load_states
 
 COUNT = 30
 EPISODES, CAP = 2, 15
@@ -106,11 +109,28 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     assert "vote of clones" in said
     assert "each expert's whole log" in said
     assert "the log of its own expert" in said
+    # Two seeds with noise of multiplier z are one with z / sqrt(2).
+    (run, _) = open_experiment(out).runs
+    (event,) = derive(run.open_ledger()).worst_person.events
+    both = gaussian_epsilon(event.noise_multiplier / math.sqrt(2), answer["delta"])
+    assert 7 < both < 9
+    assert answer["epsilon_of_all_seeds"] == pytest.approx(both, rel=1e-4)
     assert "asked or learned from the same experts" in said
+    assert f"the costs add up, to epsilon {both:.4g} at delta" in said
+    _conclude(open_experiment(out), Update(1, 1, tuple(metrics.read(run.metrics))), 1.0)
+    assert (
+        f"for each of 2 seeds, and {both:.4g} for all of them together" in capsys.readouterr().out
+    )
     assert main(["eval", str(out), "--episodes", "5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["policy"] == "ema"
     assert main(["report", str(out)]) == 0
-    assert "EXPERT-OFFLINE on CartPole-v1" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "EXPERT-OFFLINE on CartPole-v1" in page
+    assert f"{both:.4g} <small>" in page
+    assert "for all 2 seeds together" in page
+    assert "the same experts" in page
+    assert "separate" not in page
+    assert "experts per seed" not in page
     assert "is finished" in refused(
         capsys, "train", "expert-offline", "--out", str(out), "--resume"
     )
@@ -175,6 +195,13 @@ def test_real_experts_are_not_counted_by_their_data(capsys, dataset: Path, tmp_p
     assert "give --expert-count" in error
     assert main(words(tmp_path / "run", copied, *real, "--expert-count", "40")) == 0
     assert json.loads(capsys.readouterr().out)["persons"] == 40
+
+
+def test_seeds_of_real_experts_are_run_one_by_one(capsys, dataset: Path, tmp_path: Path) -> None:
+    real = (*TARGET, "--population", "real", "--seeds", "2")
+    error = refused(capsys, *words(tmp_path / "run", dataset, *real))
+    assert "run seeds one by one if you mean to pay for each" in error
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_an_environment_nothing_is_played(capsys, dataset: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from sotto.algorithms.teachers import ExactTeacher
 from sotto.cli import main, train_kickstart
+from sotto.privacy.accounting import compose
 from sotto.privacy.certificate import verify
 from sotto.runs import checkpoints, metrics, teachers
 from sotto.runs.directory import RunError, open_experiment
@@ -130,12 +131,17 @@ def test_eval_certificate_and_report(capsys, finished: Path) -> None:
     assert main(["eval", str(finished), "--episodes", "2"]) == 0
     assert main(["certificate", str(finished), "--verify"]) == 0
     assert main(["certificate", str(finished)]) == 0
-    assert "under a ledger of their own" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    ledgers = [run.open_ledger() for run in open_experiment(finished).runs]
+    together = compose([event for one in ledgers for event in one.spent().events])
+    assert "2 seeds are students of the same teacher, each under a ledger of its own" in said
+    assert f"add up, to epsilon {together.epsilon(ledgers[0].budget.delta):.4g} at" in said
     assert main(["report", str(finished)]) == 0
     page = (finished / "report.html").read_text()
     assert "rows answered" in page
     assert "the teacher&#x27;s return" in page
-    assert "all their answers, whose costs add up" in " ".join(page.split())
+    assert "the same teacher" in page
+    assert "for all 2 seeds together" in page
     pictures = sorted(path.name for path in (finished / "figures").glob("*.png"))
     assert pictures == ["budget.png", "guarantee.png", "learning.png"]
 

@@ -124,62 +124,40 @@ def certificate(args: list[str]) -> int:
           sotto certificate runs/x --verify
 
         Args:
-            path: run directory, or that of several seeds, each of which has its own certificate,
+            path: run directory, or that of several seeds, each of which has its own certificate
+                (and, where they share a teacher, experts or a reward function, a cost together),
                 or directory of a service.
             verify: check certificate.json against the ledger.
             json: print JSON: the certificate, or what --verify found.
         """
-        certified = (open_service(path),) if is_service(path) else open_experiment(path).runs
-        return _verify(certified, json) if verify else _show(certified, json)
+        experiment = None if is_service(path) else open_experiment(path)
+        certified = (open_service(path),) if experiment is None else experiment.runs
+        return _verify(certified, json) if verify else _show(certified, experiment, json)
 
     return parse(run, args, "certificate")
 
 
-def _show(runs: Sequence[Run | Service], json: bool) -> int:
+def _show(runs: Sequence[Run | Service], experiment: Experiment | None, json: bool) -> int:
     from rich.console import Console
 
     from sotto.privacy.certificate import derive, render
+    from sotto.runs.seeds import sharing
 
     console = Console(soft_wrap=False)
-    found = []
-    for run in runs:
-        one = derive(run.open_ledger())
+    ledgers = [run.open_ledger() for run in runs]
+    found = [derive(ledger) for ledger in ledgers]
+    for run, one in zip(runs, found, strict=True):
         if isinstance(run, Service) or not run.certificate.exists():
             one.write(run.certificate)
-        found.append(one)
     if json:
         plain = [json_module.loads(one.model_dump_json()) for one in found]
         print(json_module.dumps(plain[0] if len(plain) == 1 else plain, indent=2))
         return 0
     for one in found:
         console.print(render(one))
-    if len(found) > 1:
-        console.print(f"\n{_several(runs)}")
+    if experiment is not None and len(ledgers) > 1:
+        console.print(f"\n{sharing(experiment.settings, ledgers).words}")
     return 0
-
-
-def _several(runs: Sequence[Run | Service]) -> str:
-    count = len(runs)
-    if isinstance(runs[0], Run) and runs[0].settings.algorithm == "kickstart":
-        return (
-            f"These are {count} students, each of whom asked the teacher under a ledger of their "
-            "own. Whoever sees several of them has seen all their answers, whose costs add up."
-        )
-    if isinstance(runs[0], Run) and runs[0].settings.config.get("unit") == "reward-function":
-        return (
-            f"These {count} runs released something of the same reward function, each under a "
-            "ledger of its own. Whoever sees several of them has seen all of it, and the costs add "
-            "up."
-        )
-    if isinstance(runs[0], Run) and runs[0].settings.algorithm == "expert-offline":
-        return (
-            f"These {count} runs asked or learned from the same experts, each under a ledger of "
-            "its own. Whoever sees several of them has seen all of it, and the costs add up."
-        )
-    return (
-        f"These are {count} separate runs on separate people. Choosing one of them by looking at "
-        "its people's data is not accounted for."
-    )
 
 
 def _verify(runs: Sequence[Run | Service], json: bool) -> int:

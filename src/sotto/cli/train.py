@@ -34,6 +34,7 @@ from sotto.runs.directory import (
     new_settings,
     open_experiment,
 )
+from sotto.runs.seeds import sharing
 from sotto.runs.states import last_common_checkpoint
 from sotto.runs.training import Update, train
 
@@ -58,7 +59,8 @@ class PlainOptions:
     out: Path = field(default_factory=next_run)
     """Run directory; it must not exist, except to --resume."""
     seeds: int = 1
-    """So many seeds side by side, from --seed on, each with its own people, in OUT/seed-K."""
+    """So many seeds side by side, from --seed on, each a run of its own, in OUT/seed-K. Where they
+    learn from the same teacher, experts or reward function, what they cost adds up."""
     resume: bool = False
     """Go on with the interrupted training in --out, with the settings it was started with."""
     json: bool = False
@@ -337,9 +339,12 @@ def _summary(experiment: Experiment, last: Update, seconds: float) -> dict[str, 
     }
     if experiment.settings.ledger is None:
         return summary
-    certificates = [derive(run.open_ledger()) for run in experiment.runs]
-    worst = max(certificates, key=lambda one: one.epsilon)
+    ledgers = [run.open_ledger() for run in experiment.runs]
+    worst = max((derive(ledger) for ledger in ledgers), key=lambda one: one.epsilon)
     summary |= {"epsilon": worst.epsilon, "delta": worst.delta, "status": worst.status}
+    if len(ledgers) > 1:
+        together = sharing(experiment.settings, ledgers).epsilon
+        summary |= {} if together is None else {"epsilon_of_all_seeds": together}
     if experiment.settings.algorithm == "kickstart":
         return summary | {"answered": int(max(line.released["answered"][-1] for line in lines))}
     return summary | {"persons": worst.persons}
@@ -350,8 +355,12 @@ def _conclude(experiment: Experiment, last: Update, seconds: float) -> None:
     returns = ", ".join(f"{value:.1f} ({name})" for name, value in summary["return"].items())
     print(f"{last.updates} updates in {seconds:.0f} s. Mean greedy return: {returns or 'unknown'}.")
     if "epsilon" in summary:
+        count, together = len(experiment.runs), summary.get("epsilon_of_all_seeds")
         print(
             f"Certificate: {summary['status']}, epsilon {summary['epsilon']:.4g} at delta "
-            f"{summary['delta']:.3g}. Read it with: sotto certificate {experiment.path}"
+            f"{summary['delta']:.3g}"
+            + (f" for each of {count} seeds" if count > 1 else "")
+            + (f", and {together:.4g} for all of them together" if together is not None else "")
+            + f". Read it with: sotto certificate {experiment.path}"
         )
     print(f"Figures and a page: sotto report {experiment.path}")

@@ -26,7 +26,8 @@ def expert_offline(args: list[str]) -> int:
         give --dataset alone. Experts (--experts) are protected as policies, and no log is read.
 
         --method stable-prefix is the paper's; dp-sgd and prefix-only are its halves, cql and bc
-        protect nobody. Seeds ask the same experts, each under a ledger of its own.
+        protect nobody. Seeds ask the same experts, each under a ledger of its own, so that their
+        costs add up; of real experts there is one seed at a time.
 
         Examples:
           sotto experts train --env-id CartPole-v1 --experts 3000 --out runs/experts/cartpole
@@ -43,6 +44,11 @@ def expert_offline(args: list[str]) -> int:
         """
         algorithm = expert_offline_runs(where.out)
         config = ExpertOfflineConfig(**vars(settings))
+        if where.seeds > 1 and config.population == "real" and config.is_private:
+            raise ValueError(
+                "every seed asks the same real experts again, who pay for each of them; leave out "
+                "--seeds, and run seeds one by one if you mean to pay for each"
+            )
         if not where.resume:
             config = algorithm.resolved(config)
         return train_algorithm("expert-offline", where, config, args, algorithm)

@@ -25,8 +25,8 @@ def kickstart(args: list[str]) -> int:
 
         The teacher is a trained run, or a service at a URL. Every answer is charged before it is
         given; --target-epsilon calibrates the noise to what all answers together may cost.
-        Each seed asks a teacher of its own, under a ledger of its own; CartPole-v1 takes about a
-        minute on two cores, 30 seeds a few minutes.
+        Seeds ask the same teacher, each under a ledger of its own, so that their costs add up;
+        CartPole-v1 takes about a minute on two cores, 30 seeds a few minutes.
 
         Examples:
           sotto train ppo --seeds 200 --out runs/shards

@@ -16,22 +16,11 @@ from sotto.privacy.certificate import Certificate, derive
 from sotto.runs import figures, page
 from sotto.runs.directory import Experiment, Run, RunError
 from sotto.runs.metrics import Line, read
+from sotto.runs.seeds import Sharing, sharing
 
-_SEVERAL = (
-    "The seeds are separate runs on separate simulated people, and each holds for its own people. "
-    "Choosing a seed by looking at its people's data is not accounted for."
-)
 _GUARANTEE = (
     "The same guarantee read at other deltas: a smaller probability of failure has a larger "
     "epsilon."
-)
-_SEVERAL_STUDENTS = (
-    "Each seed asked the teacher under a ledger of its own, and its certificate is about that "
-    "ledger alone: whoever sees several seeds has seen all their answers, whose costs add up."
-)
-_SEVERAL_FUNCTIONS = (
-    "Every seed released something of the same reward function, under a ledger of its own: whoever "
-    "sees several seeds has seen all of it, and the costs add up."
 )
 
 
@@ -53,19 +42,21 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     lines = [read(run.metrics) for run in runs]
     if not all(lines):
         raise RunError(f"{path} has no metrics yet; train it first")
-    certificates = []
+    certificates, shared = [], None
     if experiment.settings.ledger is not None:
-        certificates = [derive(run.open_ledger()) for run in runs]
+        ledgers = [run.open_ledger() for run in runs]
+        certificates = [derive(ledger) for ledger in ledgers]
+        shared = sharing(experiment.settings, ledgers) if len(runs) > 1 else None
     title = f"{experiment.settings.algorithm.upper()} on {experiment.settings.config['env_id']}" + (
         f", {len(runs)} seeds" if len(runs) > 1 else f", seed {runs[0].seed}"
     )
     body = [
         f"<h1>{escape(title)}</h1>",
         page.paragraph(f"Started {experiment.settings.created.replace('T', ' ')[:16]} UTC.", True),
-        _card(certificates, _nobody(experiment)),
-        page.tiles(_numbers(lines, certificates)),
-        *_pictures(path / "figures", lines, certificates, _radius(experiment)),
-        *(_seeds(runs, lines, certificates) if len(runs) > 1 else ()),
+        _card(certificates, shared, _nobody(experiment)),
+        page.tiles(_numbers(lines, certificates, shared)),
+        *_pictures(path / "figures", lines, certificates, shared, _radius(experiment)),
+        *(_seeds(runs, lines, certificates, shared) if len(runs) > 1 else ()),
         *(_certificate(_worst(certificates), len(runs)) if certificates else ()),
         page.heading("Settings"),
         page.settings({name: _plain(value) for name, value in runs[0].settings.config.items()}),
@@ -102,7 +93,9 @@ def _nobody(experiment: Experiment) -> tuple[str, str]:
     return "No privacy", "This algorithm protects nobody; there is no certificate."
 
 
-def _card(certificates: Sequence[Certificate], without: tuple[str, str]) -> str:
+def _card(
+    certificates: Sequence[Certificate], shared: Sharing | None, without: tuple[str, str]
+) -> str:
     """What is proved, in the largest letters of the page."""
     if not certificates:
         return (
@@ -121,8 +114,14 @@ def _card(certificates: Sequence[Certificate], without: tuple[str, str]) -> str:
         "none": ("No guarantee", "Nothing was released, or nothing can be proved about it."),
     }
     status, sentence = words[worst.status]
-    number = f"{worst.epsilon:.4g}" if math.isfinite(worst.epsilon) else "∞"
-    several = f" for each of {len(certificates)} seeds" if len(certificates) > 1 else ""
+    epsilon, several = worst.epsilon, ""
+    if shared is not None:
+        several = f" for each of {len(certificates)} seeds"
+        if shared.epsilon is not None and math.isfinite(shared.epsilon):
+            # The page is about all seeds, and so is its largest number.
+            epsilon = shared.epsilon
+            several = f" for all {len(certificates)} seeds together, {worst.epsilon:.4g} for each"
+    number = f"{epsilon:.4g}" if math.isfinite(epsilon) else "∞"
     return (
         f'<div class="card{"" if worst.status == "proved" else " bad"}">'
         f'<div class="status">{status}</div>'
@@ -137,7 +136,7 @@ def _worst(certificates: Sequence[Certificate]) -> Certificate:
 
 
 def _numbers(
-    lines: Sequence[Sequence[Line]], certificates: Sequence[Certificate]
+    lines: Sequence[Sequence[Line]], certificates: Sequence[Certificate], shared: Sharing | None
 ) -> dict[str, str]:
     """The run in a few numbers."""
     last = [one[-1] for one in lines]
@@ -155,8 +154,8 @@ def _numbers(
         most = max(line.released["answered"][-1] for line in last)
         values["rows answered" + ("" if len(lines) == 1 else ", at most")] = f"{most:,.0f}"
     elif certificates:
-        label = f"{_whom(certificates[0])[1]}{'' if len(lines) == 1 else ' per seed'}"
-        values[label] = f"{certificates[0].persons:,}"
+        each = " per seed" if shared is not None and shared.epsilon is None else ""
+        values[f"{_whom(certificates[0])[1]}{each}"] = f"{certificates[0].persons:,}"
     return values
 
 
@@ -164,6 +163,7 @@ def _pictures(
     folder: Path,
     lines: Sequence[Sequence[Line]],
     certificates: Sequence[Certificate],
+    shared: Sharing | None,
     radius: float | None,
 ) -> list[str]:
     """Draws every figure there are data for."""
@@ -184,7 +184,7 @@ def _pictures(
         return found
     certificate = _worst(certificates)
     if certificate.answers is not None:
-        return [*found, *_cost_of_answers(folder, lines, certificate)]
+        return [*found, *_cost_of_answers(folder, lines, certificate, shared)]
     part = certificate.streams[-1].statement.parts.get("policy")
     if part is not None:
         figures.update_size(folder / "updates.png", lines, part.clip_norm, radius)
@@ -195,7 +195,7 @@ def _pictures(
             f"clipped to {bound}, and so is their average; the rest is noise."
         )
         found.append(page.picture(folder / "updates.png", text))
-    found.append(page.heading("What it cost"))
+    found += _cost(shared)
     if certificate.status != "proved":
         return [*found, page.paragraph("Nothing is proved, so there is no budget to show.")]
     one = _whom(certificate)[0]
@@ -224,6 +224,18 @@ def _pictures(
     ]
 
 
+def _cost(shared: Sharing | None) -> list[str]:
+    """The heading of what it cost, and whose cost the figures show."""
+    found = [page.heading("What it cost")]
+    if shared is not None and shared.epsilon is not None:
+        found.append(
+            page.paragraph(
+                "The figures are of each seed alone; the seeds' costs add up, see below."
+            )
+        )
+    return found
+
+
 def _whom(certificate: Certificate) -> tuple[str, str]:
     """What a run protects one of, and several of them."""
     name = certificate.unit.name
@@ -231,10 +243,13 @@ def _whom(certificate: Certificate) -> tuple[str, str]:
 
 
 def _cost_of_answers(
-    folder: Path, lines: Sequence[Sequence[Line]], certificate: Certificate
+    folder: Path,
+    lines: Sequence[Sequence[Line]],
+    certificate: Certificate,
+    shared: Sharing | None,
 ) -> list[str]:
     """Figures of a teacher's budget."""
-    found = [page.heading("What it cost")]
+    found = _cost(shared)
     if certificate.status != "proved":
         return [*found, page.paragraph("Nothing is proved, so there is no budget to show.")]
     figures.budget(
@@ -266,7 +281,10 @@ def _radius(experiment: Experiment) -> float | None:
 
 
 def _seeds(
-    runs: Sequence[Run], lines: Sequence[Sequence[Line]], certificates: Sequence[Certificate]
+    runs: Sequence[Run],
+    lines: Sequence[Sequence[Line]],
+    certificates: Sequence[Certificate],
+    shared: Sharing | None,
 ) -> list[str]:
     """One row for each seed."""
     rows = []
@@ -280,12 +298,8 @@ def _seeds(
     header = ["seed", *(f"return ({name})" for name in lines[0][-1].evaluation)]
     header += ["certificate", "epsilon"] if certificates else []
     found = [page.heading("Seeds"), page.table(header, rows)]
-    if certificates and certificates[0].unit.kind == "reward-function":
-        found.append(page.paragraph(_SEVERAL_FUNCTIONS, soft=True))
-    elif "answered" not in lines[0][-1].released:
-        found.append(page.paragraph(_SEVERAL, soft=True))
-    elif certificates:
-        found.append(page.paragraph(_SEVERAL_STUDENTS, soft=True))
+    if shared is not None:
+        found.append(page.paragraph(shared.words, soft=True))
     return found
 
 

@@ -1,0 +1,88 @@
+"""Whom several seeds of one training share, in words, and what their ledgers cost together.
+
+Every seed has a ledger of its own, and its certificate is about that ledger alone. Where the seeds
+learn from the same teacher, reward function or experts, whoever sees them all has seen releases
+about the same people, and the costs add up: all ledgers are then composed as if they were one.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sotto.privacy.accounting import compose
+from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.spending import Account
+from sotto.runs.directory import AnyLedger, RunSettings
+
+_SAME = {
+    "teacher": "are students of the same teacher",
+    "reward-function": "released something of the same reward function",
+    "experts": "asked or learned from the same experts",
+}
+_CHOOSING = "Choosing a seed by looking at its people's data is not accounted for."
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What several seeds have in common.
+
+    Attributes:
+        words: whom they share, and what follows, for people.
+        epsilon: of all seeds together, at the delta that each of them has; infinite where nothing
+            is proved, and None where no two seeds are about the same people.
+    """
+
+    words: str
+    epsilon: float | None
+
+
+def sharing(settings: RunSettings, ledgers: Sequence[AnyLedger]) -> Sharing:
+    """Whom seeds share, which follows from what was trained and not from what was logged.
+
+    Args:
+        settings: of the experiment.
+        ledgers: of its seeds, several.
+    """
+    these = f"These {len(ledgers)} seeds"
+    if settings.algorithm == "kickstart":
+        same = "teacher"
+    elif settings.config.get("unit") == "reward-function":
+        same = "reward-function"
+    elif settings.algorithm == "expert-offline":
+        same = "experts"
+    elif settings.population == "real":
+        words = (
+            f"{these} have each a ledger of their own, which numbers people from 0: it is for "
+            "whoever holds the data to give every seed other people, and somebody who is in "
+            f"several of them pays in each. {_CHOOSING}"
+        )
+        return Sharing(words, None)
+    else:
+        whom = "transitions" if settings.algorithm == "functional-q" else "people"
+        words = (
+            f"{these} are separate runs on separate simulated {whom}, and the certificate of each "
+            f"holds for its own. {_CHOOSING}"
+        )
+        return Sharing(words, None)
+    epsilon, delta = _together(ledgers), ledgers[0].budget.delta
+    cost = f", to epsilon {epsilon:.4g} at delta {delta:.3g}" if math.isfinite(epsilon) else ""
+    words = (
+        f"{these} {_SAME[same]}, each under a ledger of its own, which is all that its certificate "
+        "is about. Whoever sees all of them, or one that was chosen among them, has seen something "
+        f"of what all released, and the costs add up{cost}."
+    )
+    return Sharing(words, epsilon)
+
+
+def _together(ledgers: Sequence[AnyLedger]) -> float:
+    """Epsilon of everything charged to any of the ledgers, at the delta that all of them have."""
+    answers = [one.spent() for one in ledgers if isinstance(one, AnswerLedger)]
+    if answers:
+        events = [event for one in answers for event in one.events]
+        return compose(events).epsilon(answers[0].delta)
+    # An expert has the same number in every ledger, and a reward function is number 0 in each: the
+    # account of all streams is that of one ledger which they had all been charged to.
+    people = [one for one in ledgers if isinstance(one, Ledger)]
+    streams = [stream for one in people for stream in one.streams]
+    return Account(people[0].unit, people[0].budget, streams).spent().epsilon
