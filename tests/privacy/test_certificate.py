@@ -92,7 +92,7 @@ def test_what_always_is_assumed_is_listed_once(tmp_path: Path) -> None:
         "enrolment number",
         "traced",
         "not a cryptographic",
-        "256 bits",
+        "keyed by the operating system",
     ):
         assert topic in text
     for topic in ("Timing", "integers on a public grid", "simulated", "A. B. [user]"):

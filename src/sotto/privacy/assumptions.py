@@ -41,7 +41,7 @@ _ROUNDED_SUMS = _ROUNDED.model_copy(
 _RANDOM = Assumption(
     statement="The noise is as good as random.",
     enforced_by="user",
-    how="every draw has a fresh generator with 256 bits from the operating system, used once "
+    how="every draw has a fresh generator keyed by the operating system, used once "
     "and forgotten, and float64 arithmetic gives it the Gaussian law up to rounding; numpy's "
     "generator is not a cryptographic one, so do not rely on this against an adversary who "
     "can break it",
@@ -302,7 +302,7 @@ _ANSWERS = (
     Assumption(
         statement="The noise is as good as random.",
         enforced_by="user",
-        how="every batch has a fresh generator with 256 bits from the operating system, used once "
+        how="every batch has a fresh generator keyed by the operating system, used once "
         "and forgotten; numpy's generator is not a cryptographic one, so do not rely on this "
         "against an adversary who can break it",
     ),
