@@ -39,10 +39,10 @@ _TURN = np.exp(2j * np.pi * np.arange(2**_TURN_BITS) / 2**_TURN_BITS)
 class GeneratorSource:
     """numpy generators for noise: each is used for one draw, or batch of answers, and forgotten.
 
-    By default every generator has a key of 128 bits, made of 256 fresh ones of the operating system's
-    entropy, and nothing that could reproduce the noise outlives it. With a seed the generators are
-    reproducible, for tests and audits, and whatever uses them has no privacy (the certificate's
-    status is `none`).
+    By default every generator has a key of 128 bits, made of 256 fresh ones of the operating
+    system's entropy, and nothing that could reproduce the noise outlives it. With a seed the
+    generators are reproducible, for tests and audits, and whatever uses them has no privacy (the
+    certificate's status is `none`).
 
     The bit generator is Philox 4x64-10: a keyed bijection of a counter, built like a cipher, with
     no known way back from its outputs. numpy's default PCG64 has one (Bouillaguet, Martinez and
