@@ -15,6 +15,7 @@ from sotto.algorithms.dppg_selection import (
     create_selection_ledger,
     select,
 )
+from sotto.algorithms.dppg_training import Training
 from sotto.cli import main
 from sotto.privacy.accounting import Gaussian, RepeatAndSelect, compose
 from sotto.privacy.certificate import derive
@@ -178,6 +179,20 @@ def test_a_try_without_a_finite_score_loses_to_all_others(
         dppg_selection, "_try", lambda config, seed: Selected(config, 0, None, {}, next(left))
     )
     assert select(tried, MEAN, opened(tiny(), tmp_path), seed=0).score == 9.0
+
+
+def test_an_interrupted_selection_is_not_gone_on_with_as_a_training(
+    tries: list[DPPGConfig], tmp_path: Path
+) -> None:
+    tried = candidates(tiny(), {"clip_norm": [0.02, 0.05]}, MEAN)
+    ledger = opened(tiny(), tmp_path)
+    select(tried, MEAN, ledger, seed=0)
+    people = ledger.persons
+    with pytest.raises(ValueError, match="run sotto tune again with another --out"):
+        Training(tried[0], [0], [Ledger.open(tmp_path / "ledger.sqlite")])
+    after = Ledger.open(tmp_path / "ledger.sqlite")
+    assert len(after.streams) == 1
+    assert after.persons == people
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,11 @@ class Training:
         done: int = 0,
         noise_seed: int | None = None,
     ) -> None:
+        if any(stream.statement.selection for one in ledgers for stream in one.streams):
+            raise ValueError(
+                "this ledger was charged for choosing settings, which cannot be gone on with; run "
+                "sotto tune again with another --out"
+            )
         self.config, self.done = config, done
         self.env = training_environment(config)
         self.states = initial_states(config, seeds) if states is None else states
