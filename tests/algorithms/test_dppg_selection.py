@@ -199,13 +199,11 @@ def test_an_interrupted_selection_is_not_gone_on_with_as_a_training(
     ("changes", "settings", "message"),
     [
         ({"private_return": None}, {}, "give private_return"),
-        ({"private_return": (-3.4e38, 3.4e38)}, {}, "give a smaller range"),
         ({}, {"private_return": [(0.0, 8.0), None]}, "give private_return"),
-        ({}, {"private_return": [(0.0, 3.4e38)]}, "give a smaller range"),
         ({}, {"critic": ["none", "paper"]}, "tries that are proved"),
         ({"critic": "paper"}, {}, "tries that are proved"),
         ({}, {"nonsense": [1]}, "no setting 'nonsense'"),
-        ({}, {"clip_norm": [-1.0]}, "must be positive"),
+        ({}, {"clip_norm": [-1.0]}, "clip.norm"),
     ],
 )
 def test_bad_candidates_are_refused(
