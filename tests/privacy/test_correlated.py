@@ -10,6 +10,7 @@ from scipy import linalg, stats
 from sotto.privacy.mechanisms.correlated import (
     NoiseSequence,
     noising_coefficients,
+    require_memory,
     sensitivity,
     strategy_coefficients,
 )
@@ -168,4 +169,6 @@ def test_there_is_no_noise_beyond_the_horizon() -> None:
 
 def test_more_draws_than_memory_are_refused() -> None:
     with pytest.raises(ValueError, match="independent noise"):
-        NoiseSequence(PREFIX, 100_000).next_rows(np.zeros((1, 1, 100_000)))
+        require_memory(PREFIX, runs=1, horizon=100_000, dimension=100_000)
+    require_memory(PREFIX, runs=1, horizon=100, dimension=100_000)
+    require_memory(INDEPENDENT, runs=1, horizon=100_000, dimension=100_000)  # keeps none

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -648,6 +649,26 @@ def test_mismatches_are_refused_at_opening(
         release().open(make_ledgers(), states(2), UNITS)
     with pytest.raises(ValueError, match="one entry per slot"):
         release().open(make_ledgers(), states(), UNITS[1:])
+
+
+def test_noise_that_does_not_fit_in_memory_is_refused_before_anything_is_charged(
+    make_ledgers: MakeLedgers,
+) -> None:
+    kept = release(
+        parts=parts(1e3),
+        local=nothing,
+        server=lambda state, released: (state, ()),
+        slots=1,
+        horizon=10**5,
+        correlation=Correlation(kind="binary-tree"),
+    )
+    wide = replace(kept, local=lambda s, u, k: ({"u": jnp.zeros(2 * 10**4)}, {}))
+    (ledger,) = make_ledgers()
+    with pytest.raises(ValueError, match="15 GiB of draws"):
+        wide.open([ledger], states(), UNITS[:1])
+    assert not ledger.streams
+    kept.open([ledger], states(), UNITS[:1])
+    assert ledger.streams
 
 
 def test_what_was_declared_cannot_change_afterwards() -> None:

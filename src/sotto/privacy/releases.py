@@ -31,6 +31,7 @@ from sotto.privacy import factored, noise
 from sotto.privacy.draws import Pool, UnitData
 from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger import Ledger, LedgerStream
+from sotto.privacy.mechanisms import correlated
 from sotto.privacy.purity import require_pure, signature
 from sotto.privacy.statements import (
     Assumption,
@@ -162,7 +163,8 @@ class Release:
         Raises:
             ImpureFunction: `local` or `server` could carry data past the door.
             PrivacyError: the budget does not cover the stream, or the ledger is another one's.
-            ValueError: parts do not match, or shapes do not.
+            ValueError: parts do not match, or shapes do not, or noise over time needs too much
+                memory. Nothing has been charged.
         """
         runs = len(ledgers)
         if any(np.shape(leaf)[:1] != (runs,) for leaf in jax.tree.leaves((states, world_states))):
@@ -176,6 +178,8 @@ class Release:
         traced = self._trace(states, units, world_states)
         generators = noise.GeneratorSource(noise_seed)
         statement = self._statement(traced, generators.entropy, pooled=pool is not None)
+        numbers = sum(statement.dimensions.values())
+        correlated.require_memory(self.correlation, runs, self.horizon, numbers)
         for ledger in ledgers:
             self._require_small_delta(ledger)
         begun = [any(one.statement == statement for one in ledger.streams) for ledger in ledgers]

@@ -98,6 +98,23 @@ def sensitivity(correlation: Correlation, participation: Participation, horizon:
         return math.sqrt(float(squared))
 
 
+def require_memory(correlation: Correlation, runs: int, horizon: int, dimension: int) -> None:
+    """Refuses noise over time whose draws, all of which are kept, would not fit in memory.
+
+    It is asked before a stream is charged: the draws are made when it is too late to refuse them.
+
+    Raises:
+        ValueError: they would not.
+    """
+    needed = 8 * runs * horizon * dimension
+    if correlation.kind != "independent" and needed > _MEMORY_LIMIT:
+        raise ValueError(
+            f"correlated noise over {horizon} releases of {dimension} numbers in {runs} runs keeps "
+            f"{needed / 2**30:.0f} GiB of draws; use fewer releases, a smaller policy, fewer runs "
+            "at once, or independent noise"
+        )
+
+
 @dataclass
 class NoiseSequence:
     """The secret state of one correlated noise stream: the independent draws so far.
@@ -124,8 +141,7 @@ class NoiseSequence:
         """The next `rows` rows of C^-1 w, given their fresh draws.
 
         Raises:
-            ValueError: beyond the horizon the strategy was built for, or when the draws that must
-                be kept would not fit in memory.
+            ValueError: beyond the horizon the strategy was built for.
         """
         start, stop = self._drawn, self._drawn + fresh.shape[1]
         if stop > self.horizon:
@@ -134,7 +150,7 @@ class NoiseSequence:
         if self.correlation.kind == "independent":
             return fresh
         if self._draws is None:
-            self._draws = self._allocate(runs=fresh.shape[0], dimension=fresh.shape[2])
+            self._draws = np.zeros((fresh.shape[0], self.horizon, fresh.shape[2]))
         self._draws[:, start:stop] = fresh
         if self._tree:
             inverse_rows = binary_tree.noising_rows(start, stop)
@@ -142,15 +158,6 @@ class NoiseSequence:
             lag = np.arange(start, stop)[:, None] - np.arange(stop)
             inverse_rows = np.where(lag >= 0, self._coefficients[np.maximum(lag, 0)], 0.0)
         return np.asarray(inverse_rows @ self._draws[:, :stop])
-
-    def _allocate(self, runs: int, dimension: int) -> Float64[np.ndarray, "runs horizon d"]:
-        if (needed := 8 * runs * self.horizon * dimension) > _MEMORY_LIMIT:
-            raise ValueError(
-                f"correlated noise over {self.horizon} releases of {dimension} numbers in {runs} "
-                f"runs keeps {needed / 2**30:.0f} GiB of draws; use fewer releases, a smaller "
-                "policy, fewer runs at once, or independent noise"
-            )
-        return np.zeros((runs, self.horizon, dimension))
 
     @property
     def largest(self) -> float:
