@@ -81,7 +81,7 @@ def test_plain_words(capsys) -> None:
         ("train dppg --out OUT --env-id CartPol-v1", "CartPole"),
         ("train ppo --out OUT --env-id Cartpole-v1", "CartPole"),
         ("train dppg --out OUT --delta 0.01", "1 / users"),
-        ("train dppg --out OUT --noise-multiplier -1", "noise_multiplier must be a positive"),
+        ("train dppg --out OUT --noise-multiplier -1", "noise_multiplier must be in"),
         ("train dppg --out OUT --noise-multiplier 1 --target-epsilon 1", "not both"),
         ("train dppg --out OUT --target-epsilon 5000", "smaller epsilon"),
         ("train dppg --out OUT --preset foo", "preset"),

@@ -293,6 +293,14 @@ def test_trust_region_counts_the_noise_that_is_really_added(tmp_path):
     assert clips[True] < 0.9 * clips[False]
 
 
+def test_noise_that_delta_alone_covers_costs_epsilon_0(tmp_path):
+    config = _tiny(noise_multiplier=20_000.0)
+    _, _, (ledger,) = _train(config, tmp_path)
+    assert 0 < ledger.budget.epsilon <= 1e-6
+    certificate = derive(ledger)
+    assert (certificate.status, certificate.epsilon) == ("proved", 0.0)
+
+
 def test_public_fisher_is_a_covariance_of_scores():
     config = _tiny(hidden=())
     env = training_environment(config)
@@ -324,14 +332,14 @@ def test_gymnasium_environments_with_box_actions(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"noise_multiplier": -1.0}, "must be a positive number"),
-        ({"noise_multiplier": float("nan")}, "must be a positive number"),
+        ({"noise_multiplier": -1.0}, r"noise_multiplier must be in \[1e-6, 1e6\]; -1.0 is not"),
+        ({"noise_multiplier": float("nan")}, "noise_multiplier must be in .*; nan is not"),
         ({"target_epsilon": None}, "either target_epsilon or noise_multiplier"),
         ({"delta": 0.5}, "not below 1 / users"),
-        ({"delta": 0.0}, "between 0 and 1"),
+        ({"delta": 0.0}, r"delta must be in \(0, 1\)"),
         ({"total_steps": 10}, "less than one update"),
         ({"local_minibatches": 5}, "must divide"),
-        ({"clip_norm": 0.0}, "must be positive"),
+        ({"clip_norm": 0.0}, "clip_norm must be in"),
         ({"joint_clip": True}, "private critic"),
         ({"nonsense": 1}, "no setting 'nonsense'"),
     ],

@@ -327,9 +327,9 @@ def test_real_users_leave_nothing_without_noise(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"adaptive_clip": 1.0}, "quantile"),
-        ({"adaptive_clip_rate": 0.0}, "quantile"),
-        ({"adaptive_clip_noise_ratio": 0.0}, "ratios must be positive"),
+        ({"adaptive_clip": 1.0}, "adaptive_clip must be in"),
+        ({"adaptive_clip_rate": 0.0}, "adaptive_clip_rate must be in"),
+        ({"adaptive_clip_noise_ratio": 0.0}, "adaptive_clip_noise_ratio must be in"),
         ({"clip_norm_from": "l2-quantile"}, "leave clip_norm_from out"),
         ({"local_update": "adam"}, "use local_update one-step"),
         ({"critic": "private", "joint_clip": True}, "clipped separately"),

@@ -1,12 +1,65 @@
 """Which settings of private policy gradient are refused: those that cannot run, or be certified."""
 
-import math
 from typing import TYPE_CHECKING
 
+from sotto.algorithms.settings import COUNT, POSITIVE, SEED, SIGNED, require
 from sotto.privacy.units import Adjacency
 
 if TYPE_CHECKING:
     from sotto.algorithms.dppg_config import DPPGConfig
+
+_MULTIPLIER = "[1e-6, 1e6]"
+_RETURN = "[-1e30, 1e30]"
+"""Sums and averages of released returns stay numbers in float32."""
+
+_INTERVALS = {
+    "seed": SEED,
+    "total_steps": COUNT,
+    "target_epsilon": "(0, 1e9]",
+    "noise_multiplier": _MULTIPLIER,
+    "delta": "(0, 1)",
+    "users_per_update": COUNT,
+    "participations": COUNT,
+    "min_separation": COUNT,
+    "population_size": COUNT,
+    "steps_per_user": COUNT,
+    "action_repeat": COUNT,
+    "clip_norm": POSITIVE,
+    "trust_region_radius": POSITIVE,
+    "trust_region_confidence": "(0, 1)",
+    "adaptive_clip": "(0, 1)",
+    "adaptive_clip_rate": "(0, 10]",
+    "adaptive_clip_noise_ratio": _MULTIPLIER,
+    "server_learning_rate": POSITIVE,
+    "parameter_decay": "(0, 1]",
+    "learning_rate": POSITIVE,
+    "learning_rate_schedule": POSITIVE,
+    "local_epochs": COUNT,
+    "local_minibatches": COUNT,
+    "ratio_clip": POSITIVE,
+    "entropy_coefficient": SIGNED,
+    "discount": "[0, 1)",
+    "gae_lambda": "[0, 1]",
+    "advantage_scale": POSITIVE,
+    "parameter_noise": "[0, 1e15]",
+    "baseline": SIGNED,
+    "critic_hidden": COUNT,
+    "critic_scale": POSITIVE,
+    "critic_clip_norm": POSITIVE,
+    "critic_noise_ratio": _MULTIPLIER,
+    "critic_learning_rate": POSITIVE,
+    "critic_steps": COUNT,
+    "observation_range": POSITIVE,
+    "observation_noise_ratio": _MULTIPLIER,
+    "private_return": _RETURN,
+    "private_return_noise_ratio": _MULTIPLIER,
+    "stop_at_return": _RETURN,
+    "hidden": COUNT,
+    "ema_decay": "[0, 1)",
+    "tail_fraction": "(0, 1]",
+    "evaluation_episodes": "[0, inf)",
+}
+"""What every number must be by itself; the functions below are about how settings go together."""
 
 
 def check(config: "DPPGConfig") -> None:
@@ -15,6 +68,7 @@ def check(config: "DPPGConfig") -> None:
     Raises:
         ValueError: the first thing that is wrong, in a sentence.
     """
+    require(config, _INTERVALS)
     _check_people(config)
     _check_privacy(config)
     _check_parts(config)
@@ -24,21 +78,11 @@ def check(config: "DPPGConfig") -> None:
 def _check_privacy(config: "DPPGConfig") -> None:
     if (config.target_epsilon is None) == (config.noise_multiplier is None):
         raise ValueError("give either target_epsilon or noise_multiplier, and not both")
-    for name in ("target_epsilon", "noise_multiplier"):
-        value = getattr(config, name)
-        if value is not None and not (0 < value < math.inf):
-            raise ValueError(f"{name} must be a positive number; {value} is not")
-    if not 0 < config.delta < 1:
-        raise ValueError(f"delta must lie between 0 and 1; {config.delta} does not")
     if config.updates >= 1 and config.delta * config.users >= 1:
         raise ValueError(
             f"delta {config.delta:g} is not below 1 / users = {1 / config.users:.3g}, so it would "
             "allow one user's data to be published outright; choose a smaller delta"
         )
-    if not (config.clip_norm > 0 and config.critic_clip_norm > 0):
-        raise ValueError("clip norms must be positive")
-    if not all(0 < ratio < math.inf for ratio in config.noise_ratios.values()):
-        raise ValueError("noise ratios must be positive numbers")
     if config.unit == "segment" and config.one_episode:
         raise ValueError("segments continue from one another; one_episode goes with trajectories")
 
@@ -46,8 +90,6 @@ def _check_privacy(config: "DPPGConfig") -> None:
 def _check_people(config: "DPPGConfig") -> None:
     """Who takes part, how often."""
     returning, drawn = config.participations > 1, config.population_size is not None
-    if min(config.participations, config.separation) < 1:
-        raise ValueError("participations and min_separation must be at least 1")
     if config.min_separation is not None and not returning:
         raise ValueError("min_separation is for users who come back; set participations too")
     if config.unit == "segment" and (returning or drawn):
@@ -72,8 +114,6 @@ def _check_parts(config: "DPPGConfig") -> None:
     if config.joint_clip and len(config.noise_ratios) > 2:
         raise ValueError("joint_clip is for policy and critic; other parts are clipped separately")
     if config.adaptive_clip is not None:
-        if not (0 < config.adaptive_clip < 1 and config.adaptive_clip_rate > 0):
-            raise ValueError("adaptive_clip is a quantile in (0, 1), adaptive_clip_rate positive")
         if config.clip_norm_from is not None:
             raise ValueError("adaptive_clip starts from clip_norm; leave clip_norm_from out")
         if config.local_update == "adam":
@@ -83,21 +123,15 @@ def _check_parts(config: "DPPGConfig") -> None:
             )
     if config.observation_statistics and config.unit == "segment":
         raise ValueError("observation_statistics goes with users who start from a reset")
-    if not 0 < config.observation_range < math.inf:
-        raise ValueError("observation_range must be a positive number")
     if config.private_return is not None:
         low, high = config.private_return
-        if not -math.inf < low < high < math.inf:
+        if not low < high:
             raise ValueError("private_return is a range: its lower end, then its upper end")
     elif config.stop_at_return is not None:
         raise ValueError("stop_at_return reads released returns; give private_return their range")
 
 
 def _check_learning(config: "DPPGConfig") -> None:
-    sizes = ("users_per_update", "steps_per_user", "action_repeat", "local_epochs")
-    for name in (*sizes, "local_minibatches", "critic_steps"):
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1")
     if config.updates < 1:
         raise ValueError(
             f"total_steps {config.total_steps} is less than one update of users_per_update * "
@@ -105,12 +139,11 @@ def _check_learning(config: "DPPGConfig") -> None:
         )
     if config.steps_per_user % config.local_minibatches:
         raise ValueError("local_minibatches must divide steps_per_user")
-    if not (0 <= config.discount < 1 and 0 <= config.gae_lambda <= 1):
-        raise ValueError("discount must be in [0, 1) and gae_lambda in [0, 1]")
-    if not (0 < config.parameter_decay <= 1 and 0 <= config.ema_decay < 1):
-        raise ValueError("parameter_decay must be in (0, 1] and ema_decay in [0, 1)")
-    if not 0 < config.tail_fraction <= 1:
-        raise ValueError("tail_fraction must be in (0, 1]")
+    if config.learning_rate_schedule is not None and config.learning_rate_schedule[0] < 1:
+        raise ValueError(
+            f"learning_rate_schedule {config.learning_rate_schedule} divides by its first number, "
+            "which must be at least 1"
+        )
     if config.joint_clip and config.critic != "private":
         raise ValueError("joint_clip clips the policy with a private critic; set critic to private")
     if config.local_update == "visit-average" and config.hidden:
@@ -120,7 +153,7 @@ def _check_learning(config: "DPPGConfig") -> None:
 
 
 def _check_exploration(config: "DPPGConfig") -> None:
-    if config.parameter_noise <= 0:
+    if config.parameter_noise == 0:
         raise ValueError("parameter-exploration needs parameter_noise, how far users explore")
     if config.steps_per_user % 2:
         raise ValueError(

@@ -25,6 +25,8 @@ from sotto.privacy.units import Adjacency, Unit
 Critic = Literal["none", "private", "local", "public", "paper"]
 PresetName = Literal["sotto", "paper"]
 
+_LEAST_BUDGET = 1e-9
+
 
 @dataclass(frozen=True)
 class DPPGConfig:
@@ -286,13 +288,18 @@ class DPPGConfig:
         return {name: ratio * policy for name, ratio in ratios.items()}
 
     def budget_epsilon(self) -> float:
-        """Epsilon the ledger must not exceed: the target, or what the given noise costs."""
+        """Epsilon the ledger must not exceed: the target, or what the given noise costs.
+
+        That is 0 where delta alone covers so much noise; a budget is positive, so it is then the
+        least one, and the certificate says 0.
+        """
         if not self.is_proved:
             return math.inf
         if self.target_epsilon is not None:
             return self.target_epsilon
         assert self.noise_multiplier is not None
-        return compose([self.event(self.noise_multiplier)]).epsilon(self.delta * 0.99)
+        cost = compose([self.event(self.noise_multiplier)]).epsilon(self.delta * 0.99)
+        return max(cost, _LEAST_BUDGET)
 
 
 def preset(

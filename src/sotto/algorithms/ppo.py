@@ -18,11 +18,24 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from sotto.algorithms.settings import COUNT, POSITIVE, SEED, SIGNED, require
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, running_returns
 from sotto.rl.rollout import Lane, Trajectory, continue_rollout, start
+
+_COUNTS = ("total_steps", "num_envs", "num_steps", "num_epochs", "num_minibatches", "hidden")
+_POSITIVE = ("learning_rate", "clip_ratio", "max_grad_norm")
+_INTERVALS = dict.fromkeys(_COUNTS, COUNT) | dict.fromkeys(_POSITIVE, POSITIVE)
+_INTERVALS |= {
+    "seed": SEED,
+    "discount": "[0, 1)",
+    "gae_lambda": "[0, 1]",
+    "entropy_coefficient": SIGNED,
+    "value_coefficient": "[0, 1e15]",
+}
+"""What every number must be by itself."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +81,7 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot run."""
-        if min(self.num_envs, self.num_steps, self.num_epochs, self.num_minibatches) < 1:
-            raise ValueError(
-                "num_envs, num_steps, num_epochs and num_minibatches must be at least 1."
-            )
+        require(self, _INTERVALS)
         if self.batch_size % self.num_minibatches:
             raise ValueError(
                 f"num_minibatches must divide num_envs * num_steps = {self.batch_size}; "
@@ -82,8 +92,6 @@ class PPOConfig:
                 f"total_steps must be at least num_envs * num_steps = {self.batch_size}, "
                 "which one update collects."
             )
-        if not (0 <= self.discount < 1 and 0 <= self.gae_lambda <= 1):
-            raise ValueError("discount must be in [0, 1) and gae_lambda in [0, 1].")
 
     @property
     def batch_size(self) -> int:
