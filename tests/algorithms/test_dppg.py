@@ -21,6 +21,7 @@ from sotto.algorithms.dppg_training import (
 )
 from sotto.privacy.certificate import derive
 from sotto.privacy.errors import PrivacyError
+from sotto.privacy.ledger import Ledger
 from sotto.rl.networks import Value
 from sotto.rl.rollout import rollout
 
@@ -291,6 +292,25 @@ def test_trust_region_counts_the_noise_that_is_really_added(tmp_path):
         ledger = create_ledger(config, tmp_path / f"{correlated}.sqlite")
         clips[correlated] = Training(config, [0], [ledger]).clip_norm
     assert clips[True] < 0.9 * clips[False]
+
+
+@pytest.mark.parametrize("drawn", [{}, {"population_size": 400, "correlated_noise": False}])
+def test_a_clip_norm_from_a_trust_region_is_the_first_policys_on_resuming_too(drawn, tmp_path):
+    config = _tiny(
+        hidden=(),
+        noise_multiplier=1.0,
+        clip_norm_from="kl-quantile",
+        total_steps=4 * 32 * 40,
+        evaluation_episodes=0,
+        **drawn,
+    )
+    ledger = create_ledger(config, tmp_path / "ledger.sqlite", "run")
+    begun = Training(config, [0], [ledger])
+    done = begun.advance()
+    again = Training(
+        config, [0], [Ledger.open(tmp_path / "ledger.sqlite", "run")], done.states, done.updates
+    )
+    assert again.clip_norm == begun.clip_norm
 
 
 def test_noise_that_delta_alone_covers_costs_epsilon_0(tmp_path):

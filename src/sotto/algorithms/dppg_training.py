@@ -136,7 +136,8 @@ class Training:
             )
         self.config, self.done = config, done
         self.env = training_environment(config)
-        self.states = initial_states(config, seeds) if states is None else states
+        first = initial_states(config, seeds)
+        self.states = first if states is None else states
         self._native = is_native(config.env_id)
         self._collector: Collector | None = None
         remaining = config.updates - done
@@ -153,7 +154,7 @@ class Training:
         if self._drawn:  # a coin for each of the population, release and run
             most = _COINS // (config.users * len(seeds))
             self.chunk_updates = max(1, min(self.chunk_updates, most))
-        policy = jax.tree.map(lambda x: x[0], self.states.policy)
+        policy = jax.tree.map(lambda x: x[0], first.policy)  # has met no data, nor on resuming
         critic = jax.tree.map(lambda x: x[0], self.states.critic)
         extras = dppg_parts.extra_parts(config, self.env)
         dimension = _size(policy) + sum(part.size for part in extras)
