@@ -40,12 +40,18 @@ def unvalidated(config_type: type[_C]) -> type[_C]:
 
 
 def flag(args: Sequence[str], name: str) -> str | None:
-    """What the command line says for one flag, looked at before it is parsed."""
+    """What the command line says for one flag, looked at before it is parsed.
+
+    A flag may be written with underscores too, which the parser takes for hyphens.
+    """
     for index, word in enumerate(args):
-        if word == name and index + 1 < len(args):
+        written, equals, value = word.partition("=")
+        if written.replace("_", "-") != name:
+            continue
+        if equals:
+            return value
+        if index + 1 < len(args):
             return args[index + 1]
-        if word.startswith(f"{name}="):
-            return word.removeprefix(f"{name}=")
     return None
 
 

@@ -192,6 +192,9 @@ def _create(
 ) -> Experiment:
     if options.seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
+    seeds = tuple(range(config.seed, config.seed + options.seeds))
+    if not 0 <= seeds[0] <= seeds[-1] < 2**31:  # they are int32 in compiled programs
+        raise ValueError(f"seeds go from 0 to {2**31 - 1}; those from {seeds[0]} do not")
     config = algorithm.resolved(config)
     place = options.ledger if isinstance(options, LedgerOptions) else None
     if place is not None and not algorithm.has_ledger(config):
@@ -200,7 +203,7 @@ def _create(
         algorithm=name,
         config=config_to_json(name, config),
         preset=options.preset if isinstance(options, Options) else None,
-        seeds=tuple(range(config.seed, config.seed + options.seeds)),
+        seeds=seeds,
         population=getattr(config, "population", "simulated"),
         ledger=ledger_place(place) if algorithm.has_ledger(config) else None,
         command=shlex.join(["sotto", "train", name, *args]),

@@ -1,0 +1,49 @@
+"""The command line's settings: bad ones end in a sentence, however a flag is written."""
+
+import pytest
+
+from sotto.cli import main
+from sotto.cli.parsing import flag
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words", "says"),
+    [
+        ("dppg", "--hidden -3", "hidden must be at least 1; -3 is not"),
+        ("dppg", "--target-epsilon 1 --seed -1", "seed must be in [0, 2147483647]; -1 is not"),
+        ("dppg", "--seed 2147483646 --seeds 3", "those from 2147483646 do not"),
+        ("ppo", "--seed 1099511627776", "seed must be in"),
+        ("functional-q", "--target-epsilon 1 --seed -1", "seeds go from 0 to 2147483647"),
+        ("functional-q", "--target-epsilon 1 --seed 1099511627776", "seeds go from 0"),
+        ("dppg", "--noise-multiplier 1e-300", "noise_multiplier must be in [1e-6, 1e6]"),
+        ("dppg", "--noise_multiplier 0", "noise_multiplier must be in [1e-6, 1e6]; 0.0 is not"),
+        ("dppg", "--noise_multiplier=0", "noise_multiplier must be in [1e-6, 1e6]; 0.0 is not"),
+        ("dppg", "--env_id CartPol-v1", "Did you mean: `CartPole`"),
+    ],
+)
+def test_bad_settings_are_one_sentence_and_leave_nothing(
+    capsys, tmp_path, algorithm, words, says
+) -> None:
+    out = tmp_path / "run"
+    assert main(["train", algorithm, "--out", str(out), *words.split()]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("sotto: ")
+    assert error.count("\n") == 0
+    assert says in error
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--noise-multiplier", "1"], "1"),
+        (["--noise_multiplier", "1"], "1"),
+        (["--noise_multiplier=1"], "1"),
+        (["--out", "a_b", "--noise_multiplier", "c_d"], "c_d"),
+        (["--noise-multiplier"], None),
+        (["noise-multiplier", "1"], None),
+        ([], None),
+    ],
+)
+def test_a_flag_is_found_with_hyphens_and_with_underscores(words, value) -> None:
+    assert flag(words, "--noise-multiplier") == value
