@@ -20,7 +20,7 @@ from sotto.algorithms.dppg_training import (
     training_environment,
 )
 from sotto.privacy.certificate import derive
-from sotto.privacy.errors import PrivacyError
+from sotto.privacy.errors import LedgerCorrupt, PrivacyError
 from sotto.privacy.ledger import Ledger
 from sotto.rl.networks import Value
 from sotto.rl.rollout import rollout
@@ -256,6 +256,10 @@ def test_resume_meets_new_people_and_never_exceeds_the_budget(tmp_path):
     assert certificate.epsilon <= 1.3
     with pytest.raises(ValueError, match="have been made"):
         Training(config, [0], [ledger], states=resumed.states, done=6)
+    (tmp_path / "older").mkdir()
+    older = create_ledger(config, tmp_path / "older" / "ledger.sqlite")
+    with pytest.raises(LedgerCorrupt, match="fewer releases than the 4 that were made"):
+        Training(config, [0], [older], states=kept.states, done=4)
 
 
 def test_over_budget_is_refused_before_any_release(tmp_path):

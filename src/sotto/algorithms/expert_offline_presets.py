@@ -23,6 +23,7 @@ class _Task:
     box: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     scale: tuple[float, ...] | None = None
     states: States = "students"
+    students: int = 5
     least_return: float | None = None
     # Noise, or little data, wants more of the conservative term than a whole log without noise.
     alpha: float = 1.0
@@ -57,6 +58,7 @@ _TASKS = {
         # Treatments that end the infection return ten times as much as those that contain it, and
         # fewer experts know them.
         least_return=3e8,
+        students=10,  # the same votes: with five, one seed in five stays with what contains
         alpha=0.1,
         log_alpha=1.0,
         reward_scale=1e-7,
@@ -102,7 +104,7 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
     alpha = task.alpha if config.is_private else task.log_alpha
     cap = config.rollout_cap or task.rollout_cap
     # Rollouts have a round for every step, students one for each student, a box needs but one.
-    rounds = config.rounds or {"rollouts": cap, "students": 5, "box": 1}[states]
+    rounds = config.rounds or {"rollouts": cap, "students": task.students, "box": 1}[states]
     config = replace(
         config,
         env_id=env_id,
