@@ -47,3 +47,19 @@ def test_bad_settings_are_one_sentence_and_leave_nothing(
 )
 def test_a_flag_is_found_with_hyphens_and_with_underscores(words, value) -> None:
     assert flag(words, "--noise-multiplier") == value
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "audit --seed -1",
+        "experts train --seed -1",
+        "experts collect nowhere --seed 4294967296",
+        "reproduce rio2025 table1 --first-seed -1",
+        "reproduce wang2019 cartpole --first-seed -1",
+        "reproduce sharma2024 fig2 --experts nowhere --first-seed -1",
+    ],
+)
+def test_seeds_that_no_program_holds(capsys, words) -> None:
+    assert main(words.split()) == 2
+    assert "seeds go from 0 to 2147483647" in capsys.readouterr().err

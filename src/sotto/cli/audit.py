@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.parsing import parse, print_json, seed_range
 
 
 def audit(args: list[str]) -> int:
@@ -29,6 +29,7 @@ def audit(args: list[str]) -> int:
         """
         from sotto.privacy.leaks import run_catalogue
 
+        seed_range(seed)
         if samples < 4:
             raise ValueError(f"--samples must be at least 4, got {samples}")
         if not json:

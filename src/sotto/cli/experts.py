@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from sotto.algorithms.expert_recipes import HIDDEN
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.parsing import parse, print_json, seed_range
 from sotto.data import minari_files
 from sotto.runs import experts as populations
 from sotto.runs.experts import ExpertSettings, Say
@@ -58,6 +58,7 @@ def train(args: list[str]) -> int:
             ray: run chunks on the Ray cluster of RAY_ADDRESS, or on this machine's cores by Ray.
             json: print one JSON object at the end, and progress on stderr.
         """
+        seed_range(seed)
         if workers is not None and workers < 1:
             raise ValueError("--workers must be at least 1")
         began = time.monotonic()
@@ -123,6 +124,7 @@ def collect(args: list[str]) -> int:
             seed: of the episodes; another seed makes other ones.
             json: print one JSON object at the end, and progress on stderr.
         """
+        seed_range(seed)
         if trajectories < 1:
             raise ValueError(f"--trajectories must be at least 1, got {trajectories}")
         if out.exists():

@@ -55,6 +55,19 @@ def flag(args: Sequence[str], name: str) -> str | None:
     return None
 
 
+def seed_range(first: int, count: int = 1) -> range:
+    """So many seeds from the first on.
+
+    Raises:
+        ValueError: there are none, or some that compiled programs cannot hold.
+    """
+    if count < 1:
+        raise ValueError(f"--seeds must be at least 1, got {count}")
+    if not 0 <= first <= first + count - 1 < 2**31:  # they are int32 in compiled programs
+        raise ValueError(f"seeds go from 0 to {2**31 - 1}; those from {first} do not")
+    return range(first, first + count)
+
+
 def print_json(values: dict[str, Any]) -> None:
     """Prints the values as one JSON object; infinity as the string "inf"."""
     print(json.dumps(_plain(values), indent=2, allow_nan=False))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sotto.algorithms.dppg_config import PresetName
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.parsing import parse, print_json, seed_range
 from sotto.papers import rio2025
 
 _CURVES = ("CartPole-v1", "Acrobot-v1")
@@ -74,12 +74,12 @@ def rio(args: list[str]) -> int:
             workers: processes; as many as there are cores unless given.
             json: print the summary as one JSON object, and progress on stderr.
         """
-        _check(figure, env_id, seeds, workers)
+        numbers = tuple(seed_range(first_seed, seeds))
+        _check(figure, env_id, workers)
 
         def say(sentence: str) -> None:
             print(sentence, file=sys.stderr if json else sys.stdout, flush=True)
 
-        numbers = tuple(range(first_seed, first_seed + seeds))
         if figure in ("fig1", "fig5"):
             _regret(figure, numbers, episodes, delta, out, say, json)
             return
@@ -147,9 +147,7 @@ def _regret(
     print(f"Figure, data and summary: {out / summary['name']}.png, .parquet, .json")
 
 
-def _check(figure: str, env_ids: tuple[str, ...], seeds: int, workers: int | None) -> None:
-    if seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {seeds}")
+def _check(figure: str, env_ids: tuple[str, ...], workers: int | None) -> None:
     if workers is not None and workers < 1:
         raise ValueError("--workers must be at least 1")
     if figure in ("table1", "fig8"):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.parsing import parse, print_json, seed_range
 
 if TYPE_CHECKING:
     from sotto.papers.sharma2024 import Job, Outcome
@@ -76,8 +76,7 @@ def sharma(args: list[str]) -> int:
             quick: few steps, epsilons and episodes, to see that it works.
             json: print the data as one JSON object, and progress on stderr.
         """
-        if seeds < 1:
-            raise ValueError(f"--seeds must be at least 1, got {seeds}")
+        chosen = seed_range(first_seed, seeds)
 
         def say(sentence: str) -> None:
             print(sentence, file=sys.stderr if json else sys.stdout, flush=True)
@@ -93,7 +92,6 @@ def sharma(args: list[str]) -> int:
         if figure == "fig2":
             answer = _histogram(stem, experts)
         else:
-            chosen = range(first_seed, first_seed + seeds)
             outcomes = _outcomes(figure, env_id, experts, str(dataset), chosen, out, quick, say)
             answer = _save(stem, figure, env_id, outcomes)
         _write(stem.with_suffix(".json"), answer)

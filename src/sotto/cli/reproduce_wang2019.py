@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.parsing import parse, print_json, seed_range
 from sotto.papers import wang2019
 from sotto.papers.wang2019_arms import DELTA, OPTIMUM, RANDOM, FigureName, arms
 
@@ -50,13 +50,11 @@ def wang(args: list[str]) -> int:
             quick: a tenth of the samples and few methods, to see that it works.
             json: print the data as one JSON object.
         """
-        if seeds < 1:
-            raise ValueError(f"seeds must be at least 1, got {seeds}")
+        numbers = seed_range(first_seed, seeds)
         out.mkdir(parents=True, exist_ok=True)
         name = f"{figure}-quick" if quick else figure
         data = out / f"{name}.json"
         kept = _kept(data)
-        numbers = range(first_seed, first_seed + seeds)
         show = _Progress(figure, quick, list(numbers), kept, silent=json)
 
         def keep(curve: wang2019.Curve) -> None:

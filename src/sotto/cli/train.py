@@ -17,7 +17,7 @@ from sotto.algorithms.a2c import A2CConfig
 from sotto.algorithms.baseline_presets import a2c_preset, ppo_preset
 from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
 from sotto.algorithms.ppo import PPOConfig
-from sotto.cli.parsing import flag, parse, print_json, unvalidated
+from sotto.cli.parsing import flag, parse, print_json, seed_range, unvalidated
 from sotto.cli.progress import Display
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.certificate import derive
@@ -190,11 +190,7 @@ def _create(
     config: Any,
     args: Sequence[str],
 ) -> Experiment:
-    if options.seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
-    seeds = tuple(range(config.seed, config.seed + options.seeds))
-    if not 0 <= seeds[0] <= seeds[-1] < 2**31:  # they are int32 in compiled programs
-        raise ValueError(f"seeds go from 0 to {2**31 - 1}; those from {seeds[0]} do not")
+    seeds = tuple(seed_range(config.seed, options.seeds))
     config = algorithm.resolved(config)
     place = options.ledger if isinstance(options, LedgerOptions) else None
     if place is not None and not algorithm.has_ledger(config):

@@ -173,8 +173,8 @@ class OpenPrefixRelease:
             experts: parameters, every leaf with a leading axis of slots.
             greedy: one expert's greedy actions.
             world: where they act.
-            present: which slots hold an expert (default: all). Who takes part is public, but for
-                the one expert in whom neighbours differ.
+            present: which slots hold an expert (default: all). One less than the mechanism is
+                calibrated for is a neighbour's world, for audits of what the certificate says.
 
         Raises:
             PrivacyError: a log in place of a world, fewer experts than stated, or the ledger
