@@ -53,8 +53,8 @@ def test_a_flag_is_found_with_hyphens_and_with_underscores(words, value) -> None
     "words",
     [
         "audit --seed -1",
-        "experts train --seed -1",
-        "experts collect nowhere --seed 4294967296",
+        "experts train --seed -1 --out nowhere",
+        "experts collect nowhere --out elsewhere --seed 4294967296",
         "reproduce rio2025 table1 --first-seed -1",
         "reproduce wang2019 cartpole --first-seed -1",
         "reproduce sharma2024 fig2 --experts nowhere --first-seed -1",
