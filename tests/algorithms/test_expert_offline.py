@@ -157,13 +157,15 @@ def test_who_abstains_is_told_by_their_own_log_alone(sources: Sources) -> None:
     )
 
 
-def test_hiv_has_a_bar_where_there_is_a_log() -> None:
+def test_tasks_have_a_bar_where_there_is_a_log() -> None:
     hiv = DataFacts("HIV-v0", COUNT, 6, 4)
     for dataset, epsilon, bar in (("y", 1.0, 3e8), ("y", 0.9, None), (None, 1.0, None)):
         config = ExpertOfflineConfig(experts="x", dataset=dataset, target_epsilon=epsilon)
         assert filled(config, hiv).least_return == bar
     reference = ExpertOfflineConfig(method="cql", dataset="y")
     assert filled(reference, hiv).least_return is None
+    lander = DataFacts("LunarLander-v3", COUNT, 8, 4)
+    assert filled(ExpertOfflineConfig(dataset="y", target_epsilon=1.0), lander).least_return == 100
 
 
 @pytest.mark.parametrize(
