@@ -53,8 +53,9 @@ def bars(path: Path, outcomes: Sequence[Outcome], start: float, title: str) -> N
         axes.set_yticks(places, [one.label for one in outcomes])
         axes.grid(visible=False, axis="y")
         # The interval of two or three seeds is wider than anything there is to see.
-        span = means.max() - start
-        axes.set_xlim(start, start + 1.25 * max(span, 1e-9))
+        span = max(means.max() - start, 1e-9)
+        ends = (means + _whiskers(outcomes)).max() - start
+        axes.set_xlim(start, start + np.clip(1.05 * ends, 1.25 * span, 1.6 * span))
         axes.set_xlabel(_returns(outcomes))
         axes.set_title(title, fontsize=11, loc="right")
 
@@ -101,7 +102,7 @@ def shares(path: Path, outcomes: Sequence[Outcome], papers: float, title: str) -
         axes.axvline(papers, color=GREY, linestyle="--", linewidth=1.5, label="the paper's choice")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
         axes.set_xlabel("steps made on stable prefixes; 0% is DP-SGD alone")
-        axes.set_ylabel(_returns(outcomes))
+        axes.set_ylabel(_returns(outcomes).replace(", ", ",\n", 1))
         axes.set_title(title, fontsize=11)
         axes.legend(fontsize=9)
 
