@@ -26,17 +26,18 @@ def bars(path: Path, outcomes: Sequence[Outcome], start: float, title: str) -> N
     Args:
         path: where the PNG goes.
         outcomes: from top to bottom; private ones in colour.
-        start: where bars begin: about the worst return there is.
+        start: where bars begin; what returns less has no bar, and its number all the same.
         title: of the figure.
     """
     with figure(path, width=8.4, height=1.2 + 0.42 * len(outcomes)) as axes:
         places = np.arange(len(outcomes))[::-1]
         means = np.array([one.mean for one in outcomes])
+        whiskers = np.where(means > start, _whiskers(outcomes), 0.0)
         axes.barh(
             places,
-            means - start,
+            np.maximum(means - start, 0.0),
             left=start,
-            xerr=_whiskers(outcomes),
+            xerr=whiskers,
             color=[_COLOURS.get(_kind(one), GREY) for one in outcomes],
             height=0.66,
             error_kw={"ecolor": "#333333", "elinewidth": 1.2, "capsize": 3},
@@ -44,7 +45,7 @@ def bars(path: Path, outcomes: Sequence[Outcome], start: float, title: str) -> N
         for place, one in zip(places, outcomes, strict=True):
             axes.annotate(
                 f"{one.mean:.4g}",
-                (one.mean, place),
+                (max(one.mean, start), place),
                 xytext=(5, 8),
                 textcoords="offset points",
                 va="center",
@@ -54,7 +55,7 @@ def bars(path: Path, outcomes: Sequence[Outcome], start: float, title: str) -> N
         axes.grid(visible=False, axis="y")
         # The interval of two or three seeds is wider than anything there is to see.
         span = max(means.max() - start, 1e-9)
-        ends = (means + _whiskers(outcomes)).max() - start
+        ends = (means + whiskers).max() - start
         axes.set_xlim(start, start + np.clip(1.05 * ends, 1.25 * span, 1.6 * span))
         axes.set_xlabel(_returns(outcomes))
         axes.set_title(title, fontsize=11, loc="right")
