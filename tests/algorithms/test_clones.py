@@ -132,6 +132,13 @@ def test_how_much_one_expert_played_moves_no_other_clone(episodes: int, cap: int
         assert not np.array_equal(one[4], two[4])
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_is_too_large_warns_of_nothing() -> None:
+    log = make_log()
+    log.observations[4] = 3e38
+    fit_clones(CONFIG, log, 3, (10.0, 1.0), KEY)
+
+
 def test_an_expert_without_a_log_gets_an_untrained_clone() -> None:
     log = make_log()
     log.lengths[2] = 0

@@ -151,12 +151,13 @@ def _lesson(
     rounded otherwise where another expert's episodes are longer.
     """
     lived = np.arange(log.cap) < log.lengths[expert][:, None]
-    own = log.observations[expert, :, :-1][lived] * np.asarray(observation_scale, np.float32)
-    if len(own) == 0:
+    seen = log.observations[expert, :, :-1][lived]
+    if len(seen) == 0:
         nothing = np.zeros(log.observation_size, np.float32)
-        seen = np.zeros((*ordinals.shape, log.observation_size), np.float32)
-        return _Lesson(seen, np.full(ordinals.shape, -1, np.int32), nothing, nothing + 1)
+        unseen = np.zeros((*ordinals.shape, log.observation_size), np.float32)
+        return _Lesson(unseen, np.full(ordinals.shape, -1, np.int32), nothing, nothing + 1)
     with np.errstate(all="ignore"):  # what is too large, or no number, is this clone's own affair
+        own = seen * np.asarray(observation_scale, np.float32)
         mean = own.mean(axis=0, dtype=np.float64).astype(np.float32)
         deviation = own.std(axis=0, dtype=np.float64).astype(np.float32)
         deviation = np.maximum(deviation, np.float32(_LEAST_DEVIATION))
