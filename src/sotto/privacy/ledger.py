@@ -88,7 +88,8 @@ class Ledger:
         self._engine = engine
         # Makes our entries differ from those of another process that writes the same ones.
         self._writer = uuid.uuid4().hex
-        # What is checked before an entry still holds when it is written: one thread at a time.
+        # What is checked before an entry or a stream still holds once it is there: one thread at a
+        # time.
         self._lock = threading.Lock()
         self.run_id = run_id
         self._replay()
@@ -217,20 +218,21 @@ class Ledger:
             LedgerMismatch: there is no such stream, or its noise is correlated over releases.
             BudgetExceeded: streams opened since have taken what it would need.
         """
-        found = [i for i, record in enumerate(self.streams) if record.statement == statement]
-        if not found or found[-1] in self._live:
-            raise LedgerMismatch(
-                f"this ledger has no interrupted stream {statement.name!r} with these settings; "
-                "open a new one"
-            )
-        if statement.correlation.kind != "independent":
-            raise LedgerMismatch(
-                f"the noise of {statement.name!r} is correlated over releases, and what was drawn "
-                "is forgotten; open a new stream"
-            )
-        self._account.check_resume(found[-1], self._live)
-        self._live.append(found[-1])
-        return LedgerStream(self, found[-1])
+        with self._lock:
+            found = [i for i, record in enumerate(self.streams) if record.statement == statement]
+            if not found or found[-1] in self._live:
+                raise LedgerMismatch(
+                    f"this ledger has no interrupted stream {statement.name!r} with these "
+                    "settings; open a new one"
+                )
+            if statement.correlation.kind != "independent":
+                raise LedgerMismatch(
+                    f"the noise of {statement.name!r} is correlated over releases, and what was "
+                    "drawn is forgotten; open a new stream"
+                )
+            self._account.check_resume(found[-1], self._live)
+            self._live.append(found[-1])
+            return LedgerStream(self, found[-1])
 
     def verify(self) -> None:
         """Reads every entry again and compares the chain with what this object holds.
