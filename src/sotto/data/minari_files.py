@@ -114,8 +114,8 @@ def load(dataset: Path | str, id_column: str = ID_COLUMN, experts: int | None = 
     """
     storage = _storage(dataset)
     size, first_action, actions = _sizes(dataset, storage)
-    if experts is None and id_column == ID_COLUMN:
-        experts = storage.metadata.get("sotto", {}).get("experts")
+    if experts is None:
+        experts = _stated(storage, id_column)
     numbers = range(storage.total_episodes)
     metadata = list(storage.get_episode_metadata(numbers))
     lengths = np.array([int(episode["total_steps"]) for episode in metadata], np.int64)
@@ -162,8 +162,12 @@ class Described(NamedTuple):
     """How many there are, whether they have episodes or not."""
 
 
-def described(dataset: Path | str) -> Described:
+def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
     """What a Minari dataset says of itself, without a look at its episodes.
+
+    Args:
+        dataset: the folder of a dataset, or the name of one that Minari has stored.
+        id_column: where the metadata of an episode says whose it is.
 
     Raises:
         ValueError: no such dataset, or other spaces than Box and Discrete.
@@ -174,7 +178,15 @@ def described(dataset: Path | str) -> Described:
     if isinstance(spec, str):
         spec = json.loads(spec)
     named = spec.get("id") if isinstance(spec, dict) else getattr(spec, "id", None)
-    return Described(own.get("env_id", named), actions, own.get("experts"))
+    return Described(own.get("env_id", named), actions, _stated(storage, id_column))
+
+
+def _stated(storage: Any, id_column: str) -> int | None:
+    """How many experts there are, as `save` wrote it down; of other columns it says nothing."""
+    if id_column != ID_COLUMN:
+        return None
+    count: int | None = storage.metadata.get("sotto", {}).get("experts")
+    return count
 
 
 def _storage(dataset: Path | str) -> Any:

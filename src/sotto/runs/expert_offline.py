@@ -156,10 +156,8 @@ def _require_count(config: ExpertOfflineConfig) -> None:
     """How many real people there are is a public number, not one that is read off their data."""
     if config.population != "real" or config.dataset is None or config.experts is not None:
         return
-    known = config.id_column == minari_files.ID_COLUMN and (
-        minari_files.described(config.dataset).experts is not None
-    )
-    if config.expert_count is None and not known:
+    stated = minari_files.described(config.dataset, config.id_column).experts
+    if config.expert_count is None and stated is None:
         raise ValueError(
             f"{config.dataset} does not say how many experts there are, which is public and must "
             "not depend on who has episodes in it; give --expert-count"
