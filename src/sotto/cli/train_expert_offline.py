@@ -23,7 +23,8 @@ def expert_offline(args: list[str]) -> int:
 
         By default it asks experts, or clones of each one's log, what they would do in a thousand
         states, adds noise to the counts, and learns from that. Clones protect logs as they are;
-        give --dataset alone. Experts (--experts) are protected as policies, and no log is read.
+        give --dataset alone. Experts (--experts) are protected as policies; their log is read only
+        where whose vote counts follows from it (--least-return, which HIV and LunarLander have).
 
         --method stable-prefix is the paper's; dp-sgd and prefix-only are its halves, cql and bc
         protect nobody. Seeds ask the same experts, each under a ledger of its own, so that their
