@@ -7,6 +7,7 @@ from array import array
 import numpy as np
 import pytest
 
+from sotto.privacy.mechanisms import gaussian_process
 from sotto.privacy.mechanisms.gaussian_process import (
     Kernel,
     Path,
@@ -15,6 +16,7 @@ from sotto.privacy.mechanisms.gaussian_process import (
     sample_grid,
 )
 from sotto.privacy.mechanisms.sorted_points import SortedPoints
+from sotto.privacy.noise import standard_normal
 
 
 class UnitVectors:
@@ -28,14 +30,24 @@ class UnitVectors:
         self.size = size
         self.drawn = 0
 
-    def standard_normal(self, shape: int | tuple[int, ...]) -> np.ndarray:
-        if isinstance(shape, int):  # for single points, taken from the end
+    def normals(self, shape: tuple[int, ...]) -> np.ndarray:
+        if len(shape) == 1:  # for single points, taken from the end
             rows = np.eye(self.size)[self.drawn :].ravel()
-            return np.concatenate([np.zeros(shape - rows.size), rows[::-1]])
+            return np.concatenate([np.zeros(shape[0] - rows.size), rows[::-1]])
         rows = math.prod(shape) // self.size
         taken = np.eye(self.size)[self.drawn : self.drawn + rows]
         self.drawn += rows
         return taken.reshape(shape)
+
+
+@pytest.fixture(autouse=True)
+def draw_unit_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(generator: np.random.Generator | UnitVectors, shape: tuple[int, ...]) -> np.ndarray:
+        if isinstance(generator, UnitVectors):
+            return generator.normals(shape)
+        return standard_normal(generator, shape)
+
+    monkeypatch.setattr(gaussian_process, "standard_normal", drawn)
 
 
 def covariance(points: np.ndarray, beta: float, sigma: float) -> np.ndarray:

@@ -1,37 +1,44 @@
 """The noise sampler: its law, its tails, its keys."""
 
+import ast
 import itertools
 import math
 import os
 import random
+from decimal import Decimal, localcontext
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import integrate, special, stats
+from randomgen.aes import AESCounter
+from scipy import integrate, stats
 
+import sotto.privacy
 from sotto.privacy.noise import (
+    LAYERS,
     MAGNITUDE,
     RADIUS,
     SAMPLER_SHARE,
     GeneratorSource,
-    box_muller,
+    beyond_last_edge,
     calibrate_with_sampler,
+    exponential,
     sampler_delta,
+    settle,
     standard_normal,
+    throw,
 )
 
 TAIL = 5.5
 """Further out than float32 `jax.random.normal` ever gets."""
 
+LAST_EDGE = LAYERS.widths[1]
+
 
 def draws(count: int, seed: int = 0) -> np.ndarray:
     return standard_normal(GeneratorSource(seed).next(), (count,))
-
-
-def random_bits(pairs: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 2**64, (4, pairs), dtype=np.uint64)
 
 
 # --- the law -------------------------------------------------------------------------------------
@@ -50,20 +57,12 @@ def test_moments() -> None:
         assert abs(np.mean(sample**power) - expected) < error
 
 
-def test_the_two_halves_of_a_pair_are_independent() -> None:
-    cosine, sine = draws(2_000_000, seed=2).reshape(-1, 2).T
-    for one, other in [(cosine, sine), (cosine**2, sine**2), (abs(cosine), sine)]:
-        assert abs(np.corrcoef(one, other)[0, 1]) < 5e-3
-
-
-def test_a_pair_never_straddles_two_releases() -> None:
-    """Each row of odd length drops half a pair; rows then share no radius and no angle."""
-    rows = standard_normal(GeneratorSource(3).next(), (200_000, 3))
-    radius = rows[:, 0] ** 2 + rows[:, 1] ** 2  # the first pair of a row
-    assert stats.kstest(radius / 2, "expon").pvalue > 1e-3
-    for shift in (1, 2):
-        across = np.corrcoef(rows[shift:, 0] ** 2, rows[:-shift, 2] ** 2)[0, 1]
-        assert abs(across) < 0.015
+def test_every_draw_is_independent_of_its_neighbours() -> None:
+    sample = draws(2_000_000, seed=2)
+    for lag in (1, 2, 3):
+        one, other = sample[:-lag], sample[lag:]
+        for a, b in [(one, other), (one**2, other**2), (abs(one), other), (one, abs(other))]:
+            assert abs(np.corrcoef(a, b)[0, 1]) < 5e-3
 
 
 def test_shapes_and_precision_whatever_the_default_precision() -> None:
@@ -74,43 +73,158 @@ def test_shapes_and_precision_whatever_the_default_precision() -> None:
         assert result.dtype == np.float64
 
 
+# --- the layers ----------------------------------------------------------------------------------
+
+
+def test_layers_have_one_area_and_fill_the_curve() -> None:
+    """In 40 digits: areas differ so little that 1e9 draws are within 1e-8 of the law (docs)."""
+    with localcontext() as context:
+        context.prec = 40
+        widths = [Decimal(x) for x in LAYERS.widths.tolist()]
+        heights = [Decimal(x) for x in LAYERS.heights.tolist()]
+        rises = [after - before for before, after in itertools.pairwise(heights)]
+        areas = [width * rise for width, rise in zip(widths, rises, strict=False)]
+        whole = sum(areas)
+        off = np.array([float(len(areas) * area / whole - 1) for area in areas])
+        edges = zip(widths[1:], heights[1:], strict=True)
+        curve = [float((-width * width / 2).exp() - height) for width, height in edges]
+    assert len(areas) == 1024
+    assert math.sqrt(np.mean(off**2) * 1e9) / 2 < 1e-8
+    assert np.abs(curve).max() < 1e-15  # edges lie on the curve
+
+
+def test_the_first_layer_has_the_tail_beside_it() -> None:
+    """A throw beyond the last edge is as probable as the tail is."""
+    beyond = 1 - LAST_EDGE / LAYERS.widths[0]
+    tail = math.erfc(LAST_EDGE / math.sqrt(2)) * math.sqrt(math.pi / 2)
+    assert beyond * LAYERS.widths[0] * LAYERS.heights[1] == pytest.approx(tail, rel=1e-10)
+
+
+def test_the_density_is_the_bell_curve_at_every_place() -> None:
+    """Of the law that the tables give, layer by layer: the wedges are where mistakes hide."""
+    widths, heights = LAYERS.widths[:-1], LAYERS.heights
+    places = np.concatenate([np.linspace(0, LAST_EDGE, 5_000)[:-1], LAYERS.widths[2:-1] * 1.000001])
+    top = np.exp(-(places**2) / 2)[:, None]
+    under = np.clip((top - heights[:-1]) / np.diff(heights), 0, 1) / widths  # of each layer
+    sampled = under.sum(axis=1) / 1024 * (1024 * widths[1] * np.diff(heights)[1])
+    np.testing.assert_allclose(sampled, top[:, 0], rtol=1e-9)
+
+
+def test_a_throw_is_what_its_bits_say() -> None:
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**64, 50_000, dtype=np.uint64)
+    words[:4] = [0, 2**64 - 1, 2**63, 2**63 - 1]
+    values, undecided, layers = throw(words)
+    for word, value in zip(words.tolist(), values.tolist(), strict=True):
+        signed = (word >> 11) - (2**53 if word >> 63 else 0)
+        assert value == (signed + 0.5) * (LAYERS.widths[word & 1023] * 2.0**-52)
+    layer = (words & np.uint64(1023)).astype(int)
+    assert np.all(np.abs(values) <= LAYERS.widths[layer])
+    decided = np.setdiff1d(np.arange(words.size), undecided)
+    assert np.all(np.abs(values[decided]) < LAYERS.widths[layer + 1][decided])
+    assert np.all(np.abs(values[undecided]) >= LAYERS.widths[layer + 1][undecided])
+    np.testing.assert_array_equal(layers, layer[undecided])
+    assert len(undecided) / words.size == pytest.approx(1 / 234, rel=0.3)
+
+
+@pytest.mark.parametrize("layer", [1, 300, 1000, 1023])
+def test_what_is_undecided_is_settled_under_the_curve(layer: int) -> None:
+    """Throws into one layer: kept under the curve, and above it a draw as any other."""
+    generator = GeneratorSource(layer).next()
+    words = generator.bit_generator.random_raw(1_000_000) | np.uint64(1023)
+    thrown = throw(words ^ np.uint64(1023 - layer))
+    settled = thrown.values.copy()
+    settle(generator, settled, thrown.undecided, thrown.layers)
+
+    width, low, high = LAYERS.widths[layer], *LAYERS.heights[layer : layer + 2]
+    places = np.linspace(0, width, 20_001)
+    under = np.clip((np.exp(-(places**2) / 2) - low) / (high - low), 0, 1) / width
+    kept = integrate.cumulative_trapezoid(under, places, initial=0)
+
+    def law(x: np.ndarray) -> np.ndarray:
+        return np.interp(x, places, kept) + (1 - kept[-1]) * (2 * stats.norm.cdf(x) - 1)
+
+    assert stats.kstest(np.abs(settled), law).pvalue > 1e-3
+    # At a low layer 0.2 per cent are undecided, and what is then cut off is too little to see.
+    if layer >= 1000:
+        assert stats.kstest(np.abs(thrown.values), law).pvalue < 1e-6
+    assert abs(np.mean(settled > 0) - 0.5) < 2.5e-3
+
+
+def test_draws_beyond_the_last_edge_are_as_many_as_they_should_be() -> None:
+    edges = np.array([3.9, LAST_EDGE, 4.1, 4.3, np.inf])
+    settled = np.abs(draws(20_000_000, seed=6))
+    kept = throw(GeneratorSource(5).next().bit_generator.random_raw(settled.size)).values
+    expected = np.diff(stats.norm.cdf(edges)) * 2 * settled.size
+    for sample, right in [(settled, True), (np.abs(kept), False)]:
+        counts = np.histogram(sample, edges)[0]
+        distance = np.sum((counts - expected) ** 2 / expected)
+        assert (stats.chi2.sf(distance, len(counts)) > 1e-3) == right
+
+
 # --- the tails -----------------------------------------------------------------------------------
 
 
-def test_the_radius_is_exact_for_every_number_of_leading_zeros() -> None:
+def test_exponentials_are_exact_for_every_number_of_leading_zeros() -> None:
     rng = random.Random(0)  # what follows the first one is ignored
     words = [(1 << (127 - k)) + rng.getrandbits(127 - k) for k in range(128)] + [0]
-    bits = random_bits(129)
-    bits[0] = np.array([word >> 64 for word in words], dtype=np.uint64)
-    bits[1] = np.array([word % 2**64 for word in words], dtype=np.uint64)
-    cosine, sine = box_muller(bits).T
-    uniform = [(int(m) >> 12) / 2**53 + 0.5 + 2.0**-54 for m in bits[2]]
-    expected = [math.sqrt(2 * (k * math.log(2) - math.log(u))) for k, u in enumerate(uniform)]
-    np.testing.assert_allclose(np.hypot(cosine, sine), expected, rtol=1e-14)
+    for zeros, word in enumerate(words):
+        mantissa = rng.getrandbits(64)
+        half = Decimal(2 * (mantissa >> 12) + 1) / Decimal(2**54) + Decimal("0.5")
+        expected = float(zeros * Decimal(2).ln() - half.ln())
+        drawn = exponential([word >> 64, word % 2**64, mantissa])
+        assert drawn == pytest.approx(expected, rel=1e-14)
 
 
-def test_every_angle_is_the_angle_of_its_bits() -> None:
-    bits = random_bits(100_000, seed=4)
-    bits[3, :4096] = np.arange(4096, dtype=np.uint64) << np.uint64(52)  # the table's own points
-    bits[3, 4096:8192] = bits[3, :4096] - np.uint64(1)
-    cosine, sine = box_muller(bits).T
-    angle = (bits[3] >> np.uint64(11)).astype(np.float64) * (2.0**-53 * 2 * math.pi)
-    radius = np.hypot(cosine, sine)
-    np.testing.assert_allclose(cosine / radius, np.cos(angle), atol=1e-15)
-    np.testing.assert_allclose(sine / radius, np.sin(angle), atol=1e-15)
+def test_the_law_of_exponentials_holds_far_out_too() -> None:
+    words = GeneratorSource(7).next().bit_generator.random_raw((100_000, 3)).tolist()
+    assert stats.kstest([exponential(row) for row in words], "expon").pvalue > 1e-3
+    # Beyond 64 zeros it starts again, 64 ln 2 further out.
+    beyond = [exponential([0, *row[1:]]) - 64 * math.log(2) for row in words]
+    assert stats.kstest(beyond, "expon").pvalue > 1e-3
+
+
+def test_beyond_the_last_edge_the_law_is_the_tail() -> None:
+    generator = GeneratorSource(8).next()
+    sample = np.array([beyond_last_edge(generator) for _ in range(200_000)])
+    assert sample.min() > LAST_EDGE
+    share = stats.norm.sf(sample) / stats.norm.sf(LAST_EDGE)  # uniform, if it is
+    assert stats.kstest(share, "uniform").pvalue > 1e-3
+    # Without the second exponential, which makes a normal tail of an exponential one:
+    wrong = LAST_EDGE + np.random.default_rng(0).exponential(1 / LAST_EDGE, 200_000)
+    assert stats.kstest(stats.norm.sf(wrong) / stats.norm.sf(LAST_EDGE), "uniform").pvalue < 1e-6
+
+
+class Bits:
+    """Stands for a generator that gives these words."""
+
+    def __init__(self, *rows: list[int]) -> None:
+        self.bit_generator, self.rows = self, list(rows)
+
+    def random_raw(self, shape: tuple[int, int]) -> np.ndarray:
+        return np.array([self.rows.pop(0), self.rows.pop(0)], dtype=np.uint64)
 
 
 def test_the_range_ends_where_it_is_said_to() -> None:
-    bits = np.zeros((4, 2), dtype=np.uint64)
-    bits[2, 1] = 2**64 - 1
-    cosine, sine = box_muller(bits).T
-    longest, shortest = np.hypot(cosine, sine)
-    assert longest == pytest.approx(MAGNITUDE, rel=1e-12)
-    assert longest <= MAGNITUDE
-    assert shortest == pytest.approx(RADIUS, rel=1e-12)
-    assert RADIUS > 13.3
-    extremes = box_muller(np.full((4, 1), 2**64 - 1, dtype=np.uint64))
-    assert np.all(np.isfinite(extremes))
+    full, largest = 2**64 - 1, [0, 0, 0]
+    assert exponential(largest) == pytest.approx(129 * math.log(2), rel=1e-12)
+    reach = LAST_EDGE * math.sqrt(2 * 128 * math.log(2)) / math.log(2)  # zeros of such an excess
+    zeros, rest = int(reach), reach - int(reach)
+    mantissa = int((2.0 ** (1 - rest) - 1) * 2**52) << 12
+
+    def excess(k: int) -> list[int]:
+        word = 1 << (127 - k)
+        return [word >> 64, word % 2**64, mantissa]
+
+    # As far out as the law is the Gaussian one, all tosses decide: one more, and it ends.
+    kept = beyond_last_edge(Bits(excess(zeros), largest))
+    assert kept == pytest.approx(RADIUS, rel=1e-6)
+    assert kept <= MAGNITUDE
+    again = Bits(excess(zeros + 1), largest, [2**63, 0, full], [2**63, 0, 0])
+    assert beyond_last_edge(again) < LAST_EDGE + 0.01
+    assert pytest.approx(LAST_EDGE + math.sqrt(256 * math.log(2))) == RADIUS
+    assert pytest.approx(LAST_EDGE + math.sqrt(258 * math.log(2))) == MAGNITUDE
+    assert RADIUS > 17.3
 
 
 def test_ours_has_the_tail_that_float32_does_not_reach() -> None:
@@ -122,48 +236,42 @@ def test_ours_has_the_tail_that_float32_does_not_reach() -> None:
     assert np.all(np.abs(sample) <= np.abs(every_output).max() * (1 + 1e-6))
     assert np.abs(every_output).max() < TAIL
 
-    # Ours, given 18 leading zeros, which is given a radius of at least 5.0.
-    bits = random_bits(1_000_000)
-    bits[0] >>= np.uint64(18)
-    sample = box_muller(bits)
-    expected = 2 * stats.norm.sf(TAIL) * 2.0**18
-    sigma = math.sqrt(expected / sample.size)
-    assert abs(np.mean(np.abs(sample) > TAIL) - expected) < 5 * sigma
-
-
-def test_the_law_holds_far_out_too() -> None:
-    bits = random_bits(1_000_000)
-    bits[0] = 0  # beyond 64 zeros the squared radius starts again, 64 ln 2 further out
-    cosine, sine = box_muller(bits).T
-    beyond = (cosine**2 + sine**2) / 2 - 64 * math.log(2)
-    assert stats.kstest(beyond, "expon").pvalue > 1e-3
+    generator = GeneratorSource(9).next()
+    far = np.mean([beyond_last_edge(generator) > TAIL for _ in range(200_000)])
+    expected = stats.norm.sf(TAIL) / stats.norm.sf(LAST_EDGE)
+    assert far == pytest.approx(expected, abs=5 * math.sqrt(expected / 200_000))
 
 
 # --- what the sampler costs ----------------------------------------------------------------------
 
 
-def leaves_the_range(shift: float, pairs: int) -> float:
-    """P(a pair shifted by `shift` / sqrt(pairs) is outside RADIUS), summed over pairs."""
-    each = shift / math.sqrt(pairs)
-    value, _ = integrate.quad(
-        lambda r: r * math.exp(-((r - each) ** 2) / 2) * special.ive(0, r * each),
-        RADIUS,
-        RADIUS + 12,
-        epsabs=0,
-        epsrel=1e-9,
-    )
-    return pairs * value
+def leaves_the_range(shift: float, draws: int) -> float:
+    """P(a draw shifted by `shift` / sqrt(draws) is outside RADIUS), summed over draws."""
+    each = shift / math.sqrt(draws)
+    return draws * float(stats.norm.sf(RADIUS - each) + stats.norm.sf(RADIUS + each))
 
 
-@pytest.mark.parametrize("noise_multiplier", [0.085, 0.1, 0.15, 0.3, 1.0, 5.0])
-@pytest.mark.parametrize("pairs", [1, 2, 10, 10_000])
+@pytest.mark.parametrize("noise_multiplier", [0.062, 0.085, 0.1, 0.15, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("draws", [1, 2, 10, 10_000])
 def test_sampler_delta_bounds_the_mass_that_leaves_the_range(
-    noise_multiplier: float, pairs: int
+    noise_multiplier: float, draws: int
 ) -> None:
-    bound = sampler_delta(noise_multiplier, 2 * pairs)
-    assert leaves_the_range(1 / noise_multiplier, pairs) + pairs * 2.0**-128 <= bound
-    if pairs == 1:
-        assert bound <= 30 * leaves_the_range(1 / noise_multiplier, 1)
+    bound = sampler_delta(noise_multiplier, draws)
+    outside = 2 * draws * float(stats.norm.sf(RADIUS))
+    assert leaves_the_range(1 / noise_multiplier, draws) + outside <= bound
+    if draws == 1:
+        assert bound <= 200 * leaves_the_range(1 / noise_multiplier, 1)
+
+
+def test_what_the_sampler_puts_outside_the_range_is_below_its_bound() -> None:
+    """P(beyond the last edge) P(excess > reach and the second variate larger) / P(kept)."""
+    kept = (
+        LAST_EDGE * math.exp(LAST_EDGE**2 / 2) * math.sqrt(2 * math.pi) * stats.norm.sf(LAST_EDGE)
+    )
+    far = math.exp(-LAST_EDGE * (RADIUS - LAST_EDGE)) * 2.0**-128
+    outside = 2 * stats.norm.sf(LAST_EDGE) * far / kept
+    assert outside < math.exp(-(RADIUS**2) / 2)
+    assert 2 * stats.norm.sf(RADIUS) < math.exp(-(RADIUS**2) / 2)
 
 
 def test_sampler_delta_is_monotone_and_one_where_nothing_is_left() -> None:
@@ -176,6 +284,33 @@ def test_sampler_delta_is_monotone_and_one_where_nothing_is_left() -> None:
 
 
 # --- keys ----------------------------------------------------------------------------------------
+
+
+def test_bits_are_those_of_aes() -> None:
+    """FIPS 197, appendix B, with its block of text as the counter."""
+    key, text = "2b7e151628aed2a6abf7158809cf4f3c", "3243f6a8885a308d313198a2e0370734"
+    number = {
+        name: int.from_bytes(bytes.fromhex(digits), "little")
+        for name, digits in [("key", key), ("counter", text)]
+    }
+    block = AESCounter(**number).random_raw(2).astype("<u8").tobytes().hex()
+    assert block == "3925841d02dc09fbdc118597196a0b32"
+    assert isinstance(GeneratorSource().next().bit_generator, AESCounter)
+    assert all(isinstance(g.bit_generator, AESCounter) for g in GeneratorSource().next().spawn(2))
+
+
+def test_nothing_private_draws_normal_numbers_elsewhere() -> None:
+    """`sampler_delta` speaks of this sampler; numpy's own ends earlier."""
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in Path(sotto.privacy.__path__[0]).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"standard_normal", "normal", "multivariate_normal"}
+        and ast.unparse(node.func.value) not in {"noise", "jax.random"}  # leaks have the latter
+    ]
+    assert found == []
 
 
 def test_draws_of_successive_generators_do_not_overlap() -> None:

@@ -305,7 +305,9 @@ class OpenFunctionRelease:
             return np.asarray(np.rint((values + paths) / grid) * grid)
         # Integers on a public grid, added exactly: no low-order bits (section 2).
         whole = np.trunc(np.clip(values, -_LARGEST * grid, _LARGEST * grid) / grid).astype(np.int64)
-        drawn = np.rint(generator.standard_normal(values.shape) * (sigma / grid)).astype(np.int64)
+        drawn = np.rint(noise.standard_normal(generator, values.shape) * (sigma / grid)).astype(
+            np.int64
+        )
         return np.asarray((whole + drawn) * grid)
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sotto.privacy.events import Event, Gaussian
 from sotto.privacy.mechanisms import simplex
+from sotto.privacy.noise import standard_normal
 
 
 class GaussianPolicy(BaseModel):
@@ -54,9 +55,6 @@ class GaussianPolicy(BaseModel):
     ) -> Float64[np.ndarray, "rows actions"]:
         """One private answer per row. Takes the teacher's own rows and restricts them itself.
 
-        numpy draws normal numbers in float64 by the ziggurat method, whose tail is Marsaglia's
-        exact one (it ends at 13.7 standard deviations, beyond which lies a mass of 1e-42).
-
         Args:
             policies: the teacher's rows, unrestricted.
             generator: fresh, from `noise.GeneratorSource`.
@@ -65,7 +63,7 @@ class GaussianPolicy(BaseModel):
             Rows on the public grid, each summing to 1 exactly; entries may be 0.
         """
         rows = self.restrict(simplex.checked(policies, self.actions))
-        noisy = rows + self.noise_stddev * generator.standard_normal(rows.shape)
+        noisy = rows + self.noise_stddev * standard_normal(generator, rows.shape)
         return simplex.to_grid(simplex.project(noisy))
 
     def events(self, distance: float, count: int) -> tuple[Event, ...]:

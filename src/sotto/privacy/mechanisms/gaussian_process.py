@@ -33,7 +33,7 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dtbtrs
 
 from sotto.privacy.mechanisms.sorted_points import SortedPoints
-from sotto.privacy.noise import GeneratorSource
+from sotto.privacy.noise import GeneratorSource, standard_normal
 
 _BATCH_SHARE = 200  # batches smaller than this part of what is stored go in point by point
 _FEW = 8
@@ -151,7 +151,7 @@ class Paths:
     def _draw(self, points: Float64[np.ndarray, " q"]) -> Float64[np.ndarray, "q paths"]:
         """Joint values at sorted distinct points not stored: left to right within each gap."""
         stored, values = self._stored.arrays()
-        noise = self._generator.standard_normal((len(points), self.paths))
+        noise = standard_normal(self._generator, (len(points), self.paths))
         if not len(points):
             return noise
         gap = np.searchsorted(stored, points)
@@ -169,7 +169,7 @@ class Paths:
 
     def _normal(self) -> float:
         if not self._normals:
-            self._normals = self._generator.standard_normal(_NORMALS).tolist()
+            self._normals = standard_normal(self._generator, (_NORMALS,)).tolist()
         return self._normals.pop()
 
 
@@ -222,7 +222,8 @@ def sample_grid(
     """
     kernel = Kernel(beta=beta, sigma=sigma)
     shape = tuple(len(axis) for axis in axes)
-    values = kernel.sigma * generator.standard_normal(shape if paths is None else (*shape, paths))
+    size = shape if paths is None else (*shape, paths)
+    values = kernel.sigma * standard_normal(generator, size)
     for dimension, axis in enumerate(axes):
         axis = _line(axis)
         if not len(axis) or not np.all(np.diff(axis) > 0):
@@ -281,7 +282,7 @@ class ScatteredPaths:
         """Values at distinct new points, jointly; they are not kept until `insert`."""
         points = self._checked(points)
         across, corner = self._extension(points)
-        drawn = self._generator.standard_normal((len(points), self.paths))
+        drawn = standard_normal(self._generator, (len(points), self.paths))
         return np.asarray(across @ self._white[: len(self)] + self.kernel.sigma * corner @ drawn)
 
     def insert(
