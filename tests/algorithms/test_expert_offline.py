@@ -16,6 +16,7 @@ from sotto.algorithms import (
     expert_offline_prefixes,
     expert_offline_states,
     expert_offline_votes,
+    voting_rounds,
 )
 from sotto.algorithms.clones import CloneConfig
 from sotto.algorithms.distillation import DistillationConfig
@@ -117,6 +118,7 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
         ({"method": "dp-sgd", "least_return": 1.0}, "belongs to --method votes"),
         ({"public_share": 1.0}, "strictly between 0 and 1"),
         ({"rounds": 0}, "at least 1"),
+        ({"choice_episodes": -1}, "must not be negative"),
     ],
 )
 def test_settings_that_contradict_each_other(changes, says) -> None:
@@ -159,13 +161,42 @@ def test_who_abstains_is_told_by_their_own_log_alone(sources: Sources) -> None:
 
 def test_tasks_have_a_bar_where_there_is_a_log() -> None:
     hiv = DataFacts("HIV-v0", COUNT, 6, 4)
-    for dataset, epsilon, bar in (("y", 1.0, 3e8), ("y", 0.9, None), (None, 1.0, None)):
+    for dataset, epsilon, bar in (("y", 0.1, 3e8), ("y", 0.09, None), (None, 1.0, None)):
         config = ExpertOfflineConfig(experts="x", dataset=dataset, target_epsilon=epsilon)
         assert filled(config, hiv).least_return == bar
     reference = ExpertOfflineConfig(method="cql", dataset="y")
     assert filled(reference, hiv).least_return is None
     lander = DataFacts("LunarLander-v3", COUNT, 8, 4)
-    assert filled(ExpertOfflineConfig(dataset="y", target_epsilon=1.0), lander).least_return == 100
+    for epsilon, bar in ((1.0, 100.0), (0.9, None)):
+        config = ExpertOfflineConfig(dataset="y", target_epsilon=epsilon)
+        assert filled(config, lander).least_return == bar
+
+
+def test_the_student_that_plays_best_is_chosen(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All students play the same episodes; without any, the last one is kept."""
+    made: list[Policy] = []
+    fit = voting_rounds.fit_student
+
+    def noted(*args, **kwargs) -> Policy:
+        made.append(fit(*args, **kwargs))
+        return made[-1]
+
+    def second_is_best(config, policy: Policy, key, episodes: int, greedy: bool) -> np.ndarray:
+        assert policy.network.weights[0].shape[0] == len(made) == config.rounds
+        assert (episodes, greedy) == (config.choice_episodes, True)
+        return np.array([[0.0] * episodes, [2.0] * episodes, [1.0] * episodes])
+
+    monkeypatch.setattr(voting_rounds, "fit_student", noted)
+    monkeypatch.setattr(expert_offline_votes, "evaluate", second_is_best)
+    for episodes, best in ((6, 1), (0, 2)):
+        made.clear()
+        config = filled(settings(states="students", choice_episodes=episodes), sources.facts)
+        folder = tmp_path / str(episodes)
+        state = trained(config, [new_ledger(folder, config)], sources, [folder])
+        for one, other in zip(numbers(state.student), numbers(made[best]), strict=True):
+            np.testing.assert_array_equal(one[0], other)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,9 @@ def num_updates(config: ExpertOfflineConfig) -> int:
 def env_steps(config: ExpertOfflineConfig) -> int:
     """Most environment steps of a training."""
     if config.uses_votes and config.states == "students":
-        return int(config.given("rounds") * config.lanes * config.given("rollout_cap"))
+        asking = config.lanes * config.given("rollout_cap")
+        choosing = config.choice_episodes * config.given("evaluation_cap")
+        return int(config.given("rounds") * (asking + choosing))
     return capacity(config) if config.plays else 0
 
 

@@ -59,7 +59,7 @@ class ExpertOfflineConfig:
     least_return: float | None = None
     """votes: an expert whose own logged episodes return less than this public number on average
     abstains, which costs nothing: the ballot and its weight are one contribution. None: the
-    environment's, where there is a log and epsilon is at least 1; mostly, everybody votes."""
+    environment's, where there is a log and epsilon is not too small; mostly, everybody votes."""
     states: States | None = None
     """votes: where they are asked. rollouts: along rollouts that the votes themselves play.
     students: where students of earlier rounds go (DAgger). box: anywhere in a public box, without
@@ -75,6 +75,10 @@ class ExpertOfflineConfig:
     """votes at states of students: rollouts in which a student meets states before each round."""
     exploration: float = 0.1
     """votes at states of students: probability of a uniform action."""
+    choice_episodes: int = 32
+    """votes at states of students: greedy episodes of every student in the simulator, by whose
+    rewards the best student is chosen, at no cost in privacy. 0 keeps the last student: where the
+    simulator's rewards are not what counts."""
 
     releases: int = 25
     """Prefixes that are released."""
@@ -283,6 +287,8 @@ def _check_votes(config: ExpertOfflineConfig) -> None:
         raise ValueError("votes in a box have no transitions; use --learner distillation")
     if not 0 <= config.exploration <= 1:
         raise ValueError(f"exploration must be a probability, got {config.exploration}")
+    if config.choice_episodes < 0:
+        raise ValueError(f"choice_episodes must not be negative, got {config.choice_episodes}")
 
 
 def _check_learning(config: ExpertOfflineConfig) -> None:

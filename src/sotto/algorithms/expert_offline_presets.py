@@ -25,6 +25,7 @@ class _Task:
     states: States = "students"
     students: int = 5
     least_return: float | None = None
+    least_return_epsilon: float = 1.0  # below it everybody votes: a few are not heard in noise
     # Noise, or little data, wants more of the conservative term than a whole log without noise.
     alpha: float = 1.0
     log_alpha: float = 0.03
@@ -35,8 +36,6 @@ class _Task:
 
 _VOTES = 1_000
 """Votes on which a student learns; noise grows with the square root of it."""
-
-_LEAST_RETURN_EPSILON = 1.0
 
 _TASKS = {
     "CartPole-v1": _Task(
@@ -58,7 +57,8 @@ _TASKS = {
         # Treatments that end the infection return ten times as much as those that contain it, and
         # fewer experts know them.
         least_return=3e8,
-        students=10,  # the same votes: with five, one seed in five stays with what contains
+        least_return_epsilon=0.1,
+        students=10,  # the same votes, and more students to choose from
         alpha=0.1,
         log_alpha=1.0,
         reward_scale=1e-7,
@@ -136,11 +136,13 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
 def _least_return(config: ExpertOfflineConfig, task: _Task) -> float | None:
     """Whose votes count: the setting, or the environment's where there is a log to tell.
 
-    Under much noise a few good voters are not heard: everybody votes.
+    Under much noise a few good voters are not heard, and everybody votes.
     """
     if config.method != "votes" or config.dataset is None or config.least_return is not None:
         return config.least_return
-    return task.least_return if (config.target_epsilon or 0.0) >= _LEAST_RETURN_EPSILON else None
+    return (
+        task.least_return if (config.target_epsilon or 0.0) >= task.least_return_epsilon else None
+    )
 
 
 def _check_filled(config: ExpertOfflineConfig, facts: DataFacts) -> None:

@@ -5,18 +5,20 @@ synced, before anything is made of them, and a training that was killed plays th
 rounds that were written answer from the file at no cost, the others are asked.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from sotto.algorithms.distillation import DistillationConfig
 from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline_states import evaluate
 from sotto.algorithms.voting import Asked, Votes
 from sotto.algorithms.voting_rounds import (
     DaggerConfig,
@@ -126,7 +128,7 @@ class Polled(NamedTuple):
     transitions: Transitions | None
     """Of vote rollouts; None where states were met or drawn."""
     student: Policy
-    """Distilled from all votes."""
+    """Distilled from all votes, or, of students, the one that was chosen."""
 
 
 def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int) -> Polled:
@@ -140,7 +142,7 @@ def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int
     """
     scale = config.given("observation_scale")
     distillation = DistillationConfig(hidden=config.student_hidden)
-    ask_key, world_key, fit_key = jax.random.split(key, 3)
+    ask_key, world_key, fit_key, choice_key = jax.random.split(key, 4)
     if config.states == "box":
         low, high = (np.asarray(config.given(f"box_{end}"), np.float32) for end in ("low", "high"))
         asked = ask_in_box(votes, low, high, ask_key)
@@ -148,10 +150,19 @@ def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int
     with world(config, world_key, seed) as where:
         if config.states == "students":
             dagger = DaggerConfig(config.lanes, config.exploration, distillation)
-            student, asked = ask_along_students(votes, where, dagger, scale, ask_key)
-            return Polled(asked, None, student)
+            students, asked = ask_along_students(votes, where, dagger, scale, ask_key)
+            return Polled(asked, None, _chosen(config, students, choice_key))
         transitions, asked = vote_rollouts(votes, where)
     return Polled(asked, transitions, fit_student(votes, asked, distillation, scale, fit_key))
+
+
+def _chosen(config: ExpertOfflineConfig, students: Sequence[Policy], key: PRNGKeyArray) -> Policy:
+    """The student that returns most in the public simulator: post-processing of the votes."""
+    if config.choice_episodes == 0:
+        return students[-1]
+    together: Policy = jax.tree.map(lambda *leaves: jnp.stack(leaves), *students)
+    returns = evaluate(config, together, key, config.choice_episodes, greedy=True)
+    return students[int(np.argmax(returns.mean(axis=1)))]
 
 
 @contextmanager

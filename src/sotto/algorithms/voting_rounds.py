@@ -49,7 +49,7 @@ def ask_along_students(
     config: DaggerConfig,
     observation_scale: tuple[float, ...],
     key: PRNGKeyArray,
-) -> tuple[Policy, Asked]:
+) -> tuple[list[Policy], Asked]:
     """Asks all rounds: each at states that the student of the rounds before met in the world.
 
     Args:
@@ -60,7 +60,7 @@ def ask_along_students(
         key: of states and students.
 
     Returns:
-        The student of all rounds, and what it was fitted to.
+        The students, of the votes up to each round, and what the last one was fitted to.
 
     Source: Ross, Gordon and Bagnell 2011, "A Reduction of Imitation Learning and Structured
     Prediction to No-Regret Online Learning" (DAgger).
@@ -69,17 +69,19 @@ def ask_along_students(
     size = world.observation_size
     observations = np.zeros((rounds * votes.queries, size), np.float32)
     counts = np.zeros((rounds * votes.queries, votes.actions))
-    student = Policy(
+    nobody = Policy(
         size,
         Discrete(votes.actions),
         config.distillation.hidden,
         key,
         observation_scale=observation_scale,
     )
+    students: list[Policy] = []
     for number in range(rounds):
         meet_key, choose_key, fit_key = jax.random.split(jax.random.fold_in(key, number), 3)
         exploration = config.exploration if number else 1.0
-        met = _states_met(world, student, config.lanes, exploration, meet_key)
+        guide = students[-1] if students else nobody
+        met = _states_met(world, guide, config.lanes, exploration, meet_key)
         # With replacement only where fewer states were met than are asked.
         chosen = jax.random.choice(
             choose_key, len(met), (votes.queries,), replace=len(met) < votes.queries
@@ -87,15 +89,11 @@ def ask_along_students(
         done, filled = number * votes.queries, (number + 1) * votes.queries
         observations[done:filled] = met[np.asarray(chosen)]
         counts[done:filled] = votes.ask(observations[done:filled])
-        student = fit_student(
-            votes,
-            Asked(observations, counts),
-            config.distillation,
-            observation_scale,
-            fit_key,
-            filled,
+        asked = Asked(observations, counts)
+        students.append(
+            fit_student(votes, asked, config.distillation, observation_scale, fit_key, filled)
         )
-    return student, Asked(observations, counts)
+    return students, Asked(observations, counts)
 
 
 def ask_in_box(
