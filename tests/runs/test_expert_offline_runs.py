@@ -117,6 +117,10 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     assert answer["epsilon_of_all_seeds"] == pytest.approx(both, rel=1e-4)
     assert "asked or learned from the same experts" in said
     assert f"the costs add up, to epsilon {both:.4g} at delta" in said
+    assert main(["certificate", str(out), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["epsilon_of_all_seeds"] == answer["epsilon_of_all_seeds"]
+    assert [one["epsilon"] for one in printed["certificates"]] == [answer["epsilon"]] * 2
     _conclude(open_experiment(out), Update(1, 1, tuple(metrics.read(run.metrics))), 1.0)
     assert (
         f"for each of 2 seeds, and {both:.4g} for all of them together" in capsys.readouterr().out

@@ -128,7 +128,8 @@ def certificate(args: list[str]) -> int:
                 (and, where they share a teacher, experts or a reward function, a cost together),
                 or directory of a service.
             verify: check certificate.json against the ledger.
-            json: print JSON: the certificate, or what --verify found.
+            json: print JSON: the certificate, or what --verify found; of several seeds
+                `certificates`, and `epsilon_of_all_seeds` where they are about the same people.
         """
         experiment = None if is_service(path) else open_experiment(path)
         certified = (open_service(path),) if experiment is None else experiment.runs
@@ -149,14 +150,21 @@ def _show(runs: Sequence[Run | Service], experiment: Experiment | None, json: bo
     for run, one in zip(runs, found, strict=True):
         if isinstance(run, Service) or not run.certificate.exists():
             one.write(run.certificate)
+    shared = None
+    if experiment is not None and len(ledgers) > 1:
+        shared = sharing(experiment.settings, ledgers)
     if json:
         plain = [json_module.loads(one.model_dump_json()) for one in found]
-        print(json_module.dumps(plain[0] if len(plain) == 1 else plain, indent=2))
+        if shared is None:
+            print_json(plain[0])
+        else:
+            together = {"epsilon_of_all_seeds": shared.epsilon, "words": shared.words}
+            print_json({"certificates": plain, **together})
         return 0
     for one in found:
         console.print(render(one))
-    if experiment is not None and len(ledgers) > 1:
-        console.print(f"\n{sharing(experiment.settings, ledgers).words}")
+    if shared is not None:
+        console.print(f"\n{shared.words}")
     return 0
 
 
