@@ -57,7 +57,7 @@ _TASKS = {
         # Treatments that end the infection return ten times as much as those that contain it, and
         # fewer experts know them.
         least_return=3e8,
-        least_return_epsilon=0.1,
+        least_return_epsilon=0.5,
         students=10,  # the same votes, and more students to choose from
         alpha=0.1,
         log_alpha=1.0,
