@@ -116,9 +116,15 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
         ({"method": "dp-sgd", "states": "box"}, "belongs to --method votes"),
         ({"least_return": 1.0, "dataset": None}, "about the experts' log; give --dataset"),
         ({"method": "dp-sgd", "least_return": 1.0}, "belongs to --method votes"),
-        ({"public_share": 1.0}, "strictly between 0 and 1"),
+        ({"public_share": 1.0}, r"in \(0, 1\)"),
         ({"rounds": 0}, "at least 1"),
-        ({"choice_episodes": -1}, "must not be negative"),
+        ({"choice_episodes": -1}, "at least 0"),
+        ({"target_epsilon": float("nan")}, r"in \(0, inf\)"),
+        ({"exploration": 2.0}, r"in \[0, 1\]"),
+        ({"hidden": (0,)}, "hidden must be at least 1"),
+        ({"batch": 2.5}, "must be of type int"),
+        ({"seed": -1}, "seed must be in"),
+        ({"box_low": (1.0,), "box_high": (1.0,)}, "below box_high"),
     ],
 )
 def test_settings_that_contradict_each_other(changes, says) -> None:

@@ -4,13 +4,13 @@ What is left out is filled in by `expert_offline_presets.filled`, once it is kno
 are and what they acted in; everything that trains reads filled settings.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sotto.algorithms.behaviour_cloning import BehaviourCloning
 from sotto.algorithms.cql import CQL
 from sotto.algorithms.offline import OfflineConfig, OfflineLearner
+from sotto.algorithms.settings import COUNT, POSITIVE, SEED, SIGNED, require
 from sotto.algorithms.voting import Voters
 
 Method = Literal["votes", "stable-prefix", "dp-sgd", "prefix-only", "cql", "bc"]
@@ -135,10 +135,13 @@ class ExpertOfflineConfig:
 
     def __post_init__(self) -> None:
         """Refuses settings that cannot run, or contradict each other."""
+        require(self, _INTERVALS)
         _check_data(self)
         _check_privacy(self)
         _check_votes(self)
-        _check_learning(self)
+        for low, high in zip(self.box_low or (), self.box_high or (), strict=False):
+            if not low < high:
+                raise ValueError(f"box_low must be below box_high, got {low} and {high}")
 
     # --- what is public ---
 
@@ -222,6 +225,26 @@ class ExpertOfflineConfig:
 
 # --- checks --------------------------------------------------------------------------------------
 
+_COUNTS = (
+    *("queries", "rounds", "lanes", "releases", "noisy_steps", "batch", "gradient_steps"),
+    *("minibatch", "hidden", "student_hidden", "rollout_cap", "evaluation_cap"),
+    "evaluation_episodes",
+)
+_INTERVALS = {
+    **dict.fromkeys(_COUNTS, COUNT),
+    **dict.fromkeys(("clip_norm", "learning_rate", "reward_scale", "observation_scale"), POSITIVE),
+    **dict.fromkeys(("prefix_share", "public_share", "hazard", "delta"), "(0, 1)"),
+    **dict.fromkeys(("least_return", "box_low", "box_high"), SIGNED),
+    **dict.fromkeys(("expert_count", "actions"), "[2, inf)"),
+    "seed": SEED,
+    "target_epsilon": "(0, inf)",
+    "exploration": "[0, 1]",
+    "choice_episodes": "[0, inf)",
+    "floor": "(0, 0.5]",
+    "alpha": "[0, 1e15]",
+    "discount": "[0, 1)",
+}
+
 
 def _check_data(config: ExpertOfflineConfig) -> None:
     if config.dataset is None and config.experts is None:
@@ -241,29 +264,16 @@ def _check_data(config: ExpertOfflineConfig) -> None:
         raise ValueError("--voters experts needs --experts")
     if config.voters == "clones" and config.dataset is None:
         raise ValueError("--voters clones needs --dataset, which they are made of")
-    if config.expert_count is not None and config.expert_count < 2:
-        raise ValueError(f"expert_count must be at least 2, got {config.expert_count}")
 
 
 def _check_privacy(config: ExpertOfflineConfig) -> None:
     if config.is_private:
         if config.target_epsilon is None:
             raise ValueError(f"--method {config.method} needs --target-epsilon")
-        if not 0 < config.target_epsilon < math.inf:
-            raise ValueError(
-                f"target_epsilon must be a positive finite number, got {config.target_epsilon}"
-            )
     elif config.target_epsilon is not None or config.delta is not None:
         raise ValueError(
             f"--method {config.method} protects nobody; leave out --target-epsilon and --delta"
         )
-    if config.delta is not None and not 0 < config.delta < 1:
-        raise ValueError(f"delta must be strictly between 0 and 1, got {config.delta}")
-    for name in ("prefix_share", "public_share", "hazard"):
-        if not 0 < getattr(config, name) < 1:
-            raise ValueError(f"{name} must be strictly between 0 and 1")
-    if not 0 < config.floor <= 0.5:
-        raise ValueError(f"floor must be above 0 and at most 1/2, got {config.floor}")
 
 
 def _check_votes(config: ExpertOfflineConfig) -> None:
@@ -277,40 +287,9 @@ def _check_votes(config: ExpertOfflineConfig) -> None:
         return
     if config.least_return is not None and config.dataset is None:
         raise ValueError("--least-return is about the experts' log; give --dataset")
-    if config.least_return is not None and not math.isfinite(config.least_return):
-        raise ValueError(f"least_return must be finite, got {config.least_return}")
     if config.learner == "bc":
         raise ValueError("--learner bc is of logs; votes are learned by distillation")
     if config.learner == "cql" and config.states not in (None, "rollouts"):
         raise ValueError("--learner cql needs whole transitions; give --states rollouts")
     if config.states == "box" and config.learner == "cql":
         raise ValueError("votes in a box have no transitions; use --learner distillation")
-    if not 0 <= config.exploration <= 1:
-        raise ValueError(f"exploration must be a probability, got {config.exploration}")
-    if config.choice_episodes < 0:
-        raise ValueError(f"choice_episodes must not be negative, got {config.choice_episodes}")
-
-
-def _check_learning(config: ExpertOfflineConfig) -> None:
-    names: tuple[str, ...] = ("queries", "rounds", "lanes", "releases", "noisy_steps", "batch")
-    names += ("gradient_steps", "rollout_cap", "evaluation_cap", "evaluation_episodes", "minibatch")
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    for name in ("clip_norm", "learning_rate", "reward_scale"):
-        value = getattr(config, name)
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a positive finite number, got {value}")
-    for factor in config.observation_scale or ():
-        if not 0 < factor < math.inf:
-            raise ValueError(f"observation_scale has positive finite factors, got {factor}")
-    for low, high in zip(config.box_low or (), config.box_high or (), strict=False):
-        if not -math.inf < low < high < math.inf:
-            raise ValueError(f"box_low must be below box_high, both finite; got {low} and {high}")
-    if config.actions is not None and config.actions < 2:
-        raise ValueError(f"actions must be at least 2, got {config.actions}")
-    if config.alpha is not None and not 0 <= config.alpha < math.inf:
-        raise ValueError(f"alpha must not be negative, got {config.alpha}")
-    if config.discount is not None and not 0 <= config.discount < 1:
-        raise ValueError(f"discount must be at least 0 and below 1, got {config.discount}")
