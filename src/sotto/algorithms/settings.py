@@ -51,7 +51,9 @@ def _require_number(name: str, number: float, interval: str) -> None:
     above = low <= number if interval.startswith("[") else low < number
     below = number <= high if interval.endswith("]") else number < high
     if not (above and below):
-        wanted = f"at least {low:g}" if interval.endswith("inf)") else f"in {interval}"
+        wanted = f"in {interval}"
+        if interval.endswith("inf)"):
+            wanted = f"{'at least' if interval.startswith('[') else 'finite and above'} {low:g}"
         raise ValueError(f"{name} must be {wanted}; {number!r} is not")
 
 
