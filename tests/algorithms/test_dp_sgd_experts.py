@@ -259,11 +259,12 @@ def test_public_steps_are_a_public_schedule() -> None:
         start(config)
 
 
-def test_it_learns(tmp_path) -> None:
+@pytest.mark.parametrize("batch", [200, 1000])
+def test_it_learns(tmp_path, batch: int) -> None:
     """The sign of the first number is learned from 2,000 experts at epsilon 3."""
     log = experts_log(2000, seed=1)
     config = DPSGDExpertsConfig(
-        experts=2000, epsilon=3.0, delta=1e-5, steps=150, batch=200, average_decay=0.95
+        experts=2000, epsilon=3.0, delta=1e-5, steps=150, batch=batch, average_decay=0.95
     )
     offline = replace(OFFLINE, learning_rate=1e-2)
     z = dp.noise_multiplier(config, SIZE)

@@ -189,6 +189,11 @@ def noise_multiplier(config: DPSGDExpertsConfig, size: int, others: Sequence[Eve
     return calibrate_with_sampler(least, sampler, config.delta)
 
 
+_MICROBATCH = 320
+"""Experts in one matrix product where a batch is larger: float32 sums over many more would need
+several per cent more noise (`factored.sum_rounding`)."""
+
+
 def gradient_release(
     config: DPSGDExpertsConfig,
     offline: OfflineConfig,
@@ -223,6 +228,7 @@ def gradient_release(
         horizon=config.steps,
         population=config.population,
         participation=config.participation,
+        microbatch=None if cyclic or config.batch <= _MICROBATCH else _MICROBATCH,
         correlation=Correlation(kind="prefix-sum") if cyclic else Correlation(),
         protects=("Everything that one expert logged: states, actions and rewards.",),
         does_not_protect=(

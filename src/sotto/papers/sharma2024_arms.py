@@ -98,6 +98,7 @@ def _figure3(task: "_Task") -> list[Arm]:
         task.pipeline(epsilon),
         task.consensus(epsilon),
         task.dp_sgd(epsilon),
+        task.dp_sgd_cloning(epsilon),
         Arm("bc", "behaviour cloning, not private", task.config(method="bc"), 40),
     ]
 
@@ -112,6 +113,7 @@ def _figure4(task: "_Task") -> list[Arm]:
             task.pipeline(epsilon),
             task.consensus(epsilon),
             task.dp_sgd(epsilon),
+            task.dp_sgd_cloning(epsilon),
         ]
     return found
 
@@ -214,6 +216,11 @@ class _Task:
         steps = _NOISY_STEPS.get(self.env_id, 1_000)
         config = self.config(method="dp-sgd", target_epsilon=epsilon, noisy_steps=steps)
         return Arm(f"dp-sgd-{epsilon:g}", "DP-SGD alone", config, 30 + 0.04 * steps, epsilon)
+
+    def dp_sgd_cloning(self, epsilon: float) -> Arm:
+        """DP-SGD over experts that imitates them, in a smaller network: what is best of DP-SGD."""
+        config = self.config(method="dp-sgd", learner="bc", hidden=(64, 64), target_epsilon=epsilon)
+        return Arm(f"dp-sgd-bc-{epsilon:g}", "DP-SGD alone, imitating", config, 40, epsilon)
 
     def _needed(self, config: ExpertOfflineConfig) -> float | None:
         """How many experts must agree on a step, which is public; None where none are enough."""

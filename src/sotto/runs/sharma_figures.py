@@ -12,11 +12,11 @@ from matplotlib.ticker import FuncFormatter
 from sotto.papers.sharma2024 import Outcome
 from sotto.runs.figures import BLUE, GREEN, GREY, ORANGE, STYLE, figure
 
-_PURPLE, _YELLOW = "#CC79A7", "#E69F00"
+_PURPLE, _YELLOW, _SKY = "#CC79A7", "#E69F00", "#56B4E9"
 _COLOURS = {"votes-experts": BLUE, "votes-clones": GREEN, "pipeline": ORANGE}
-_COLOURS |= {"prefixes": _PURPLE, "dp-sgd": _YELLOW}
+_COLOURS |= {"prefixes": _PURPLE, "dp-sgd": _YELLOW, "dp-sgd-bc": _SKY}
 _MARKERS = {"votes-experts": "o", "votes-clones": "s", "pipeline": "D", "prefixes": "^"}
-_MARKERS |= {"dp-sgd": "v"}
+_MARKERS |= {"dp-sgd": "v", "dp-sgd-bc": "P"}
 _LINES = {"majority": "--", "cql": ":", "bc": "-.", "sampled": (0, (1, 3))}
 
 
