@@ -15,12 +15,14 @@ from sotto.privacy.leaks.critic import _trials as critic_trials
 from sotto.privacy.leaks.noise import float32_normal_values
 
 SAMPLES = 16_000
+MORE = {"uncentred-clipping-bit": 32_000}
+"""With 16,000 its bound is above the claim in three runs of five."""
 NAMES = [leak.name for leak in CATALOGUE]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_leak_is_shown_and_remedy_holds(name: str) -> None:
-    (report,) = run_catalogue([name], SAMPLES, seed=1)
+    (report,) = run_catalogue([name], MORE.get(name, SAMPLES), seed=1)
     assert report.verdict == "leak shown"
     assert report.leaky_lower_bound > report.claimed_epsilon
     assert report.sound_lower_bound <= report.sound_certified_epsilon

@@ -189,9 +189,7 @@ def noise_multiplier(config: DPSGDExpertsConfig, size: int, others: Sequence[Eve
     return calibrate_with_sampler(least, sampler, config.delta)
 
 
-_MICROBATCH = 320
-"""Experts in one matrix product where a batch is larger: float32 sums over many more would need
-several per cent more noise (`factored.sum_rounding`)."""
+_MICROBATCH = 320  # float32 sums over many more people need more noise (factored.sum_rounding)
 
 
 def gradient_release(

@@ -45,7 +45,7 @@ def rio(args: list[str]) -> int:
 
         Preset paper (Algorithms 2-3 with the paper's settings) is judged by its last policy with
         sampled actions, as the paper reports episodes of training, and preset sotto by the average
-        of released policies, greedy; all are in the data. Noise below z = 0.12 has no certificate,
+        of released policies, greedy; all are in the data. Noise below z = 0.086 has no certificate,
         so preset sotto leaves it out.
 
         It says first how long it takes. Every seed is kept in OUT/trainings as it finishes, with

@@ -250,8 +250,8 @@ def reported(cell: Cell) -> Reported | None:
 def certifiable(noise_multiplier: float, delta: float = DELTA) -> bool:
     """Whether a certificate can be given for noise this small.
 
-    Below z of about 0.12 the finite tails of any sampler in float64 show: at 0.1 they alone cost
-    delta 0.004, so that the door refuses it.
+    Below z of about 0.086 the finite tails of the sampler show: at 0.08 they alone cost delta 7e-6,
+    so that the door refuses it.
     """
     return sampler_delta(noise_multiplier, 1) <= delta / SAMPLER_SHARE
 
