@@ -8,7 +8,9 @@ from pydantic import ValidationError
 
 from sotto.privacy.accounting import Gaussian, compose
 from sotto.privacy.audit import audit_mechanism
+from sotto.privacy.events import NoGuarantee
 from sotto.privacy.mechanisms.gaussian_policy import GaussianPolicy
+from sotto.privacy.noise import sampler_delta
 
 ROW = np.array([0.5, 0.3, 0.2])
 
@@ -16,6 +18,14 @@ ROW = np.array([0.5, 0.3, 0.2])
 def test_many_answers_are_one_gaussian_release() -> None:
     (event,) = GaussianPolicy(actions=3, noise_stddev=0.2).events(0.01, 400)
     assert event == Gaussian(noise_multiplier=0.2 / (0.01 * 20))
+
+
+def test_noise_so_small_that_the_end_of_its_range_shows_guarantees_nothing() -> None:
+    mechanism = GaussianPolicy(actions=3, noise_stddev=0.1)
+    assert isinstance(mechanism.events(0.49, 7)[0], Gaussian)
+    assert isinstance(mechanism.events(0.51, 7)[0], NoGuarantee)
+    # At the least multiplier: 10^6 answers of 10 entries, none of which is to leave the range.
+    assert 1e7 * sampler_delta(0.2, 1) < 1e-25
 
 
 def test_the_distance_is_capped_at_the_diameter() -> None:

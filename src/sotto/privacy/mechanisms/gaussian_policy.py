@@ -12,9 +12,13 @@ import numpy as np
 from jaxtyping import Float, Float64
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sotto.privacy.events import Event, Gaussian
+from sotto.privacy.events import Event, Gaussian, NoGuarantee
 from sotto.privacy.mechanisms import simplex
 from sotto.privacy.noise import standard_normal
+
+_LEAST_MULTIPLIER = 0.2
+"""Of one answer: a row that moves by five standard deviations is 12.3 away from the end of the
+sampler's range, and a million answers reach it with a probability below 1e-25."""
 
 
 class GaussianPolicy(BaseModel):
@@ -79,4 +83,7 @@ class GaussianPolicy(BaseModel):
         capped = simplex.capped_distance(distance, self.actions, self.floor)
         if capped == 0:
             return ()
-        return (Gaussian(noise_multiplier=self.noise_stddev / (capped * math.sqrt(count))),)
+        multiplier = self.noise_stddev / capped
+        if multiplier < _LEAST_MULTIPLIER:
+            return (NoGuarantee(reason="so little noise that the sampler's finite range shows"),)
+        return (Gaussian(noise_multiplier=multiplier / math.sqrt(count)),)
