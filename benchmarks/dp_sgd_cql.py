@@ -87,15 +87,17 @@ def private(log: ExpertLog, folder: Path) -> Case:
 
 
 def plain(log: ExpertLog) -> Case:
-    """The same learner without privacy, 256 transitions in each step."""
+    """The same learner without privacy, 256 transitions in each step, as `--method cql` trains."""
     data = jax.tree.map(jnp.asarray, all_transitions(log))
     state, key = offline.initial_state(OFFLINE, jax.random.key(0)), jax.random.key(1)
+    average = state.network
 
     def steps() -> int:
-        nonlocal state
-        rows = len(data.actions)
+        nonlocal state, average
         for _ in range(CHUNKS):
-            state, _ = offline.train_chunk(OFFLINE, LEARNER, state, data, rows, key, CHUNK)
+            state, average, _ = offline.train_chunk(
+                OFFLINE, LEARNER, state, average, data, key, CHUNK
+            )
         jax.block_until_ready(state)
         return CHUNKS * CHUNK
 

@@ -141,7 +141,7 @@ def test_chunks_change_nothing_and_seeds_run_side_by_side() -> None:
 
     def train(states: offline.OfflineState, steps: int) -> offline.OfflineState:
         def one(state: offline.OfflineState, key: jax.Array) -> offline.OfflineState:
-            return offline.train_chunk(CONFIG, CQL(), state, data, 300, key, steps)[0]
+            return offline.train_chunk(CONFIG, CQL(), state, state.network, data, key, steps)[0]
 
         return jax.vmap(one)(states, keys)
 
@@ -184,7 +184,9 @@ def test_without_the_conservative_term_values_are_those_of_dynamic_programming()
     learner = CQL(alpha=0.0, discount=0.9, reward_scale=1.0, target_rate=0.05)
     data = jax.tree.map(jnp.asarray, chain(500))
     state = offline.initial_state(config, jax.random.key(0))
-    state, _ = offline.train_chunk(config, learner, state, data, 500, jax.random.key(1), 2000)
+    state, *_ = offline.train_chunk(
+        config, learner, state, state.network, data, jax.random.key(1), 2000
+    )
     values = state.network(jnp.eye(3)).logits
     expected = [[0.81, 0.729], [0.9, 0.81], [1.0, 0.9]]
     np.testing.assert_allclose(values, expected, atol=0.03)
@@ -194,11 +196,10 @@ def test_what_was_not_logged_is_pushed_down_and_cloning_copies() -> None:
     config = OfflineConfig(3, 2, (1.0,) * 3, hidden=(32,), learning_rate=3e-3, minibatch=64)
     data = chain(500)
     data = jax.tree.map(lambda x: jnp.asarray(x[data.actions == 0]), data)
-    rows = len(data.actions)
     for learner in (CQL(discount=0.9, reward_scale=1.0), BehaviourCloning()):
         state = offline.initial_state(config, jax.random.key(0))
-        state, loss = offline.train_chunk(
-            config, learner, state, data, rows, jax.random.key(1), 500
+        state, _, loss = offline.train_chunk(
+            config, learner, state, state.network, data, jax.random.key(1), 500
         )
         values = state.network(jnp.eye(3)).logits
         assert np.all(values[:, 0] > values[:, 1] + 1)

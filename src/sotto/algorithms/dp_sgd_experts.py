@@ -33,6 +33,7 @@ from sotto.algorithms.offline import (
     OfflineLearner,
     OfflineState,
     apply_gradient,
+    averaged,
     factored_gradient,
     gradient_step,
     minibatch,
@@ -371,13 +372,11 @@ def _server(
         key = jax.random.key(config.schedule_seed)
 
         def public_step(_: Any, inner: OfflineState) -> OfflineState:
-            rows = len(state.public.actions)
-            some = minibatch(offline, state.public, rows, jax.random.fold_in(key, inner.steps))
+            some = minibatch(offline, state.public, jax.random.fold_in(key, inner.steps))
             return gradient_step(offline, learner, inner, some)[0]
 
         after = jax.lax.fori_loop(0, state.schedule[state.made], public_step, after)
-    decay = jnp.minimum(config.average_decay, (1 + state.made) / (10 + state.made))
-    average = jax.tree.map(lambda a, n: a + (1 - decay) * (n - a), state.average, after.network)
+    average = averaged(state.average, after.network, state.made, config.average_decay)
     return DPSGDState(after, average, state.made + 1, state.public, state.schedule), ()
 
 

@@ -44,7 +44,6 @@ from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
 from sotto.privacy.units import EXPERT
-from sotto.rl.networks import Policy
 
 __all__ = [
     "Progress",
@@ -60,7 +59,6 @@ __all__ = [
 ]
 
 _PARTS = 10  # of learning, each followed by a checkpoint
-_AVERAGE_DECAY = 0.999  # of the moving average of networks
 
 
 @dataclass(frozen=True)
@@ -276,33 +274,15 @@ def _train_chunk(
     steps: int,
     shared: bool,
 ) -> tuple[LearnerState, Float[Array, " runs"]]:
-    """`steps` gradient steps of every run, and the mean loss; all learn from the same data or not.
-
-    As `offline.train_chunk`, with a moving average of the networks.
-    """
+    """`steps` gradient steps of every run, and the mean loss; data are shared by all or not."""
 
     def one(
         state: LearnerState, data: Transitions, key: PRNGKeyArray
     ) -> tuple[LearnerState, Float[Array, ""]]:
-        count = len(data.actions)
-
-        def step(
-            carry: tuple[offline.OfflineState, Policy], _: None
-        ) -> tuple[tuple[offline.OfflineState, Policy], Float[Array, ""]]:
-            learner, average = carry
-            made = learner.steps
-            some = offline.minibatch(config.offline, data, count, jax.random.fold_in(key, made))
-            learner, loss = offline.gradient_step(
-                config.offline, config.offline_learner, learner, some
-            )
-            decay = jnp.minimum(_AVERAGE_DECAY, (1 + made) / (10 + made))
-            average = jax.tree.map(lambda a, n: a + (1 - decay) * (n - a), average, learner.network)
-            return (learner, average), loss
-
-        (learner, average), losses = jax.lax.scan(
-            step, (state.learner, state.average), None, length=steps
+        learner, average, loss = offline.train_chunk(
+            config.offline, config.offline_learner, state.learner, state.average, data, key, steps
         )
-        return state._replace(learner=learner, average=average), jnp.mean(losses)
+        return state._replace(learner=learner, average=average), loss
 
     trained: tuple[LearnerState, Array] = jax.vmap(one, in_axes=(0, None if shared else 0, 0))(
         states, data, keys

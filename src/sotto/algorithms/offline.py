@@ -159,39 +159,58 @@ def gradient_step(
     return apply_gradient(config, learner, state, gradient), loss
 
 
+AVERAGE_DECAY = 0.999
+"""Of the moving average of networks."""
+
+
+def averaged(
+    average: Policy, network: Policy, made: Int[Array, ""], decay: float = AVERAGE_DECAY
+) -> Policy:
+    """The moving average after one more network; early on it decays faster and forgets the start.
+
+    Args:
+        average: so far.
+        network: the new one.
+        made: networks before it.
+        decay: in the long run.
+    """
+    kept = jnp.minimum(decay, (1 + made) / (10 + made))
+    moved: Policy = jax.tree.map(lambda a, n: a + (1 - kept) * (n - a), average, network)
+    return moved
+
+
 @functools.partial(jax.jit, static_argnames=("config", "learner", "steps"))
 def train_chunk(
     config: OfflineConfig,
     learner: OfflineLearner,
     state: OfflineState,
+    average: Policy,
     transitions: Transitions,
-    filled: Int[Array, ""] | int,
     key: PRNGKeyArray,
     steps: int,
-) -> tuple[OfflineState, Float[Array, ""]]:
-    """`steps` gradient steps on minibatches of the first `filled` transitions, and the mean loss.
+) -> tuple[OfflineState, Policy, Float[Array, ""]]:
+    """`steps` gradient steps on minibatches, the moving average of networks, and the mean loss.
 
     Each step's minibatch is derived from `key` and the number of steps made before it, so the
     result does not depend on how a training is cut into chunks; `vmap` it over states and keys for
     seeds side by side. Large logs should be JAX arrays, which are not copied from call to call.
     """
 
-    def step(state: OfflineState, _: None) -> tuple[OfflineState, Float[Array, ""]]:
-        batch = minibatch(config, transitions, filled, jax.random.fold_in(key, state.steps))
-        return gradient_step(config, learner, state, batch)
+    def step(
+        carry: tuple[OfflineState, Policy], _: None
+    ) -> tuple[tuple[OfflineState, Policy], Float[Array, ""]]:
+        state, average = carry
+        batch = minibatch(config, transitions, jax.random.fold_in(key, state.steps))
+        after, loss = gradient_step(config, learner, state, batch)
+        return (after, averaged(average, after.network, state.steps)), loss
 
-    state, losses = jax.lax.scan(step, state, None, length=steps)
-    return state, jnp.mean(losses)
+    (state, average), losses = jax.lax.scan(step, (state, average), None, length=steps)
+    return state, average, jnp.mean(losses)
 
 
-def minibatch(
-    config: OfflineConfig,
-    transitions: Transitions,
-    filled: Int[Array, ""] | int,
-    key: PRNGKeyArray,
-) -> Transitions:
-    """Some of the first `filled` transitions, drawn with replacement."""
-    rows = jax.random.randint(key, (config.minibatch,), 0, filled)
+def minibatch(config: OfflineConfig, transitions: Transitions, key: PRNGKeyArray) -> Transitions:
+    """Some of the transitions, drawn with replacement."""
+    rows = jax.random.randint(key, (config.minibatch,), 0, len(transitions.actions))
     chosen: Transitions = jax.tree.map(lambda x: x[rows], transitions)
     return chosen
 
