@@ -57,6 +57,16 @@ def test_votes_of_trained_experts_read_no_log(
     assert any("what they logged is not read" in line for line in certificate["protects"])
 
 
+def test_a_dataset_that_is_not_there_is_refused_even_where_it_is_not_read(
+    capsys, population: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    given = ("--experts", str(population), "--dataset", "nowhere", "--target-epsilon", "8")
+    assert main(["train", "expert-offline", *given, "--out", str(out), *TINY]) == 2
+    assert "There is no Minari dataset 'nowhere'" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_stable_prefixes_say_what_is_in_the_clear(capsys, population: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     common = ("--experts", str(population), "--method", "prefix-only", "--prefix-rule", "consensus")

@@ -78,6 +78,8 @@ class _ExpertOffline:
 
     def resolved(self, config: ExpertOfflineConfig) -> ExpertOfflineConfig:
         _require_count(config)
+        if config.dataset is not None:  # a wrong name is refused, also where votes read no log
+            minari_files.described(config.dataset, config.id_column)
         config = filled(config, self._sources(config).facts)
         training.check(config)
         return replace(config, experts=_absolute(config.experts), dataset=_absolute(config.dataset))
