@@ -77,7 +77,7 @@ def test_shapes_and_precision_whatever_the_default_precision() -> None:
 
 
 def test_layers_have_one_area_and_fill_the_curve() -> None:
-    """In 40 digits: areas differ so little that 1e9 draws are within 1e-8 of the law (docs)."""
+    """In 40 digits: areas differ so little that 1e9 draws are within 1e-9 of the law (docs)."""
     with localcontext() as context:
         context.prec = 40
         widths = [Decimal(x) for x in LAYERS.widths.tolist()]
@@ -89,7 +89,7 @@ def test_layers_have_one_area_and_fill_the_curve() -> None:
         edges = zip(widths[1:], heights[1:], strict=True)
         curve = [float((-width * width / 2).exp() - height) for width, height in edges]
     assert len(areas) == 1024
-    assert math.sqrt(np.mean(off**2) * 1e9) / 2 < 1e-8
+    assert math.sqrt(np.mean(off**2) * 1e9) / 2 < 1e-9
     assert np.abs(curve).max() < 1e-15  # edges lie on the curve
 
 
@@ -260,7 +260,7 @@ def test_sampler_delta_bounds_the_mass_that_leaves_the_range(
     outside = 2 * draws * float(stats.norm.sf(RADIUS))
     assert leaves_the_range(1 / noise_multiplier, draws) + outside <= bound
     if draws == 1:
-        assert bound <= 200 * leaves_the_range(1 / noise_multiplier, 1)
+        assert bound <= 110 * leaves_the_range(1 / noise_multiplier, 1)
 
 
 def test_what_the_sampler_puts_outside_the_range_is_below_its_bound() -> None:

@@ -149,7 +149,7 @@ def test_the_sampler_covers_what_only_one_neighbour_can_release(z: float, mean: 
     beyond = stats.norm.sf(RADIUS - 1 / z) - stats.norm.sf(RADIUS)
     some = beyond / (1 / mean + (1 - 1 / mean) * beyond)  # P(one of K scores is beyond)
     charged = selection_sampler_delta(mean, sampler_delta(z, 1))
-    assert some <= charged < 60 * some
+    assert some <= charged < 42 * some  # the bound on the normal tail is sqrt(2 pi) (R - 1/z) loose
 
 
 def test_the_sampler_costs_next_to_nothing() -> None:

@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Int, Int32, PRNGKeyArray
 
 from sotto.algorithms.offline import (
+    AVERAGE_DECAY,
     OfflineConfig,
     OfflineLearner,
     OfflineState,
@@ -75,7 +76,7 @@ class DPSGDExpertsConfig:
     batch: int = 256
     clip_norm: float = 1.0
     public_steps: int = 0
-    average_decay: float = 0.999
+    average_decay: float = AVERAGE_DECAY
     batches: Literal["poisson", "cyclic"] = "poisson"
     population: Literal["simulated", "real"] = "simulated"
     schedule_seed: int = 0

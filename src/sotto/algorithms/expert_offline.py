@@ -36,6 +36,7 @@ from sotto.algorithms.expert_offline_states import (
     initial_states,
     keys_of,
     policies,
+    stacked,
 )
 from sotto.algorithms.expert_offline_votes import KeptVotes, poll, vote_multiplier
 from sotto.data.trajectories import Transitions
@@ -200,7 +201,7 @@ def _gather_votes(
             gathered.append(StudentState(polled.student))
         else:
             gathered.append(_with_data(config, states, run, polled.transitions))
-    return _stacked(gathered), {"lost_rounds": np.array(lost, np.float64)[:, None]}
+    return stacked(gathered), {"lost_rounds": np.array(lost, np.float64)[:, None]}
 
 
 def _gather_prefixes(
@@ -226,7 +227,7 @@ def _gather_prefixes(
             )
         counts.append(len(found.actions))
         gathered.append(_with_data(config, states, run, found))
-    return _stacked(gathered), {"released_transitions": np.array(counts, np.float64)[:, None]}
+    return stacked(gathered), {"released_transitions": np.array(counts, np.float64)[:, None]}
 
 
 def _with_data(config: ExpertOfflineConfig, states: State, run: int, found: Transitions) -> State:
@@ -238,11 +239,6 @@ def _with_data(config: ExpertOfflineConfig, states: State, run: int, found: Tran
         return state._replace(public=data)
     assert isinstance(state, LearnerState)
     return state._replace(transitions=data)
-
-
-def _stacked(states: Sequence[State]) -> State:
-    together: State = jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
-    return together
 
 
 def _learn(

@@ -140,9 +140,8 @@ def _least_return(config: ExpertOfflineConfig, task: _Task) -> float | None:
     """
     if config.method != "votes" or config.dataset is None or config.least_return is not None:
         return config.least_return
-    return (
-        task.least_return if (config.target_epsilon or 0.0) >= task.least_return_epsilon else None
-    )
+    heard = (config.target_epsilon or 0.0) >= task.least_return_epsilon
+    return task.least_return if heard else None
 
 
 def _check_filled(config: ExpertOfflineConfig, facts: DataFacts) -> None:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ INITIAL, GATHERING, LEARNING = range(3)
 """What keys are for."""
 
 _CLONES = CloneConfig()
+_Tree = TypeVar("_Tree")
 
 
 class Sources:
@@ -250,6 +251,12 @@ def _act(
     drawn = policy.noise(key, observations.shape[:1])
     actions: Int[Array, " n"] = distribution.mode() if greedy else distribution.sample(drawn)
     return actions.astype(jnp.int32)
+
+
+def stacked(trees: Sequence[_Tree]) -> _Tree:
+    """Equal trees with a new leading axis."""
+    together: _Tree = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return together
 
 
 def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:

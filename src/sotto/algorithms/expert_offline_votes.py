@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from sotto.algorithms.distillation import DistillationConfig
 from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
-from sotto.algorithms.expert_offline_states import evaluate
+from sotto.algorithms.expert_offline_states import evaluate, stacked
 from sotto.algorithms.voting import Asked, Votes
 from sotto.algorithms.voting_rounds import (
     DaggerConfig,
@@ -160,8 +159,7 @@ def _chosen(config: ExpertOfflineConfig, students: Sequence[Policy], key: PRNGKe
     """The student that returns most in the public simulator: post-processing of the votes."""
     if config.choice_episodes == 0:
         return students[-1]
-    together: Policy = jax.tree.map(lambda *leaves: jnp.stack(leaves), *students)
-    returns = evaluate(config, together, key, config.choice_episodes, greedy=True)
+    returns = evaluate(config, stacked(students), key, config.choice_episodes, greedy=True)
     return students[int(np.argmax(returns.mean(axis=1)))]
 
 

@@ -69,6 +69,7 @@ def ask_along_students(
     size = world.observation_size
     observations = np.zeros((rounds * votes.queries, size), np.float32)
     counts = np.zeros((rounds * votes.queries, votes.actions))
+    asked = Asked(observations, counts)
     nobody = Policy(
         size,
         Discrete(votes.actions),
@@ -89,11 +90,10 @@ def ask_along_students(
         done, filled = number * votes.queries, (number + 1) * votes.queries
         observations[done:filled] = met[np.asarray(chosen)]
         counts[done:filled] = votes.ask(observations[done:filled])
-        asked = Asked(observations, counts)
         students.append(
             fit_student(votes, asked, config.distillation, observation_scale, fit_key, filled)
         )
-    return students, Asked(observations, counts)
+    return students, asked
 
 
 def ask_in_box(

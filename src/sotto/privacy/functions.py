@@ -305,10 +305,8 @@ class OpenFunctionRelease:
             return np.asarray(np.rint((values + paths) / grid) * grid)
         # Integers on a public grid, added exactly: no low-order bits (section 2).
         whole = np.trunc(np.clip(values, -_LARGEST * grid, _LARGEST * grid) / grid).astype(np.int64)
-        drawn = np.rint(noise.standard_normal(generator, values.shape) * (sigma / grid)).astype(
-            np.int64
-        )
-        return np.asarray((whole + drawn) * grid)
+        drawn = np.rint(noise.standard_normal(generator, values.shape) * (sigma / grid))
+        return np.asarray((whole + drawn.astype(np.int64)) * grid)
 
 
 def release_file(folder: Path, run_id: str, stream: int, number: int) -> Path:

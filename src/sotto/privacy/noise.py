@@ -53,9 +53,10 @@ class GeneratorSource:
     certificate's status is `none`).
 
     The bits are those of AES-128 in counter mode: who could tell them from coin tosses, or foretell
-    one from the others, would have broken the cipher. Numpy's own bit generators promise no such
-    thing, and for the default one a way back from outputs to state is published (Bouillaguet,
-    Martinez and Sauvage 2020).
+    one from the others, would have broken the cipher, or the mixing by which numpy's SeedSequence
+    makes keys of entropy, which is no cryptographic hash. Numpy's own bit generators promise less,
+    and for the default one a way back from outputs to state is published (Bouillaguet, Martinez and
+    Sauvage 2020).
     """
 
     def __init__(self, seed: int | None = None) -> None:

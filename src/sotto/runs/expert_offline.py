@@ -77,9 +77,9 @@ class _ExpertOffline:
         self._read: tuple[tuple[object, ...], Sources] | None = None
 
     def resolved(self, config: ExpertOfflineConfig) -> ExpertOfflineConfig:
-        _require_count(config)
         if config.dataset is not None:  # a wrong name is refused, also where votes read no log
-            minari_files.described(config.dataset, config.id_column)
+            said = minari_files.described(config.dataset, config.id_column)
+            _require_count(config, said.experts)
         config = filled(config, self._sources(config).facts)
         training.check(config)
         return replace(config, experts=_absolute(config.experts), dataset=_absolute(config.dataset))
@@ -154,11 +154,10 @@ class _ExpertOffline:
         return self._read[1]
 
 
-def _require_count(config: ExpertOfflineConfig) -> None:
+def _require_count(config: ExpertOfflineConfig, stated: int | None) -> None:
     """How many real people there are is a public number, not one that is read off their data."""
-    if config.population != "real" or config.dataset is None or config.experts is not None:
+    if config.population != "real" or config.experts is not None:
         return
-    stated = minari_files.described(config.dataset, config.id_column).experts
     if config.expert_count is None and stated is None:
         raise ValueError(
             f"{config.dataset} does not say how many experts there are, which is public and must "

@@ -110,9 +110,8 @@ def tradeoff(path: Path, results: Sequence[Result], delta: float, by_noise: bool
             axes.set_xscale("log")
             if by_noise:
                 places = sorted({_place(one, by_noise) for one in here})
-                axes.set_xticks(
-                    places, [f"{z:g}\n{gaussian_epsilon(z, delta):.2g}" for z in places]
-                )
+                labels = [f"{z:g}\n{gaussian_epsilon(z, delta):.2g}" for z in places]
+                axes.set_xticks(places, labels, fontsize=7.5)  # the largest are close together
                 axes.minorticks_off()
                 axes.set_xlabel(f"noise multiplier z; below, its epsilon at delta = {delta:g}")
             else:

@@ -2,7 +2,8 @@
 
 Guarantee:
     For restricted rows at L2 distance at most c one answer is Gaussian with multiplier
-    noise_stddev / c: exact, no floor needed. Projection and rounding are post-processing.
+    noise_stddev / c, if that is at least 0.2 (what the sampler's finite range hides is below
+    1e-25): no floor needed. Projection and rounding are post-processing.
 """
 
 import math
