@@ -179,7 +179,10 @@ def test_a_private_arm_is_certified_and_keeps_its_certificates(tmp_path, sources
     assert all(0 < value <= 40 for value in outcome.returns)
     for seed in (3, 4):
         folder = job.path.with_suffix("") / f"seed-{seed}"
-        assert verify(folder / "certificate.json", Ledger.open(folder / "ledger.sqlite")) == []
+        assert (
+            verify(folder / "certificate.json", Ledger.open(folder / "ledger.sqlite")).status
+            == "verified"
+        )
 
 
 def test_what_was_kept_is_not_trained_again_and_other_data_is(tmp_path, sources):

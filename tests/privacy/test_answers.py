@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sotto.privacy.accounting import compose
 from sotto.privacy.answers import AnswerStatement, Schedule
+from sotto.privacy.claims import Facts, said
 from sotto.privacy.distances import (
     AnyTwoTeachers,
     Distance,
@@ -241,8 +242,9 @@ def test_what_is_protected_is_said(distance: Any, words: str, claims_training: b
     assert TypeAdapter(Distance).validate_json(distance.model_dump_json()) == distance
     one = statement(distance=distance)
     assert words in one.unit_sentence
-    said = [line for line in one.does_not_protect if "No training-set claim" in line]
-    assert len(said) == (0 if claims_training else 1)
+    told = said(Facts(answers=one))
+    lines = [line.sentence for line in told if "No training-set claim" in line.sentence]
+    assert len(lines) == (0 if claims_training else 1)
     # A whole teacher contains what it was trained on; nothing may be said to the contrary.
     whole = isinstance(distance, AnyTwoTeachers)
-    assert whole == any("covered as a part of the whole teacher" in line for line in said)
+    assert whole == any("covered as a part of the whole teacher" in line for line in lines)

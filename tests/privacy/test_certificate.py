@@ -91,8 +91,8 @@ def test_what_always_is_assumed_is_listed_once(tmp_path: Path) -> None:
         "hyper-parameters",
         "enrolment number",
         "traced",
-        "not a cryptographic",
-        "keyed by the operating system",
+        "AES-128 in counter mode",
+        "operating system's entropy keys",
     ):
         assert topic in text
     for topic in ("Timing", "integers on a public grid", "simulated", "A. B. [user]"):
@@ -124,7 +124,9 @@ def test_status(tmp_path: Path, changes: dict[str, Any], status: str, words: str
     certificate.write(tmp_path / "certificate.json")
     stored = json.loads((tmp_path / "certificate.json").read_text())
     assert stored["epsilon"] == (certificate.epsilon if status == "proved" else "Infinity")
-    assert verify(tmp_path / "certificate.json", Ledger.open(tmp_path / "ledger")) == []
+    assert (
+        verify(tmp_path / "certificate.json", Ledger.open(tmp_path / "ledger")).status == "verified"
+    )
 
 
 def test_nothing_released_is_no_guarantee(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_several_streams_of_several_kinds(tmp_path: Path) -> None:
     assert "70 persons, each in at most 2 of them, 1 or more apart, Gaussian noise" in words
     assert "planned: 0 of 20 releases, 0 persons, no cost yet" in words
     certificate.write(tmp_path / "certificate.json")
-    assert verify(tmp_path / "certificate.json", ledger) == []
+    assert verify(tmp_path / "certificate.json", ledger).status == "verified"
 
 
 # --- verification --------------------------------------------------------------------------------
@@ -200,12 +202,13 @@ def edits() -> list[tuple[str, Any]]:
         ("curve", lambda c: [[c["curve"][0][0] * 0.99, c["curve"][0][1]], *c["curve"][1:]]),
         ("curve", lambda c: c["curve"][1:]),
         ("unit", lambda c: {**c["unit"], "adjacency": "replace-one"}),
-        ("unit_sentence", lambda c: "Everybody is protected."),
         ("budget", lambda c: {"epsilon": 1.3, "delta": 1e-5}),
         ("persons", lambda c: 9),
-        ("assumptions", lambda c: c["assumptions"][1:]),
-        ("does_not_protect", lambda c: []),
-        ("protects", lambda c: [*c["protects"], "Everything."]),
+        ("claims", lambda c: c["claims"][1:]),
+        ("claims", lambda c: c["claims"][::-1]),
+        ("claims", lambda c: [one for one in c["claims"] if "claim" not in one]),
+        ("claims", lambda c: [*c["claims"], {"claim": "dppg.policies", "version": 2}]),
+        ("claims", lambda c: [{"section": "protects", "sentence": "All.", "how": ""}]),
         ("streams", lambda c: [{**c["streams"][0], "releases": 2}]),
         (
             "streams",
@@ -223,8 +226,10 @@ def test_an_edited_certificate_fails(run: tuple[Path, Path], field: str, edit: A
     path, ledger_path = run
     stored = json.loads(path.read_text())
     stored[field] = edit(stored)
-    path.write_text(json.dumps(stored))
-    (mismatch,) = verify(path, Ledger.open(ledger_path))
+    path.write_text(json.dumps(stored, indent=2) + "\n")
+    found = verify(path, Ledger.open(ledger_path))
+    assert found.status == "false"
+    (mismatch,) = found.mismatches
     assert mismatch.startswith(f"{field} is not what the ledger gives")
 
 
@@ -232,10 +237,10 @@ def test_an_edited_certificate_fails(run: tuple[Path, Path], field: str, edit: A
 def test_an_unreadable_certificate_fails(run: tuple[Path, Path], text: str) -> None:
     path, ledger_path = run
     path.write_text(text)
-    (mismatch,) = verify(path, Ledger.open(ledger_path))
+    (mismatch,) = verify(path, Ledger.open(ledger_path)).mismatches
     assert "cannot be read" in mismatch
     path.unlink()
-    (mismatch,) = verify(path, Ledger.open(ledger_path))
+    (mismatch,) = verify(path, Ledger.open(ledger_path)).mismatches
     assert "cannot be read" in mismatch
 
 
@@ -244,24 +249,24 @@ def test_a_ledger_that_lost_or_gained_entries_fails(run: tuple[Path, Path]) -> N
     longer = ledger_path.with_name("longer")
     shutil.copy(ledger_path, longer)
     Ledger.open(longer).open_stream(statement(3.0)).charge(0, 1, [PersonBlock(8, 16)])
-    assert {line.split()[0] for line in verify(path, Ledger.open(longer))} == {
-        "persons",
-        "streams",
-        "head_hash",
-    }
+    found = verify(path, Ledger.open(longer))
+    assert (found.status, found.mismatches) == ("stale", ())
+    assert found.current is not None
+    assert found.current.persons == 16
     whole = Ledger.open(ledger_path)
     connection = sqlite3.connect(ledger_path)
     connection.execute("DROP TRIGGER no_delete")
     connection.execute("DELETE FROM entries WHERE sequence = 2")
     connection.commit()
-    assert any("last entries are gone" in line for line in verify(path, whole))
-    found = {line.split()[0] for line in verify(path, Ledger.open(ledger_path))}
-    assert {"status", "epsilon", "head_hash"} <= found
+    assert any("last entries are gone" in line for line in verify(path, whole).mismatches)
+    lost = verify(path, Ledger.open(ledger_path))
+    assert lost.status == "false"
+    assert {"status", "epsilon", "head_hash"} <= {line.split()[0] for line in lost.mismatches}
 
 
 def test_another_runs_certificate_fails(run: tuple[Path, Path], tmp_path: Path) -> None:
     other = ledger_of(tmp_path / "other", statement(), run_id="run-b")
-    found = {line.split()[0] for line in verify(run[0], other)}
+    found = {line.split()[0] for line in verify(run[0], other).mismatches}
     assert {"run_id", "head_hash"} <= found
 
 

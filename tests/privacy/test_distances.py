@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.claims import Facts, said
 from sotto.privacy.distances import (
     AnyTwoTeachers,
     Distance,
@@ -13,6 +15,7 @@ from sotto.privacy.distances import (
     PolicyDistance,
     TrainingShards,
 )
+from sotto.privacy.mechanisms.policies import GaussianPolicy
 from sotto.privacy.mechanisms.simplex import as_policies, restrict
 
 ALL = [
@@ -27,7 +30,6 @@ ALL = [
 def test_a_distance_is_its_json_and_says_what_it_protects(distance) -> None:
     adapter: TypeAdapter = TypeAdapter(Distance)
     assert adapter.validate_json(distance.model_dump_json()) == distance
-    assert distance.protects
     assert "Protected is" in distance.unit.sentence()
 
 
@@ -64,8 +66,23 @@ def test_one_of_many_teachers_moves_the_mean_by_no_more_than_said() -> None:
 
 @pytest.mark.parametrize("distance", ALL, ids=lambda d: d.kind)
 def test_training_data_are_claimed_only_where_they_are_protected(distance) -> None:
-    claims = " ".join(distance.protects)
-    refused = " ".join(distance.does_not_protect)
+    statement = AnswerStatement(
+        name="t",
+        mechanism=GaussianPolicy(actions=3, noise_stddev=1.0),
+        distance=distance,
+        queries=1,
+        queries_per_student=1,
+        observation_size=1,
+        population="real",
+    )
+    told = said(Facts(answers=statement))
+    distances = [one for one in told if one.claim.startswith("distance")]
+    claims = " ".join(one.sentence for one in distances if one.section == "protects")
+    refused = " ".join(
+        one.sentence
+        for one in distances
+        if one.section == "does-not-protect" and "claim" not in one.sentence
+    )
     covered = distance.kind in ("any-two-teachers", "training-shards")
     assert ("train" in claims) == covered
     assert ("train" in refused) == (not covered)

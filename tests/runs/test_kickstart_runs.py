@@ -114,7 +114,7 @@ def test_each_seed_has_a_ledger_and_a_true_certificate(finished: Path, shards: P
     assert experiment.settings.config["protect"] == "training-shards"
     for run in experiment.runs:
         ledger = run.open_ledger()
-        assert verify(run.certificate, ledger) == []
+        assert verify(run.certificate, ledger).status == "verified"
         certificate = json.loads(run.certificate.read_text())
         assert certificate["status"] == "proved"
         assert 49 < certificate["epsilon"] <= 50
@@ -156,7 +156,7 @@ def test_a_lost_update_asks_and_pays_again(copied: Path) -> None:
     for run in open_experiment(copied).runs:
         ledger = run.open_ledger()
         assert ledger.spent().answered == 128  # all are spent: the update made again gets none
-        assert verify(run.certificate, ledger) == []
+        assert verify(run.certificate, ledger).status == "verified"
         assert checkpoints.steps(run.checkpoints)[-1] == 4
         assert metrics.read(run.metrics)[-1].released["answered"] == [96]
 

@@ -196,7 +196,7 @@ def test_a_training_leaves_its_certificate(tmp_path):
     assert (first.status, first.noise_multiplier) == ("proved", pytest.approx(3.0))
     assert first.epsilon == pytest.approx(cell.noise_epsilon, rel=1e-3)
     ledger = Ledger.open(job.path / "seed-0" / "ledger.sqlite")
-    assert certificate.verify(job.path / "seed-0" / "certificate.json", ledger) == []
+    assert certificate.verify(job.path / "seed-0" / "certificate.json", ledger).status == "verified"
     # Two releases of 64 people, each with one episode of at most 128 steps.
     assert first.steps[0] == 0
     assert 64 * 8 <= first.steps[1] < first.steps[-1] <= 16_384

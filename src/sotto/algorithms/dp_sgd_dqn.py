@@ -26,10 +26,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from sotto.algorithms.functional_q import PUBLIC, REWARD_FREE, Logged
+from sotto.algorithms.functional_q import PUBLIC, Logged
 from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.q_learning import QNetwork, Transitions, temporal_difference_loss
 from sotto.privacy.accounting import SampledGaussian, calibrate_noise_multiplier
+from sotto.privacy.claims import rewards as claims
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
@@ -195,12 +196,9 @@ def gradient_release(config: DPSGDConfig, size: int) -> Release:
         horizon=config.steps,
         population=task.population,
         participation=Poisson(sampling_rate=config.sampling_rate, population=task.samples),
-        protects=(
-            "The reward of each transition: replacing it costs what zeroing a transition out costs "
-            "twice.",
-        ),
+        protects=(claims.ZEROED(),),
         does_not_protect=PUBLIC,
-        assumptions=(REWARD_FREE,),
+        assumptions=(claims.REWARD_FREE.assumption(),),
     )
 
 

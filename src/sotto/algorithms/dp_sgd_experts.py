@@ -42,11 +42,12 @@ from sotto.algorithms.offline import (
 from sotto.algorithms.offline import initial_state as initial_learner
 from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.privacy.accounting import Event, Gaussian, SampledGaussian, calibrate_noise_multiplier
+from sotto.privacy.claims import experts as claims
 from sotto.privacy.errors import LedgerCorrupt
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.noise import GeneratorSource, calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
-from sotto.privacy.statements import Assumption, Correlation, Part, Poisson, Returning
+from sotto.privacy.statements import Correlation, Part, Poisson, Returning
 from sotto.privacy.streams import Stream
 from sotto.privacy.units import EXPERT
 from sotto.rl.networks import Policy
@@ -230,11 +231,9 @@ def gradient_release(
         participation=config.participation,
         microbatch=None if cyclic or config.batch <= _MICROBATCH else _MICROBATCH,
         correlation=Correlation(kind="prefix-sum") if cyclic else Correlation(),
-        protects=("Everything that one expert logged: states, actions and rewards.",),
-        does_not_protect=(
-            "How many slots there are for experts; the environment, its states and its rewards.",
-        ),
-        assumptions=(_LOGS,),
+        protects=(claims.LOGGED(),),
+        does_not_protect=(claims.SLOTS(),),
+        assumptions=(claims.OWN_LOGS.assumption(),),
     )
 
 
@@ -389,12 +388,3 @@ def _events(config: DPSGDExpertsConfig, multiplier: float) -> list[Event]:
             noise_multiplier=multiplier, sampling_rate=config.sampling_rate, count=config.steps
         )
     ]
-
-
-_LOGS = Assumption(
-    statement="An expert's log is their own: no other expert's log depends on it, and nothing in "
-    "it was used for another release.",
-    enforced_by="user",
-    how="whoever collects the logs keeps experts apart, and keeps what was rolled out for prefixes "
-    "out of them",
-)

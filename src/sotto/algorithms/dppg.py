@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms import critics, dppg_local, dppg_parts, parameter_exploration
 from sotto.algorithms.dppg_config import DPPGConfig
-from sotto.algorithms.dppg_gymnasium import NO_MEMORY
+from sotto.privacy.claims import streams as claims
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Correlation, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment
@@ -147,17 +147,9 @@ def make_release(
         unprotected={"critic": CRITIC_GAP} if config.critic == "paper" else None,
         world=partial(_segments, config, env) if continuing and not collected else None,
         gaps=(SEGMENT_GAP,) if continuing else (),
-        protects=(
-            "every policy released during and after training, their averages, and anything "
-            "computed from them",
-            *(f"{extra.described}, as far as they are released" for extra in extras),
-        ),
-        does_not_protect=(
-            "what the released policy recommends about people in general: a pattern that many "
-            "users share is what is learned",
-            "a user against whoever sees their own trajectory while it is collected",
-        ),
-        assumptions=(NO_MEMORY,) if collected else (),
+        protects=(claims.POLICIES(), *(claims.PARTS(what=extra.described) for extra in extras)),
+        does_not_protect=(claims.PATTERNS(), claims.OWN_TRAJECTORY()),
+        assumptions=(claims.NO_MEMORY.assumption(),) if collected else (),
     )
 
 

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto.algorithms import parameter_exploration
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.algorithms.parameter_exploration import Explored
-from sotto.privacy.statements import Assumption
 from sotto.rl.envs import gymnasium_bridge
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, processes_for
@@ -99,15 +98,6 @@ class Collector:
     def close(self) -> None:
         """Releases the environments."""
         self._users.close()
-
-
-NO_MEMORY = Assumption(
-    statement="A copy of the environment remembers nothing of the users who played in it before: "
-    "what it gives after a reset is made of that reset's seed, and of its own user.",
-    enforced_by="user",
-    how="environments in Gymnasium are not traced; of wrappers, those that are known to keep "
-    "running statistics are refused",
-)
 
 
 def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -> Any:

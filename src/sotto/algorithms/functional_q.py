@@ -22,34 +22,18 @@ from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.q_learning import EpsilonGreedy
 from sotto.algorithms.reward_nodes import by_action, fit
 from sotto.privacy.accounting import Gaussian, calibrate_noise_multiplier
+from sotto.privacy.claims import rewards as claims
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
-from sotto.privacy.statements import Assumption, Correlation, Once, Part
+from sotto.privacy.statements import Correlation, Once, Part
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.rollout import Lane, start
 
 _LARGEST_BATCH = 2**22  # numbers of transitions that the door maps at once
 
-PUBLIC = (
-    "States, actions, how often each node was visited, and the public range of rewards.",
-    "Returns on the learning curve, which are of a simulator and for the experimenter.",
-)
+PUBLIC = (claims.VISITS(), claims.CURVE())
 """What no mode protects."""
-
-REWARD_FREE = Assumption(
-    statement="Which states are visited and which actions are taken depends on rewards through "
-    "releases only, and the world's next state does not depend on rewards.",
-    enforced_by="code",
-    how="steps are collected in an environment that has no rewards; they are evaluated where they "
-    "are released",
-)
-ONE_FUNCTION = Assumption(
-    statement="Rewards are those of one function, and neighbouring ones are within the radius of "
-    "it everywhere.",
-    enforced_by="user",
-    how="choose the radius that the difference worth hiding has",
-)
 
 
 class Logged(NamedTuple):
@@ -207,9 +191,9 @@ def reward_release(config: FunctionalQConfig, rounds_left: int) -> Release:
         population=config.population,
         correlation=correlation(config),
         microbatch=_microbatch(slots, config.features),
-        protects=(f"The reward of each transition, anywhere in [{low:g}, {high:g}].",),
+        protects=(claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),),
         does_not_protect=PUBLIC,
-        assumptions=(REWARD_FREE,),
+        assumptions=(claims.REWARD_FREE.assumption(),),
     )
 
 

@@ -19,9 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.algorithms.functional_q import (
-    ONE_FUNCTION,
     PUBLIC,
-    REWARD_FREE,
     Logged,
     calibrated,
     reward_weights,
@@ -31,10 +29,12 @@ from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.functional_q_network import Family, Log, NetworkFit
 from sotto.algorithms.reward_nodes import averages, by_action, largest_share
 from sotto.privacy.accounting import gaussian_epsilon
+from sotto.privacy.claims import rewards as claims
 from sotto.privacy.functional_noise import averager_factor
-from sotto.privacy.functions import UNBOUNDED_DRAWS, FunctionRelease, OpenFunctionRelease
+from sotto.privacy.functions import FunctionRelease, OpenFunctionRelease
 from sotto.privacy.mechanisms.rkhs import Sensitivity, hat_basis_sensitivity, vector_sensitivity
 from sotto.privacy.released import ReleasedFunction, ReleasedValues
+from sotto.privacy.statements import UNBOUNDED_DRAWS
 
 _ROUNDING = 1 + 1e-9
 """Surplus of sensitivities, for weights in float64 that sum to 1 but for rounding."""
@@ -294,14 +294,20 @@ def _release(
         horizon=horizon,
         units=1 if whole else config.samples,
         protects=(
-            f"The whole reward function, against every other within {config.reward_radius:g} of "
-            f"it ({config.reward_radius / config.reward_range:.3g} of the public range "
-            f"[{low:g}, {high:g}])."
+            claims.WHOLE_FUNCTION(
+                radius=f"{config.reward_radius:g}",
+                share=f"{config.reward_radius / config.reward_range:.3g}",
+                low=f"{low:g}",
+                high=f"{high:g}",
+            )
             if config.reward_radius is not None
-            else f"The reward of each transition, anywhere in [{low:g}, {high:g}].",
+            else claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),
         ),
         does_not_protect=PUBLIC,
-        assumptions=(REWARD_FREE, ONE_FUNCTION) if whole else (REWARD_FREE,),
+        assumptions=(
+            claims.REWARD_FREE.assumption(),
+            *((claims.ONE_FUNCTION.assumption(),) if whole else ()),
+        ),
     )
 
 

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sotto.algorithms.functional_q import ONE_FUNCTION, PUBLIC
+from sotto.algorithms.functional_q import PUBLIC
 from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.q_learning import QNetwork
+from sotto.privacy.claims import rewards as claims
 from sotto.privacy.functional_noise import PAPER_GAPS, PaperNoise, paper_noise
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths
@@ -166,7 +167,7 @@ def _statement(config: FunctionalQConfig, paper: PaperNoise, updates: int) -> St
         population=config.population,
         sampler_delta=0.0,
         does_not_protect=PUBLIC,
-        assumptions=(ONE_FUNCTION,),
+        assumptions=(claims.ONE_FUNCTION.assumption(),),
         gaps=PAPER_GAPS,
     )
 

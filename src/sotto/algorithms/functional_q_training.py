@@ -33,9 +33,9 @@ from sotto.algorithms.functional_q_states import (
     keys_of,
 )
 from sotto.algorithms.reward_nodes import GridValues
-from sotto.privacy.functions import UNBOUNDED_DRAWS
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
+from sotto.privacy.statements import UNBOUNDED_DRAWS
 
 __all__ = ["Progress", "action_values", "check", "create_ledger", "initial_states", "train"]
 

@@ -25,8 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from sotto.algorithms.functional_q import ONE_FUNCTION, PUBLIC, REWARD_FREE, Logged, calibrated
+from sotto.algorithms.functional_q import PUBLIC, Logged, calibrated
 from sotto.algorithms.functional_q_config import FunctionalQConfig
+from sotto.privacy.claims import rewards as claims
 from sotto.privacy.functions import FunctionRelease
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms.rkhs import Sensitivity
@@ -78,9 +79,9 @@ def weighted_sums(config: FunctionalQConfig, name: str, size: int, rounds_left: 
         horizon=rounds_left,
         population=config.population,
         microbatch=_microbatch(config.round_samples, size),
-        protects=(f"The reward of each transition, anywhere in [{low:g}, {high:g}].",),
+        protects=(claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),),
         does_not_protect=PUBLIC,
-        assumptions=(REWARD_FREE,),
+        assumptions=(claims.REWARD_FREE.assumption(),),
     )
 
 
@@ -165,9 +166,9 @@ def whole_function(config: FunctionalQConfig) -> FunctionRelease:
         noise_multiplier=z,
         population=config.population,
         size=config.samples,
-        protects=(f"The reward function, up to any change of at most {radius:g} everywhere.",),
+        protects=(claims.LOGGED_FUNCTION(radius=f"{radius:g}"),),
         does_not_protect=PUBLIC,
-        assumptions=(REWARD_FREE, ONE_FUNCTION),
+        assumptions=(claims.REWARD_FREE.assumption(), claims.ONE_FUNCTION.assumption()),
     )
 
 

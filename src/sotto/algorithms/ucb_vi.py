@@ -31,6 +31,7 @@ from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
 from scipy.stats import norm
 
 from sotto.privacy.accounting import Gaussian, calibrate_noise_multiplier
+from sotto.privacy.claims import streams as claims
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.releases import Release
@@ -171,20 +172,11 @@ def make_release(config: UCBConfig, env: AnyTabularEnvironment) -> Release:
         population="simulated",
         correlation=config.correlation,
         protects=(
-            "the counters, every plan made of them, and what is recommended to anybody else",
-            *((_LOCAL,) if config.trust == "local" else ()),
+            claims.COUNTERS(),
+            *((claims.LOCAL_COUNTERS(),) if config.trust == "local" else ()),
         ),
-        does_not_protect=(
-            "the actions recommended to the user themselves, against whoever sees their episode",
-            "what episodes have in common: it is what is learned",
-        ),
+        does_not_protect=(claims.OWN_ACTIONS(), claims.IN_COMMON()),
     )
-
-
-_LOCAL = (
-    "each user's counters against whoever collects them: noise of their own is on them, and may be "
-    "added before they leave the user"
-)
 
 
 def play(

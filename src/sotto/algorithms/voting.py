@@ -23,9 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.privacy.claims import experts as claims
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.releases import Release
-from sotto.privacy.statements import Assumption, Part, Returning
+from sotto.privacy.statements import Part, Returning
 from sotto.privacy.units import EXPERT
 from sotto.rl.networks import Policy
 
@@ -33,26 +34,6 @@ Voters = Literal["experts", "clones"]
 
 _ROWS = 50_000
 """Voters times states that are evaluated at once: hidden layers then stay in the cache."""
-
-_WHAT: dict[Voters, str] = {
-    "experts": "each expert's policy; what they logged is not read",
-    "clones": "each expert's whole log, of which their clone is a function",
-}
-
-_OWN: dict[Voters, Assumption] = {
-    "experts": Assumption(
-        statement="Each expert's policy, and the weight of its vote, were made without the other "
-        "experts, and without anything computed from them.",
-        enforced_by="user",
-        how="train each expert on its own; what experts start from or share must be public",
-    ),
-    "clones": Assumption(
-        statement="Each clone, and the weight of its vote, is a function of the log of its own "
-        "expert, of public keys and of public settings.",
-        enforced_by="user",
-        how="algorithms.clones fits them so; its settings must not come from the logs",
-    ),
-}
 
 
 class Asked(NamedTuple):
@@ -172,16 +153,15 @@ def vote_release(
         population=population,
         participation=Returning(max_participations=rounds, min_separation=1),
         microbatch=microbatch,
-        protects=(
-            _WHAT[kind],
-            f"every noisy vote of {kind}, the states asked, and every label, student and "
-            "trajectory made of them",
-        ),
+        protects=(claims.EXPERTS_POLICY() if kind == "experts" else claims.CLONES_LOG(),),
         does_not_protect=(
-            "how many experts there are",
-            "what most experts would do, which is what is learned",
+            claims.RELEASED_VOTES(kind=kind),
+            claims.HOW_MANY(),
+            claims.MOST_EXPERTS(),
         ),
-        assumptions=(_OWN[kind],),
+        assumptions=(
+            (claims.OWN_EXPERTS if kind == "experts" else claims.OWN_CLONES).assumption(),
+        ),
     )
 
 

@@ -112,7 +112,10 @@ Every command has --help and --json. SOTTO_DEBUG=1 shows where an error comes fr
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code (0, 2 for an error, 130 after Ctrl-C)."""
+    """Runs one command; returns the exit code.
+
+    0; 2 for an error; 3 for a stale certificate; 130 after Ctrl-C.
+    """
     # XLA once hung for good on two cores with threads of its own; small networks are faster so.
     os.environ.setdefault(
         "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"

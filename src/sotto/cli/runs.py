@@ -4,13 +4,16 @@ import json as json_module
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
 from sotto.cli.parsing import parse, print_json
 from sotto.runs.directory import Experiment, Run, RunError, open_experiment
 from sotto.serving.directory import Service, is_service, open_service
+
+if TYPE_CHECKING:
+    from sotto.privacy.certificate import Certificate
 
 RunPath = tyro.conf.Positional[Path]
 
@@ -111,50 +114,68 @@ def _evaluate(
 def certificate(args: list[str]) -> int:
     """Runs `sotto certificate`."""
 
-    def run(path: RunPath, /, verify: bool = False, json: bool = False) -> int:
+    def run(path: RunPath, /, verify: bool = False, write: bool = False, json: bool = False) -> int:
         """What is proved about a run, or about a teacher's service, in plain words.
 
         It is derived from the run's ledger, every entry of which is checked. --verify compares
-        certificate.json with that, and fails if it says anything else.
+        certificate.json with that. Exit code 0: it is what the ledger gives. 3: it is stale, which
+        means that it is what the ledger gave at an earlier entry. 2: it is false.
 
-        A service goes on answering, so this writes its certificate.json anew each time.
+        A run that was killed leaves a stale certificate behind, and so does a service that has
+        answered since: --write writes what the ledger gives now, unless the file there is false.
+        A service's certificate.json is written anew each time that this shows it.
 
         Examples:
           sotto certificate runs/x
           sotto certificate runs/x --verify
+          sotto certificate runs/x --write
 
         Args:
             path: run directory, or that of several seeds, each of which has its own certificate
                 (and, where they share a teacher, experts or a reward function, a cost together),
                 or directory of a service.
-            verify: check certificate.json against the ledger.
-            json: print JSON: the certificate, or what --verify found; of several seeds
-                `certificates`, and `epsilon_of_all_seeds` where they are about the same people.
+            verify: check certificate.json against the ledger, and change nothing.
+            write: write certificate.json as the ledger gives it now.
+            json: print JSON: the certificate with its sentences in words, or what --verify found;
+                of several seeds `certificates`, and `epsilon_of_all_seeds` where they are about
+                the same people.
         """
+        if verify and write:
+            raise ValueError("--verify changes nothing; give --verify or --write")
         experiment = None if is_service(path) else open_experiment(path)
         certified = (open_service(path),) if experiment is None else experiment.runs
-        return _verify(certified, json) if verify else _show(certified, experiment, json)
+        return _verify(certified, json) if verify else _show(certified, experiment, write, json)
 
     return parse(run, args, "certificate")
 
 
-def _show(runs: Sequence[Run | Service], experiment: Experiment | None, json: bool) -> int:
+def _show(
+    runs: Sequence[Run | Service], experiment: Experiment | None, write: bool, json: bool
+) -> int:
     from rich.console import Console
 
-    from sotto.privacy.certificate import derive, render
+    from sotto.privacy.certificate import derive, render, verify
     from sotto.runs.seeds import sharing
 
     console = Console(soft_wrap=False)
     ledgers = [run.open_ledger() for run in runs]
     found = [derive(ledger) for ledger in ledgers]
-    for run, one in zip(runs, found, strict=True):
-        if isinstance(run, Service) or not run.certificate.exists():
+    for run, ledger, one in zip(runs, ledgers, found, strict=True):
+        missing = not run.certificate.exists()
+        if write and not missing:
+            stored = verify(run.certificate, ledger)
+            if stored.status == "false":
+                raise RunError(
+                    f"{run.certificate} is false, and is not written over: {stored.mismatches[0]}; "
+                    "move it away"
+                )
+        if write or missing or isinstance(run, Service):
             one.write(run.certificate)
     shared = None
     if experiment is not None and len(ledgers) > 1:
         shared = sharing(experiment.settings, ledgers)
     if json:
-        plain = [json_module.loads(one.model_dump_json()) for one in found]
+        plain = [json_module.loads(one.model_dump_json()) | _in_words(one) for one in found]
         if shared is None:
             print_json(plain[0])
         else:
@@ -168,23 +189,49 @@ def _show(runs: Sequence[Run | Service], experiment: Experiment | None, json: bo
     return 0
 
 
+def _in_words(certificate: "Certificate") -> dict[str, Any]:
+    """The sentences of a certificate, which it stores by identifier."""
+    return {
+        "unit_sentence": certificate.unit_sentence,
+        "protects": certificate.protects,
+        "does_not_protect": certificate.does_not_protect,
+        "assumptions": [one.model_dump() for one in certificate.assumptions],
+    }
+
+
+_EXIT_CODES = {"verified": 0, "stale": 3, "false": 2}
+
+
 def _verify(runs: Sequence[Run | Service], json: bool) -> int:
     from sotto.privacy.certificate import verify
 
-    mismatches = {str(run.path): verify(run.certificate, run.open_ledger()) for run in runs}
-    wrong = [f"{path}: {one}" for path, found in mismatches.items() for one in found]
+    found = [(run, verify(run.certificate, run.open_ledger())) for run in runs]
+    statuses = [one.status for _, one in found]
+    status = next(one for one in ("false", "stale", "verified") if one in statuses)
+    wrong = [f"{run.path}: {line}" for run, one in found for line in one.mismatches]
+    corrections = dict.fromkeys(line for _, one in found for line in one.corrections)
+    epsilons = [one.current.epsilon for _, one in found if one.current is not None]
     if json:
-        print_json({"verified": not wrong, "mismatches": wrong})
-    elif not wrong:
-        for run in runs:
-            print(f"{run.certificate} is what the ledger gives: verified.")
-    if not wrong:
-        return 0
-    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-    if isinstance(runs[0], Service):
-        more += f"; if it has answered since, first write it anew: sotto certificate {runs[0].path}"
-    print(f"sotto: the certificate is not true: {wrong[0]}{more}", file=sys.stderr)
-    return 2
+        now = {"epsilon": max(epsilons)} if len(epsilons) == len(found) else {}
+        lists = {"mismatches": wrong, "corrections": list(corrections)}
+        print_json({"verified": status == "verified", "status": status, **now, **lists})
+    else:
+        for run, one in found:
+            if one.status == "verified":
+                print(f"{run.certificate} is what the ledger gives: verified.")
+            elif one.status == "stale" and one.current is not None:
+                print(
+                    f"{run.certificate} is stale: it is what the ledger gave at an earlier entry. "
+                    f"Now the ledger gives {one.current.status}, epsilon "
+                    f"{one.current.epsilon:.4g} at delta {one.current.delta:.3g}. "
+                    f"Write that down with: sotto certificate {run.path} --write"
+                )
+        for line in corrections:
+            print(f"An earlier version's words, corrected: {line}.")
+    if status == "false":
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        print(f"sotto: the certificate is not true: {wrong[0]}{more}", file=sys.stderr)
+    return _EXIT_CODES[status]
 
 
 def report(args: list[str]) -> int:

@@ -39,9 +39,10 @@ class AnswerChain:
     versions: dict[str, str]
     _account: AnswerAccount
 
-    def __init__(self, engine: sa.Engine, run_id: str) -> None:
+    def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
         self.engine = engine
         self.run_id = run_id
+        self._last = last  # hash of the entry to read up to; None: whatever is there
         self.head = GENESIS
         self._next_sequence = 0
         self._mutex = threading.Lock()
@@ -93,6 +94,8 @@ class AnswerChain:
     def _catch_up(self, connection: sa.Connection) -> None:
         """Adds up the entries since the last one read, under the rules they were written under."""
         for entry in entries.follow(connection, self.run_id, self._next_sequence, self.head):
+            if self.head == self._last:
+                return
             try:
                 self._add_up(entry, json.loads(entry.payload))
             except LedgerMismatch:

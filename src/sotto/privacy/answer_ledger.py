@@ -69,9 +69,9 @@ class AnswerLedger:
         budget: what all answers together may cost.
     """
 
-    def __init__(self, engine: sa.Engine, run_id: str) -> None:
+    def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
         self._engine = engine
-        self._chain = AnswerChain(engine, run_id)
+        self._chain = AnswerChain(engine, run_id, last)
         account, _ = self._chain.current()
         self.run_id = run_id
         self.created = self._chain.created
@@ -150,6 +150,16 @@ class AnswerLedger:
             LedgerUnavailable: it cannot be read.
         """
         return entries.holds(self._engine, self.run_id, entry_hash)
+
+    def at(self, entry_hash: str) -> "AnswerLedger | None":
+        """The ledger as it was when this was its last entry, to be read; None if it never was.
+
+        Raises:
+            LedgerUnavailable, LedgerCorrupt: as `open`.
+        """
+        if not self.holds(entry_hash):
+            return None
+        return AnswerLedger(self._engine, self.run_id, entry_hash)
 
     # --- students --------------------------------------------------------------------------------
 

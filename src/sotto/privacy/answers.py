@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sotto.privacy.accounting import compose
 from sotto.privacy.distances import (
-    AnyTwoTeachers,
     Distance,
     ObservationDistance,
     PolicyDistance,
@@ -212,24 +211,6 @@ class AnswerStatement(BaseModel):
                 )
             case _:
                 return sentence
-
-    @property
-    def does_not_protect(self) -> tuple[str, ...]:
-        """What the answers give away."""
-        match self.distance:
-            case TrainingShards():
-                claim: tuple[str, ...] = ()
-            case AnyTwoTeachers():
-                claim = (
-                    "No training-set claim of its own: training data are covered as a part of the "
-                    "whole teacher, and one person's share in them is not told apart.",
-                )
-            case _:
-                claim = (
-                    "No training-set claim: nothing is said here about whose data the teacher "
-                    "learnt from.",
-                )
-        return (*self.distance.does_not_protect, *claim)
 
 
 @functools.lru_cache(maxsize=4096)

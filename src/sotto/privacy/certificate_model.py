@@ -1,4 +1,8 @@
-"""The certificate as a value: what is proved about a run, in fields that JSON brings back."""
+"""The certificate as a value: what is proved about a run, in fields that JSON brings back.
+
+It holds data: numbers, statements of the ledger, and which sentences it says, by identifier and
+version. Their words are rendered.
+"""
 
 import os
 import tempfile
@@ -8,6 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.claims import Said
 from sotto.privacy.events import Event
 from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Assumption, Gap, StreamStatement
@@ -99,13 +104,87 @@ class Certificate(BaseModel):
         persons: how many took part, or may have under Poisson sampling; 0 for a teacher, whose
             ledger does not know the people behind it.
         answers: of a teacher; None for a training run, whose JSON does not name it.
+        claims: the sentences that it says: what is protected, what is not, what the proof needs.
         head_hash: hash of the ledger's last entry, which fixes all of them.
         versions: of the software that created the ledger.
         created: when the ledger was, ISO 8601 in UTC.
     """
 
     model_config = _FROZEN
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
+    run_id: str
+    created: str
+    status: Status
+    unit: Unit
+    epsilon: float
+    delta: float
+    budget: Budget
+    curve: tuple[tuple[float, float], ...]
+    method: str
+    persons: int
+    claims: tuple[Said, ...]
+    gaps: tuple[Gap, ...]
+    streams: tuple[CertifiedStream, ...]
+    answers: CertifiedAnswers | None = Field(default=None, exclude_if=lambda value: value is None)
+    worst_person: WorstPerson
+    versions: dict[str, str]
+    head_hash: str
+
+    @property
+    def unit_sentence(self) -> str:
+        """The unit and the adjacency, for a person."""
+        return (
+            self.unit.sentence() if self.answers is None else self.answers.statement.unit_sentence
+        )
+
+    @property
+    def protects(self) -> tuple[str, ...]:
+        """What is protected, in words."""
+        return tuple(one.sentence for one in self.claims if one.section == "protects")
+
+    @property
+    def does_not_protect(self) -> tuple[str, ...]:
+        """What is not, in words."""
+        return tuple(one.sentence for one in self.claims if one.section == "does-not-protect")
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What the proof needs, in words, and what enforces it."""
+        return tuple(
+            Assumption(statement=one.sentence, enforced_by=one.section, how=one.how)
+            for one in self.claims
+            if one.section in ("code", "user")
+        )
+
+    def text(self) -> str:
+        """The one JSON text of this certificate."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Stores the certificate as JSON. At no moment is there half a certificate at `path`."""
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(self.text())
+                file.flush()
+                os.fchmod(file.fileno(), 0o644)
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+class CertificateOfSchema1(BaseModel):
+    """A certificate as earlier versions wrote it, with its sentences in words."""
+
+    model_config = _FROZEN
+    schema_version: Literal[1]
     run_id: str
     created: str
     status: Status
@@ -127,21 +206,6 @@ class Certificate(BaseModel):
     versions: dict[str, str]
     head_hash: str
 
-    def write(self, path: Path) -> None:
-        """Stores the certificate as JSON. At no moment is there half a certificate at `path`."""
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(self.model_dump_json(indent=2) + "\n")
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    def text(self) -> str:
+        """The one JSON text of this certificate."""
+        return self.model_dump_json(indent=2) + "\n"

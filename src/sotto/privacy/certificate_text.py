@@ -31,6 +31,8 @@ def render(certificate: Certificate) -> RenderableType:
         Text(""),
         Text(c.unit_sentence),
     ]
+    if meaning := meaning_of_delta(c):
+        parts += [Text(""), Text(meaning)]
     for title, lines in (
         ("Protected", c.protects),
         ("Not protected", c.does_not_protect),
@@ -71,6 +73,30 @@ def _headline(c: Certificate) -> Text:
     reasons = [e.reason for e in c.worst_person.events if isinstance(e, NoGuarantee)]
     why = "; ".join(reasons) or "nothing has been released yet"
     return Text.assemble(("No guarantee", "bold red"), f": {why}.")
+
+
+def meaning_of_delta(c: Certificate) -> str:
+    """Delta in one sentence, with the numbers of the run; empty where nothing is proved.
+
+    Two laws are (epsilon, delta)-indistinguishable if and only if each has an event of probability
+    1 - delta, given which they are (epsilon, 0)-indistinguishable (Vadhan 2017, Lemma 1.5). How
+    many units are outside their event is at most delta times their number on average, because
+    expectations add up.
+    """
+    if c.status != "proved":
+        return ""
+    each = "any two neighbouring inputs" if c.answers else f"each {c.unit.name}"
+    sentence = (
+        f"Delta {c.delta:.3g} is the chance that is left out: for {each}, epsilon {c.epsilon:.4g} "
+        f"holds without exception but for an event of probability at most {c.delta:.3g} (about 1 "
+        f"in {1 / c.delta:,.0f}), in which nothing is promised"
+    )
+    if c.persons > 1:
+        sentence += (
+            f"; over the {c.unit.counted(c.persons)} here, at most {c.delta * c.persons:.2g} such "
+            "events are expected"
+        )
+    return f"{sentence}."
 
 
 def _everything(c: Certificate) -> str:

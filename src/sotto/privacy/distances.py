@@ -10,13 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sotto.privacy.statements import Assumption
 from sotto.privacy.units import Adjacency, Unit
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 """Allowance for rows computed in float64 instead of exactly; added to every distance but zero."""
-
-_TRAINING = "the data the teacher was trained on"
 
 
 class _Distance(BaseModel):
@@ -35,7 +32,7 @@ class _Distance(BaseModel):
         shrink = max(0.0, 1.0 - actions * floor)
         if shrink == 0:
             return 0.0
-        return shrink * min(self._unrestricted() + _ROUNDING, math.sqrt(2.0))
+        return shrink * min(self._unrestricted() + ROUNDING, math.sqrt(2.0))
 
     def _unrestricted(self) -> float:
         """The distance of rows before they are mixed with the uniform row."""
@@ -60,35 +57,6 @@ class ObservationDistance(_Distance):
         """What neighbouring inputs differ in."""
         return Unit(kind="observation", adjacency=Adjacency.REPLACE_ONE)
 
-    @property
-    def protects(self) -> tuple[str, ...]:
-        """What an answer keeps secret."""
-        return (
-            f"each observation, against any other within L2 distance {self.radius:g} of it; "
-            "answers to observations that move together add up",
-        )
-
-    @property
-    def does_not_protect(self) -> tuple[str, ...]:
-        """What it does not."""
-        return (
-            _TRAINING,
-            "anything from a student who chose the observation and so knows it already",
-        )
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What the distance needs."""
-        return (
-            Assumption(
-                statement=f"the policy network has L2 Lipschitz constant at most {self.lipschitz:g}"
-                ", input scaling included",
-                enforced_by="code",
-                how="product of spectral norms by full SVD, times the softmax constant 1/2",
-            ),
-            _float64(),
-        )
-
     def _unrestricted(self) -> float:
         return self.lipschitz * self.radius
 
@@ -104,31 +72,6 @@ class PolicyDistance(_Distance):
         """What neighbouring inputs differ in."""
         return Unit(kind="policy", adjacency=Adjacency.REPLACE_ONE)
 
-    @property
-    def protects(self) -> tuple[str, ...]:
-        """What an answer keeps secret."""
-        return (
-            f"which of two policies answers, if their rows are within L2 distance {self.l2:g} "
-            "of each other at every query",
-        )
-
-    @property
-    def does_not_protect(self) -> tuple[str, ...]:
-        """What it does not."""
-        return (_TRAINING, "differences between policies larger than the stated distance")
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What the distance needs."""
-        return (
-            Assumption(
-                statement=f"the policies to be confused are within L2 distance {self.l2:g}",
-                enforced_by="user",
-                how="you choose the distance, without looking at the teacher's data",
-            ),
-            _float64(),
-        )
-
     def _unrestricted(self) -> float:
         return self.l2
 
@@ -142,21 +85,6 @@ class AnyTwoTeachers(_Distance):
     def unit(self) -> Unit:
         """What neighbouring inputs differ in."""
         return Unit(kind="teacher", adjacency=Adjacency.REPLACE_ONE)
-
-    @property
-    def protects(self) -> tuple[str, ...]:
-        """What an answer keeps secret."""
-        return ("the whole teacher: any policy instead of it, and with it all it was trained on",)
-
-    @property
-    def does_not_protect(self) -> tuple[str, ...]:
-        """What it does not."""
-        return ()
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What the distance needs: nothing."""
-        return ()
 
     def _unrestricted(self) -> float:
         return math.sqrt(2.0)
@@ -177,47 +105,8 @@ class TrainingShards(_Distance):
         """What neighbouring inputs differ in."""
         return Unit(kind="trajectory", adjacency=Adjacency.REPLACE_ONE)
 
-    @property
-    def protects(self) -> tuple[str, ...]:
-        """What an answer keeps secret."""
-        return (
-            "the training data of every person: everything they contributed, in whichever of the "
-            f"{self.teachers} shards they are",
-        )
-
-    @property
-    def does_not_protect(self) -> tuple[str, ...]:
-        """What it does not."""
-        return ("the observations that the student asks about",)
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """What the distance needs."""
-        return (
-            Assumption(
-                statement=f"the {self.teachers} teachers were trained on disjoint sets of people, "
-                "each without anything computed from another's data",
-                enforced_by="user",
-                how="you made the shards; hyper-parameters must not come from the people's data",
-            ),
-            Assumption(
-                statement="the mean is taken over valid rows, so one teacher moves it by 1/n",
-                enforced_by="code",
-                how="each teacher's row is made a policy before the mean is taken",
-            ),
-            _float64(),
-        )
-
     def _unrestricted(self) -> float:
         return math.sqrt(2.0) / self.teachers
-
-
-def _float64() -> Assumption:
-    return Assumption(
-        statement=f"rounding moves a row by less than {_ROUNDING / 2:g}",
-        enforced_by="code",
-        how="the teacher's rows are computed in float64",
-    )
 
 
 Distance = Annotated[

@@ -27,20 +27,25 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.privacy import noise
+from sotto.privacy.claims.rewards import SENSITIVITY
 from sotto.privacy.ledger import Ledger, LedgerStream
 from sotto.privacy.mechanisms.gaussian_process import Kernel, sample_grid
 from sotto.privacy.mechanisms.rkhs import Sensitivity
 from sotto.privacy.persons import PersonBlock
 from sotto.privacy.released import ReleasedFunction, ReleasedValues, rounding_grid
 from sotto.privacy.released_storage import Store
-from sotto.privacy.statements import Assumption, Gap, Part, Returning, StreamStatement
+from sotto.privacy.statements import (
+    UNBOUNDED_DRAWS,
+    Assumption,
+    Gap,
+    Part,
+    Returning,
+    StreamStatement,
+)
 from sotto.privacy.units import Unit
 
 _ROUNDING = 2.0**-24
 """Relative surplus of noise, which pays for rounding values to the public grid."""
-
-UNBOUNDED_DRAWS = 2**40
-"""Numbers that a release may draw that answers as long as it is asked."""
 
 _LARGEST_ARRAY = 2**28
 _LARGEST_NOISE = 2.0**16  # in sensitivities
@@ -179,15 +184,13 @@ class FunctionRelease:
             if self.sensitivity.beta is None
             else (f"norm of the kernel exp(-{self.sensitivity.beta:.6g} |x - y|)")
         )
-        return (
-            Assumption(
-                statement=f"What neighbours release in {self.name!r} differs by at most "
-                f"{self.sensitivity.value:.6g} in the {norm}: {self.sensitivity.because}.",
-                enforced_by="user",
-                how="it is computed from public numbers; whoever computes the values answers for "
-                "the rest",
-            ),
+        stated = SENSITIVITY.assumption(
+            name=repr(self.name),
+            bound=f"{self.sensitivity.value:.6g}",
+            norm=norm,
+            because=self.sensitivity.because,
         )
+        return (stated,)
 
 
 class OpenFunctionRelease:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from sotto.privacy import entries
+from sotto.privacy.claims import same_stream
 from sotto.privacy.databases import database
 from sotto.privacy.entries import GENESIS, Entry, canonical, plain, versions
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
@@ -84,8 +85,9 @@ class Ledger:
         versions: of the software that created it, by distribution name.
     """
 
-    def __init__(self, engine: sa.Engine, run_id: str) -> None:
+    def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
         self._engine = engine
+        self._last = last  # hash of the entry to read up to; None: all of them
         # Makes our entries differ from those of another process that writes the same ones.
         self._writer = uuid.uuid4().hex
         # What is checked before an entry or a stream still holds once it is there: one thread at a
@@ -185,6 +187,16 @@ class Ledger:
         """
         return entries.holds(self._engine, self.run_id, entry_hash)
 
+    def at(self, entry_hash: str) -> "Ledger | None":
+        """The ledger as it was when this was its last entry, to be read; None if it never was.
+
+        Raises:
+            LedgerUnavailable, LedgerCorrupt: as `open`.
+        """
+        if not self.holds(entry_hash):
+            return None
+        return Ledger(self._engine, self.run_id, entry_hash)
+
     def spent(self) -> Spent:
         """What the releases charged so far cost the worst person. Changes nothing."""
         return self._account.spent()
@@ -219,7 +231,8 @@ class Ledger:
             BudgetExceeded: streams opened since have taken what it would need.
         """
         with self._lock:
-            found = [i for i, record in enumerate(self.streams) if record.statement == statement]
+            streams = enumerate(self.streams)
+            found = [i for i, record in streams if same_stream(record.statement, statement)]
             if not found or found[-1] in self._live:
                 raise LedgerMismatch(
                     f"this ledger has no interrupted stream {statement.name!r} with these "
@@ -289,6 +302,8 @@ class Ledger:
         self._live: list[int] = []
         self._stream_versions: list[dict[str, str]] = []
         for entry in entries.read(self._engine, self.run_id):
+            if self._head == self._last:
+                return
             try:
                 self._check(entry)
                 self._apply(entry)

@@ -28,6 +28,8 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from sotto.privacy import factored, noise
+from sotto.privacy.claims import same_stream
+from sotto.privacy.claims.streams import POOL
 from sotto.privacy.draws import Pool, UnitData
 from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger import Ledger, LedgerStream
@@ -182,7 +184,10 @@ class Release:
         correlated.require_memory(self.correlation, runs, self.horizon, numbers)
         for ledger in ledgers:
             self._require_small_delta(ledger)
-        begun = [any(one.statement == statement for one in ledger.streams) for ledger in ledgers]
+        begun = [
+            any(same_stream(one.statement, statement) for one in ledger.streams)
+            for ledger in ledgers
+        ]
         streams = [
             ledger.resume_stream(statement)
             if resume and (has_stream or not any(begun))
@@ -263,7 +268,7 @@ class Release:
             sum_rounding=self._sum_rounding(traced, dimensions),
             protects=self.protects,
             does_not_protect=self.does_not_protect,
-            assumptions=(*self.assumptions, *((_POOL,) if pooled else ())),
+            assumptions=(*self.assumptions, *((POOL.assumption(),) if pooled else ())),
             gaps=self.gaps + tuple((self.unprotected or {}).values()),
         )
         # Sampled people may meet every release's draws: their shifts add up over the stream.
@@ -280,14 +285,6 @@ class Release:
         batch = self.microbatch or self.slots if sampled is None else sampled.largest
         clip_norms = {name: part.clip_norm for name, part in self.parts.items()}
         return factored.sum_rounding(batch, dimensions, grids(self, True), clip_norms)
-
-
-_POOL = Assumption(
-    statement="The data that a pool hands out for one person are made of that person's data and "
-    "random numbers only, and it keeps to itself whom it was asked for.",
-    enforced_by="user",
-    how="whoever writes the pool reads one person's rows for one person",
-)
 
 
 def _size(part: PyTree[Any]) -> int:

@@ -23,6 +23,10 @@ from sotto.privacy.units import Unit
 _FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
+UNBOUNDED_DRAWS = 2**40
+"""Numbers that a release may draw that answers as long as it is asked."""
+
+
 class Once(BaseModel):
     """Each person takes part in at most one release, over the whole ledger."""
 

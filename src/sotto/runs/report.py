@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sotto.privacy.certificate import Certificate, derive
+from sotto.privacy.certificate_text import meaning_of_delta
 from sotto.runs import figures, page
 from sotto.runs.directory import Experiment, Run, RunError
 from sotto.runs.metrics import Line, read
@@ -307,6 +308,7 @@ def _certificate(c: Certificate, runs: int) -> list[str]:
     """The certificate in words; without a proof, nothing is said to be protected."""
     protected = [
         page.paragraph(c.unit_sentence),
+        page.paragraph(meaning_of_delta(c)),
         page.bullets("Protected", [(line, "") for line in c.protects]),
     ]
     return [

@@ -105,10 +105,10 @@ def _verify(experiment: Experiment) -> None:
     """A DPPG run answers freely only while its certificate is proved and true."""
     for run in experiment.runs:
         ledger = run.open_ledger()
-        wrong = verify(run.certificate, ledger)
-        if wrong:
+        found = verify(run.certificate, ledger)
+        if found.status == "false":
             raise RunError(
-                f"the teacher's certificate at {run.certificate} is not true: {wrong[0]}"
+                f"the teacher's certificate at {run.certificate} is not true: {found.mismatches[0]}"
             )
         status = derive(ledger).status
         if status != "proved":

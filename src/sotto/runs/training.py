@@ -16,11 +16,9 @@ from types import FrameType
 
 import jax
 from jaxtyping import PyTree
-from pydantic import ValidationError
 
 from sotto.privacy import certificate
-from sotto.privacy.certificate import Certificate
-from sotto.privacy.errors import LedgerCorrupt
+from sotto.privacy.errors import LedgerCorrupt, PrivacyError
 from sotto.runs import checkpoints, states
 from sotto.runs.adapters import Algorithm, Chunk
 from sotto.runs.algorithms import ALGORITHMS, config_from_json
@@ -128,8 +126,8 @@ def _refuse_old_copy(run: Run, ledger: AnyLedger) -> None:
     if not run.certificate.exists():
         return
     try:
-        head = Certificate.model_validate_json(run.certificate.read_bytes()).head_hash
-    except ValidationError as error:
+        head = certificate.read(run.certificate).head_hash
+    except PrivacyError as error:
         raise RunError(
             f"{run.certificate} is damaged; put it back, or remove it if the ledger is the newest"
         ) from error

@@ -1,0 +1,272 @@
+"""Every sentence that a certificate can say, and which of them a ledger's statements call for.
+
+One module for each subject; what a training's own statement brings is here too, because whoever
+verifies a certificate need not have the code that trained. A sentence whose words change gets a new
+version, and its earlier words go to `superseded`: certificates that hold them stay what they are.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sotto.privacy.claims import answers, experts, rewards, streams, superseded
+from sotto.privacy.claims.claim import Claim, Facts, Section
+from sotto.privacy.statements import Assumption, StreamStatement
+
+__all__ = ["Claim", "Facts", "Quoted", "Reference", "said", "said_by_schema_1", "same_stream"]
+
+PRESENT: tuple[Claim, ...] = (
+    answers.OBSERVATIONS,
+    answers.POLICY,
+    answers.TEACHER,
+    answers.SHARDS,
+    experts.IN_THE_CLEAR,
+    experts.BEYOND_ACTIONS,
+    answers.TRAINING_DATA,
+    answers.CHOSEN,
+    answers.LARGER,
+    answers.ASKED,
+    answers.NO_SHARE,
+    answers.NO_TRAINING,
+    streams.IN_GENERAL,
+    streams.OTHER_RUNS,
+    rewards.OTHER_RUNS,
+    answers.OTHER_LEDGERS,
+    streams.SIDE_CHANNELS,
+    streams.COUNTED,
+    rewards.CHARGED,
+    answers.CHARGED,
+    streams.CONTRIBUTED,
+    streams.COMPILED,
+    streams.ROUNDED,
+    streams.ROUNDED_SUMS,
+    rewards.ROUNDED,
+    answers.LIPSCHITZ,
+    answers.MEAN,
+    answers.FLOAT64,
+    answers.LEVELS,
+    answers.ROUNDED,
+    streams.LAW,
+    rewards.FRESH,
+    streams.CORRELATED,
+    rewards.ANSWERS,
+    experts.FRESH,
+    experts.ONE_ACTION,
+    experts.SILENT,
+    streams.SAMPLED,
+    streams.BEST_ONLY,
+    streams.SETTINGS,
+    streams.CANDIDATES,
+    rewards.SETTINGS,
+    answers.SETTINGS,
+    streams.ENROLMENT,
+    rewards.KEPT,
+    answers.NOTHING_ELSE,
+    experts.ONE_WORLD,
+    experts.OWN_DATA,
+    answers.DISJOINT,
+    answers.WITHIN,
+    answers.DELTA,
+    answers.STOPPING,
+    streams.RANDOM,
+    answers.DIRICHLET_LAW,
+    streams.FAILURE,
+    streams.HOW_LONG,
+    streams.TIMING,
+    streams.SIMULATED,
+)
+"""The sentences that hold by their own condition, in the order in which they are read."""
+
+BROUGHT: tuple[Claim, ...] = (*streams.BROUGHT, *rewards.BROUGHT, *experts.BROUGHT)
+"""The sentences that statements of streams bring, in words."""
+
+
+# --- in a certificate ----------------------------------------------------------------------------
+
+
+class Reference(BaseModel):
+    """One of our sentences in a certificate: which one, in which version, with which numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    claim: str
+    version: int
+    numbers: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
+
+    def __hash__(self) -> int:
+        return hash((self.claim, self.version))
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        versions = _by_name().get((self.claim, self.version))
+        if versions is None:
+            raise ValueError(f"no sentence {self.claim!r} has a version {self.version}")
+        try:
+            versions.words(self.numbers)
+        except KeyError as error:
+            raise ValueError(f"{self.claim!r} needs the number {error}") from error
+        return self
+
+    @property
+    def section(self) -> Section:
+        """Where it stands."""
+        return self._claim.section
+
+    @property
+    def sentence(self) -> str:
+        """The words."""
+        return self._claim.words(self.numbers)
+
+    @property
+    def how(self) -> str:
+        """Of an assumption, how it is enforced."""
+        return self._claim.how
+
+    @property
+    def _claim(self) -> Claim:
+        return _by_name()[self.claim, self.version]
+
+
+class Quoted(BaseModel):
+    """A sentence in a certificate that is somebody else's: quoted from a stream's statement."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    section: Section
+    sentence: str
+    how: str = ""
+
+
+Said = Annotated[Reference | Quoted, Field(union_mode="smart")]
+
+
+def said(facts: Facts) -> tuple[Reference | Quoted, ...]:
+    """The sentences of a certificate about these facts: what is protected, what is not, the rest.
+
+    Words that a statement brings are told by the claim they are, in its present version.
+    """
+    brought = [_today(*words) for statement in facts.streams for words in _brought_words(statement)]
+    own = [
+        Reference(claim=c.identifier, version=c.version, numbers=n)
+        for c, n in _held(PRESENT, facts)
+    ]
+    every = [*brought, *own]
+    sections: tuple[Section, ...] = ("protects", "does-not-protect", "code", "user")
+    return _distinct([one for section in sections for one in every if one.section == section])
+
+
+# --- earlier certificates ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SaidBySchema1:
+    """What a certificate of schema 1 about some facts said, in words.
+
+    Attributes:
+        corrections: what is known by now not to have been true, one sentence each.
+    """
+
+    protects: tuple[str, ...]
+    does_not_protect: tuple[str, ...]
+    assumptions: tuple[Assumption, ...]
+    corrections: tuple[str, ...]
+
+
+def said_by_schema_1(facts: Facts) -> SaidBySchema1:
+    """The words of a certificate of schema 1; what a statement brings is quoted as it is."""
+    held = [(one, one.words(numbers)) for one, numbers in _held(superseded.SCHEMA_1, facts)]
+    corrections = [_correction(claim, words) for claim, words in held if claim.untrue]
+    for statement in facts.streams:
+        for section, sentence, how in _brought_words(statement):
+            claim, _ = _identified(section, sentence, how)
+            if claim is not None and claim.untrue:
+                corrections.append(_correction(claim, sentence))
+
+    def of(section: Section, brought: Callable[[StreamStatement], Sequence[str]]) -> Any:
+        theirs = [line for statement in facts.streams for line in brought(statement)]
+        return _distinct([*theirs, *(words for c, words in held if c.section == section)])
+
+    return SaidBySchema1(
+        of("protects", lambda one: one.protects),
+        of("does-not-protect", lambda one: one.does_not_protect),
+        _distinct(
+            [
+                *(
+                    Assumption(statement=words, enforced_by=c.section, how=c.how)
+                    for c, words in held
+                    if c.section in ("code", "user")
+                ),
+                *(one for statement in facts.streams for one in statement.assumptions),
+            ]
+        ),
+        _distinct(corrections),
+    )
+
+
+def same_stream(one: StreamStatement, other: StreamStatement) -> bool:
+    """Whether two statements are the same but for earlier words of the same sentences."""
+    return one == other or _without_words(one) == _without_words(other)
+
+
+def _without_words(statement: StreamStatement) -> tuple[StreamStatement, frozenset[Any]]:
+    bare = {"protects": (), "does_not_protect": (), "assumptions": ()}
+    said_there = set()
+    for words in _brought_words(statement):
+        claim, numbers = _identified(*words)
+        known = None if claim is None else (claim.identifier, frozenset(numbers.items()))
+        said_there.add(known or words)
+    return statement.model_copy(update=bare), frozenset(said_there)
+
+
+# --- which sentence it is ------------------------------------------------------------------------
+
+_Words = tuple[Section, str, str]
+
+
+def _brought_words(statement: StreamStatement) -> list[_Words]:
+    return [
+        *(("protects", line, "") for line in statement.protects),
+        *(("does-not-protect", line, "") for line in statement.does_not_protect),
+        *((one.enforced_by, one.statement, one.how) for one in statement.assumptions),
+    ]
+
+
+def _identified(section: Section, sentence: str, how: str) -> tuple[Claim | None, dict[str, str]]:
+    """The sentence of ours that these words are, in some version, and the numbers in it."""
+    for claim in (*BROUGHT, *superseded.BROUGHT):
+        numbers = claim.match(section, sentence, how)
+        if numbers is not None:
+            return claim, numbers
+    return None, {}
+
+
+def _today(section: Section, sentence: str, how: str) -> Reference | Quoted:
+    claim, numbers = _identified(section, sentence, how)
+    if claim is None:
+        return Quoted(section=section, sentence=sentence, how=how)
+    present = _present(claim.identifier)
+    return Reference(claim=present.identifier, version=present.version, numbers=numbers)
+
+
+def _held(claims: Sequence[Claim], facts: Facts) -> list[tuple[Claim, dict[str, str]]]:
+    return [(one, one.numbers(facts)) for one in claims if one.holds and one.holds(facts)]
+
+
+def _present(identifier: str) -> Claim:
+    return next(one for one in (*PRESENT, *BROUGHT) if one.identifier == identifier)
+
+
+def _correction(claim: Claim, words: str) -> str:
+    said_then = f"{words} ({claim.how})" if claim.how else words
+    return f"the certificate says {said_then!r}; {claim.untrue}"
+
+
+@cache
+def _by_name() -> dict[tuple[str, int], Claim]:
+    return {(one.identifier, one.version): one for one in (*PRESENT, *BROUGHT)}
+
+
+def _distinct(items: Sequence[Any]) -> tuple[Any, ...]:
+    """Each once, in order."""
+    return tuple(dict.fromkeys(items))

@@ -1,0 +1,237 @@
+"""Sentences about a teacher's answers (docs/privacy.md, section 12).
+
+What an answer protects follows from its distance (`distances.py`), whose numbers are in the words.
+"""
+
+from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.claims.claim import Claim, Condition, Facts, both, of_answers
+from sotto.privacy.claims.streams import has_noise
+from sotto.privacy.distances import (
+    ROUNDING,
+    AnyTwoTeachers,
+    ObservationDistance,
+    PolicyDistance,
+    TrainingShards,
+)
+from sotto.privacy.mechanisms.policies import GaussianPolicy
+
+
+def _about(*kinds: type) -> Condition:
+    """The condition that the distance is one of these."""
+    return lambda facts: facts.answers is not None and isinstance(facts.answers.distance, kinds)
+
+
+def _statement(facts: Facts) -> AnswerStatement:
+    assert facts.answers is not None
+    return facts.answers
+
+
+def _radius(facts: Facts) -> dict[str, str]:
+    return {"radius": f"{_statement(facts).distance.radius:g}"}  # type: ignore[union-attr]
+
+
+def _l2(facts: Facts) -> dict[str, str]:
+    return {"distance": f"{_statement(facts).distance.l2:g}"}  # type: ignore[union-attr]
+
+
+def _lipschitz(facts: Facts) -> dict[str, str]:
+    return {"lipschitz": f"{_statement(facts).distance.lipschitz:g}"}  # type: ignore[union-attr]
+
+
+def _teachers(facts: Facts) -> dict[str, str]:
+    return {"teachers": f"{_statement(facts).distance.teachers}"}  # type: ignore[union-attr]
+
+
+def _dirichlet(facts: Facts) -> bool:
+    return facts.answers is not None and not isinstance(facts.answers.mechanism, GaussianPolicy)
+
+
+# --- what is protected, and what is not ----------------------------------------------------------
+
+OBSERVATIONS = Claim(
+    "distance.observations",
+    "protects",
+    "each observation, against any other within L2 distance {radius} of it; answers to "
+    "observations that move together add up",
+    holds=_about(ObservationDistance),
+    numbers=_radius,
+)
+POLICY = Claim(
+    "distance.policy",
+    "protects",
+    "which of two policies answers, if their rows are within L2 distance {distance} of each other "
+    "at every query",
+    holds=_about(PolicyDistance),
+    numbers=_l2,
+)
+TEACHER = Claim(
+    "distance.teacher",
+    "protects",
+    "the whole teacher: any policy instead of it, and with it all it was trained on",
+    holds=_about(AnyTwoTeachers),
+)
+SHARDS = Claim(
+    "distance.shards",
+    "protects",
+    "the training data of every person: everything they contributed, in whichever of the "
+    "{teachers} shards they are",
+    holds=_about(TrainingShards),
+    numbers=_teachers,
+)
+TRAINING_DATA = Claim(
+    "distance.training-data",
+    "does-not-protect",
+    "the data the teacher was trained on",
+    holds=_about(ObservationDistance, PolicyDistance),
+)
+CHOSEN = Claim(
+    "distance.chosen-observations",
+    "does-not-protect",
+    "anything from a student who chose the observation and so knows it already",
+    holds=_about(ObservationDistance),
+)
+LARGER = Claim(
+    "distance.larger-differences",
+    "does-not-protect",
+    "differences between policies larger than the stated distance",
+    holds=_about(PolicyDistance),
+)
+ASKED = Claim(
+    "distance.asked-observations",
+    "does-not-protect",
+    "the observations that the student asks about",
+    holds=_about(TrainingShards),
+)
+NO_SHARE = Claim(
+    "distance.no-share",
+    "does-not-protect",
+    "No training-set claim of its own: training data are covered as a part of the whole teacher, "
+    "and one person's share in them is not told apart.",
+    holds=_about(AnyTwoTeachers),
+)
+NO_TRAINING = Claim(
+    "distance.no-training-claim",
+    "does-not-protect",
+    "No training-set claim: nothing is said here about whose data the teacher learnt from.",
+    holds=_about(ObservationDistance, PolicyDistance),
+)
+OTHER_LEDGERS = Claim(
+    "answers.other-ledgers",
+    "does-not-protect",
+    "What other ledgers release of the same teacher, or of the same people's data: this "
+    "certificate is about one ledger.",
+    holds=of_answers,
+)
+
+# --- what is assumed -----------------------------------------------------------------------------
+
+# lipschitz.py
+LIPSCHITZ = Claim(
+    "distance.lipschitz",
+    "code",
+    "the policy network has L2 Lipschitz constant at most {lipschitz}, input scaling included",
+    "product of spectral norms by full SVD, times the softmax constant 1/2",
+    holds=_about(ObservationDistance),
+    numbers=_lipschitz,
+)
+WITHIN = Claim(
+    "distance.within",
+    "user",
+    "the policies to be confused are within L2 distance {distance}",
+    "you choose the distance, without looking at the teacher's data",
+    holds=_about(PolicyDistance),
+    numbers=_l2,
+)
+DISJOINT = Claim(
+    "distance.disjoint",
+    "user",
+    "the {teachers} teachers were trained on disjoint sets of people, each without anything "
+    "computed from another's data",
+    "you made the shards; hyper-parameters must not come from the people's data",
+    holds=_about(TrainingShards),
+    numbers=_teachers,
+)
+MEAN = Claim(
+    "distance.mean",
+    "code",
+    "the mean is taken over valid rows, so one teacher moves it by 1/n",
+    "each teacher's row is made a policy before the mean is taken",
+    holds=_about(TrainingShards),
+)
+# distances.py
+FLOAT64 = Claim(
+    "distance.float64",
+    "code",
+    "rounding moves a row by less than {bound}",
+    "the teacher's rows are computed in float64",
+    holds=_about(ObservationDistance, PolicyDistance, TrainingShards),
+    numbers=lambda _: {"bound": f"{ROUNDING / 2:g}"},
+)
+SETTINGS = Claim(
+    "answers.settings",
+    "user",
+    "The mechanism, its parameters, the distance, the schedule and the numbers of queries do not "
+    "depend on private data.",
+    "they are public and fixed when the ledger is created; choose them without looking at the "
+    "teacher's data",
+    holds=of_answers,
+)
+NOTHING_ELSE = Claim(
+    "answers.nothing-else",
+    "user",
+    "Nothing else of the teacher leaves: no weights, no exact rows, no answers beside this ledger.",
+    "keep the teacher's files to yourself; what another ledger releases adds up with this",
+    holds=of_answers,
+)
+# answer_ledger.py, answer_chain.py
+CHARGED = Claim(
+    "answers.charged",
+    "code",
+    "No answer leaves before it is charged, and none beyond the stated numbers of queries, of each "
+    "student and of all together.",
+    "an answer and its charge are one synced transaction, which has the database to itself; an "
+    "answer that is repeated is the stored one",
+    holds=of_answers,
+)
+# answers.py
+LEVELS = Claim(
+    "answers.levels",
+    "code",
+    "How noisy an answer is does not depend on earlier answers.",
+    "its level follows from its number among the student's answers",
+    holds=of_answers,
+)
+# answer_account.py
+STOPPING = Claim(
+    "answers.stopping",
+    "user",
+    "How many of each student's queries were answered so far does not depend on the answers; where "
+    "students decide that as they go, the planned epsilon is what holds.",
+    "plan the number of queries, or read the planned epsilon",
+    holds=of_answers,
+)
+# mechanisms/simplex.py
+ROUNDED = Claim(
+    "answers.rounded",
+    "code",
+    "Rounding gives nothing away.",
+    "answers are rounded to a public grid of 2^-32",
+    version=2,
+    holds=of_answers,
+)
+# mechanisms/dirichlet_sampling.py
+DIRICHLET_LAW = Claim(
+    "dirichlet.law",
+    "user",
+    "Draws of Dirichlet answers have their stated law, up to the rounding of float64 numbers.",
+    "nothing to do: it is assumed, not proved, that this rounding gives nothing away",
+    holds=both(_dirichlet, has_noise),
+)
+DELTA = Claim(
+    "answers.delta",
+    "user",
+    "Delta is below 1 / (number of people behind the teacher).",
+    "the ledger does not know the number; a larger delta would be met by publishing one of them at "
+    "random",
+    holds=_about(TrainingShards),
+)

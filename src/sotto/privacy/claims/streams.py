@@ -1,0 +1,352 @@
+"""Sentences about streams of releases of people's data: the door, the ledger and the sampler.
+
+Each names in its comment the module that makes it true.
+"""
+
+from sotto.privacy.claims.claim import (
+    Claim,
+    Facts,
+    about_people,
+    about_rewards,
+    always,
+    both,
+    some,
+)
+from sotto.privacy.distances import TrainingShards
+from sotto.privacy.mechanisms.policies import GaussianPolicy
+from sotto.privacy.statements import Returning, StreamStatement
+
+
+def _function(stream: StreamStatement) -> bool:
+    """A release of a function or its values: it states its sensitivity instead of clipping."""
+    return stream.unit.adjacency == "within-radius" or _is_stated_sensitivity(stream)
+
+
+def _is_stated_sensitivity(stream: StreamStatement) -> bool:
+    """Single rewards can be released through either door; only `functions` names its own part."""
+    everybody = isinstance(stream.participation, Returning)
+    return stream.unit.kind == "transition" and everybody and set(stream.parts) == {"values"}
+
+
+def through_functions(stream: StreamStatement) -> bool:
+    """Through the door for functions, `functions.py`, or as a paper prints it."""
+    return bool(stream.parts) and _function(stream)
+
+
+def through_the_door(stream: StreamStatement) -> bool:
+    """Through `releases.py`: contributions are traced, clipped and summed."""
+    return bool(stream.parts) and not _function(stream)
+
+
+def has_prefixes(facts: Facts) -> bool:
+    """A stream of stable prefixes was charged."""
+    return any(one.prefixes is not None for one in facts.streams)
+
+
+def has_selection(facts: Facts) -> bool:
+    """A stream is the best of several tries."""
+    return any(one.selection is not None for one in facts.streams)
+
+
+def nothing_charged(facts: Facts) -> bool:
+    """A ledger of streams that was not charged yet."""
+    return facts.answers is None and not facts.streams
+
+
+def has_noise(facts: Facts) -> bool:
+    """All noise is the operating system's; a fixed seed guarantees nothing."""
+    streams = [one.entropy for one in facts.streams]
+    answers = [] if facts.answers is None else [facts.answers.entropy]
+    return all(one == "operating-system" for one in [*streams, *answers])
+
+
+def has_shards(facts: Facts) -> bool:
+    """A teacher whose answers protect the people it was trained on."""
+    return facts.answers is not None and isinstance(facts.answers.distance, TrainingShards)
+
+
+def _gaussian(facts: Facts) -> bool:
+    """All noise is Gaussian or made of whole numbers, and none is Dirichlet."""
+    return facts.answers is None or isinstance(facts.answers.mechanism, GaussianPolicy)
+
+
+def _simulated(facts: Facts) -> bool:
+    if facts.answers is not None:
+        return has_shards(facts) and facts.answers.population == "simulated"
+    return any(one.population == "simulated" for one in facts.streams)
+
+
+def _door(facts: Facts) -> bool:
+    return any(map(through_the_door, facts.streams)) or nothing_charged(facts)
+
+
+def _of_whom(facts: Facts) -> dict[str, str]:
+    """Who or what is simulated."""
+    if about_rewards(facts):
+        return {"what": "rewards"}
+    experts = any(one.unit.kind == "expert" for one in facts.streams)
+    return {"what": "experts" if experts else "people"}
+
+
+# --- what is not protected -----------------------------------------------------------------------
+
+IN_GENERAL = Claim(
+    "general.what-is-true-of-all",
+    "does-not-protect",
+    "What is true of people in general: whatever is learnt from everybody else is learnt about "
+    "each person too.",
+    holds=lambda facts: about_people(facts) or has_shards(facts),
+)
+OTHER_RUNS = Claim(
+    "general.other-runs",
+    "does-not-protect",
+    "What other runs on the same people release: this certificate is about one run.",
+    holds=about_people,
+)
+SIDE_CHANNELS = Claim(
+    "general.side-channels",
+    "does-not-protect",
+    "What is learnt from timing, memory use, or by entering the machine.",
+    holds=always,
+)
+
+# --- what is assumed -----------------------------------------------------------------------------
+
+SETTINGS = Claim(
+    "people.settings",
+    "user",
+    "The initial state, the settings and the schedule are chosen without looking at these people's "
+    "data. Between releases the state changes by releases only. Who takes part in which stream is "
+    "decided before the first release. Trying several settings on the same people is not paid for.",
+    "choose settings on public data, in a simulator, or on other people",
+    version=2,
+    holds=both(about_people, lambda facts: not has_selection(facts)),
+)
+CANDIDATES = Claim(
+    "people.candidates",
+    "user",
+    "The initial state, the candidates and the schedule are chosen without looking at these "
+    "people's data. Between releases the state changes by releases only. Who takes part in which "
+    "stream is decided before the first release. Trying other settings on the same people than the "
+    "candidates is not paid for.",
+    "choose candidates on public data, in a simulator, or on other people",
+    version=2,
+    holds=both(about_people, has_selection),
+)
+# spending.py
+ENROLMENT = Claim(
+    "ledger.enrolment",
+    "user",
+    "An enrolment number is one person, always the same one, and who takes part does not depend on "
+    "people's data other than through releases.",
+    "whoever holds the data assigns the numbers",
+    holds=about_people,
+)
+# ledger.py, spending.py
+COUNTED = Claim(
+    "ledger.counted",
+    "code",
+    "Nobody takes part more often than the streams say, and no release goes beyond its horizon.",
+    "the ledger counts by person over all resumptions, and is charged before a release",
+    holds=about_people,
+)
+# purity.py
+CONTRIBUTED = Claim(
+    "door.contributed",
+    "code",
+    "What a person contributes depends on their own data, their own random numbers and earlier "
+    "releases only; so does what the server makes of a release (except in steps named as not "
+    "private).",
+    "both functions are traced and read; a Python number computed from data before is something "
+    "that tracing cannot see",
+    holds=_door,
+)
+# purity.py, streams.py
+COMPILED = Claim(
+    "door.compiled",
+    "code",
+    "The program is compiled with IEEE arithmetic and JAX's threefry keys.",
+    "the keys and the compiler's options are checked when a stream opens",
+    holds=some(through_the_door),
+)
+# mechanisms/gaussian.py
+ROUNDED = Claim(
+    "gaussian.rounded",
+    "code",
+    "Rounding gives nothing away (except in steps named as not private).",
+    "clipped contributions and noise are integers on a public grid, and sums are exact",
+    holds=lambda facts: (
+        any(through_the_door(one) and not one.sum_rounding for one in facts.streams)
+        or nothing_charged(facts)
+    ),
+)
+# factored.py
+ROUNDED_SUMS = Claim(
+    "factored.rounded",
+    "code",
+    "Rounding gives nothing away (except in steps named as not private).",
+    "sums over a batch of people are float32 matrix products, rounded to integers on a public "
+    "grid; the noise is larger by a bound on how far that moves neighbours apart, and everything "
+    "after is exact",
+    holds=some(lambda one: one.sum_rounding > 0),
+)
+# noise.py
+LAW = Claim(
+    "noise.law",
+    "code",
+    "Noise is drawn by a sampler whose law on the released grid is the stated one; what its finite "
+    "precision costs is charged.",
+    "the samplers are proved in docs/privacy.md, section 7",
+    holds=both(_gaussian, has_noise),
+)
+# noise.py
+RANDOM = Claim(
+    "noise.random",
+    "user",
+    "The noise is as good as random.",
+    "it is made of AES-128 in counter mode. The operating system's entropy keys every generator, "
+    "through numpy's SeedSequence; each serves one stream, release or batch of answers and is "
+    "forgotten. It holds as long as nobody breaks the cipher, that mixing, or the machine's "
+    "entropy",
+    version=2,
+    holds=has_noise,
+)
+# mechanisms/correlated.py, draws.py
+CORRELATED = Claim(
+    "noise.correlated",
+    "code",
+    "Noise is correlated over releases as the streams state, and new for every stream.",
+    "what was drawn is mixed as stated and then forgotten, and a stream with such noise is never "
+    "resumed",
+    holds=both(some(lambda one: one.correlation.kind != "independent"), has_noise),
+)
+TIMING = Claim(
+    "general.timing",
+    "user",
+    "Timing and other side channels are outside the claim.",
+    "do not let an adversary time or share the machine",
+    holds=always,
+)
+FAILURE = Claim(
+    "runs.failure",
+    "user",
+    "Whether and when the training fails does not depend on the data.",
+    "a failure is seen by whoever waits for the result, and nothing here pays for it",
+    holds=some(lambda one: one.population == "real"),
+)
+SIMULATED = Claim(
+    "population.simulated",
+    "user",
+    "The {what} are simulated: the claim is about simulated {what}, and learning curves, which "
+    "have no noise, are for the experimenter.",
+    "keep learning curves and other figures without noise apart from what is certified",
+    version=2,
+    holds=_simulated,
+    numbers=_of_whom,
+)
+# draws.py
+SAMPLED = Claim(
+    "draws.secret",
+    "code",
+    "Who is drawn by Poisson sampling stays secret.",
+    "draws use fresh keys and are not returned, logged or stored",
+    holds=some(lambda one: one.participation.kind == "poisson"),
+)
+# selection.py
+BEST_ONLY = Claim(
+    "selection.best-only",
+    "code",
+    "Of a selection only the best try leaves: neither how many tries were made, nor anything of "
+    "the others.",
+    "their number is drawn in secret; the others are neither returned, logged nor stored",
+    holds=has_selection,
+)
+HOW_LONG = Claim(
+    "selection.how-long",
+    "user",
+    "Nobody learns from how long a selection took how many tries were made.",
+    "keep it to yourself, and make what is selected public at a time fixed before",
+    holds=has_selection,
+)
+
+# --- what a stream's statement brings ------------------------------------------------------------
+
+POOL = Claim(
+    "releases.pool",
+    "user",
+    "The data that a pool hands out for one person are made of that person's data and random "
+    "numbers only, and it keeps to itself whom it was asked for.",
+    "whoever writes the pool reads one person's rows for one person",
+)
+# algorithms/dppg.py
+POLICIES = Claim(
+    "dppg.policies",
+    "protects",
+    "What each user contributes, against whoever sees every policy released during and after "
+    "training, their averages, and anything computed from them.",
+    version=2,
+)
+# algorithms/dppg_parts.py
+PARTS = Claim(
+    "dppg.parts",
+    "protects",
+    "What each user contributes, against whoever also sees noisy sums that tell {what}.",
+    version=2,
+)
+PATTERNS = Claim(
+    "dppg.patterns",
+    "does-not-protect",
+    "what the released policy recommends about people in general: a pattern that many users share "
+    "is what is learned",
+)
+OWN_TRAJECTORY = Claim(
+    "dppg.own-trajectory",
+    "does-not-protect",
+    "a user against whoever sees their own trajectory while it is collected",
+)
+# algorithms/dppg_gymnasium.py
+NO_MEMORY = Claim(
+    "dppg.no-memory",
+    "user",
+    "A copy of the environment remembers nothing of the users who played in it before: what it "
+    "gives after a reset is made of that reset's seed, and of its own user.",
+    "environments in Gymnasium are not traced; of wrappers, those that are known to keep running "
+    "statistics are refused",
+)
+# algorithms/ucb_vi.py
+COUNTERS = Claim(
+    "ucb.counters",
+    "protects",
+    "What each user contributes, against whoever sees the counters, every plan made of them, and "
+    "what is recommended to anybody else.",
+    version=2,
+)
+LOCAL_COUNTERS = Claim(
+    "ucb.local-counters",
+    "protects",
+    "each user's counters against whoever collects them: noise of their own is on them, and may be "
+    "added before they leave the user",
+)
+OWN_ACTIONS = Claim(
+    "ucb.own-actions",
+    "does-not-protect",
+    "the actions recommended to the user themselves, against whoever sees their episode",
+)
+IN_COMMON = Claim(
+    "ucb.in-common",
+    "does-not-protect",
+    "what episodes have in common: it is what is learned",
+)
+
+BROUGHT = (
+    POLICIES,
+    PARTS,
+    PATTERNS,
+    OWN_TRAJECTORY,
+    NO_MEMORY,
+    COUNTERS,
+    LOCAL_COUNTERS,
+    OWN_ACTIONS,
+    IN_COMMON,
+    POOL,
+)

@@ -1,0 +1,288 @@
+"""What certificates of schema 1 said, in their order, and earlier words of today's sentences.
+
+A certificate that was true stays verified: its words are compared with these. What is known by now
+to have been untrue in them says so, and verification repeats it.
+"""
+
+from dataclasses import replace
+
+from sotto.privacy.claims import answers, experts, rewards, streams
+from sotto.privacy.claims.claim import (
+    Claim,
+    Facts,
+    about_people,
+    about_rewards,
+    both,
+    of_answers,
+)
+from sotto.privacy.claims.streams import has_prefixes, has_selection
+
+_SOURCE = "noise was AES-128 in counter mode already, keyed through numpy's SeedSequence"
+
+
+def _prefixes_only(facts: Facts) -> bool:
+    return bool(facts.streams) and all(one.prefixes is not None for one in facts.streams)
+
+
+def _has_sums(facts: Facts) -> bool:
+    return any(one.sum_rounding > 0 for one in facts.streams)
+
+
+def _summed(facts: Facts) -> bool:
+    """People or experts, and not prefixes alone."""
+    return about_people(facts) and not _prefixes_only(facts)
+
+
+def _simulated(facts: Facts) -> bool:
+    return any(one.population == "simulated" for one in facts.streams)
+
+
+def _simulated_shards(facts: Facts) -> bool:
+    return (
+        facts.answers is not None
+        and streams.has_shards(facts)
+        and facts.answers.population == "simulated"
+    )
+
+
+_SETTINGS = (
+    " and schedule do not depend on people's data, nor does anything done to the state between "
+    "releases other than through releases; which streams the same people take part in is decided "
+    "before the first release; trying "
+)
+_OTHER_PEOPLE = "choose them on public data, in a simulator, or on other people"
+_NOT_ACCOUNTED = "several settings on the same people is not accounted for."
+_BREAK = (
+    "numpy's generator is not a cryptographic one, so do not rely on this against an adversary who "
+    "can break it"
+)
+_SAY_SO = "for real people say so in the configuration; nothing un-noised about them is then shown"
+
+SCHEMA_1: tuple[Claim, ...] = (
+    # What is protected: of a teacher, by its distance; of streams, what their statements say.
+    answers.OBSERVATIONS,
+    answers.POLICY,
+    answers.TEACHER,
+    answers.SHARDS,
+    # What is not.
+    experts.IN_THE_CLEAR,
+    experts.BEYOND_ACTIONS,
+    answers.TRAINING_DATA,
+    answers.CHOSEN,
+    answers.LARGER,
+    answers.ASKED,
+    answers.NO_SHARE,
+    answers.NO_TRAINING,
+    streams.IN_GENERAL,
+    streams.OTHER_RUNS,
+    rewards.OTHER_RUNS,
+    answers.OTHER_LEDGERS,
+    streams.SIDE_CHANNELS,
+    # People and experts.
+    Claim(
+        "people.settings",
+        "user",
+        f"The initial state, hyper-parameters{_SETTINGS}{_NOT_ACCOUNTED}",
+        _OTHER_PEOPLE,
+        holds=both(about_people, lambda facts: not has_selection(facts)),
+    ),
+    Claim(
+        "people.candidates",
+        "user",
+        f"The initial state, candidates{_SETTINGS}other settings on the same people than the "
+        "selection's candidates is not accounted for.",
+        _OTHER_PEOPLE,
+        holds=both(about_people, has_selection),
+    ),
+    streams.ENROLMENT,
+    streams.COUNTED,
+    replace(streams.CONTRIBUTED, holds=_summed),
+    replace(streams.ROUNDED, holds=both(_summed, lambda facts: not _has_sums(facts))),
+    replace(streams.ROUNDED_SUMS, holds=both(_summed, _has_sums)),
+    Claim(
+        "noise.random",
+        "user",
+        "The noise is as good as random.",
+        "every draw has a fresh generator keyed by the operating system, used once and forgotten, "
+        f"and float64 arithmetic gives it the Gaussian law up to rounding; {_BREAK}",
+        holds=_summed,
+        untrue=_SOURCE,
+    ),
+    replace(streams.TIMING, holds=about_people),
+    Claim(
+        "noise.random",
+        "user",
+        "The noise is as good as random.",
+        "generators are seeded by the operating system, used once and forgotten, and noise has its "
+        f"law exactly, made of random integers; {_BREAK}",
+        holds=_prefixes_only,
+        untrue=_SOURCE,
+    ),
+    # Rewards.
+    Claim(
+        "rewards.settings",
+        "user",
+        "Nodes, hyper-parameters and schedule, and whatever else counts as public, do not depend "
+        "on rewards other than through releases; trying several settings on the same rewards is "
+        "not accounted for.",
+        "choose them on public rewards",
+        holds=about_rewards,
+    ),
+    rewards.KEPT,
+    Claim(
+        "ledger.charged",
+        "code",
+        "No release goes beyond its horizon, and each is charged before it is made.",
+        "the ledger counts, and is synced to disk before noise is drawn",
+        holds=about_rewards,
+        untrue="noise may be drawn before a charge, but nothing made with it leaves before",
+    ),
+    Claim(
+        "noise.fresh",
+        "code",
+        "Every release has fresh noise, and a value that was released stays the same.",
+        "noise is drawn from the operating system's entropy after the charge; a released function "
+        "keeps its answers, on disk before they leave where it has a file",
+        holds=about_rewards,
+        untrue="noise that is correlated over releases, as a stream may state, is not fresh for "
+        "each, and noise may be drawn before a charge",
+    ),
+    replace(rewards.ROUNDED, holds=about_rewards),
+    Claim(
+        "noise.random",
+        "user",
+        "The noise is as good as random.",
+        "generators are seeded by the operating system, used once and forgotten, and float64 "
+        "arithmetic gives the Gaussian law up to rounding; they are not cryptographic ones, so do "
+        "not rely on this against an adversary who can break them",
+        holds=about_rewards,
+        untrue=_SOURCE,
+    ),
+    replace(streams.TIMING, holds=about_rewards),
+    # Stable prefixes.
+    experts.ONE_WORLD,
+    experts.FRESH,
+    Claim(
+        "prefixes.one-action",
+        "user",
+        "One expert's action depends on that expert and the observation only, and there are at "
+        "least as many experts as stated, or one fewer.",
+        "each expert, or clone, was trained on their own data alone; who takes part is public",
+        holds=has_prefixes,
+    ),
+    experts.SILENT,
+    # What came with some of them.
+    Claim(
+        "population.simulated",
+        "user",
+        "Rewards are simulated: the claim is about simulated rewards, and learning curves are for "
+        "the experimenter.",
+        "for real rewards say so in the configuration; nothing un-noised about them is then shown",
+        holds=both(about_rewards, _simulated),
+    ),
+    Claim(
+        "population.simulated",
+        "user",
+        "People are simulated: the claim is about simulated people, and training curves are for "
+        "the experimenter.",
+        _SAY_SO,
+        holds=both(about_people, _simulated),
+    ),
+    streams.SAMPLED,
+    streams.BEST_ONLY,
+    streams.HOW_LONG,
+    # Answers of a teacher.
+    answers.LIPSCHITZ,
+    answers.WITHIN,
+    answers.DISJOINT,
+    answers.MEAN,
+    answers.FLOAT64,
+    answers.SETTINGS,
+    answers.NOTHING_ELSE,
+    answers.CHARGED,
+    answers.LEVELS,
+    answers.STOPPING,
+    Claim(
+        "answers.rounded",
+        "code",
+        "Low-order bits give nothing away.",
+        "answers are rounded to a public grid of 2^-32; that the float64 draws behind them have "
+        "their stated law is assumed",
+        holds=of_answers,
+    ),
+    Claim(
+        "noise.random",
+        "user",
+        "The noise is as good as random.",
+        "every batch has a fresh generator keyed by the operating system, used once and forgotten; "
+        "numpy's generator is not a cryptographic one, so do not rely on this against an adversary "
+        "who can break it",
+        holds=of_answers,
+        untrue=_SOURCE,
+    ),
+    replace(streams.TIMING, holds=of_answers),
+    answers.DELTA,
+    Claim(
+        "population.simulated",
+        "user",
+        "People are simulated: the claim is about simulated people, and training curves are for "
+        "the experimenter.",
+        _SAY_SO,
+        holds=_simulated_shards,
+        untrue="a teacher has no such setting",
+    ),
+)
+"""The sentences of every certificate of schema 1, beside those that streams brought, in order."""
+
+BROUGHT: tuple[Claim, ...] = (
+    Claim(
+        "dppg.policies",
+        "protects",
+        "every policy released during and after training, their averages, and anything computed "
+        "from them",
+    ),
+    Claim("dppg.parts", "protects", "{what}, as far as they are released"),
+    Claim(
+        "ucb.counters",
+        "protects",
+        "the counters, every plan made of them, and what is recommended to anybody else",
+    ),
+    Claim(
+        "dp-sgd.zeroed",
+        "protects",
+        "The reward of each transition: replacing it costs what zeroing a transition out costs "
+        "twice.",
+        untrue="delta is (1 + e^epsilon) times as large, and not twice",
+    ),
+    Claim(
+        "votes.experts-policy",
+        "protects",
+        "each expert's policy; what they logged is not read",
+        untrue="where a bar on returns weighs the votes, the returns that experts logged are read",
+    ),
+    Claim(
+        "votes.clones-log",
+        "protects",
+        "each expert's whole log, of which their clone is a function",
+    ),
+    Claim(
+        "votes.released",
+        "protects",
+        "every noisy vote of {kind}, the states asked, and every label, student and trajectory "
+        "made of them",
+        untrue="the votes are public: they are what protects, and are not protected",
+    ),
+    Claim(
+        "votes.own-clones",
+        "user",
+        "Each clone, and the weight of its vote, is a function of the log of its own expert, of "
+        "public keys and of public settings.",
+        "algorithms.clones fits them so; its settings must not come from the logs",
+    ),
+    Claim(
+        "dp-sgd.slots",
+        "does-not-protect",
+        "How many slots there are for experts; the environment, its states and its rewards.",
+    ),
+)
+"""Words that statements of streams brought, and that today's put better."""
