@@ -53,8 +53,8 @@ def test_votes_of_trained_experts_read_no_log(
     assert main(["certificate", str(out), "--json"]) == 0
     certificate = json.loads(capsys.readouterr().out)
     assert certificate["status"] == "proved"
-    assert any("vote of experts" in line for line in certificate["protects"])
-    assert any("what they logged is not read" in line for line in certificate["protects"])
+    assert any("returns they logged" in line for line in certificate["protects"])
+    assert any("noisy votes of experts" in line for line in certificate["does_not_protect"])
 
 
 def test_a_dataset_that_is_not_there_is_refused_even_where_it_is_not_read(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic_core import to_json
 from rich.console import Console
 
 from sotto.privacy.accounting import gaussian_epsilon
@@ -216,7 +217,6 @@ def edit(*path: Any, to: Any) -> Callable[[Any], None]:
         ("answers", edit("answers", "statement", "distance", "teachers", to=101)),
         ("answers", edit("answers", "statement", "mechanism", "concentration", to=5 + 1e-9)),
         ("answers", edit("answers", "statement", "queries", to=101)),
-        ("answers", edit("answers", to=None)),
         ("worst_person", edit("worst_person", "events", 0, "count", to=24)),
         (
             "worst_person",
@@ -234,7 +234,7 @@ def test_an_edited_certificate_fails(run: tuple[Path, Path], field: str, change:
     path, ledger_path = run
     stored = json.loads(path.read_text())
     change(stored)
-    path.write_text(json.dumps(stored, indent=2) + "\n")
+    path.write_bytes(to_json(stored, indent=2) + b"\n")
     (mismatch,) = verify(path, AnswerLedger.open(ledger_path)).mismatches
     assert mismatch.startswith(f"{field} is not what the ledger gives")
 
@@ -248,7 +248,7 @@ def test_arithmetic_of_another_machine_is_forgiven(run: tuple[Path, Path]) -> No
         edit("worst_person", "events", 0, "divergences", 7, to=lambda d: d * (1 + 1e-9)),
     ):
         change(stored)
-    path.write_text(json.dumps(stored, indent=2) + "\n")
+    path.write_bytes(to_json(stored, indent=2) + b"\n")
     assert verify(path, AnswerLedger.open(ledger_path)).status == "verified"
 
 

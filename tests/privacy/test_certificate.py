@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_core import to_json
 from rich.console import Console
 from scipy import stats
 
@@ -88,7 +89,7 @@ def test_what_always_is_assumed_is_listed_once(tmp_path: Path) -> None:
     assert len(statements) == len(set(statements))
     text = "\n".join(f"{a.statement} {a.how} [{a.enforced_by}]" for a in certificate.assumptions)
     for topic in (
-        "hyper-parameters",
+        "Trying several settings",
         "enrolment number",
         "traced",
         "AES-128 in counter mode",
@@ -226,7 +227,7 @@ def test_an_edited_certificate_fails(run: tuple[Path, Path], field: str, edit: A
     path, ledger_path = run
     stored = json.loads(path.read_text())
     stored[field] = edit(stored)
-    path.write_text(json.dumps(stored, indent=2) + "\n")
+    path.write_bytes(to_json(stored, indent=2) + b"\n")
     found = verify(path, Ledger.open(ledger_path))
     assert found.status == "false"
     (mismatch,) = found.mismatches

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic_core import to_json
 
 from sotto.algorithms.teachers import ExactTeacher
 from sotto.cli import main, train_kickstart
@@ -86,7 +87,8 @@ def test_a_dppg_run_is_a_teacher_while_its_certificate_is_true(private: Path, tm
     assert teacher_policies(private).private_training
     copy = Path(shutil.copytree(private, tmp_path / "copy"))
     certificate = json.loads((copy / "certificate.json").read_text())
-    (copy / "certificate.json").write_text(json.dumps(certificate | {"epsilon": 0.1}))
+    edited = to_json(certificate | {"epsilon": 0.1}, indent=2) + b"\n"
+    (copy / "certificate.json").write_bytes(edited)
     with pytest.raises(RunError, match="is not true: epsilon"):
         teacher_policies(copy)
 

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from pydantic_core import to_json
 from sqlalchemy import exc
 
 from sotto.cli import main
@@ -117,8 +118,10 @@ def test_certificate_is_verified_and_an_edited_one_is_not(capsys, copied: Path) 
     assert "Proved" in capsys.readouterr().out
     file = copied / "certificate.json"
     contents = json.loads(file.read_text())
-    file.write_text(json.dumps(contents | {"epsilon": 0.1}))
-    assert "epsilon" in refused(capsys, "certificate", str(copied), "--verify")
+    file.write_bytes(to_json(contents | {"epsilon": 0.1}, indent=2) + b"\n")
+    assert "epsilon is not what the ledger gives" in refused(
+        capsys, "certificate", str(copied), "--verify"
+    )
     file.write_text("{")
     assert "cannot be read" in refused(capsys, "certificate", str(copied), "--verify")
 

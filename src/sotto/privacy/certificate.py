@@ -5,13 +5,13 @@ derives it again and says whether a stored one is true; `render` says it to a pe
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.certificate_check import Verification, check, read
+from sotto.privacy.certificate_check import Verification, check, facts_of, read
 from sotto.privacy.certificate_model import (
     Certificate,
     CertifiedAnswers,
@@ -19,15 +19,14 @@ from sotto.privacy.certificate_model import (
     CertifiedStudent,
     Status,
     WorstPerson,
+    points,
 )
 from sotto.privacy.certificate_text import render
-from sotto.privacy.claims import Facts, said
+from sotto.privacy.claims import said
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.statements import StreamStatement
 
 __all__ = ["Certificate", "Verification", "derive", "read", "render", "verify"]
-
-_CURVE_DELTAS = tuple(float(f"{m}e-{k}") for k in range(10, 1, -1) for m in (1, 3))
 
 
 def derive(ledger: Ledger | AnswerLedger) -> Certificate:
@@ -56,10 +55,10 @@ def _of_streams(ledger: Ledger) -> Certificate:
         epsilon=spent.epsilon,
         delta=spent.delta,
         budget=ledger.budget,
-        curve=_curve(spent.epsilon_at),
+        curve=points(spent.epsilon_at),
         method=spent.worst.curve.method,
         persons=spent.persons,
-        claims=said(Facts(streams=tuple(charged))),
+        claims=said(facts_of(ledger)),
         gaps=_distinct(one.gaps for one in charged),
         streams=streams,
         worst_person=WorstPerson(
@@ -88,10 +87,10 @@ def _of_answers(ledger: AnswerLedger) -> Certificate:
         epsilon=spent.epsilon,
         delta=spent.delta,
         budget=ledger.budget,
-        curve=_curve(spent.curve.epsilon),
+        curve=points(spent.curve.epsilon),
         method=spent.curve.method,
         persons=0,
-        claims=said(Facts(answers=statement)),
+        claims=said(facts_of(ledger)),
         gaps=statement.gaps,
         streams=(),
         answers=answers,
@@ -115,16 +114,6 @@ def _status(charged: Sequence[StreamStatement | AnswerStatement], epsilon: float
     if any(one.gaps for one in charged):
         return "paper-claim"
     return "proved" if math.isfinite(epsilon) else "none"
-
-
-def _curve(epsilon_at: Callable[[float], float]) -> tuple[tuple[float, float], ...]:
-    points = []
-    for delta in _CURVE_DELTAS:
-        try:
-            points.append((epsilon_at(delta), delta))
-        except ValueError:  # finer than the accountant resolves
-            continue
-    return tuple(points)
 
 
 _T = TypeVar("_T")

@@ -7,15 +7,24 @@ another machine's arithmetic would have it. Deltas are inputs, and may not.
 
 import json
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from sotto.privacy.accounting import Event, PrivacyCurve, compose
 from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.certificate_model import Certificate, CertificateOfSchema1
+from sotto.privacy.certificate_model import (
+    Certificate,
+    CertificateOfSchema1,
+    CertifiedAnswers,
+    CertifiedStudent,
+    WorstPerson,
+    points,
+)
 from sotto.privacy.claims import Facts, said_by_schema_1
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger import Ledger
@@ -127,7 +136,8 @@ def _first(text: str, written: str) -> str:
     lines, expected = text.split("\n"), written.split("\n")
     for number, (line, other) in enumerate(zip(lines, expected, strict=False), 1):
         if line != other:
-            return f"line {number} says {_short(line.strip())}, and not {_short(other.strip())}"
+            here, there = (_short(one.strip(" ,")) for one in (line, other))
+            return f"line {number} says {here}, and not {there}"
     return f"it has {len(lines) - 1} lines, and not {len(expected) - 1}"
 
 
@@ -146,18 +156,18 @@ def _mismatches(stored: AnyCertificate, derived: Certificate, ledger: AnyLedger)
     ]
 
 
-def _facts(ledger: AnyLedger) -> Facts:
+def facts_of(ledger: AnyLedger) -> Facts:
+    """What decides which sentences a certificate of this ledger says."""
     if isinstance(ledger, AnswerLedger):
         return Facts(answers=ledger.statement)
-    return Facts(streams=tuple(one.statement for one in ledger.streams if one.releases))
+    charged = tuple(one.statement for one in ledger.streams if one.releases)
+    checked = getattr(ledger, "stream_settings", ())  # of every stream; empty where none were
+    return Facts(charged, settings_checked=bool(checked) and all(checked))
 
 
 def _as_schema_1(derived: Certificate, ledger: AnyLedger) -> CertificateOfSchema1:
-    """What an earlier version would have written.
-
-    A teacher's headline was what had been answered so far.
-    """
-    words = said_by_schema_1(_facts(ledger))
+    """What an earlier version would have written."""
+    words = said_by_schema_1(facts_of(ledger))
     fields = {name: getattr(derived, name) for name in CertificateOfSchema1.model_fields}
     fields |= {
         "schema_version": 1,
@@ -166,12 +176,47 @@ def _as_schema_1(derived: Certificate, ledger: AnyLedger) -> CertificateOfSchema
         "assumptions": words.assumptions,
     }
     if isinstance(ledger, AnswerLedger):
-        fields["epsilon"] = ledger.spent().epsilon
+        fields |= _answers_so_far(ledger)
     return CertificateOfSchema1.model_construct(**fields)
 
 
+def _answers_so_far(ledger: AnswerLedger) -> dict[str, Any]:
+    """What a certificate of schema 1 said of a teacher: the cost of what was answered so far."""
+    statement, delta, students = ledger.statement, ledger.budget.delta, ledger.students()
+
+    def cost(answered: Sequence[int]) -> tuple[tuple[Event, ...], PrivacyCurve]:
+        counts: Counter[int] = Counter()
+        for one in answered:
+            counts.update(statement.level_counts(one))
+        events = statement.events(counts)
+        return events, compose(events)
+
+    events, curve = cost([one.answered for one in students])
+    return {
+        "epsilon": curve.epsilon(delta),
+        "curve": points(curve.epsilon),
+        "method": curve.method,
+        "answers": CertifiedAnswers(
+            statement=statement,
+            answered=sum(one.answered for one in students),
+            planned_epsilon=statement.planned_epsilon(delta),
+            students=tuple(
+                CertifiedStudent(
+                    name=one.name,
+                    queries=one.queries,
+                    answered=one.answered,
+                    revoked=one.revoked,
+                    epsilon=cost([one.answered])[1].epsilon(delta),
+                )
+                for one in students
+            ),
+        ),
+        "worst_person": WorstPerson(streams=(), events=events, sampler_delta=0.0),
+    }
+
+
 def _corrections(stored: AnyCertificate, ledger: AnyLedger) -> tuple[str, ...]:
-    return () if isinstance(stored, Certificate) else said_by_schema_1(_facts(ledger)).corrections
+    return () if isinstance(stored, Certificate) else said_by_schema_1(facts_of(ledger)).corrections
 
 
 def _same(said: Any, true: Any, name: str) -> bool:

@@ -6,6 +6,7 @@ version. Their words are rendered.
 
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,19 @@ from sotto.privacy.units import Unit
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 Status = Literal["proved", "paper-claim", "none"]
+
+_CURVE_DELTAS = tuple(float(f"{m}e-{k}") for k in range(10, 1, -1) for m in (1, 3))
+
+
+def points(epsilon_at: Callable[[float], float]) -> tuple[tuple[float, float], ...]:
+    """Pairs (epsilon, delta) at each of a fixed list of deltas that the accountant resolves."""
+    found = []
+    for delta in _CURVE_DELTAS:
+        try:
+            found.append((epsilon_at(delta), delta))
+        except ValueError:  # finer than the accountant resolves
+            continue
+    return tuple(found)
 
 
 class CertifiedStream(BaseModel):

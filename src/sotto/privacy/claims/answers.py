@@ -13,7 +13,6 @@ from sotto.privacy.distances import (
     PolicyDistance,
     TrainingShards,
 )
-from sotto.privacy.mechanisms.policies import GaussianPolicy
 
 
 def _about(*kinds: type) -> Condition:
@@ -40,10 +39,6 @@ def _lipschitz(facts: Facts) -> dict[str, str]:
 
 def _teachers(facts: Facts) -> dict[str, str]:
     return {"teachers": f"{_statement(facts).distance.teachers}"}  # type: ignore[union-attr]
-
-
-def _dirichlet(facts: Facts) -> bool:
-    return facts.answers is not None and not isinstance(facts.answers.mechanism, GaussianPolicy)
 
 
 # --- what is protected, and what is not ----------------------------------------------------------
@@ -219,13 +214,14 @@ ROUNDED = Claim(
     version=2,
     holds=of_answers,
 )
-# mechanisms/dirichlet_sampling.py
-DIRICHLET_LAW = Claim(
-    "dirichlet.law",
+# mechanisms/dirichlet_sampling.py, mechanisms/gaussian_policy.py
+LAW = Claim(
+    "answers.law",
     "user",
-    "Draws of Dirichlet answers have their stated law, up to the rounding of float64 numbers.",
-    "nothing to do: it is assumed, not proved, that this rounding gives nothing away",
-    holds=both(_dirichlet, has_noise),
+    "The draws behind an answer are float64 numbers that have their stated law up to rounding. "
+    "That this rounding gives nothing away is assumed.",
+    "answers are rounded to a coarser grid; keep the teacher's processes to yourself",
+    holds=both(of_answers, has_noise),
 )
 DELTA = Claim(
     "answers.delta",

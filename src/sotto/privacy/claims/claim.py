@@ -25,10 +25,13 @@ class Facts:
     Attributes:
         streams: of the streams that were charged.
         answers: of a teacher; None for a ledger of streams.
+        settings_checked: whether the compiler's settings and the kind of keys were checked, and
+            written down, when each of these streams was opened.
     """
 
     streams: tuple[StreamStatement, ...] = ()
     answers: AnswerStatement | None = None
+    settings_checked: bool = False
 
 
 Condition = Callable[[Facts], bool]

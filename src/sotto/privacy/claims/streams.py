@@ -13,7 +13,6 @@ from sotto.privacy.claims.claim import (
     some,
 )
 from sotto.privacy.distances import TrainingShards
-from sotto.privacy.mechanisms.policies import GaussianPolicy
 from sotto.privacy.statements import Returning, StreamStatement
 
 
@@ -65,9 +64,16 @@ def has_shards(facts: Facts) -> bool:
     return facts.answers is not None and isinstance(facts.answers.distance, TrainingShards)
 
 
-def _gaussian(facts: Facts) -> bool:
-    """All noise is Gaussian or made of whole numbers, and none is Dirichlet."""
-    return facts.answers is None or isinstance(facts.answers.mechanism, GaussianPolicy)
+def _drawn_on_grid(stream: StreamStatement) -> bool:
+    """Noise has its law on the grid, and not as scaled float64 numbers of earlier versions."""
+    law = getattr(stream, "noise_law", "scaled-float64")
+    return stream.prefixes is not None or law == "on-grid"
+
+
+def _scaled(stream: StreamStatement) -> bool:
+    """Noise of earlier versions, where anything is claimed of it."""
+    paper = _function(stream) and bool(stream.gaps)
+    return not _drawn_on_grid(stream) and not paper
 
 
 def _simulated(facts: Facts) -> bool:
@@ -167,7 +173,7 @@ COMPILED = Claim(
     "code",
     "The program is compiled with IEEE arithmetic and JAX's threefry keys.",
     "the keys and the compiler's options are checked when a stream opens",
-    holds=some(through_the_door),
+    holds=lambda facts: facts.settings_checked and any(map(through_the_door, facts.streams)),
 )
 # mechanisms/gaussian.py
 ROUNDED = Claim(
@@ -197,7 +203,26 @@ LAW = Claim(
     "Noise is drawn by a sampler whose law on the released grid is the stated one; what its finite "
     "precision costs is charged.",
     "the samplers are proved in docs/privacy.md, section 7",
-    holds=both(_gaussian, has_noise),
+    holds=both(
+        lambda facts: bool(facts.streams) and all(map(_drawn_on_grid, facts.streams)), has_noise
+    ),
+)
+# noise.py, as it was before noise was drawn on the grid
+SCALED = Claim(
+    "noise.scaled",
+    "user",
+    "Noise was drawn as float64 numbers, scaled and rounded to the released grid. That these "
+    "numbers stand for real ones there is assumed.",
+    "open a new stream with a version that draws noise on the grid, which is proved",
+    holds=both(some(_scaled), has_noise),
+)
+SCALED_VALUES = Claim(
+    "noise.scaled-values",
+    "does-not-protect",
+    "Rewards and functions of them against whoever computes the sampler's exact law: an earlier "
+    "version released these values on a grid finer than its noise resolves, and more can be told "
+    "from them than epsilon says.",
+    holds=both(some(lambda one: through_functions(one) and _scaled(one)), has_noise),
 )
 # noise.py
 RANDOM = Claim(

@@ -1,0 +1,195 @@
+"""Statements of every kind that the project's algorithms write, for tests of certificates.
+
+Those of earlier versions are as they were written; `attacks/certificates_of_schema_1.json` also
+holds what was said of them then.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.claims import Facts
+from sotto.privacy.claims import experts as of_experts
+from sotto.privacy.claims import rewards as of_rewards
+from sotto.privacy.claims import streams as of_streams
+from sotto.privacy.distances import (
+    AnyTwoTeachers,
+    ObservationDistance,
+    PolicyDistance,
+    TrainingShards,
+)
+from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
+from sotto.privacy.statements import (
+    Correlation,
+    Once,
+    Part,
+    Poisson,
+    Returning,
+    StreamStatement,
+)
+from sotto.privacy.units import EXPERT, TRANSITION, Unit
+
+SCHEMA_1: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "attacks" / "certificates_of_schema_1.json").read_text()
+)
+
+PERSON = Unit(kind="trajectory", adjacency="zero-out")
+
+
+def facts_of(words: dict[str, Any]) -> Facts:
+    """The statements that an earlier certificate was about."""
+    streams = tuple(map(StreamStatement.model_validate, words["streams"]))
+    answers = words["answers"]
+    return Facts(streams, answers and AnswerStatement.model_validate(answers))
+
+
+def stream(**changes: Any) -> StreamStatement:
+    """One Gaussian stream about people who take part once, and what is changed in it."""
+    fields: dict[str, Any] = {
+        "name": "updates",
+        "unit": PERSON,
+        "participation": Once(),
+        "parts": {"policy": Part(clip_norm=1.0, noise_multiplier=3.0)},
+        "dimensions": {"policy": 10},
+        "divisor": 1.0,
+        "horizon": 4,
+        "population": "real",
+        "sampler_delta": 1e-30,
+    }
+    fields |= changes
+    fields["dimensions"] = changes.get("dimensions", dict.fromkeys(fields["parts"], 10))
+    return StreamStatement(**fields)
+
+
+def teacher(**changes: Any) -> Facts:
+    """A teacher of Gaussian answers about shards of people."""
+    fields: dict[str, Any] = {
+        "name": "kartini",
+        "mechanism": GaussianPolicy(actions=3, noise_stddev=0.5),
+        "distance": TrainingShards(teachers=100),
+        "queries": 100,
+        "queries_per_student": 60,
+        "observation_size": 4,
+        "population": "real",
+    }
+    return Facts(answers=AnswerStatement(**(fields | changes)))
+
+
+_LOGS = {
+    "unit": EXPERT,
+    "protects": (of_experts.LOGGED(),),
+    "does_not_protect": (of_experts.SLOTS(),),
+    "assumptions": (of_experts.OWN_LOGS.assumption(), of_streams.POOL.assumption()),
+}
+_FUNCTION = {
+    "unit": TRANSITION,
+    "participation": Returning(max_participations=4, min_separation=1),
+    "parts": {"values": Part(clip_norm=1.0, noise_multiplier=3.0)},
+    "assumptions": (
+        of_rewards.SENSITIVITY.assumption(name="'Q'", bound="2", norm="norm", because="why"),
+    ),
+}
+
+PREFIXES = StreamStatement.model_validate(
+    json.loads(SCHEMA_1["certificates"]["prefixes"]["entries"][1][3])["statement"]
+)
+
+KINDS: dict[str, Facts] = {
+    **{f"{name} of schema 1": facts_of(words) for name, words in SCHEMA_1["words"].items()},
+    "nothing charged": Facts(),
+    "people": Facts((stream(protects=(of_streams.POLICIES(),)),)),
+    "returning, correlated": Facts(
+        (
+            stream(
+                participation=Returning(max_participations=2, min_separation=2),
+                correlation=Correlation(kind="prefix-sum"),
+                assumptions=(of_streams.NO_MEMORY.assumption(),),
+            ),
+        )
+    ),
+    "a fixed seed": Facts((stream(entropy="fixed-seed"),)),
+    "counters": Facts(
+        (
+            stream(
+                population="simulated",
+                correlation=Correlation(kind="binary-tree"),
+                protects=(of_streams.COUNTERS(), of_streams.LOCAL_COUNTERS()),
+                does_not_protect=(of_streams.OWN_ACTIONS(), of_streams.IN_COMMON()),
+            ),
+        )
+    ),
+    "a selection": Facts((stream(selection={"mean": 3.0, "candidates": 4}),)),
+    "DP-SGD over experts, sampled": Facts(
+        (
+            stream(
+                participation=Poisson(sampling_rate=0.1, population=100),
+                sum_rounding=1e-4,
+                **_LOGS,
+            ),
+        )
+    ),
+    "DP-SGD on rewards": Facts(
+        (
+            stream(
+                unit=Unit(kind="transition", adjacency="zero-out"),
+                participation=Poisson(sampling_rate=0.1, population=100),
+                sum_rounding=1e-4,
+                protects=(of_rewards.ZEROED(),),
+                assumptions=(of_rewards.REWARD_FREE.assumption(),),
+            ),
+        )
+    ),
+    "sums of rewards, correlated": Facts(
+        (
+            stream(
+                unit=TRANSITION,
+                correlation=Correlation(kind="prefix-sum"),
+                protects=(of_rewards.ONE_REWARD(low="-1", high="0"),),
+            ),
+        )
+    ),
+    "a function that is asked": Facts(
+        (stream(**_FUNCTION, dimensions={"values": 2**40}),),
+    ),
+    "logged rewards of one function": Facts(
+        (
+            stream(
+                **{**_FUNCTION, "unit": Unit(kind="reward-function", adjacency="within-radius")},
+                protects=(of_rewards.LOGGED_FUNCTION(radius="0.1"),),
+            ),
+        )
+    ),
+    "parts beside the policy": Facts(
+        (stream(protects=(of_streams.POLICIES(), of_streams.PARTS(what="users' returns"))),)
+    ),
+    "on the grid, settings checked": Facts(
+        (stream().model_copy(update={"noise_law": "on-grid"}),), settings_checked=True
+    ),
+    "a function on the grid": Facts(
+        (stream(**_FUNCTION).model_copy(update={"noise_law": "on-grid"}),)
+    ),
+    "prefixes": Facts((PREFIXES,)),
+    "prefixes, and DP-SGD in turns": Facts(
+        (
+            PREFIXES,
+            stream(
+                participation=Returning(max_participations=2, min_separation=2),
+                sum_rounding=1e-4,
+                correlation=Correlation(kind="prefix-sum"),
+                **_LOGS,
+            ),
+        )
+    ),
+    "words of a stranger": Facts((stream(protects=("every state and action",)),)),
+    "a teacher of shards": teacher(),
+    "a teacher of simulated shards": teacher(population="simulated"),
+    "a whole teacher, Dirichlet": teacher(
+        distance=AnyTwoTeachers(), mechanism=Dirichlet(actions=3, concentration=5, floor=0.1)
+    ),
+    "observations, truncated Dirichlet": teacher(
+        distance=ObservationDistance(radius=0.25, lipschitz=2.0),
+        mechanism=TruncatedDirichlet.sized(actions=3, concentration=1, floor=0.1, threshold=1e-4),
+    ),
+    "two policies": teacher(distance=PolicyDistance(l2=0.01), population="simulated"),
+}

@@ -1,0 +1,311 @@
+"""Every sentence of a certificate is printed where it holds, and nowhere else."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from kinds_of_statements import KINDS, SCHEMA_1, facts_of, stream
+
+from sotto.privacy.claims import (
+    BROUGHT,
+    PRESENT,
+    Facts,
+    Quoted,
+    Reference,
+    said,
+    said_by_schema_1,
+    same_stream,
+    superseded,
+)
+from sotto.privacy.claims import experts as of_experts
+from sotto.privacy.statements import Assumption, StreamStatement
+
+# Read beside the code that makes each sentence true. In the order of certificates: what is
+# protected, what is not, what the code enforces, what is up to the user.
+EXPECTED = {
+    "dppg of schema 1": """
+        dppg.policies@2 dppg.patterns dppg.own-trajectory general.what-is-true-of-all
+        general.other-runs general.side-channels ledger.counted door.contributed
+        gaussian.rounded noise.correlated people.settings@2 ledger.enrolment noise.random@2
+        noise.scaled general.timing population.simulated@2
+    """,
+    "dppg-paper of schema 1": """
+        dppg.policies@2 dppg.patterns dppg.own-trajectory general.what-is-true-of-all
+        general.other-runs general.side-channels ledger.counted door.contributed
+        gaussian.rounded people.settings@2 ledger.enrolment noise.random@2 noise.scaled
+        general.timing population.simulated@2
+    """,
+    "q-iterations of schema 1": """
+        rewards.whole-function functional-q.visits functional-q.curve rewards.other-runs
+        noise.scaled-values general.side-channels functional-q.reward-free ledger.charged@2
+        functions.rounded noise.fresh@2 functional-q.one-function functions.sensitivity
+        rewards.settings@2 rewards.kept noise.random@2 noise.scaled general.timing
+        population.simulated@2
+    """,
+    "q-paper of schema 1": """
+        functional-q.visits functional-q.curve rewards.other-runs general.side-channels
+        ledger.charged@2 functional-q.one-function rewards.settings@2 rewards.kept
+        noise.random@2 general.timing population.simulated@2
+    """,
+    "q-vector of schema 1": """
+        rewards.one functional-q.visits functional-q.curve rewards.other-runs
+        general.side-channels functional-q.reward-free ledger.charged@2 door.contributed
+        gaussian.rounded noise.fresh@2 rewards.settings@2 rewards.kept noise.random@2
+        noise.scaled general.timing population.simulated@2
+    """,
+    "votes of schema 1": """
+        votes.experts-policy@2 votes.released@2 votes.how-many votes.most-experts
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded votes.own-experts people.settings@2
+        ledger.enrolment noise.random@2 noise.scaled general.timing population.simulated@2
+    """,
+    "clones of schema 1": """
+        votes.clones-log@2 votes.released@2 votes.how-many votes.most-experts
+        general.what-is-true-of-all general.other-runs general.side-channels
+        votes.own-clones@2 ledger.counted door.contributed gaussian.rounded
+        people.settings@2 ledger.enrolment noise.random@2 noise.scaled general.timing
+        population.simulated@2
+    """,
+    "service of schema 1": """
+        distance.shards distance.asked-observations general.what-is-true-of-all
+        answers.other-ledgers general.side-channels answers.charged distance.mean
+        distance.float64 answers.levels answers.rounded@2 answers.settings
+        answers.nothing-else distance.disjoint answers.delta answers.stopping noise.random@2
+        answers.law general.timing population.simulated@2
+    """,
+    "nothing charged": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded people.settings@2 ledger.enrolment noise.random@2
+        general.timing
+    """,
+    "people": """
+        dppg.policies@2 general.what-is-true-of-all general.other-runs general.side-channels
+        ledger.counted door.contributed gaussian.rounded people.settings@2 ledger.enrolment
+        noise.random@2 noise.scaled runs.failure general.timing
+    """,
+    "returning, correlated": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded noise.correlated dppg.no-memory people.settings@2
+        ledger.enrolment noise.random@2 noise.scaled runs.failure general.timing
+    """,
+    "a fixed seed": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded people.settings@2 ledger.enrolment runs.failure
+        general.timing
+    """,
+    "counters": """
+        ucb.counters@2 ucb.local-counters ucb.own-actions ucb.in-common
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded noise.correlated people.settings@2
+        ledger.enrolment noise.random@2 noise.scaled general.timing population.simulated@2
+    """,
+    "a selection": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded selection.best-only people.candidates@2
+        ledger.enrolment noise.random@2 noise.scaled runs.failure selection.how-long
+        general.timing
+    """,
+    "DP-SGD over experts, sampled": """
+        dp-sgd.logged dp-sgd.slots@2 general.what-is-true-of-all general.other-runs
+        general.side-channels ledger.counted door.contributed factored.rounded draws.secret
+        dp-sgd.own-logs releases.pool people.settings@2 ledger.enrolment noise.random@2
+        noise.scaled runs.failure general.timing
+    """,
+    "DP-SGD on rewards": """
+        dp-sgd.zeroed@2 rewards.other-runs general.side-channels functional-q.reward-free
+        ledger.charged@2 door.contributed factored.rounded noise.fresh@2 draws.secret
+        rewards.settings@2 rewards.kept noise.random@2 noise.scaled runs.failure
+        general.timing
+    """,
+    "sums of rewards, correlated": """
+        rewards.one rewards.other-runs general.side-channels ledger.charged@2
+        door.contributed gaussian.rounded noise.correlated rewards.settings@2 rewards.kept
+        noise.random@2 noise.scaled runs.failure general.timing
+    """,
+    "a function that is asked": """
+        rewards.other-runs noise.scaled-values general.side-channels ledger.charged@2
+        functions.rounded noise.fresh@2 functions.one-answer functions.sensitivity
+        rewards.settings@2 rewards.kept noise.random@2 noise.scaled runs.failure
+        general.timing
+    """,
+    "logged rewards of one function": """
+        rewards.logged-function rewards.other-runs noise.scaled-values general.side-channels
+        ledger.charged@2 functions.rounded noise.fresh@2 functions.sensitivity
+        rewards.settings@2 rewards.kept noise.random@2 noise.scaled runs.failure
+        general.timing
+    """,
+    "parts beside the policy": """
+        dppg.policies@2 dppg.parts@2 general.what-is-true-of-all general.other-runs
+        general.side-channels ledger.counted door.contributed gaussian.rounded
+        people.settings@2 ledger.enrolment noise.random@2 noise.scaled runs.failure
+        general.timing
+    """,
+    "on the grid, settings checked": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed door.compiled gaussian.rounded noise.law people.settings@2
+        ledger.enrolment noise.random@2 runs.failure general.timing
+    """,
+    "a function on the grid": """
+        rewards.other-runs general.side-channels ledger.charged@2 functions.rounded
+        noise.law noise.fresh@2 functions.sensitivity rewards.settings@2 rewards.kept
+        noise.random@2 runs.failure general.timing
+    """,
+    "prefixes": """
+        prefixes.in-the-clear prefixes.beyond-actions general.what-is-true-of-all
+        general.other-runs general.side-channels ledger.counted noise.law prefixes.fresh
+        prefixes.one-action@2 prefixes.silent people.settings@2 ledger.enrolment
+        prefixes.one-world prefixes.own-data noise.random@2 general.timing
+        population.simulated@2
+    """,
+    "prefixes, and DP-SGD in turns": """
+        dp-sgd.logged dp-sgd.slots@2 prefixes.in-the-clear prefixes.beyond-actions
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed factored.rounded noise.correlated prefixes.fresh
+        prefixes.one-action@2 prefixes.silent dp-sgd.own-logs releases.pool
+        people.settings@2 ledger.enrolment prefixes.one-world prefixes.own-data
+        noise.random@2 noise.scaled runs.failure general.timing population.simulated@2
+    """,
+    "words of a stranger": """
+        quoted general.what-is-true-of-all general.other-runs general.side-channels
+        ledger.counted door.contributed gaussian.rounded people.settings@2 ledger.enrolment
+        noise.random@2 noise.scaled runs.failure general.timing
+    """,
+    "a teacher of shards": """
+        distance.shards distance.asked-observations general.what-is-true-of-all
+        answers.other-ledgers general.side-channels answers.charged distance.mean
+        distance.float64 answers.levels answers.rounded@2 answers.settings
+        answers.nothing-else distance.disjoint answers.delta answers.stopping noise.random@2
+        answers.law general.timing
+    """,
+    "a teacher of simulated shards": """
+        distance.shards distance.asked-observations general.what-is-true-of-all
+        answers.other-ledgers general.side-channels answers.charged distance.mean
+        distance.float64 answers.levels answers.rounded@2 answers.settings
+        answers.nothing-else distance.disjoint answers.delta answers.stopping noise.random@2
+        answers.law general.timing population.simulated@2
+    """,
+    "a whole teacher, Dirichlet": """
+        distance.teacher distance.no-share answers.other-ledgers general.side-channels
+        answers.charged answers.levels answers.rounded@2 answers.settings
+        answers.nothing-else answers.stopping noise.random@2 answers.law general.timing
+    """,
+    "observations, truncated Dirichlet": """
+        distance.observations distance.training-data distance.chosen-observations
+        distance.no-training-claim answers.other-ledgers general.side-channels
+        answers.charged distance.lipschitz distance.float64 answers.levels answers.rounded@2
+        answers.settings answers.nothing-else answers.stopping noise.random@2 answers.law
+        general.timing
+    """,
+    "two policies": """
+        distance.policy distance.training-data distance.larger-differences
+        distance.no-training-claim answers.other-ledgers general.side-channels
+        answers.charged distance.float64 answers.levels answers.rounded@2 answers.settings
+        answers.nothing-else distance.within answers.stopping noise.random@2 answers.law
+        general.timing
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_certificate_says_exactly_these(kind: str) -> None:
+    assert [_name(one) for one in said(KINDS[kind])] == EXPECTED[kind].split()
+
+
+def test_every_sentence_is_said_somewhere() -> None:
+    told = {name.split("@")[0] for names in EXPECTED.values() for name in names.split()}
+    assert {one.identifier for one in (*PRESENT, *BROUGHT)} <= told
+
+
+@pytest.mark.parametrize("kind", SCHEMA_1["words"])
+def test_earlier_certificates_are_told_word_by_word(kind: str) -> None:
+    """What a training of version 0.1.0 wrote down, against what is remembered of its words."""
+    words = SCHEMA_1["words"][kind]
+    told = said_by_schema_1(facts_of(words))
+    assert list(told.protects) == words["protects"]
+    assert list(told.does_not_protect) == words["does_not_protect"]
+    assert [one.model_dump() for one in told.assumptions] == words["assumptions"]
+    assert any("numpy's SeedSequence" in line for line in told.corrections)
+
+
+def test_what_was_untrue_is_corrected() -> None:
+    votes = said_by_schema_1(facts_of(SCHEMA_1["words"]["votes"]))
+    assert any("what they logged" in line for line in votes.corrections)
+    function = said_by_schema_1(facts_of(SCHEMA_1["words"]["q-iterations"]))
+    assert any("after the charge" in line for line in function.corrections)
+    clones = said_by_schema_1(facts_of(SCHEMA_1["words"]["clones"]))
+    assert not any("what they logged" in line for line in clones.corrections)
+
+
+# --- versions ------------------------------------------------------------------------------------
+
+_RECORD = Path(__file__).parents[1] / "attacks" / "sentences.json"
+
+
+def test_a_sentence_whose_words_change_has_a_new_version() -> None:
+    """The digest of every sentence, by name and version, as it was when it was first released.
+
+    A sentence that is put better gets the next version, and its earlier words go to `superseded`:
+    otherwise certificates that say it would say something else than they did.
+    """
+    recorded = json.loads(_RECORD.read_text())
+    for one in (*PRESENT, *BROUGHT, *superseded.SCHEMA_1, *superseded.BROUGHT):
+        words = [one.section, one.sentence, one.how]
+        digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+        assert digest in recorded[f"{one.identifier}@{one.version}"], one.identifier
+
+
+def test_a_version_has_one_wording() -> None:
+    names = [(one.identifier, one.version) for one in (*PRESENT, *BROUGHT)]
+    assert len(set(names)) == len(names)
+
+
+def test_an_unknown_sentence_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no sentence 'noise\.random' has a version 7"):
+        Reference(claim="noise.random", version=7)
+    with pytest.raises(ValueError, match="needs the number 'teachers'"):
+        Reference(claim="distance.shards", version=1)
+
+
+# --- streams that go on --------------------------------------------------------------------------
+
+
+def test_a_stream_is_the_same_under_earlier_words_and_no_other() -> None:
+    stored = StreamStatement.model_validate(SCHEMA_1["words"]["votes"]["streams"][0])
+    today = stored.model_copy(
+        update={
+            "protects": (of_experts.EXPERTS_POLICY(),),
+            "does_not_protect": (
+                of_experts.RELEASED_VOTES(kind="experts"),
+                of_experts.HOW_MANY(),
+                of_experts.MOST_EXPERTS(),
+            ),
+        }
+    )
+    assert stored != today
+    assert same_stream(stored, today)
+    clones = today.model_copy(update={"assumptions": (of_experts.OWN_CLONES.assumption(),)})
+    for other in (
+        clones,
+        today.model_copy(update={"protects": (of_experts.CLONES_LOG(),)}),
+        today.model_copy(update={"protects": (*today.protects, "everything")}),
+        today.model_copy(update={"horizon": today.horizon + 1}),
+        today.model_copy(update={"does_not_protect": today.does_not_protect[1:]}),
+    ):
+        assert not same_stream(stored, other)
+
+
+def test_words_of_a_stranger_are_quoted() -> None:
+    own = Assumption(statement="A.", enforced_by="user", how="B.")
+    one = stream(protects=("All.",), assumptions=(own,))
+    quoted = [line for line in said(Facts((one,))) if isinstance(line, Quoted)]
+    assert [(line.section, line.sentence, line.how) for line in quoted] == [
+        ("protects", "All.", ""),
+        ("user", "A.", "B."),
+    ]
+
+
+def _name(one: Reference | Quoted) -> str:
+    if isinstance(one, Quoted):
+        return "quoted"
+    return one.claim if one.version == 1 else f"{one.claim}@{one.version}"
