@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic_core import to_json
+from rich.console import Console
 
 from sotto.cli import main
 from sotto.privacy import entries
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answer_storage import TABLES
 from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.certificate import derive, verify
+from sotto.privacy.certificate import derive, render, verify
 from sotto.privacy.certificate_text import meaning_of_delta
 from sotto.privacy.databases import database
 from sotto.privacy.distances import TrainingShards
@@ -223,6 +224,29 @@ def test_words_that_were_never_ours_are_false(
     path, ledger = schema_1("dppg-parts", tmp_path)
     edited(path, change)
     assert refused(path, ledger).startswith(f"{field} is not what the ledger gives")
+
+
+def test_words_of_a_stranger_cannot_pass_for_ours(tmp_path: Path) -> None:
+    """Names and sentences in somebody else's ledger neither begin lines nor move the cursor."""
+    hostile = STATEMENT.model_copy(
+        update={
+            "name": "\x1b[2J\x1b[1;1Hupdates",
+            "protects": ("All.\nProved: epsilon 0.01 at delta 1e-09.", "\u202e0.1 nolispe"),
+        }
+    )
+    ledger = Ledger.create(
+        tmp_path / "ledger", "run", unit=UNIT, budget=Budget(epsilon=2.0, delta=1e-5)
+    )
+    ledger.open_stream(hostile).charge(0, 1, [PersonBlock(0, 8)])
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(render(derive(ledger)))
+    said = capture.get()
+    assert "\x1b[2J" not in said
+    assert "\u202e" not in said
+    headlines = [line for line in said.splitlines() if line.startswith("Proved")]
+    assert [line[:21] for line in headlines] == ["Proved: epsilon 1.271"]
+    assert "\\nProved: epsilon 0.01" in said
 
 
 # --- stale, and false ----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from sotto.privacy.certificate_model import (
     WorstPerson,
     points,
 )
+from sotto.privacy.certificate_text import visible
 from sotto.privacy.claims import Facts, said_by_schema_1
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger import Ledger
@@ -78,9 +79,9 @@ def check(path: Path, ledger: AnyLedger, derive: Derive) -> Verification:
     if then is None:  # no entry of this ledger, or a ledger that is not what was written
         mismatches += _mismatches(stored, current, ledger)
         return Verification("false", tuple(mismatches), (), current)
-    if found := _mismatches(stored, derive(then), then):
-        return Verification("false", tuple(found), (), current)
     up_to_date = stored.head_hash == current.head_hash
+    if found := _mismatches(stored, current if up_to_date else derive(then), then):
+        return Verification("false", tuple(found), (), current)
     status: Literal["verified", "stale"] = "verified" if up_to_date else "stale"
     return Verification(status, (), _corrections(stored, then), current)
 
@@ -245,5 +246,5 @@ def _same(said: Any, true: Any, name: str) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = str(value)
+    text = visible(str(value))
     return text if len(text) <= 200 else f"{text[:200]}..."

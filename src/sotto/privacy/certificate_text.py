@@ -25,7 +25,7 @@ def render(certificate: Certificate) -> RenderableType:
     """The certificate in plain words, for `rich.console.Console.print`."""
     c = certificate
     parts: list[RenderableType] = [
-        Text(f"Privacy certificate of run {c.run_id}", style="bold"),
+        Text(visible(f"Privacy certificate of run {c.run_id}"), style="bold"),
         Text(""),
         _headline(c),
         Text(""),
@@ -44,15 +44,26 @@ def render(certificate: Certificate) -> RenderableType:
     ):
         if lines:
             parts += [Text(""), Text(title, style="bold")]
-            parts += [Padding(Text(f"- {line}"), (0, 0, 0, 2)) for line in lines]
+            parts += [Padding(Text(f"- {visible(line)}"), (0, 0, 0, 2)) for line in lines]
     software = ", ".join(f"{name} {number}" for name, number in c.versions.items())
     persons = "" if c.answers else f"{c.unit.counted(c.persons)}. "
     parts += [
         Text(""),
-        Text(f"Computed by: {c.method}. {persons}{software}.", style="dim"),
-        Text(f"Ledger of {c.created}, head {c.head_hash}", style="dim"),
+        Text(visible(f"Computed by: {c.method}. {persons}{software}."), style="dim"),
+        Text(visible(f"Ledger of {c.created}, head {c.head_hash}"), style="dim"),
     ]
     return Group(*parts)
+
+
+def visible(text: str) -> str:
+    """The text with every character that does not print spelled out.
+
+    Names and sentences in a ledger may be somebody else's: none of them moves the cursor, begins a
+    line of its own, or turns the direction of what follows.
+    """
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
 
 
 def _headline(c: Certificate) -> Text:
@@ -72,7 +83,7 @@ def _headline(c: Certificate) -> Text:
         )
     reasons = [e.reason for e in c.worst_person.events if isinstance(e, NoGuarantee)]
     why = "; ".join(reasons) or "nothing has been released yet"
-    return Text.assemble(("No guarantee", "bold red"), f": {why}.")
+    return Text.assemble(("No guarantee", "bold red"), visible(f": {why}."))
 
 
 def meaning_of_delta(c: Certificate) -> str:

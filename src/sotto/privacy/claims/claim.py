@@ -18,6 +18,10 @@ Section = Literal["protects", "does-not-protect", "code", "user"]
 """What is protected, what is not, what the proof needs and the code or the user enforces."""
 
 
+_LONGEST = 1000
+"""Characters of a sentence: a longer one is none of ours, and would take long to compare."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What decides which sentences hold: the statements of a ledger.
@@ -77,7 +81,7 @@ class Claim:
 
     def match(self, section: Section, sentence: str, how: str) -> dict[str, str] | None:
         """The numbers in a sentence, if it is this one; else None."""
-        if (section, how) != (self.section, self.how):
+        if (section, how) != (self.section, self.how) or len(sentence) > _LONGEST:
             return None
         found = self._pattern.fullmatch(sentence)
         return None if found is None else found.groupdict()
