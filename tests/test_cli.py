@@ -55,6 +55,19 @@ def test_calibrate_gaussian_never_exceeds_the_target(capsys) -> None:
     assert gaussian_epsilon(answer["noise_multiplier"] * 0.999, 1e-5) > 1.0
 
 
+@pytest.mark.parametrize(
+    ("noise", "tries", "delta", "expected"),
+    [("5", "10", "1e-5", 1.1267), ("1e308", "2", "1e-11", 0.0)],
+)
+def test_account_select(capsys, noise, tries, delta, expected) -> None:
+    answer = run_json(
+        capsys,
+        *("account", "select", "--noise-multiplier", noise),
+        *("--mean-tries", tries, "--delta", delta),
+    )
+    assert answer["epsilon"] == pytest.approx(expected, abs=1e-4)
+
+
 def test_calibrate_dpsgd_is_the_inverse_of_account(capsys) -> None:
     shape = ("--sampling-rate", "0.02", "--steps", "50", "--delta", "1e-5")
     found = run_json(capsys, "calibrate", "dpsgd", "--target-epsilon", "1.0", *shape)

@@ -76,12 +76,45 @@ def test_no_contribution_exceeds_what_the_door_is_told() -> None:
         assert found.shape == (500, part.size)
         norms = np.linalg.norm(found, axis=1)
         assert norms.max() <= part.clip_norm * (1 + 1e-6)
+    # All observations at one end of their range: a mean of 1, and a mean square of 1.
     far = many._replace(observations=jnp.full_like(many.observations, 1e6))
     statistics = ObservationStatistics((1.0,) * 4, None, 5.0)
     extreme = statistics.contribution(
         statistics.initial(), jax.tree.map(lambda x: x[0], far), policy
     )
     assert np.linalg.norm(extreme) == pytest.approx(statistics.clip_norm, rel=1e-6)
+
+
+def test_centred_at_one_statistics_have_norm_at_most_one_for_each_observation() -> None:
+    """Against all means and mean squares of steps in [-1, 1]; 1/2 would need sqrt(5/4)."""
+    mean, square = np.meshgrid(np.linspace(-1, 1, 201), np.linspace(0, 1, 201))
+    possible = mean**2 <= square
+
+    def largest(centre: float) -> float:
+        return float(np.hypot(mean, square - centre)[possible].max())
+
+    statistics = ObservationStatistics((1.0,) * 3, None, 5.0)
+    assert statistics.clip_norm == pytest.approx(largest(1.0) * math.sqrt(3))
+    assert largest(0.5) == pytest.approx(1.118 * largest(1.0), rel=1e-3)
+    assert all(largest(centre) > largest(1.0) for centre in (0.0, 0.5, 0.9, 1.1))
+
+
+def test_what_was_stated_with_another_bound_is_not_gone_on_with(tmp_path: Path) -> None:
+    """Statistics of earlier versions were centred at 1/2, which takes a larger bound."""
+    settings: dict[str, Any] = {"population_size": 200, "one_episode": False}
+    config = tiny(**settings)
+    old = ObservationStatistics.clip_norm
+    try:
+        bound = property(lambda part: float((1.25 * len(part.scale)) ** 0.5))
+        ObservationStatistics.clip_norm = bound  # type: ignore[assignment, method-assign]
+        ledger = create_ledger(config, tmp_path / "ledger.sqlite")
+        training = Training(config, [0], [ledger])
+        training.advance()
+        training.close()
+    finally:
+        ObservationStatistics.clip_norm = old  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match=r"observations are bounded by 2\.23607 .* by 2;"):
+        Training(config, [0], [Ledger.open(tmp_path / "ledger.sqlite")], training.states, 1)
 
 
 def test_noise_of_the_bit_and_of_the_update_are_those_of_the_theory() -> None:

@@ -42,6 +42,23 @@ def statement(**changes: Any) -> AnswerStatement:
     return AnswerStatement(**(fields | changes))
 
 
+def test_what_was_stated_before_l1_distances_counted_keeps_its_cost() -> None:
+    """And its JSON; what is stated now costs what follows from all that is known."""
+    for mechanism in (DIRICHLET, TRUNCATED):
+        old = statement(mechanism=mechanism)
+        new = statement(mechanism=mechanism, accounting=2)
+        assert "accounting" not in old.model_dump_json()
+        assert AnswerStatement.model_validate_json(new.model_dump_json()) == new
+        between = old.distance.between(6, 0.1)
+        assert old.events({0: 7}) == mechanism.events(between, 7)
+        assert new.planned_epsilon(1e-5) < 0.95 * old.planned_epsilon(1e-5)
+    nearby = PolicyDistance(l2=0.01)
+    assert (
+        statement(distance=nearby, accounting=2).events({0: 7})
+        == statement(distance=nearby).events({0: 7})
+    )  # fmt: skip
+
+
 # --- levels --------------------------------------------------------------------------------------
 
 
@@ -196,7 +213,7 @@ def test_the_largest_cost_is_largest_at_every_order(monkeypatch: pytest.MonkeyPa
         0.05: (),
     }
     monkeypatch.setattr(
-        Dirichlet, "events", lambda self, c, n: curves[round(self.concentration, 9)]
+        Dirichlet, "events", lambda self, c, n, l1: curves[round(self.concentration, 9)]
     )
     schedule = Schedule(kind="vanishing", coefficient=0.1, queries_per_rollout=20, rollouts=3)
     # A distance of its own, since costs are cached.

@@ -9,6 +9,7 @@ from scipy import integrate, stats
 
 from sotto.privacy.accounting import ApproximateDP, Renyi, compose
 from sotto.privacy.audit import audit
+from sotto.privacy.distances import TrainingShards
 from sotto.privacy.mechanisms.dirichlet import LARGEST_FAILURE
 from sotto.privacy.mechanisms.dirichlet_cost import ORDERS
 from sotto.privacy.mechanisms.policies import (
@@ -153,6 +154,33 @@ def test_a_truncated_answer_costs_at_most_what_is_charged() -> None:
                 assert math.log(moment) / (order - 1) <= renyi.divergences[i] + 1e-9
     assert 0.5 * epsilon < worst <= epsilon
     assert failed == ApproximateDP(epsilon=0.0, delta=mechanism.failure, count=1)
+
+
+@pytest.mark.parametrize("actions", [4, 6])
+def test_truncated_answers_of_shards_are_charged_for_their_l1_distance(actions: int) -> None:
+    """Their log density ratio has exactly the range that is charged, by search over answers."""
+    tau, teachers = 0.01, 50
+    mechanism = TruncatedDirichlet.sized(
+        actions=actions, concentration=4, floor=0.05, threshold=tau
+    )
+    shards = TrainingShards(teachers=teachers)
+    between, l1 = shards.between(actions, 0.05), shards.l1_between(actions, 0.05)
+    charged = mechanism.pure_epsilon(between, l1)
+    renyi, _ = mechanism.events(between, 3, l1)
+    assert isinstance(renyi, Renyi)
+    assert renyi.divergences[0] == pytest.approx(ORDERS[0] * charged**2 / 8)
+    corners = tau + (1 - actions * tau) * np.eye(actions)
+    inside = tau + (1 - actions * tau) * rng().dirichlet(np.full(actions, 0.3), 2000)
+    answers = np.log(np.concatenate([corners, inside]))
+    shift = 4 * (1 - actions * 0.05) / teachers
+    ranges = []
+    for _ in range(100):
+        one, other = rng().dirichlet(np.full(actions, 0.1), 2)
+        ranges.append(np.ptp(answers @ (shift * (one - other))))
+    worst = np.ptp(answers @ (shift * (np.eye(actions)[0] - np.eye(actions)[1])))
+    assert max(ranges) <= worst <= charged
+    assert worst == pytest.approx(charged, rel=1e-6)  # so less would not do
+    assert mechanism.pure_epsilon(between) == pytest.approx(math.sqrt(actions / 2) * charged)
 
 
 def _truncated_density(a, b, tau):

@@ -168,6 +168,43 @@ def test_bounds_are_near_the_truth_also_for_shards_and_any_two_teachers() -> Non
             assert curve[i] <= 1.25 * attained(ORDERS[i], m, 5.0, floor, distance, polish=m < 5)
 
 
+def neighbours_by_a_share(m, k, floor, share, count, rng):
+    """Parameters of neighbours whose rows differ by `share` of two others' difference.
+
+    Corners of what is admissible, and points inside it.
+    """
+    x, moved = k * floor, k * share
+    rest = np.eye(m)[0] * (k - m * x - moved) + x
+    for i, j in ((0, 1), (1, 0), *([(1, 2)] if m > 2 else [])):
+        for a, b in ((i, j), (j, i)):
+            yield rest + moved * np.eye(m)[a], rest + moved * np.eye(m)[b]
+    for _ in range(count):
+        rest = x + (k - m * x - moved) * rng.dirichlet(np.full(m, 0.1))
+        yield (rest + moved * rng.dirichlet(np.full(m, 0.3)) for _ in range(2))
+
+
+@pytest.mark.parametrize(("m", "teachers"), [(2, 10), (3, 10), (6, 10), (6, 50), (6, 200)])
+def test_shards_cost_what_their_worst_neighbours_do_and_no_more(m: int, teachers: int) -> None:
+    """Between them and the bound there are two per cent; by the L2 distance alone up to 150."""
+    k, floor = 5.0, 0.3 / m
+    share = (1 - m * floor) / teachers
+    curve = renyi_curve(m, k, floor, math.sqrt(2) * share, 2 * share)
+    half = renyi_curve(m, k, floor, math.sqrt(2) * share, share)
+    by_l2 = renyi_curve(m, k, floor, math.sqrt(2) * share)
+    rng = np.random.default_rng(0)
+    found = [tuple(pair) for pair in neighbours_by_a_share(m, k, floor, share, 300, rng)]
+    for index in range(0, len(ORDERS), 20):
+        worst = max(renyi_divergence(ORDERS[index], a, b) for a, b in found)
+        if not math.isfinite(worst):
+            continue
+        assert worst <= curve[index] * (1 + 1e-9)
+        assert curve[index] <= 1.02 * worst
+        assert half[index] < worst  # what half the distance costs is too little
+        assert curve[index] <= by_l2[index] * (1 + 1e-4)
+    finite = [i for i, bound in enumerate(by_l2) if math.isfinite(bound)]
+    assert m == 2 or min(curve[i] / by_l2[i] for i in finite) < 0.7
+
+
 def test_the_maximum_over_a_cell_is_rigorous() -> None:
     order, x = 1.7, 0.21
     d = np.linspace(-0.25, 0.3, 9)  # few cells: chords that are far off if they are not bounds

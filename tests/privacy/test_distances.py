@@ -64,6 +64,24 @@ def test_one_of_many_teachers_moves_the_mean_by_no_more_than_said() -> None:
         assert np.linalg.norm(apart) <= bound
 
 
+@pytest.mark.parametrize("actions", [2, 6])
+def test_one_of_many_teachers_moves_the_mean_by_two_shares_and_by_no_less(actions: int) -> None:
+    rng = np.random.default_rng(1)
+    bound = TrainingShards(teachers=20).l1_between(actions, 0.05)
+    largest = 0.0
+    for _ in range(200):
+        teachers = as_policies(rng.dirichlet(np.full(actions, 0.02), 20))
+        changed = teachers.copy()
+        changed[3] = np.roll(np.eye(actions)[0], np.argmax(teachers[3]) + 1)
+        apart = restrict(teachers.mean(0)[None], 0.05) - restrict(changed.mean(0)[None], 0.05)
+        largest = max(largest, float(np.abs(apart).sum()))
+        assert np.abs(apart).max() <= bound / 2
+    assert 0.99 * bound < largest <= bound
+    assert bound == pytest.approx(2 / 20 * (1 - actions * 0.05), rel=1e-6)
+    for distance in ALL[:3]:
+        assert distance.l1_between(actions, 0.05) == math.inf
+
+
 @pytest.mark.parametrize("distance", ALL, ids=lambda d: d.kind)
 def test_training_data_are_claimed_only_where_they_are_protected(distance) -> None:
     statement = AnswerStatement(

@@ -7,11 +7,12 @@ What the server makes of it is post-processing, and is kept in `DPPGState.extras
 Guarantee:
     A part is a function of one user's trajectory and of the public state, so that the claim is the
     door's (`sotto.privacy.releases`). An absent user contributes zero to each part: values are
-    centred, which makes the most that one user can move a part half of its range (theory notes,
-    section 6; uncentred, a bit has sensitivity 1).
+    centred where that makes the most that one user can move a part the least (docs/privacy.md,
+    section 17; uncentred, a bit has sensitivity 1).
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -21,6 +22,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sotto.algorithms.dppg_config import DPPGConfig
+from sotto.privacy.ledger import Ledger
 from sotto.rl.distributions import Distribution
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.networks import Policy, scaled, shifted
@@ -76,6 +78,23 @@ def extra_parts(config: DPPGConfig, env: AnyEnvironment) -> tuple[ExtraPart, ...
     if config.private_return is not None:
         parts.append(PrivateReturn(*config.private_return, config.ema_decay))
     return tuple(parts)
+
+
+def require_stated_bounds(extras: Sequence[ExtraPart], ledgers: Sequence[Ledger]) -> None:
+    """A stream that is gone on with has the bounds that it was stated with.
+
+    Raises:
+        ValueError: it was stated by a version that bounded a part by another number.
+    """
+    streams = [stream.statement for ledger in ledgers for stream in ledger.streams]
+    for part, statement in itertools.product(extras, streams):
+        stated = statement.parts.get(part.name)
+        if stated is not None and stated.clip_norm != part.clip_norm:
+            raise ValueError(
+                f"this training stated that {part.described} are bounded by {stated.clip_norm:.6g} "
+                f"for each user, and this version of sotto bounds them by {part.clip_norm:.6g}; go "
+                "on with the version it was started with, or start a new training"
+            )
 
 
 # --- adaptive clipping ---------------------------------------------------------------------------
@@ -142,7 +161,7 @@ _LEAST_DEVIATION = 0.1
 
 
 class Moments(eqx.Module):
-    """What releases say of observations: sums of centred means and mean squares.
+    """What releases say of observations: sums of means, and of mean squares less 1/2.
 
     After the environment's public centre and scale, observations are clipped to [-limit, limit];
     contributions are in units of `limit`.
@@ -175,7 +194,7 @@ class Moments(eqx.Module):
 class ObservationStatistics:
     """Means and variances of observations, by which the policy's inputs are standardised.
 
-    A user contributes their means of x and of x^2 - 1/2, where x is within [-1, 1] (see `Moments`).
+    A user contributes their means of x and of x^2 - 1, where x is within [-1, 1] (see `Moments`).
 
     Attributes:
         scale, centre: the environment's, public.
@@ -195,8 +214,8 @@ class ObservationStatistics:
 
     @property
     def clip_norm(self) -> float:
-        """Means of x are within 1 of zero, those of x^2 - 1/2 within 1/2."""
-        return float((1.25 * len(self.scale)) ** 0.5)
+        """For means a of x and s of x^2, a^2 <= s <= 1: so a^2 + (s - 1)^2 <= 1."""
+        return float(len(self.scale) ** 0.5)
 
     def initial(self) -> Moments:
         """No releases yet."""
@@ -210,7 +229,7 @@ class ObservationStatistics:
         del public, update
         inputs = scaled(trajectory.observations, self.scale, self.centre)
         inputs = jnp.clip(inputs / self.limit, -1, 1)
-        moments = jnp.concatenate([inputs, jnp.square(inputs) - 0.5], axis=1)
+        moments = jnp.concatenate([inputs, jnp.square(inputs) - 1.0], axis=1)
         alive = trajectory.alive.astype(jnp.float32)
         return alive @ moments / jnp.maximum(jnp.sum(alive), 1.0)
 
@@ -218,7 +237,9 @@ class ObservationStatistics:
         self, public: Moments, released: Float[Array, " 2*obs"]
     ) -> tuple[Moments, dict[str, Array]]:
         """The sums with one more release."""
-        sums, releases = public.sums + released, public.releases + 1
+        mean_squares = slice(len(self.scale), None)
+        sums = public.sums + released.at[mean_squares].add(0.5)
+        releases = public.releases + 1
         return Moments(sums, releases, self.scale, self.centre, self.limit), {}
 
 

@@ -192,7 +192,7 @@ def _noise_multiplier(config: DPPGConfig, mean_tries: float) -> float:
 def _selection_event(config: DPPGConfig, noise: float, mean_tries: float) -> RepeatAndSelect:
     one = config.event(noise)
     assert isinstance(one, Gaussian | SampledGaussian)
-    return RepeatAndSelect(run=one, tries="geometric", mean=mean_tries)
+    return RepeatAndSelect(run=one, tries="geometric", mean=mean_tries, accounting=2)
 
 
 def _statement(tried: Sequence[DPPGConfig], mean_tries: float, seed: int) -> StreamStatement:
@@ -216,7 +216,7 @@ def _statement(tried: Sequence[DPPGConfig], mean_tries: float, seed: int) -> Str
     selection: StreamStatement = stated[0].model_copy(
         update={
             "name": "DPPG policy update, the best of several tries",
-            "selection": Selection(mean=mean_tries, candidates=len(tried)),
+            "selection": Selection(mean=mean_tries, candidates=len(tried), accounting=2),
             "sampler_delta": selection_sampler_delta(
                 mean_tries, max(one.sampler_delta for one in stated)
             ),

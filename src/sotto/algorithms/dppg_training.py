@@ -163,6 +163,8 @@ class Training:
         policy = jax.tree.map(lambda x: x[0], first.policy)  # has met no data, nor on resuming
         critic = jax.tree.map(lambda x: x[0], self.states.critic)
         extras = dppg_parts.extra_parts(config, self.env)
+        if self._drawn:
+            dppg_parts.require_stated_bounds(extras, ledgers)
         dimension = _size(policy) + sum(part.size for part in extras)
         dimension += _size(critic) if config.critic == "private" else 0
         self.noise_multiplier = config.total_noise_multiplier(dimension)

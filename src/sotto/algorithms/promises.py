@@ -60,6 +60,7 @@ def promise(config: KickstartConfig, teacher: Ensemble) -> tuple[AnswerStatement
             queries_per_student=int(min(config.total_queries, schedule.queries)),
             observation_size=teacher.observation_size,
             population="simulated",
+            accounting=2,
         )
 
     gaussian = config.teacher_mechanism == "gaussian-policy"

@@ -101,7 +101,7 @@ def account_select(args: list[str]) -> int:
         json: bool = False,
     ) -> None:
         """Epsilon of the best of a secret number of tries on the same people, each of which is a
-        Gaussian release, its score included (Papernot and Steinke 2022).
+        Gaussian release, its score included (docs/privacy.md, section 17).
 
         Only the best try may leave. Whoever learns how many there were, or what became of the
         others, learns more than this says.
@@ -117,7 +117,7 @@ def account_select(args: list[str]) -> int:
             json: print one JSON object.
         """
         one = Gaussian(noise_multiplier=noise_multiplier)
-        curve = compose([RepeatAndSelect(run=one, tries=law, mean=mean_tries)])
+        curve = compose([RepeatAndSelect(run=one, tries=law, mean=mean_tries, accounting=2)])
         answer: dict[str, Any] = {
             "mechanism": "repeat-and-select",
             "epsilon": curve.epsilon(delta),

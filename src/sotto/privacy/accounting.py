@@ -6,7 +6,8 @@ Accountants, each used where it is the tightest one that is proved:
 * with Poisson-subsampled or (epsilon, delta) releases: privacy loss distributions (PLD), rounded
   pessimistically (dp_accounting, "Connect the Dots").
 * with a Renyi curve: Renyi composition on its orders, (epsilon, delta) releases added on top.
-* with the best of several tries: the Renyi curve of the selection (`selection`).
+* the best of several tries alone: the privacy profile of the selection (`selection`); with others,
+  or stated before there was one, its Renyi curve.
 * with stable prefixes: two hops (`mechanisms.two_hop`), one of them joint with all of the above.
 
 All of them cover adaptive composition: a release may depend on the ones before it. Every number
@@ -24,6 +25,7 @@ import dp_accounting
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from dp_accounting.rdp import RdpAccountant
+from jaxtyping import Float64
 from scipy import optimize
 
 from sotto.privacy.analytic_gaussian import (
@@ -46,7 +48,7 @@ from sotto.privacy.events import (
 )
 from sotto.privacy.mechanisms import two_hop
 from sotto.privacy.sampled_gaussian import sampled_gaussian_divergences
-from sotto.privacy.selection import as_renyi
+from sotto.privacy.selection import as_renyi, selection_curve
 
 __all__ = [
     "ApproximateDP",
@@ -83,6 +85,8 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
       events are added by basic composition. Sound, and coarse.
     * With `Renyi` events: divergences add at the orders that all curves share; `ApproximateDP`
       events are then added by basic composition.
+    * One `RepeatAndSelect` event alone, with `accounting=2`: its privacy profile. Others count as
+      `Renyi`.
     * With `PrefixReleases` events: two hops, of which the second is composed with the rest.
 
     Raises:
@@ -93,6 +97,9 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
             return PrivacyCurve(
                 f"no guarantee: {event.reason}", lambda _delta: math.inf, lambda _epsilon: 1.0
             )
+    match events:
+        case [RepeatAndSelect(accounting=2, count=1) as one]:
+            return selection_curve(one, compose([one.run]), compose([as_renyi(one)]))
     events = [as_renyi(one) if isinstance(one, RepeatAndSelect) else one for one in events]
     if prefixes := _of_type(events, PrefixReleases):
         return _prefix_curve(
@@ -226,8 +233,14 @@ def _pld_curve(
     def delta_at(epsilon: float) -> float:
         return max(0.0, float(_pld(mu, parts).get_delta_for_epsilon(epsilon))) + slack
 
+    def deltas_at(epsilons: Float64[np.ndarray, " k"]) -> Float64[np.ndarray, "2 k"]:
+        pld = _pld(mu, parts)
+        orders = [pld._pmf_remove, pld._pmf_add]  # get_delta_for_epsilon gives the larger one
+        deltas = [one.get_delta_for_epsilon(epsilons.tolist()) for one in orders]
+        return np.asarray(np.maximum(0.0, deltas) + slack)
+
     return PrivacyCurve(
-        "privacy loss distribution, pessimistic (dp_accounting)", epsilon_at, delta_at
+        "privacy loss distribution, pessimistic (dp_accounting)", epsilon_at, delta_at, deltas_at
     )
 
 

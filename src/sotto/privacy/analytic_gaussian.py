@@ -51,8 +51,8 @@ def _log_delta(mu: float, epsilon: float) -> float:
     """
     x, y = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     log_phi = -0.5 * x * x - LOG_SQRT_2PI
-    if x > 100:  # delta < e^-5000: its first term alone, Q(x), is bound enough
-        log_delta = log_phi + math.log(_mills(x))
+    if x > 100:  # delta < e^-5000: its first term alone, Q(x) < phi(x) / x, is bound enough
+        log_delta = log_phi - math.log(x)
     elif mu <= 1:
         t = (x + y) / 2 + mu / 2 * _NODES
         log_delta = log_phi + math.log(mu / 2 * float(_WEIGHTS @ (1 - t * _mills(t))))

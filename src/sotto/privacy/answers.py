@@ -86,6 +86,9 @@ class AnswerStatement(BaseModel):
         population: whether the people behind the teacher are simulated.
         entropy: where the noise comes from.
         gaps: steps that are not private; one makes every answer a paper claim.
+        accounting: 2 where answers are charged for what is known of their L1 distance too, 1 for
+            the L2 distance alone. What was stated before there was a choice says nothing, and keeps
+            the cost it was stated with.
     """
 
     model_config = _FROZEN
@@ -100,6 +103,7 @@ class AnswerStatement(BaseModel):
     population: Literal["simulated", "real"]
     entropy: Literal["operating-system", "fixed-seed"] = "operating-system"
     gaps: tuple[Gap, ...] = ()
+    accounting: Literal[1, 2] = Field(default=1, exclude_if=lambda value: value == 1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -173,7 +177,7 @@ class AnswerStatement(BaseModel):
             _repeated(event, count)
             for level, count in sorted(counts.items())
             if count
-            for event in _one_answer(self.mechanism_at(level), self.distance)
+            for event in _one_answer(self.mechanism_at(level), self.distance, self.accounting)
         )
 
     def largest_cost(self, queries: int) -> tuple[Event, ...]:
@@ -221,9 +225,13 @@ def _mechanism_at(mechanism: PolicyMechanism, coefficient: float, level: int) ->
 
 
 @functools.lru_cache(maxsize=4096)
-def _one_answer(mechanism: PolicyMechanism, distance: Distance) -> tuple[Event, ...]:
+def _one_answer(
+    mechanism: PolicyMechanism, distance: Distance, accounting: int
+) -> tuple[Event, ...]:
     """What one answer costs. Renyi curves take a while, and there are few of them."""
-    return mechanism.events(distance.between(mechanism.actions, mechanism.floor), 1)
+    simplex = mechanism.actions, mechanism.floor
+    l1 = distance.l1_between(*simplex) if accounting == 2 else math.inf
+    return mechanism.events(distance.between(*simplex), 1, l1)
 
 
 @functools.lru_cache(maxsize=64)

@@ -34,6 +34,11 @@ class _Distance(BaseModel):
             return 0.0
         return shrink * min(self._unrestricted() + ROUNDING, math.sqrt(2.0))
 
+    def l1_between(self, actions: int, floor: float) -> float:
+        """Bound on their L1 distance, infinite where nothing is known but what follows from c."""
+        del actions, floor
+        return math.inf
+
     def _unrestricted(self) -> float:
         """The distance of rows before they are mixed with the uniform row."""
         raise NotImplementedError
@@ -104,6 +109,11 @@ class TrainingShards(_Distance):
     def unit(self) -> Unit:
         """What neighbouring inputs differ in."""
         return Unit(kind="trajectory", adjacency=Adjacency.REPLACE_ONE)
+
+    def l1_between(self, actions: int, floor: float) -> float:
+        """One teacher's row moves by at most 2 in L1 norm, and the mean of n by 2 / n."""
+        shrink = max(0.0, 1.0 - actions * floor)
+        return shrink * (2.0 / self.teachers + math.sqrt(actions) * ROUNDING)
 
     def _unrestricted(self) -> float:
         return math.sqrt(2.0) / self.teachers

@@ -112,14 +112,16 @@ class RepeatAndSelect(_Event):
     """The best of a random number of runs of one mechanism, by a score that each run releases.
 
     Only the output of the best run leaves, and neither how many there were nor what became of the
-    others. Source: Papernot and Steinke 2022, "Hyperparameter Tuning with Renyi Differential
-    Privacy".
+    others. Sources: Papernot and Steinke 2022, "Hyperparameter Tuning with Renyi Differential
+    Privacy"; Koskela, Redberg and Wang 2024, "Privacy Profiles for Private Selection".
 
     Attributes:
         run: what one run costs, its score included.
         tries: law of the number of runs. geometric: at least one. poisson: none, at times.
         mean: mean number of runs, at least 1.
         count: number of selections, at least 1.
+        accounting: 2 for the privacy profile, 1 for the Renyi curve, which costs more. What was
+            stated before there was a choice says nothing, and keeps the cost it was stated with.
     """
 
     kind: Literal["repeat-and-select"] = "repeat-and-select"
@@ -127,6 +129,7 @@ class RepeatAndSelect(_Event):
     tries: Literal["geometric", "poisson"]
     mean: float = Field(ge=1, allow_inf_nan=False)
     count: int = 1
+    accounting: Literal[1, 2] = Field(default=1, exclude_if=lambda value: value == 1)
 
 
 class ApproximateDP(_Event):

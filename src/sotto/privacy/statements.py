@@ -120,12 +120,14 @@ class Selection(BaseModel):
         tries: law of the number of times.
         mean: its mean.
         candidates: settings that each try draws one of, by public chance.
+        accounting: of the event (`RepeatAndSelect`); 1 where the statement does not say.
     """
 
     model_config = _FROZEN
     tries: Literal["geometric", "poisson"] = "geometric"
     mean: float = Field(ge=1, allow_inf_nan=False)
     candidates: int = Field(ge=1)
+    accounting: Literal[1, 2] = Field(default=1, exclude_if=lambda value: value == 1)
 
 
 class StreamStatement(BaseModel):
@@ -225,8 +227,13 @@ class StreamStatement(BaseModel):
         if self.prefixes is not None:
             return self.prefixes.event(self.horizon)
         if self.selection is not None:
-            tries, mean = self.selection.tries, self.selection.mean
-            return RepeatAndSelect(run=self._one_try, tries=tries, mean=mean)
+            chosen = self.selection
+            return RepeatAndSelect(
+                run=self._one_try,
+                tries=chosen.tries,
+                mean=chosen.mean,
+                accounting=chosen.accounting,
+            )
         return self._one_try
 
     @property

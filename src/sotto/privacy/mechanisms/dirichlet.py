@@ -101,7 +101,7 @@ class Dirichlet(_DirichletMechanism):
         parameters = self.concentration * self.restrict(policies)
         return simplex.to_grid(np.exp(log_dirichlet(parameters, generator)))
 
-    def events(self, distance: float, count: int) -> tuple[Event, ...]:
+    def events(self, distance: float, count: int, l1: float = math.inf) -> tuple[Event, ...]:
         """What `count` answers cost, for neighbours whose restricted rows are `distance` apart.
 
         Rows may be chosen adaptively, after earlier answers; the parameters here are public.
@@ -110,10 +110,11 @@ class Dirichlet(_DirichletMechanism):
             distance: L2 distance c of neighbouring *restricted* rows (`Distance.between`); capped
                 at the diameter sqrt(2) (1 - m floor). Without a distance there is no cost.
             count: answers, at least 1.
+            l1: bound on their L1 distance (`Distance.l1_between`), where more is known of it.
         """
         if simplex.capped_distance(distance, self.actions, self.floor) == 0:
             return ()
-        curve = renyi_curve(self.actions, self.concentration, self.floor, distance)
+        curve = renyi_curve(self.actions, self.concentration, self.floor, distance, l1)
         known = max(1, sum(math.isfinite(divergence) for divergence in curve))
         return (Renyi(orders=ORDERS[:known], divergences=curve[:known], count=count),)
 
@@ -216,22 +217,22 @@ class TruncatedDirichlet(_DirichletMechanism):
             truncated_dirichlet(parameters, self.threshold, self.proposals, kind, generator)
         )
 
-    def events(self, distance: float, count: int) -> tuple[Event, ...]:
+    def events(self, distance: float, count: int, l1: float = math.inf) -> tuple[Event, ...]:
         """What `count` answers cost; see `Dirichlet.events`."""
         capped = simplex.capped_distance(distance, self.actions, self.floor)
         if capped == 0:
             return ()
-        epsilon = self.pure_epsilon(capped)
+        epsilon = self.pure_epsilon(capped, l1)
         divergences = tuple(min(order * epsilon**2 / 8, epsilon) for order in ORDERS)
         return (
             Renyi(orders=ORDERS, divergences=divergences, count=count),
             ApproximateDP(epsilon=0.0, delta=self.failure, count=count),
         )
 
-    def pure_epsilon(self, distance: float) -> float:
+    def pure_epsilon(self, distance: float, l1: float = math.inf) -> float:
         """epsilon_0 of one accepted draw: k |pi - pi'|_1 log((1 - (m-1) tau) / tau)."""
         spread = math.log1p(-(self.actions - 1) * self.threshold) - math.log(self.threshold)
-        moved = largest_l1(self.actions, self.floor, distance)
+        moved = largest_l1(self.actions, self.floor, distance, l1)
         return self.concentration * moved * spread * (1 + 1e-12)
 
     def _proposal_kind(self) -> tuple[ProposalKind, float]:

@@ -51,7 +51,7 @@ def renyi_divergence(order: float, a: Float[np.ndarray, " m"], b: Float[np.ndarr
 
 
 def renyi_curve(
-    actions: int, concentration: float, floor: float, distance: float
+    actions: int, concentration: float, floor: float, distance: float, l1: float = math.inf
 ) -> tuple[float, ...]:
     """Upper bounds on D_alpha at every order of `ORDERS`, for all neighbouring restricted rows.
 
@@ -60,36 +60,42 @@ def renyi_curve(
         concentration: k.
         floor: eta.
         distance: c, capped at the diameter of the restricted simplex.
+        l1: bound on their L1 distance, where more is known than follows from c.
 
     Returns:
         One divergence per order, in nats, not decreasing; `inf` from 1 + eta / c_inf on.
     """
-    return _curve(actions, concentration, floor, capped_distance(distance, actions, floor))
+    return _curve(actions, concentration, floor, capped_distance(distance, actions, floor), l1)
 
 
 @functools.lru_cache(maxsize=256)
-def _curve(actions: int, concentration: float, floor: float, distance: float) -> tuple[float, ...]:
+def _curve(
+    actions: int, concentration: float, floor: float, distance: float, l1: float
+) -> tuple[float, ...]:
     bounds = np.full(len(ORDERS), math.inf)
     if distance == 0:
         return (0.0,) * len(ORDERS)
     for i, order in enumerate(ORDERS):
-        closed = closed_form(order, actions, concentration, floor, distance)
+        closed = closed_form(order, actions, concentration, floor, distance, l1)
         if not math.isfinite(closed):
             break  # so are all higher orders
-        certified = _dual(order, actions, concentration, floor, distance)
+        certified = _dual(order, actions, concentration, floor, distance, l1)
         bounds[i] = min(closed, certified) if certified > 0 else closed
     # D_alpha does not decrease with alpha: a bound at a higher order is one at a lower order.
     bounds = np.minimum.accumulate(bounds[::-1])[::-1]
     return tuple(float(bound) for bound in bounds)
 
 
-def largest_shift(actions: int, floor: float, distance: float) -> float:
-    """c_inf: the most that one probability can move, rounded up."""
-    most = min(distance * math.sqrt((actions - 1) / actions), 1 - actions * floor)
+def largest_shift(actions: int, floor: float, distance: float, l1: float = math.inf) -> float:
+    """c_inf: the most that one probability can move, rounded up.
+
+    The others move by as much together, the other way: at most half of the L1 distance.
+    """
+    most = min(distance * math.sqrt((actions - 1) / actions), 1 - actions * floor, l1 / 2)
     return most * (1 + _ROUNDING)
 
 
-def largest_l1(actions: int, floor: float, distance: float) -> float:
+def largest_l1(actions: int, floor: float, distance: float, l1: float = math.inf) -> float:
     """The largest L1 distance of neighbouring restricted rows, rounded up.
 
     With p entries up and q down by S each in all, |d|_2^2 >= S^2 (1/p + 1/q): half the entries up,
@@ -97,36 +103,44 @@ def largest_l1(actions: int, floor: float, distance: float) -> float:
     """
     up = actions // 2
     most = 2 * distance * math.sqrt(up * (actions - up) / actions)
-    return min(most, 2 * (1 - actions * floor)) * (1 + _ROUNDING)
+    return min(most, 2 * (1 - actions * floor), l1) * (1 + _ROUNDING)
 
 
 def closed_form(
-    order: float, actions: int, concentration: float, floor: float, distance: float
+    order: float,
+    actions: int,
+    concentration: float,
+    floor: float,
+    distance: float,
+    l1: float = math.inf,
 ) -> float:
     """(alpha/2) k^2 c^2 trigamma(k (eta - (alpha-1) c_inf)): sound, and coarse at high orders."""
-    room = floor * (1 - _ROUNDING) - (order - 1) * largest_shift(actions, floor, distance)
+    room = floor * (1 - _ROUNDING) - (order - 1) * largest_shift(actions, floor, distance, l1)
     if room <= 1e-9 * floor:  # closer than that, rounding decides
         return math.inf
     squared = (concentration * distance) ** 2
     return float(order / 2 * squared * special.polygamma(1, concentration * room)) * (1 + _ROUNDING)
 
 
-def _dual(order: float, actions: int, concentration: float, floor: float, distance: float) -> float:
+def _dual(
+    order: float, actions: int, concentration: float, floor: float, distance: float, l1: float
+) -> float:
     """The certified bound by weak duality; NaN or not positive where it says nothing.
 
-    For every lambda >= 0 and every mu,
+    For every lambda >= 0, mu and nu >= 0, with g(d) = lambda d^2 + mu d + nu |d| and l the bound on
+    |d|_1,
 
-        (alpha-1) D_alpha <= lambda k^2 c^2 + (m-1) max_d [h(x, d) - lambda d^2 - mu d]
-                                            +       max_d [h(x_s, d) - lambda d^2 - mu d]
+        (alpha-1) D_alpha <= lambda k^2 c^2 + nu l + (m-1) max_d [h(x, d) - g(d)]
+                                                   +       max_d [h(x_s, d) - g(d)]
 
     with h(x, d) = phi(x + max(d, 0), d), x = k eta, and x_s for the one entry that is large. The
     multipliers come from a linear program over grid points; each maximum is then bounded
     rigorously on every cell between them.
     """
     m, k, radius = actions, concentration, concentration * distance
-    largest = concentration * largest_shift(m, floor, distance)
+    largest = concentration * largest_shift(m, floor, distance, l1)
     x = k * floor * (1 - _ROUNDING)
-    moved = largest_l1(m, floor, distance) / 2  # what all entries together can gain
+    moved = largest_l1(m, floor, distance, l1) / 2  # what all entries together can gain
     large = max(k / m, k * (1 - (m - 1) * floor - moved)) - k * _ROUNDING - largest
 
     # Cells that shrink towards -largest, where h rises steepest.
@@ -134,11 +148,13 @@ def _dual(order: float, actions: int, concentration: float, floor: float, distan
     d = largest * np.concatenate([steps[::-1] * (steps[::-1] - 2), steps[1:]])
     near_floor = _Envelope.of(x, d, order)
     slack = _Envelope.of(max(x, large), d, order)
-    multipliers = _multipliers(near_floor, slack, m, radius)
+    total = k * l1 if 2 * moved == l1 * (1 + _ROUNDING) else None  # else c says as much of it
+    multipliers = _multipliers(near_floor, slack, m, radius, total)
     if multipliers is None:
         return math.nan
-    lam, mu = multipliers
-    log_moment = lam * radius**2 + (m - 1) * near_floor.largest(lam, mu) + slack.largest(lam, mu)
+    lam, mu, nu = multipliers
+    log_moment = lam * radius**2 + (0.0 if total is None else nu * total)
+    log_moment += (m - 1) * near_floor.largest(lam, mu, nu) + slack.largest(lam, mu, nu)
     return log_moment * (1 + _ROUNDING) / (order - 1)
 
 
@@ -171,25 +187,27 @@ class _Envelope:
         )
         return cls(d, values + _ROUNDING * error, bulge)
 
-    def largest(self, lam: float, mu: float) -> float:
-        """Bound on max_d [h(x, d) - lam d^2 - mu d]: on a cell the bound is a concave parabola."""
+    def largest(self, lam: float, mu: float, nu: float = 0.0) -> float:
+        """Bound on max_d [h(x, d) - lam d^2 - mu d - nu |d|]: on a cell, a concave parabola."""
         start, stop = self.d[:-1], self.d[1:]
         slope = np.diff(self.values) / np.diff(self.d)
+        tilt = mu + np.where(start < 0, -nu, nu)  # no cell has zero inside
         with np.errstate(over="ignore"):  # without curvature the peak is at an end
-            peak = np.clip((slope - mu) / max(2 * lam, 1e-300), start, stop)
+            peak = np.clip((slope - tilt) / max(2 * lam, 1e-300), start, stop)
         bounds = [
-            self.values[:-1] + slope * (at - start) - lam * at**2 - mu * at
+            self.values[:-1] + slope * (at - start) - lam * at**2 - tilt * at
             for at in (start, peak, stop)
         ]
         return float((np.max(bounds, axis=0) + self.bulge).max())
 
 
 def _multipliers(
-    near_floor: _Envelope, slack: _Envelope, actions: int, radius: float
-) -> tuple[float, float] | None:
-    """Nearly the best (lambda, mu) for the bound: a linear program over the grid points.
+    near_floor: _Envelope, slack: _Envelope, actions: int, radius: float, total: float | None
+) -> tuple[float, float, float] | None:
+    """Nearly the best (lambda, mu, nu) for the bound: a linear program over the grid points.
 
-    Minimises lambda radius^2 + (m-1) s + t with s and t above the two functions at every point.
+    Minimises lambda radius^2 + nu total + (m-1) s + t with s and t above the two functions at every
+    point; without a total nu is 0.
     """
     unit = float(-near_floor.d[0])
     height = float(near_floor.values.max())
@@ -198,14 +216,25 @@ def _multipliers(
     u = near_floor.d / unit
     one, zero = np.ones_like(u), np.zeros_like(u)
     found = optimize.linprog(
-        [(radius / unit) ** 2, 0.0, actions - 1.0, 1.0],
+        [(radius / unit) ** 2, 0.0, (total or 0.0) / unit, actions - 1.0, 1.0],
         A_ub=-np.vstack(
-            [np.column_stack([u**2, u, one, zero]), np.column_stack([u**2, u, zero, one])]
+            [
+                np.column_stack([u**2, u, np.abs(u), one, zero]),
+                np.column_stack([u**2, u, np.abs(u), zero, one]),
+            ]
         ),
         b_ub=-np.concatenate([near_floor.values, slack.values]) / height,
-        bounds=[(0, None), (None, None), (None, None), (None, None)],
+        bounds=[
+            (0, None),
+            (None, None),
+            (0, 0 if total is None else None),
+            (None, None),
+            (None, None),
+        ],
         method="highs",
     )
     if found.x is None:
         return None
-    return max(0.0, found.x[0]) * height / unit**2, found.x[1] * height / unit
+    scale = height / unit
+    lam, mu, nu = max(0.0, found.x[0]) / unit, found.x[1], max(0.0, found.x[2])
+    return lam * scale, mu * scale, nu * scale

@@ -71,14 +71,16 @@ class GaussianPolicy(BaseModel):
         noisy = rows + self.noise_stddev * standard_normal(generator, rows.shape)
         return simplex.to_grid(simplex.project(noisy))
 
-    def events(self, distance: float, count: int) -> tuple[Event, ...]:
+    def events(self, distance: float, count: int, l1: float = math.inf) -> tuple[Event, ...]:
         """What `count` answers cost, for neighbours whose restricted rows are `distance` apart.
 
         Args:
             distance: L2 distance c of neighbouring *restricted* rows (`Distance.between`); capped
                 at the diameter sqrt(2) (1 - m floor). Without a distance there is no cost.
             count: answers, at least 1.
+            l1: bound on their L1 distance, which changes nothing.
         """
+        del l1
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}; leave out what never ran")
         capped = simplex.capped_distance(distance, self.actions, self.floor)
