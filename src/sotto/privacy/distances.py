@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sotto.privacy.observations import LARGEST
 from sotto.privacy.statements import Assumption
 from sotto.privacy.units import Adjacency, Unit
 
-_ROUNDING = 1e-9
-"""Allowance for rows computed in float64 instead of exactly; added to every distance but zero."""
+_OFF = 5e-10
+"""How far rounding moves a row where nothing else is stated; twice it is added to a distance."""
 
 _TRAINING = "the data the teacher was trained on"
 
@@ -35,7 +36,12 @@ class _Distance(BaseModel):
         shrink = max(0.0, 1.0 - actions * floor)
         if shrink == 0:
             return 0.0
-        return shrink * min(self._unrestricted() + _ROUNDING, math.sqrt(2.0))
+        return shrink * min(self._unrestricted() + 2 * self.off, math.sqrt(2.0))
+
+    @property
+    def off(self) -> float:
+        """Bound on the L2 distance of a row as it is computed from the exact one."""
+        return _OFF
 
     def _unrestricted(self) -> float:
         """The distance of rows before they are mixed with the uniform row."""
@@ -49,11 +55,22 @@ class ObservationDistance(_Distance):
         radius: b, in the units of the observations the teacher is asked about.
         lipschitz: certified L2 Lipschitz constant of the unrestricted policy
             (`lipschitz.certified_lipschitz`), input scaling included; never a sampled one.
+        rounding: bound on the L2 distance of a computed row from the exact one, which follows from
+            the network (`Ensemble.rounding`) for observations within `observations.LARGEST`. None:
+            as earlier versions stated it, 5e-10 whatever the network.
     """
 
     kind: Literal["observation"] = "observation"
     radius: float = Field(gt=0, allow_inf_nan=False)
     lipschitz: float = Field(ge=0, allow_inf_nan=False)
+    rounding: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, exclude_if=lambda value: value is None
+    )
+
+    @property
+    def off(self) -> float:
+        """As the network has it."""
+        return _OFF if self.rounding is None else self.rounding
 
     @property
     def unit(self) -> Unit:
@@ -71,9 +88,11 @@ class ObservationDistance(_Distance):
     @property
     def does_not_protect(self) -> tuple[str, ...]:
         """What it does not."""
+        refused = f"that an observation has an entry beyond {LARGEST:g}, which is refused"
         return (
             _TRAINING,
             "anything from a student who chose the observation and so knows it already",
+            *((refused,) if self.rounding is not None else ()),
         )
 
     @property
@@ -86,7 +105,15 @@ class ObservationDistance(_Distance):
                 enforced_by="code",
                 how="product of spectral norms by full SVD, times the softmax constant 1/2",
             ),
-            _float64(),
+            _float64() if self.rounding is None else self._analysed(),
+        )
+
+    def _analysed(self) -> Assumption:
+        return Assumption(
+            statement=f"rounding moves a row by at most {self.off:g}",
+            enforced_by="code",
+            how="a forward error analysis of this network in float64, for observations with entries "
+            f"up to {LARGEST:g} in magnitude; others are refused",
         )
 
     def _unrestricted(self) -> float:
@@ -214,7 +241,7 @@ class TrainingShards(_Distance):
 
 def _float64() -> Assumption:
     return Assumption(
-        statement=f"rounding moves a row by less than {_ROUNDING / 2:g}",
+        statement=f"rounding moves a row by less than {_OFF:g}",
         enforced_by="code",
         how="the teacher's rows are computed in float64",
     )
