@@ -55,13 +55,12 @@ def observation_statement(ensemble: Ensemble, radius: float = 0.01) -> AnswerSta
 
 
 def ledger(path: object, statement: AnswerStatement) -> AnswerLedger:
-    made = AnswerLedger.create(
+    return AnswerLedger.create(
         path / "ledger.sqlite",  # type: ignore[operator]
         "r",
         statement=statement,
         budget=Budget(epsilon=math.inf, delta=1e-5),
     )
-    return made
 
 
 def exact_rows(ensemble: Ensemble, observation: np.ndarray) -> mpmath.matrix:

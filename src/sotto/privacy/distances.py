@@ -112,8 +112,8 @@ class ObservationDistance(_Distance):
         return Assumption(
             statement=f"rounding moves a row by at most {self.off:g}",
             enforced_by="code",
-            how="a forward error analysis of this network in float64, for observations with entries "
-            f"up to {LARGEST:g} in magnitude; others are refused",
+            how="a forward error analysis of this network in float64, for observations with "
+            f"entries up to {LARGEST:g} in magnitude; others are refused",
         )
 
     def _unrestricted(self) -> float:
