@@ -19,7 +19,7 @@ Guarantee:
     nearest end alone. The points of a batch that share a gap follow one another from left to right.
     The standard deviation is at least `LEAST_SPREAD` sigma; scattered points have independent noise
     of variance `NUGGET` sigma^2 on top of the process. So no variance is a difference of near
-    numbers, and the noise is at least the process's (docs/privacy.md, Theorem 7).
+    numbers, and the noise is at least the process's (docs/privacy.md, Theorem 6a).
 
 Source: Wang and Hegde 2019, Equation (2). Their code takes the *first* stored point for the nearest
 one to the right of the last, so that g(.2), g(.8), g(.9) have Cov(g(.8), g(.9)) = .50, not .905.

@@ -7,7 +7,7 @@ noise, so its variance is kept away from zero, which costs nothing: more noise h
 Guarantee:
     Sigma larger by the factor 1 + `surplus(ratio)` pays for all rounding in `MOST_NUMBERS` answers
     on a line or at scattered points, and in a grid that `check_grid` accepts (docs/privacy.md,
-    section 13, Theorem 7).
+    section 13, Theorem 6a).
 """
 
 import math
