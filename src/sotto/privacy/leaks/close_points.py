@@ -44,7 +44,7 @@ def _values(present: bool) -> Float64[np.ndarray, " 4"]:
 
 
 def _statistic(values: Float64[np.ndarray, "4 samples"]) -> Float[np.ndarray, "samples 1"]:
-    return (values[3] - _GIVEN @ values[:3])[:, None]
+    return np.asarray((values[3] - _GIVEN @ values[:3])[:, None])
 
 
 def _cancelled(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples 1"]:
