@@ -191,5 +191,9 @@ KINDS: dict[str, Facts] = {
         distance=ObservationDistance(radius=0.25, lipschitz=2.0),
         mechanism=TruncatedDirichlet.sized(actions=3, concentration=1, floor=0.1, threshold=1e-4),
     ),
+    "observations whose rounding is stated": teacher(
+        distance=ObservationDistance(radius=0.25, lipschitz=2.0, rounding=1e-7),
+        mechanism=Dirichlet(actions=3, concentration=1, floor=0.1),
+    ),
     "two policies": teacher(distance=PolicyDistance(l2=0.01), population="simulated"),
 }

@@ -70,7 +70,7 @@ EXPECTED = {
     "service of schema 1": """
         distance.shards distance.asked-observations general.what-is-true-of-all
         answers.other-ledgers general.side-channels answers.charged distance.mean
-        distance.float64 answers.levels answers.rounded@2 answers.settings
+        distance.rows answers.levels answers.rounded@2 answers.settings
         answers.nothing-else distance.disjoint answers.delta answers.stopping noise.random@2
         answers.law general.timing population.simulated@2
     """,
@@ -174,14 +174,14 @@ EXPECTED = {
     "a teacher of shards": """
         distance.shards distance.asked-observations general.what-is-true-of-all
         answers.other-ledgers general.side-channels answers.charged distance.mean
-        distance.float64 answers.levels answers.rounded@2 answers.settings
+        distance.rows answers.levels answers.rounded@2 answers.settings
         answers.nothing-else distance.disjoint answers.delta answers.stopping noise.random@2
         answers.law general.timing
     """,
     "a teacher of simulated shards": """
         distance.shards distance.asked-observations general.what-is-true-of-all
         answers.other-ledgers general.side-channels answers.charged distance.mean
-        distance.float64 answers.levels answers.rounded@2 answers.settings
+        distance.rows answers.levels answers.rounded@2 answers.settings
         answers.nothing-else distance.disjoint answers.delta answers.stopping noise.random@2
         answers.law general.timing population.simulated@2
     """,
@@ -197,10 +197,17 @@ EXPECTED = {
         answers.settings answers.nothing-else answers.stopping noise.random@2 answers.law
         general.timing
     """,
+    "observations whose rounding is stated": """
+        distance.observations distance.training-data distance.chosen-observations
+        distance.refused distance.no-training-claim answers.other-ledgers
+        general.side-channels answers.charged distance.lipschitz distance.analysed
+        answers.levels answers.rounded@2 answers.settings answers.nothing-else
+        answers.stopping noise.random@2 answers.law general.timing
+    """,
     "two policies": """
         distance.policy distance.training-data distance.larger-differences
         distance.no-training-claim answers.other-ledgers general.side-channels
-        answers.charged distance.float64 answers.levels answers.rounded@2 answers.settings
+        answers.charged distance.rows answers.levels answers.rounded@2 answers.settings
         answers.nothing-else distance.within answers.stopping noise.random@2 answers.law
         general.timing
     """,

@@ -87,6 +87,7 @@ def test_one_episode_is_masked_after_its_end(end, length):
     got = rollout(env, end, policy_for(env), jax.random.key(0), 10, one_episode=True)
     np.testing.assert_array_equal(got.alive, np.arange(10) < length)
     assert not np.any(np.array(got.rewards)[length:])
+    assert not np.any(np.array(got.actions)[length:])
     assert np.sum(got.terminated) + np.sum(got.truncated) == 1
     final = np.array(got.next_observations)[length - 1]
     np.testing.assert_array_equal(got.observations[length:], np.tile(final, (10 - length, 1)))

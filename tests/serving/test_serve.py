@@ -181,7 +181,8 @@ def test_a_private_policy_needs_no_service(runs):
         promised(Promise(queries=9, target_epsilon=1.0), teacher)
 
 
-def test_a_teacher_less_smooth_than_promised_is_refused(runs):
+def test_a_teacher_less_smooth_than_promised_is_refused(runs, monkeypatch):
+    monkeypatch.setattr("sotto.privacy.distances._OFF", 1e-10)  # this network has 1.3e-10
     teacher = read_once(runs / "one")
     settings = Promise(
         queries=9,
@@ -191,14 +192,20 @@ def test_a_teacher_less_smooth_than_promised_is_refused(runs):
         observation_radius=0.01,
     )
     statement, _ = promised(settings, teacher)
-    assert statement.distance == ObservationDistance(radius=0.01, lipschitz=teacher.lipschitz)
+    exact = {"lipschitz": teacher.lipschitz, "rounding": teacher.ensemble.rounding}
+    assert statement.distance == ObservationDistance(radius=0.01, **exact)
     check_teacher(teacher, statement, "CartPole-v1")
     with pytest.raises(ValueError, match="is not the one"):
         check_teacher(teacher, statement, "Acrobot-v1")
-    distance = ObservationDistance(radius=0.01, lipschitz=teacher.lipschitz / 2)
-    smoother = statement.model_copy(update={"distance": distance})
-    with pytest.raises(ValueError, match="is not the one"):
-        check_teacher(teacher, smoother, "CartPole-v1")
+    for wrong, says in (
+        ({"lipschitz": teacher.lipschitz / 2}, "is not the one"),
+        ({"rounding": teacher.ensemble.rounding / 2}, "is not the one"),
+        ({"rounding": None}, "started by an earlier version"),
+    ):
+        distance = ObservationDistance(radius=0.01, **(exact | wrong))
+        other = statement.model_copy(update={"distance": distance})
+        with pytest.raises(ValueError, match=says):
+            check_teacher(teacher, other, "CartPole-v1")
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,9 @@ def _distance(config: KickstartConfig, teacher: Ensemble) -> Distance:
         case "observation":
             assert config.observation_radius is not None
             return ObservationDistance(
-                radius=config.observation_radius, lipschitz=teacher.lipschitz
+                radius=config.observation_radius,
+                lipschitz=teacher.lipschitz,
+                rounding=teacher.rounding,
             )
         case "policy":
             assert config.policy_distance is not None

@@ -2,9 +2,10 @@
 
 A student needs no more than the `Teacher` protocol. `ExactTeacher` answers with its own rows and
 protects nobody; `LocalTeacher` answers through a ledger, in the same process; a teacher on another
-machine is `sotto.serving.client.RemoteTeacher`.
+machine is `sotto.serving.client.RemoteTeacher`. All refuse observations beyond a public bound.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -15,16 +16,20 @@ from jaxtyping import Array, Float, Float64, Int
 
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.distances import Distance, ObservationDistance
 from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.lipschitz import certified_lipschitz
 from sotto.privacy.mechanisms.simplex import as_policies
 from sotto.privacy.noise import GeneratorSource
+from sotto.privacy.observations import LARGEST, checked
 from sotto.rl.distributions import Categorical
 from sotto.rl.networks import MLP, Policy
 
 RowsFunction = Callable[[Float[np.ndarray, "rows obs"]], Float64[np.ndarray, "rows actions"]]
 """A teacher's own rows, unrestricted and without noise, one for each observation."""
 
+_UNIT = 2.0**-53  # relative error of an operation in float64
+_SAME = 1 + 1e-6  # between two computations of one Lipschitz constant, which is rounded up by more
 _BLOCK = 256  # rows computed at once: an ensemble's hidden layers are large
 
 
@@ -53,6 +58,9 @@ class Teacher(Protocol):
         """One row for each observation, all of them charged before they are returned.
 
         A teacher that may not answer all of them answers none, and charges nothing.
+
+        Raises:
+            ValueError: an observation is not within `observations.LARGEST`; nothing is charged.
         """
 
 
@@ -68,7 +76,7 @@ class ExactTeacher:
 
     def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
         """The rows themselves."""
-        rows = self._rows(observations)
+        rows = self._rows(checked(observations, self.observation_size))
         return Answers(rows, np.zeros(len(rows), int), True)
 
 
@@ -86,7 +94,8 @@ class LocalTeacher:
         noise: for tests only; a fixed seed must be stated in the ledger, and voids the certificate.
 
     Raises:
-        ValueError: the noise is not of the kind that the statement promises.
+        ValueError: the noise is not of the kind that the statement promises, or the teacher's rows
+            move further than it states.
     """
 
     def __init__(
@@ -105,12 +114,14 @@ class LocalTeacher:
                 f"the statement promises noise from {ledger.statement.entropy} entropy, "
                 f"not {self._noise.entropy}"
             )
+        require_proved(rows, ledger.statement.distance)
         self.statement = ledger.statement
         self.actions = self.statement.mechanism.actions
         self.observation_size = self.statement.observation_size
 
     def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
         """Private rows; silence once the budget, the schedule or the queries are spent."""
+        observations = checked(observations, self.observation_size)
 
         def compute(levels: Sequence[int]) -> Float64[np.ndarray, "rows actions"]:
             return self.statement.randomize(self._rows(observations), levels, self._noise.next())
@@ -120,6 +131,20 @@ class LocalTeacher:
         except BudgetExceeded:
             return silence(len(observations), self.actions)
         return Answers(answered.policies, np.asarray(answered.levels, int), True)
+
+
+def require_proved(rows: RowsFunction, distance: Distance) -> None:
+    """Refuses rows that may move further than a distance says.
+
+    Raises:
+        ValueError: the distance is one of observations, and nothing proves it of these rows.
+    """
+    known = isinstance(rows, Ensemble) and rows.moves_within(distance)
+    if isinstance(distance, ObservationDistance) and not known:
+        raise ValueError(
+            "the statement's Lipschitz constant and rounding are not proved of this teacher's "
+            "network; make a new statement for it"
+        )
 
 
 def silence(rows: int, actions: int) -> Answers:
@@ -154,8 +179,9 @@ class Ensemble:
     def __call__(
         self, observations: Float[np.ndarray, "rows obs"]
     ) -> Float64[np.ndarray, "rows actions"]:
-        """The mean row at each observation."""
-        inputs = (np.asarray(observations, np.float64) - self._centre) * self._scale
+        """The mean row at each observation, which is within `observations.LARGEST`."""
+        observations = checked(observations, self.observation_size)
+        inputs = (observations - self._centre) * self._scale
         blocks = [inputs[i : i + _BLOCK] for i in range(0, len(inputs), _BLOCK)]
         return np.concatenate([self._mean(block) for block in blocks])
 
@@ -178,6 +204,35 @@ class Ensemble:
             for i in range(self.teachers)
         ]
         return float(np.mean(constants))
+
+    @property
+    def rounding(self) -> float:
+        """Bound on the L2 distance of a computed mean row, mixed with the uniform one, from exact.
+
+        A forward error analysis in float64 of this network, for observations within
+        `observations.LARGEST` (docs/privacy.md, section 12); two decimal digits, rounded up.
+        """
+        return float(f"{1.06 * self._rounding():.1e}")
+
+    def moves_within(self, distance: Distance) -> bool:
+        """Whether rows of observations within a distance's radius are as near as it states."""
+        return not isinstance(distance, ObservationDistance) or (
+            self.lipschitz <= distance.lipschitz * _SAME and self._rounding() <= distance.off
+        )
+
+    def _rounding(self) -> float:
+        largest = (LARGEST + np.abs(self._centre)) * np.abs(self._scale)
+        size, off = largest[None, None], 4 * _UNIT * largest[None, None]
+        last = len(self._weights) - 1
+        with np.errstate(over="ignore", invalid="ignore"):
+            for layer, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
+                gain, roundings = np.abs(weight), (weight.shape[1] + 4) * _UNIT
+                off = off @ gain + roundings * ((size + off) @ gain + np.abs(bias))
+                if layer < last:  # tanh: slope and values at most 1, computed to 4 units
+                    off = np.fmin(off, 2.0) + 8 * _UNIT
+                    size = np.ones_like(off)
+            moved = np.fmin(0.5 * np.linalg.norm(off, axis=-1), math.sqrt(2.0))
+        return float(moved.mean()) + (self.actions + self.teachers + 32) * _UNIT
 
     @property
     def policy(self) -> Policy:

@@ -110,7 +110,7 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
         check_teacher(teacher, ledger.statement, service.settings.env_id)
         service.write_certificate(ledger)
         app = create_app(
-            teacher,
+            teacher.ensemble,
             ledger,
             env_id=service.settings.env_id,
             limits=limits,

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sotto.privacy.units import Adjacency, Unit
 
-ROUNDING = 1e-9
-"""Allowance for rows computed in float64 instead of exactly; added to every distance but zero."""
+OFF = 5e-10
+"""How far rounding moves a row where nothing else is stated; twice it is added to a distance."""
 
 
 class _Distance(BaseModel):
@@ -32,12 +32,17 @@ class _Distance(BaseModel):
         shrink = max(0.0, 1.0 - actions * floor)
         if shrink == 0:
             return 0.0
-        return shrink * min(self._unrestricted() + ROUNDING, math.sqrt(2.0))
+        return shrink * min(self._unrestricted() + 2 * self.off, math.sqrt(2.0))
 
     def l1_between(self, actions: int, floor: float) -> float:
         """Bound on their L1 distance, infinite where nothing is known but what follows from c."""
         del actions, floor
         return math.inf
+
+    @property
+    def off(self) -> float:
+        """Bound on the L2 distance of a row as it is computed from the exact one."""
+        return OFF
 
     def _unrestricted(self) -> float:
         """The distance of rows before they are mixed with the uniform row."""
@@ -51,11 +56,22 @@ class ObservationDistance(_Distance):
         radius: b, in the units of the observations the teacher is asked about.
         lipschitz: certified L2 Lipschitz constant of the unrestricted policy
             (`lipschitz.certified_lipschitz`), input scaling included; never a sampled one.
+        rounding: bound on the L2 distance of a computed row from the exact one, which follows from
+            the network (`Ensemble.rounding`) for observations within `observations.LARGEST`. None:
+            as earlier versions stated it, 5e-10 whatever the network.
     """
 
     kind: Literal["observation"] = "observation"
     radius: float = Field(gt=0, allow_inf_nan=False)
     lipschitz: float = Field(ge=0, allow_inf_nan=False)
+    rounding: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, exclude_if=lambda value: value is None
+    )
+
+    @property
+    def off(self) -> float:
+        """As the network has it."""
+        return OFF if self.rounding is None else self.rounding
 
     @property
     def unit(self) -> Unit:
@@ -113,7 +129,7 @@ class TrainingShards(_Distance):
     def l1_between(self, actions: int, floor: float) -> float:
         """One teacher's row moves by at most 2 in L1 norm, and the mean of n by 2 / n."""
         shrink = max(0.0, 1.0 - actions * floor)
-        return shrink * (2.0 / self.teachers + math.sqrt(actions) * ROUNDING)
+        return shrink * (2.0 / self.teachers + math.sqrt(actions) * 2 * self.off)
 
     def _unrestricted(self) -> float:
         return math.sqrt(2.0) / self.teachers

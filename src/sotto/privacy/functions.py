@@ -30,6 +30,7 @@ from sotto.privacy import noise
 from sotto.privacy.claims.rewards import SENSITIVITY
 from sotto.privacy.ledger import Ledger, LedgerStream
 from sotto.privacy.mechanisms.gaussian_process import Kernel, sample_grid
+from sotto.privacy.mechanisms.path_rounding import check_grid, surplus
 from sotto.privacy.mechanisms.rkhs import Sensitivity
 from sotto.privacy.persons import PersonBlock
 from sotto.privacy.released import ReleasedFunction, ReleasedValues, rounding_grid
@@ -105,8 +106,9 @@ class FunctionRelease:
     @property
     def sigma(self) -> float:
         """Standard deviation of the noise of every released value."""
-        distance = self.sensitivity.value * math.sqrt(self.horizon)
-        return self.noise_multiplier * distance * (1 + _ROUNDING)
+        ratio = self.noise_multiplier * math.sqrt(self.horizon)
+        paid = _ROUNDING if self.sensitivity.beta is None else _ROUNDING + surplus(ratio)
+        return self.sensitivity.value * ratio * (1 + paid)
 
     def open(
         self, ledger: Ledger, folder: Path | None = None, *, noise_seed: int | None = None
@@ -290,6 +292,8 @@ class OpenFunctionRelease:
             )
         if under_kernel and not all(axis[0] >= 0 and axis[-1] <= 1 for axis in axes):
             raise ValueError("functions under a kernel live on [0, 1]; scale the axes")
+        if sensitivity.beta is not None:
+            check_grid(axes, sensitivity.beta, shape[-1])
 
     def _charge(self) -> Path | None:
         """The release is paid for when this returns; the file that it goes to."""

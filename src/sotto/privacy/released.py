@@ -23,11 +23,15 @@ from scipy.interpolate import RegularGridInterpolator
 
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths, ScatteredPaths
+from sotto.privacy.mechanisms.path_rounding import MOST_NUMBERS
 from sotto.privacy.noise import GeneratorSource
 from sotto.privacy.released_storage import Store
 
 RESOLUTION = 2.0**-40
 """Points are rounded to multiples of it, so that float64 tells any two of them apart."""
+
+_LAW = 2
+"""Of the noise; a file is continued under its own only. 1 had too little between near points."""
 
 SecretFunction = Callable[[Float[np.ndarray, "q d"]], Float[np.ndarray, "q actions"]]
 
@@ -150,6 +154,7 @@ class ReleasedFunction:
             "actions": actions,
             "dimensions": dimensions,
             "entropy": generators.entropy,
+            "law": _LAW,
         }
         store = None if path is None else Store.create(path, header)
         return cls(kernel, actions, dimensions, secret, generators, store)
@@ -165,7 +170,7 @@ class ReleasedFunction:
                 and anything if it was closed.
 
         Raises:
-            PrivacyError: the file holds something else, or is damaged.
+            PrivacyError: the file holds something else, is damaged, or cannot be continued.
         """
         store = Store.open(path)
         header = store.header
@@ -175,6 +180,11 @@ class ReleasedFunction:
             raise PrivacyError("noise from a fixed seed is for tests; it cannot be continued")
         kernel = Kernel.model_validate(header["kernel"])
         actions, dimensions = header["actions"], header["dimensions"]
+        if header.get("law") != _LAW and secret is not None:
+            raise PrivacyError(
+                f"{path} was released by a version with another law of noise between points that "
+                "are close; open it without its secret, or release the function anew"
+            )
         function = cls(kernel, actions, dimensions, secret, GeneratorSource(), store)
         for points, flat in store.read():
             if len(points) == 0:
@@ -206,7 +216,8 @@ class ReleasedFunction:
         released, also by this function.
 
         Raises:
-            PrivacyError: a new point, and the secret is not here.
+            PrivacyError: a new point, and the secret is not here; or more answers than rounding is
+            paid for.
             LedgerUnavailable: the answer could not be stored, and does not leave.
         """
         points = as_points(points, self.dimensions)
@@ -247,6 +258,11 @@ class ReleasedFunction:
             raise PrivacyError(
                 "the secret function is needed to answer at new points; open the release with it, "
                 "or ask where it has answered"
+            )
+        if (len(self) + len(points)) * self.actions > MOST_NUMBERS:
+            raise PrivacyError(
+                f"one release of a function holds at most {MOST_NUMBERS} numbers; close it to a "
+                "grid, which answers everywhere"
             )
         hidden = self._hidden(points)
         noise = self._noise.sample(self._as_asked(points))

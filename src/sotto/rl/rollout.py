@@ -30,7 +30,8 @@ class Trajectory(NamedTuple):
     observations: Float[Array, "*users T obs"]
     """What the policy saw (not scaled)."""
     actions: Array
-    """What the policy chose, before any clipping to a box: [*users, T] or [*users, T, a]."""
+    """What the policy chose, before any clipping to a box: [*users, T] or [*users, T, a]; zero
+    where not `alive`."""
     rewards: Float[Array, "*users T"]
     next_observations: Float[Array, "*users T obs"]
     """What each step led to, before any reset: where to bootstrap from."""
@@ -67,8 +68,8 @@ def rollout(
     """`num_steps` steps of one user, from a reset.
 
     With `one_episode` the user's data ends with the first episode (or after `num_steps`): later
-    steps repeat the last state with reward zero and `alive` False. Without, the lane is reset
-    whenever an episode terminates or reaches the time limit. `greedy`, which goes with
+    steps repeat the last state with action and reward zero and `alive` False. Without, the lane is
+    reset whenever an episode terminates or reaches the time limit. `greedy`, which goes with
     `one_episode`, takes the mode of the policy, otherwise actions are sampled.
     """
     start_key, key = jax.random.split(key)
@@ -84,6 +85,7 @@ def rollout(
         after, seen = _step(env, params, policy, lane, noise, greedy)
         after = _where(alive, after, lane)
         seen = seen._replace(
+            actions=jnp.where(alive, seen.actions, 0),
             rewards=jnp.where(alive, seen.rewards, 0.0),
             terminated=seen.terminated & alive,
             truncated=seen.truncated & alive,

@@ -35,7 +35,7 @@ from jaxtyping import Float64
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from sotto.algorithms.teachers import RowsFunction
+from sotto.algorithms.teachers import RowsFunction, require_proved
 from sotto.privacy.answer_ledger import Answered, AnswerLedger
 from sotto.privacy.errors import (
     BudgetExceeded,
@@ -133,6 +133,7 @@ class _Service:
                 f"the statement promises noise from {ledger.statement.entropy} entropy, "
                 f"not {noise.entropy}"
             )
+        require_proved(rows, ledger.statement.distance)
         self.metrics = Metrics()
         self._rows = rows
         self._ledger = ledger

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sotto.algorithms.teachers import Answers, silence
 from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.observations import checked
 
 TOKEN_VARIABLE = "SOTTO_TEACHER_TOKEN"
 
@@ -151,15 +152,14 @@ class RemoteTeacher:
         """The teacher's private answers; uniform rows, not released, once the budget is spent.
 
         Args:
-            observations: finite, in the environment's own units.
+            observations: in the environment's own units, within `observations.LARGEST`.
 
         Raises:
             TeacherUnavailable: nobody answered for as long as we wait.
             TeacherRefused: the token or the question is not accepted.
+            ValueError: these are no such observations.
         """
-        rows = np.asarray(observations, dtype=np.float64)
-        if rows.ndim != 2 or not np.isfinite(rows).all():
-            raise ValueError(f"observations must be finite numbers [rows, {self.observation_size}]")
+        rows = checked(observations, self.observation_size)
         policies: list[Float64[np.ndarray, "rows actions"]] = []
         levels: list[int] = []
         for start in range(0, len(rows), self._max_rows):

@@ -16,8 +16,6 @@ from sotto.privacy.distances import ObservationDistance, TrainingShards
 from sotto.privacy.spending import Budget
 from sotto.runs.teachers import TeacherRun
 
-_ROUNDING = 1 + 1e-6  # between two computations of one Lipschitz constant
-
 
 @dataclass(frozen=True)
 class Promise:
@@ -110,10 +108,13 @@ def check_teacher(teacher: TeacherRun, statement: AnswerStatement, env_id: str) 
     match statement.distance:
         case TrainingShards(teachers=teachers):
             fits = fits and teacher.shards and teacher.teachers == teachers
-        case ObservationDistance(lipschitz=lipschitz):
-            fits = fits and teacher.lipschitz <= lipschitz * _ROUNDING
-        case _:
-            pass
+        case ObservationDistance(rounding=None) as old if not teacher.ensemble.moves_within(old):
+            raise ValueError(
+                "this service was started by an earlier version, which did not count how far "
+                "rounding moves answers of this network; start a new service with another --out"
+            )
+        case distance:
+            fits = fits and teacher.ensemble.moves_within(distance)
     if not fits:
         raise ValueError(
             f"the run at {teacher.path} is not the one that this service promised answers of; "

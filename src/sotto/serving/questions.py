@@ -10,14 +10,12 @@ from jaxtyping import Float64
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
+from sotto.privacy.observations import LARGEST
 from sotto.serving.limits import Limits
 from sotto.serving.refusals import Refusal
 
-MAGNITUDE = 1e6
-"""Observations are no larger, so that no network in float32 overflows on them."""
-
 _KEY = re.compile(r"[\x21-\x7e]{1,128}")
-_Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-MAGNITUDE, le=MAGNITUDE)]
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 
 
 class _Body(BaseModel):

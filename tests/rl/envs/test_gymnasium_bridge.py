@@ -1,3 +1,5 @@
+from functools import partial
+
 import gymnasium as gym
 import jax.numpy as jnp
 import jax.random as jr
@@ -98,6 +100,23 @@ def test_one_episode_masks_what_follows():
     assert got.observations.shape == (3, 12, 2)
     np.testing.assert_array_equal(got.observations[0, 5:, 0], 5)  # Absorbed, never reset.
     np.testing.assert_array_equal(got.observations, again.observations)
+
+
+def test_a_finished_user_has_the_same_data_whoever_else_plays():
+    """User 0 ends after 5 steps, the other after 5 or 7: bit for bit nothing changes."""
+
+    def act(other, observations, key):
+        return jnp.array([1, other])  # in rows that are over too
+
+    collected = []
+    for other in (1, 0):
+        with GymnasiumUsers("SottoCorridor-v0", 2) as users:
+            for seeds in ([7, 8], [7, 9]):
+                one = users.collect(partial(act, other), jr.key(0), seeds, 12, one_episode=True)
+                collected.append([np.asarray(leaf[0]).tobytes() for leaf in one])
+                assert not np.any(np.asarray(one.actions)[~np.asarray(one.alive)])
+                assert one.alive.sum(1).tolist() == [5, 5 if other else 7]
+    assert all(one == collected[0] for one in collected)
 
 
 def test_box_actions_are_clipped_only_when_executed():

@@ -7,12 +7,13 @@ from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.claims.claim import Claim, Condition, Facts, both, of_answers
 from sotto.privacy.claims.streams import has_noise
 from sotto.privacy.distances import (
-    ROUNDING,
+    OFF,
     AnyTwoTeachers,
     ObservationDistance,
     PolicyDistance,
     TrainingShards,
 )
+from sotto.privacy.observations import LARGEST
 
 
 def _about(*kinds: type) -> Condition:
@@ -23,6 +24,18 @@ def _about(*kinds: type) -> Condition:
 def _statement(facts: Facts) -> AnswerStatement:
     assert facts.answers is not None
     return facts.answers
+
+
+def _has_rounding(*, stated: bool) -> Condition:
+    """The condition that observations are protected, and their rounding is (not) stated."""
+
+    def holds(facts: Facts) -> bool:
+        distance = None if facts.answers is None else facts.answers.distance
+        return (
+            isinstance(distance, ObservationDistance) and (distance.rounding is not None) is stated
+        )
+
+    return holds
 
 
 def _radius(facts: Facts) -> dict[str, str]:
@@ -97,6 +110,12 @@ ASKED = Claim(
     "the observations that the student asks about",
     holds=_about(TrainingShards),
 )
+REFUSED = Claim(
+    "distance.refused",
+    "does-not-protect",
+    f"that an observation has an entry beyond {LARGEST:g}, which is refused",
+    holds=_has_rounding(stated=True),
+)
 NO_SHARE = Claim(
     "distance.no-share",
     "does-not-protect",
@@ -159,8 +178,26 @@ FLOAT64 = Claim(
     "code",
     "rounding moves a row by less than {bound}",
     "the teacher's rows are computed in float64",
-    holds=_about(ObservationDistance, PolicyDistance, TrainingShards),
-    numbers=lambda _: {"bound": f"{ROUNDING / 2:g}"},
+    holds=_has_rounding(stated=False),
+    numbers=lambda _: {"bound": f"{OFF:g}"},
+)
+ANALYSED = Claim(
+    "distance.analysed",
+    "code",
+    "rounding moves a row by at most {bound}",
+    "a forward error analysis of this network in float64, for observations with entries up to "
+    f"{LARGEST:g} in magnitude; others are refused",
+    holds=_has_rounding(stated=True),
+    numbers=lambda facts: {"bound": f"{_statement(facts).distance.off:g}"},
+)
+ROWS = Claim(
+    "distance.rows",
+    "code",
+    "rounding in making rows policies, in their mean and in mixing moves a row by less than "
+    "{bound}",
+    "the teacher's rows are computed in float64",
+    holds=_about(PolicyDistance, TrainingShards),
+    numbers=lambda _: {"bound": f"{OFF:g}"},
 )
 SETTINGS = Claim(
     "answers.settings",

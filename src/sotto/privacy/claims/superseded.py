@@ -16,6 +16,7 @@ from sotto.privacy.claims.claim import (
     of_answers,
 )
 from sotto.privacy.claims.streams import has_prefixes, has_selection
+from sotto.privacy.distances import AnyTwoTeachers
 
 _SOURCE = "noise was AES-128 in counter mode already, keyed through numpy's SeedSequence"
 
@@ -43,6 +44,11 @@ def _simulated_shards(facts: Facts) -> bool:
         and streams.has_shards(facts)
         and facts.answers.population == "simulated"
     )
+
+
+def _by_rows(facts: Facts) -> bool:
+    """Whether the distance of rows counts what rounding does to them."""
+    return facts.answers is not None and not isinstance(facts.answers.distance, AnyTwoTeachers)
 
 
 _SETTINGS = (
@@ -196,7 +202,7 @@ SCHEMA_1: tuple[Claim, ...] = (
     answers.WITHIN,
     answers.DISJOINT,
     answers.MEAN,
-    answers.FLOAT64,
+    replace(answers.FLOAT64, holds=_by_rows),
     answers.SETTINGS,
     answers.NOTHING_ELSE,
     answers.CHARGED,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sotto.privacy.leaks.adaptive_clip import UNCENTRED_BIT
+from sotto.privacy.leaks.close_points import CLOSE_POINTS
 from sotto.privacy.leaks.counters import COUNTERS
 from sotto.privacy.leaks.counting import DIVISOR, RETURNS, SEGMENTS, SEGMENTS_AT_ONCE
 from sotto.privacy.leaks.critic import CRITIC
@@ -39,6 +40,7 @@ CATALOGUE: tuple[Leak, ...] = (
     FLOAT32_TAILS,
     DIVISOR,
     FUNCTIONAL_NOISE,
+    CLOSE_POINTS,
     VOTES,
     FIXED_BATCHES,
     VISIBLE_COIN,

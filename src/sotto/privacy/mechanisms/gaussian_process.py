@@ -4,8 +4,9 @@
 * `sample_grid`: on a grid in any number of dimensions, at once.
 * `ScatteredPaths`: at scattered points in any number of dimensions.
 
-All are exact: what has been asked so far has the joint law of the process, in float64, with noise
-from the operating system's entropy unless a generator is given.
+What has been asked so far has the joint law of the process, but for noise that is added between
+points too close for float64 (`path_rounding`); entropy is the operating system's unless a generator
+is given.
 
 Guarantee:
     On a line the process is Markov: given the nearest stored points at distances u and w, the
@@ -16,6 +17,9 @@ Guarantee:
 
     where a side without a point is at distance infinity: beyond the ends the value depends on the
     nearest end alone. The points of a batch that share a gap follow one another from left to right.
+    The standard deviation is at least `LEAST_SPREAD` sigma; scattered points have independent noise
+    of variance `NUGGET` sigma^2 on top of the process. So no variance is a difference of near
+    numbers, and the noise is at least the process's (docs/privacy.md, Theorem 6a).
 
 Source: Wang and Hegde 2019, Equation (2). Their code takes the *first* stored point for the nearest
 one to the right of the last, so that g(.2), g(.8), g(.9) have Cov(g(.8), g(.9)) = .50, not .905.
@@ -32,6 +36,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dtbtrs
 
+from sotto.privacy.mechanisms import path_rounding
+from sotto.privacy.mechanisms.path_rounding import LEAST_SPREAD, NUGGET, dot
 from sotto.privacy.mechanisms.sorted_points import SortedPoints
 from sotto.privacy.noise import GeneratorSource, standard_normal
 
@@ -45,12 +51,12 @@ class Kernel(BaseModel):
     """sigma^2 exp(-beta |x - y|_1).
 
     Attributes:
-        beta: inverse correlation length.
+        beta: inverse correlation length, from 2^-64 to 2^64.
         sigma: standard deviation at every point.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    beta: float = Field(gt=0, allow_inf_nan=False)
+    beta: float = Field(ge=path_rounding.SMALLEST_BETA, le=path_rounding.LARGEST_BETA)
     sigma: float = Field(gt=0, allow_inf_nan=False)
 
 
@@ -239,7 +245,8 @@ def sample_grid(
 class ScatteredPaths:
     """Independent sample paths at scattered points in d dimensions, by a growing Cholesky factor.
 
-    A batch of q points after n others costs O(n^2 q); all of them together take n^2 / 2 numbers.
+    Each point has noise of variance `NUGGET` sigma^2 of its own, however close another one is.
+    A batch of q points after n others costs O(n^2 q); all together take n^2 / 2 numbers.
 
     Attributes:
         kernel: of each.
@@ -263,8 +270,8 @@ class ScatteredPaths:
         self._row: dict[bytes, int] = {}
         self._points = np.empty((0, dimensions))
         self._values = np.empty((0, paths))
-        self._factor = np.empty((0, 0))  # lower Cholesky factor of exp(-beta |x - y|_1)
-        self._white = np.empty((0, paths))  # factor^-1 values
+        self._factor = np.empty((0, 0))  # lower Cholesky factor of exp(-beta |x - y|_1) + nugget
+        self._white = np.empty((0, paths))  # factor^-1 values / sigma
 
     def __len__(self) -> int:
         return len(self._row)
@@ -283,7 +290,8 @@ class ScatteredPaths:
         points = self._checked(points)
         across, corner = self._extension(points)
         drawn = standard_normal(self._generator, (len(points), self.paths))
-        return np.asarray(across @ self._white[: len(self)] + self.kernel.sigma * corner @ drawn)
+        white = np.concatenate([self._white[: len(self)], drawn])
+        return self.kernel.sigma * dot(np.hstack([across, corner]), white)
 
     def insert(
         self, points: Float[np.ndarray, "q d"], values: Float[np.ndarray, "q paths"]
@@ -293,9 +301,11 @@ class ScatteredPaths:
         across, corner = self._extension(points)
         start, stop = len(self), len(self) + len(points)
         self._reserve(stop)
-        white = solve_triangular(corner, values - across @ self._white[:start], lower=True)
+        for i, row in enumerate(np.hstack([across, corner])):  # each needs those before it
+            now = start + i
+            rest = values[i] / self.kernel.sigma - dot(row[None, :now], self._white[:now])[0]
+            self._white[now] = rest / row[now]
         self._points[start:stop], self._values[start:stop] = points, values
-        self._white[start:stop] = white
         self._factor[start:stop, :start] = across
         self._factor[start:stop, start:stop] = corner
         self._row |= {one.tobytes(): start + i for i, one in enumerate(points)}
@@ -313,13 +323,8 @@ class ScatteredPaths:
             if size
             else np.empty((len(points), 0))
         )
-        try:
-            corner = np.linalg.cholesky(self._correlation(points, points) - across @ across.T)
-        except np.linalg.LinAlgError:
-            raise ValueError(
-                "two points are so close that float64 cannot tell their values apart; round them"
-            ) from None
-        return across, corner
+        own = self._correlation(points, points) + NUGGET * np.eye(len(points))
+        return across, np.linalg.cholesky(own - across @ across.T)
 
     def _correlation(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         distance = np.abs(one[:, None, :] - other[None, :, :]).sum(axis=-1)
@@ -367,7 +372,7 @@ def _bridge(beta: float, left: float, right: float) -> tuple[float, float, float
     return (
         math.exp(-beta * left) * open_right / whole,
         math.exp(-beta * right) * open_left / whole,
-        math.sqrt(open_left * open_right / whole),
+        max(LEAST_SPREAD, math.sqrt(open_left * open_right / whole)),
     )
 
 
@@ -380,7 +385,7 @@ def _bridges(
     return (
         np.exp(-beta * left) * open_right / whole,
         np.exp(-beta * right) * open_left / whole,
-        np.sqrt(open_left * open_right / whole),
+        np.maximum(LEAST_SPREAD, np.sqrt(open_left * open_right / whole)),
     )
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.privacy.errors import PrivacyError
+from sotto.privacy.mechanisms.path_rounding import LARGEST_BETA, SMALLEST_BETA
 
 HAT_STEP = math.sqrt(6.0)
 """beta times the distance of two nodes at which a hat basis is least sensitive."""
@@ -45,8 +46,11 @@ class Sensitivity:
 
     def __post_init__(self) -> None:
         _positive("a sensitivity", self.value)
-        if self.beta is not None:
-            _positive("beta", self.beta)
+        if self.beta is not None and not SMALLEST_BETA <= self.beta <= LARGEST_BETA:
+            raise ValueError(
+                f"beta must be between {SMALLEST_BETA:.3g} and {LARGEST_BETA:.3g}, which float64 "
+                f"resolves; got {self.beta}"
+            )
 
 
 class NotInSpace(PrivacyError):
@@ -90,7 +94,7 @@ def norm_at_points(
         raise ValueError("points must increase strictly")
     _positive("beta", beta)
     values = np.asarray(values, dtype=np.float64)
-    innovations = values[1:] - np.exp(-beta * steps) * values[:-1]
+    innovations = np.diff(values) - np.expm1(-beta * steps) * values[:-1]
     total = float(values[0] ** 2 + np.sum(innovations**2 / -np.expm1(-2 * beta * steps)))
     return math.sqrt(total)
 
@@ -161,9 +165,9 @@ def generic_sensitivity(
     _positive("lipschitz", lipschitz)
     _counts(1, actions)
     beta = lipschitz / sup if beta is None else _positive("beta", beta)
-    squared = actions * (sup**2 * (1 + beta / 2) + lipschitz**2 / (2 * beta))
+    norm = math.hypot(sup * math.sqrt(1 + beta / 2), lipschitz / math.sqrt(2 * beta))
     return Sensitivity(
-        math.sqrt(squared),
+        math.sqrt(actions) * norm,
         beta,
         f"each of {actions} functions moves by at most {sup:g}, and its slope by at most "
         f"{lipschitz:g}",
@@ -192,7 +196,7 @@ def mixed_partials_sensitivity(
     known = {frozenset(axes): bound for axes, bound in bounds.items()}
     axes = range(dimensions)
     subsets = chain.from_iterable(combinations(axes, size) for size in range(dimensions + 1))
-    squared = 0.0
+    terms = []
     for subset in subsets:
         bound = known.get(frozenset(subset), math.inf)
         if not 0 <= bound < math.inf:
@@ -202,9 +206,9 @@ def mixed_partials_sensitivity(
                 "bound all of them, or release values on nodes as a vector"
             )
         size = len(subset)
-        squared += (1 + beta / 2) ** (dimensions - size) * (2 * beta) ** -size * bound**2
+        terms.append(bound * math.sqrt((1 + beta / 2) ** (dimensions - size) / (2 * beta) ** size))
     return Sensitivity(
-        math.sqrt(actions * squared),
+        math.sqrt(actions) * math.hypot(*terms),
         beta,
         f"all mixed derivatives of {actions} functions in {dimensions} dimensions are bounded",
         dimensions,

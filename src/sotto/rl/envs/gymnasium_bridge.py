@@ -107,8 +107,9 @@ class GymnasiumUsers:
         """`num_steps` steps of every user, each from a reset with the user's own seed.
 
         With `one_episode` a user's data ends with their first episode: later steps repeat the last
-        observation with reward zero and `alive` False. Without, the lane is reset when an episode
-        ends, continuing the random stream of the user's seed.
+        observation with action and reward zero and `alive` False, whoever else still plays.
+        Without, the lane is reset when an episode ends, continuing the random stream of the user's
+        seed.
 
         Args:
             act: the policy, best jitted; its actions are clipped to the box before they are
@@ -211,7 +212,8 @@ class GymnasiumUsers:
                 break
             playing = board.playing
             taken["observations"][:, t] = observations
-            taken["actions"][:, t] = self._step(act, observations, step_key, reset=not one_episode)
+            actions = self._step(act, observations, step_key, reset=not one_episode)
+            taken["actions"][playing, t] = actions[playing]
             # Lanes whose data has ended are not stepped, and repeat their last observation.
             following = np.where(playing[:, None], self._seen(board.following), observations)
             taken["next_observations"][:, t] = following
