@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from sotto.privacy import databases
-from sotto.privacy.accounting import gaussian_epsilon
+from sotto.privacy.accounting import compose, gaussian_epsilon
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answers import AnswerStatement, Schedule
 from sotto.privacy.distances import TrainingShards
@@ -134,7 +134,9 @@ def test_levels_follow_the_students_own_count(where: str) -> None:
     assert seen == [[0, 0, 0, 1], [0, 0], [1, 1, 2, 2, 2], [0, 1]]
     again = ledger.answer("ann", 5, fail, idempotency_key="2")
     assert again.levels.tolist() == [1, 1, 2, 2, 2]
-    assert dict(enumerate(e.count for e in ledger.spent().events)) == {0: 6, 1: 4, 2: 3}
+    by_level = compose(vanishing.events({0: 6, 1: 4, 2: 3}))
+    assert ledger.spent().spent_epsilon == pytest.approx(by_level.epsilon(1e-5))
+    assert [event.count for event in ledger.spent().events] == [100]  # at the dearest level
 
 
 def test_two_objects_see_each_others_answers(ledger: AnswerLedger, where: str) -> None:
@@ -309,16 +311,16 @@ def test_a_vacuous_delta_is_refused(tmp_path: Path) -> None:
         AnswerLedger.create(tmp_path / "answers", statement=statement(), budget=budget)
 
 
-def test_what_is_spent_is_what_was_answered(ledger: AnswerLedger) -> None:
+def test_all_answers_are_charged_from_the_first_one_on(ledger: AnswerLedger) -> None:
     assert ledger.spent().epsilon == 0
     for name, rows in (("ann", 10), ("bob", 20), ("ann", 5)):
         if rows > 5:
             ledger.add_student(name)
         ledger.answer(name, rows, noisy)
     spent = ledger.spent()
-    assert spent.epsilon == pytest.approx(epsilon(35), rel=1e-5)
-    assert spent.planned_epsilon == pytest.approx(epsilon(100), rel=1e-5)
-    alone = {student.name: student.epsilon for student in spent.students}
+    assert spent.epsilon == pytest.approx(epsilon(100), rel=1e-5)
+    assert spent.spent_epsilon == pytest.approx(epsilon(35), rel=1e-5)
+    alone = {student.name: student.spent_epsilon for student in spent.students}
     assert alone == pytest.approx({"ann": epsilon(15), "bob": epsilon(20)}, rel=1e-5)
 
 

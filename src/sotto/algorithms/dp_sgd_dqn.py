@@ -30,10 +30,10 @@ from sotto.algorithms.functional_q import PUBLIC, REWARD_FREE, Logged
 from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.q_learning import QNetwork, Transitions, temporal_difference_loss
 from sotto.privacy.accounting import SampledGaussian, calibrate_noise_multiplier
+from sotto.privacy.composition import zero_out_budget
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
-from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Part, Poisson
 from sotto.privacy.streams import Stream
 from sotto.privacy.units import Adjacency, Unit
@@ -87,11 +87,6 @@ class DPSGDState(NamedTuple):
     target: PyTree[Array]
     optimizer_state: optax.OptState
     steps: Int[Array, ""]
-
-
-def zero_out_budget(epsilon: float, delta: float) -> Budget:
-    """What zero-out adjacency may cost, for (epsilon, delta) when a reward is replaced."""
-    return Budget(epsilon=epsilon / 2, delta=delta / (1 + float(np.exp(epsilon / 2))))
 
 
 def noise_multiplier(config: DPSGDConfig, size: int) -> float:

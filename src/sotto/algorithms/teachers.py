@@ -56,6 +56,26 @@ class Teacher(Protocol):
         """
 
 
+class TeacherFacts(Protocol):
+    """What a promise needs to know of a teacher; no rows."""
+
+    @property
+    def actions(self) -> int:
+        """Length of a row."""
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation."""
+
+    @property
+    def teachers(self) -> int:
+        """How many policies the mean is taken over."""
+
+    @property
+    def lipschitz(self) -> float:
+        """Certified L2 Lipschitz constant of the mean row, input scaling included."""
+
+
 class ExactTeacher:
     """A teacher that answers with its own rows: nothing here protects anybody."""
 

@@ -66,8 +66,12 @@ def listed(args: list[str]) -> int:
         spent = ledger.spent()
         if json:
             everybody = [asdict(one) for one in spent.students]
-            total = {"queries": ledger.statement.queries, "answered": spent.answered}
-            print_json({"students": everybody, "total": total | {"epsilon": spent.epsilon}})
+            total: dict[str, float] = {
+                "queries": ledger.statement.queries,
+                "answered": spent.answered,
+            }
+            total |= {"epsilon": spent.epsilon, "spent_epsilon": spent.spent_epsilon}
+            print_json({"students": everybody, "total": total})
             return
         table = Table("student", "answered", "allowed", "epsilon, alone", "state")
         for one in spent.students:
@@ -76,8 +80,9 @@ def listed(args: list[str]) -> int:
             table.add_row(one.name, *numbers, state)
         Console().print(table)
         print(
-            f"All together: {spent.answered:,} of {ledger.statement.queries:,} answers, epsilon "
-            f"{spent.epsilon:.4g} of {ledger.budget.epsilon:.4g} at delta {spent.delta:.3g}."
+            f"All together: {spent.answered:,} of {ledger.statement.queries:,} answers; all of them "
+            f"cost epsilon {spent.epsilon:.4g} at delta {spent.delta:.3g}, and those given so far "
+            f"{spent.spent_epsilon:.4g}, which holds only if their number was fixed in advance."
         )
 
     parse(run, args, "students list")

@@ -71,7 +71,7 @@ class _Kickstart:
             )
         mechanism = config.teacher_mechanism or "dirichlet"
         config = replace(config, teacher_mechanism=mechanism, protect=protect)
-        statement, _ = promise(config, teacher.ensemble)
+        statement, _ = promise(config, teacher)
         check_teacher(config, teacher.observation_size, teacher.actions, statement)
         return config
 
@@ -81,7 +81,7 @@ class _Kickstart:
     def create_ledger(
         self, config: KickstartConfig, where: Path | str, run_id: str
     ) -> AnswerLedger:
-        statement, budget = promise(config, self._teacher(config).ensemble)
+        statement, budget = promise(config, self._teacher(config))
         ledger = AnswerLedger.create(where, run_id, statement=statement, budget=budget)
         ledger.add_student(_STUDENT)
         return ledger

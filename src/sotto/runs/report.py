@@ -266,7 +266,8 @@ def _cost_of_answers(
         *found,
         page.picture(
             folder / "budget.png",
-            "What all answers so far cost together. It stops rising when the teacher falls silent.",
+            "What all answers that the teacher may give cost together. All of it is charged with "
+            "the first one, since a student may stop by what it has seen.",
         ),
         page.picture(folder / "guarantee.png", _GUARANTEE),
     ]

@@ -310,6 +310,7 @@ class _Service:
                 "remaining": 0 if one.revoked else max(0, min(one.queries - one.answered, left)),
                 "revoked": one.revoked,
                 "epsilon": _plain(one.epsilon),
+                "spent_epsilon": _plain(one.spent_epsilon),
             }
             for one in spent.students
             if caller.student in (None, one.name)
@@ -319,6 +320,7 @@ class _Service:
             "answered": spent.answered,
             "remaining": left,
             "epsilon": _plain(spent.epsilon),
+            "spent_epsilon": _plain(spent.spent_epsilon),
         }
         return {
             "students": students,

@@ -92,7 +92,7 @@ def promised(settings: Promise, teacher: TeacherRun) -> tuple[AnswerStatement, B
     config = KickstartConfig(
         teacher=str(teacher.path), env_id=teacher.env_id, **(shared | {"protect": protect})
     )
-    statement, budget = promise(config, teacher.ensemble)
+    statement, budget = promise(config, teacher, one_student=False)
     if settings.queries_per_student is None:
         return statement, budget
     limit = {"queries_per_student": settings.queries_per_student}
