@@ -10,7 +10,7 @@ import tyro
 from sotto.cli.parsing import flag, parse, print_json
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.runs.directory import RunError, ledger_place
-from sotto.runs.teachers import TeacherRun, teacher_policies
+from sotto.runs.teachers import TeacherRun, rows_to_serve, teacher_policies
 from sotto.serving.directory import (
     Service,
     ServiceSettings,
@@ -110,7 +110,7 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
         check_teacher(teacher, ledger.statement, service.settings.env_id)
         service.write_certificate(ledger)
         app = create_app(
-            teacher,
+            rows_to_serve(teacher),
             ledger,
             env_id=service.settings.env_id,
             limits=limits,

@@ -39,7 +39,7 @@ def write_reports(experiment: Experiment) -> list[Path]:
 
 
 def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
-    lines = [read(run.metrics) for run in runs]
+    lines = [_shown(run, read(run.metrics)) for run in runs]
     if not all(lines):
         raise RunError(f"{path} has no metrics yet; train it first")
     certificates, shared = [], None
@@ -73,6 +73,15 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     temporary.write_text(page.page(title, body), encoding="utf-8")
     os.replace(temporary, file)
     return file
+
+
+def _shown(run: Run, lines: list[Line]) -> list[Line]:
+    """The lines, without what earlier versions logged of a protected teacher."""
+    if run.settings.ledger is None:
+        return lines
+    for line in lines:
+        line.simulated.pop("teacher_return", None)
+    return lines
 
 
 def _nobody(experiment: Experiment) -> tuple[str, str]:

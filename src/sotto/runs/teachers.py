@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from jaxtyping import Float, Float64
 from pydantic import TypeAdapter
 
-from sotto.algorithms.teachers import Ensemble
+from sotto.algorithms.teachers import Ensemble, LocalTeacher, RowsFunction
+from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.certificate import derive, verify
 from sotto.rl.networks import Policy
 from sotto.runs import states
@@ -22,50 +21,70 @@ _TEACHERS: dict[AlgorithmName, Algorithm] = {"dppg": DPPG_RUNS, "ppo": PPO_RUNS}
 class TeacherRun:
     """A run, or the runs of several seeds, that answers observations with rows of probabilities.
 
+    A protected teacher offers answers and public facts, and neither rows nor returns.
+
     Attributes:
         path: of the run.
         env_id: the environment it was trained in.
-        ensemble: the mean over seeds; a function from observations to rows in float64.
         private_training: a DPPG run whose certificate was verified. Its policy is released, so
             what it answers costs nobody anything.
         shards: the seeds are PPO trainings of their own, which share no data.
+        protected: whether nothing of it may leave but answers.
     """
 
     path: Path
     env_id: str
-    ensemble: Ensemble
     private_training: bool
     shards: bool
+    protected: bool
+    _ensemble: Ensemble
 
-    def __call__(
-        self, observations: Float[np.ndarray, "rows obs"]
-    ) -> Float64[np.ndarray, "rows actions"]:
-        """The teacher's own rows, without noise."""
-        return self.ensemble(observations)
+    def answering(self, ledger: AnswerLedger, student: str) -> LocalTeacher:
+        """The teacher of one student, all of whose answers are noisy and charged to the ledger."""
+        return LocalTeacher(self._ensemble, ledger, student)
+
+    def exact(self) -> Ensemble:
+        """The mean over seeds: its rows without noise, and its policy.
+
+        Raises:
+            RunError: the teacher is protected.
+        """
+        if self.protected:
+            raise RunError(f"the teacher {self.path} is protected: nothing leaves it but answers")
+        return self._ensemble
 
     @property
     def actions(self) -> int:
         """Length of a row."""
-        return self.ensemble.actions
+        return self._ensemble.actions
 
     @property
     def observation_size(self) -> int:
         """Length of an observation."""
-        return self.ensemble.observation_size
+        return self._ensemble.observation_size
 
     @property
     def teachers(self) -> int:
         """How many policies the mean is taken over."""
-        return self.ensemble.teachers
+        return self._ensemble.teachers
 
     @property
     def lipschitz(self) -> float:
         """Certified L2 Lipschitz constant of the mean row, input scaling included."""
-        return self.ensemble.lipschitz
+        return self._ensemble.lipschitz
 
 
-def teacher_policies(path: Path) -> TeacherRun:
+def rows_to_serve(teacher: TeacherRun) -> RowsFunction:
+    """The teacher's own rows, for a service, which adds noise and charges before they leave."""
+    return teacher._ensemble
+
+
+def teacher_policies(path: Path, *, protected: bool = True) -> TeacherRun:
     """The policies of a finished or interrupted run, as a teacher.
+
+    Args:
+        path: of the run.
+        protected: whether nothing of it may leave but answers. A run of DPPG is released already.
 
     Raises:
         RunError: no run, no checkpoint, a run of kickstart or without a finite set of actions, or
@@ -95,9 +114,10 @@ def teacher_policies(path: Path) -> TeacherRun:
     return TeacherRun(
         path=path,
         env_id=config.env_id,
-        ensemble=ensemble,
         private_training=private,
         shards=not private and len(experiment.runs) > 1,
+        protected=protected and not private,
+        _ensemble=ensemble,
     )
 
 
