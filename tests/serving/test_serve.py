@@ -16,12 +16,13 @@ from small_teacher import running
 
 from sotto.algorithms.ppo import PPOConfig
 from sotto.cli import main
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.distances import ObservationDistance, PolicyDistance, TrainingShards
 from sotto.runs import checkpoints
 from sotto.runs.algorithms import ALGORITHMS, config_to_json
 from sotto.runs.directory import create_experiment, new_settings
-from sotto.runs.teachers import TeacherRun, teacher_policies
+from sotto.runs.teachers import TeacherRun, rows_to_serve, teacher_policies
 from sotto.serving import server
 from sotto.serving.app import create_app
 from sotto.serving.client import RemoteTeacher
@@ -340,7 +341,8 @@ def test_a_student_trains_with_a_teacher_behind_the_service(runs, tmp_path, monk
     small = (
         "--num-envs 2 --num-steps 16 --total-steps 96 --queries-per-update 32 --radius chi-square"
     )
-    with running(create_app(teacher, ledger, env_id=teacher.env_id)) as url:
+    key = DigestKey.create(tmp_path / "key")
+    with running(create_app(rows_to_serve(teacher), ledger, key, env_id=teacher.env_id)) as url:
         call = f"train kickstart --teacher {url} {small} --out {out} --json"
         assert main(call.split()) == 0
     assert json.loads(capsys.readouterr().out)["updates"] == 3

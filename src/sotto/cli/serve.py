@@ -39,6 +39,9 @@ class Where:
     """PEM file of the server's certificate: with it, and --tls-key, the address is https."""
     tls_key: Path | None = None
     """PEM file of the certificate's private key."""
+    new_digest_key: bool = False
+    """Make a new key of digests although the old one is lost: requests that were answered under
+    the old one are refused when they are repeated."""
     max_rows: int = 256
     """Observations that may be asked about at once."""
     requests_per_second: float = 100.0
@@ -96,6 +99,7 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
     again = is_service(where.out)
     if again:
         service = _go_on(run, where, promise)
+        service.protect()
         teacher = teacher_policies(Path(service.settings.run))
     elif run is not None:
         teacher = teacher_policies(run)
@@ -112,6 +116,7 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
         app = create_app(
             rows_to_serve(teacher),
             ledger,
+            service.digest_key(ledger, renew=where.new_digest_key),
             env_id=service.settings.env_id,
             limits=limits,
             is_operator=service.is_operator,

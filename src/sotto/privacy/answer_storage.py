@@ -1,5 +1,8 @@
 """What an answer ledger keeps beside its entries: hashes of tokens, and answers given.
 
+Tokens have 256 random bits, and answers were released: plain hashes of them tell nothing. What was
+asked is kept as a keyed digest (`answer_digests`).
+
 A stored answer is what a student gets who repeats a request: the noisy rows and nothing else. The
 charge's entry holds its hash, so an answer that was changed is found.
 """
@@ -151,6 +154,14 @@ def find_answer(
     )
     row = connection.execute(sa.select(_answers).where(*here)).one_or_none()
     return None if row is None else _stored(row)
+
+
+def has_digest_like(connection: sa.Connection, run_id: str, pattern: str) -> bool:
+    """Whether the digest of some request of the run is of this form."""
+    query = sa.select(_answers.c.sequence).where(
+        _answers.c.run_id == run_id, _answers.c.request_digest.like(pattern)
+    )
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def all_answers(connection: sa.Connection, run_id: str) -> Iterator[StoredAnswer]:

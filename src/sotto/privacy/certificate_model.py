@@ -134,14 +134,14 @@ class Certificate(BaseModel):
     versions: dict[str, str]
     head_hash: str
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, mode: int = 0o644) -> None:
         """Stores the certificate as JSON. At no moment is there half a certificate at `path`."""
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(self.model_dump_json(indent=2) + "\n")
                 file.flush()
-                os.fchmod(file.fileno(), 0o644)
+                os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:

@@ -36,6 +36,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from sotto.algorithms.teachers import RowsFunction
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.answer_ledger import Answered, AnswerLedger
 from sotto.privacy.errors import (
     BudgetExceeded,
@@ -73,6 +74,7 @@ class _Caller(NamedTuple):
 def create_app(
     rows: RowsFunction,
     ledger: AnswerLedger,
+    digest_key: DigestKey,
     *,
     env_id: str,
     limits: Limits | None = None,
@@ -84,6 +86,7 @@ def create_app(
     Args:
         rows: the teacher's own rows; only noisy ones leave.
         ledger: what the teacher promises, its students, and what they were answered.
+        digest_key: by which repeated requests are recognised.
         env_id: environment the teacher was trained in.
         limits: of size and rate.
         is_operator: whether a token is that of whoever runs the teacher.
@@ -93,7 +96,8 @@ def create_app(
         ValueError: the noise is not of the kind that the statement promises.
     """
     service = _Service(
-        rows, ledger, env_id, limits or Limits(), is_operator, noise or GeneratorSource()
+        *(rows, ledger, digest_key, env_id),
+        *(limits or Limits(), is_operator, noise or GeneratorSource()),
     )
 
     @asynccontextmanager
@@ -123,6 +127,7 @@ class _Service:
         self,
         rows: RowsFunction,
         ledger: AnswerLedger,
+        digest_key: DigestKey,
         env_id: str,
         limits: Limits,
         is_operator: Callable[[str], bool],
@@ -136,6 +141,7 @@ class _Service:
         self.metrics = Metrics()
         self._rows = rows
         self._ledger = ledger
+        self._digest_key = digest_key
         self._statement = ledger.statement
         self._env_id = env_id
         self._limits = limits
@@ -288,7 +294,7 @@ class _Service:
                 len(question.observations),
                 compute,
                 idempotency_key=question.idempotency_key,
-                request_digest=question.digest,
+                request_digest=self._digest_key.digest(self._ledger.run_id, question.contents),
             )
         except BudgetExceeded as error:
             remaining = self._ledger.remaining(student)

@@ -1,12 +1,14 @@
 """The service's directory: what it promised, so that it goes on after a restart.
 
 ```
-DIR/  service.json  ledger.sqlite  certificate.json  operator.sha256
+DIR/  service.json  ledger.sqlite  certificate.json  operator.sha256  digests.key
 ```
 
 Any number of processes may serve one directory, or copies of it on several machines if the ledger
 is a database there: they share the budget through the ledger. `service.json` is written last, so a
 directory that has one is complete. No token is in it: the ledger and operator.sha256 hold hashes.
+The key in digests.key is secret: with it, and the ledger, it can be found out what was asked. So
+it is never in the database. Nobody but the owner may read the directory or a file in it.
 """
 
 import hashlib
@@ -22,6 +24,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from sotto.privacy.answer_digests import DigestKey, DigestKeyLost
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.certificate import derive
@@ -31,6 +34,7 @@ from sotto.runs.directory import RunError, ledger_place, write_model
 
 _SETTINGS = "service.json"
 _OPERATOR = "operator.sha256"
+_KEY = "digests.key"
 _TOKEN_BYTES = 32
 
 
@@ -97,7 +101,37 @@ class Service:
 
     def write_certificate(self, ledger: AnswerLedger) -> None:
         """Writes down what the ledger says now."""
-        derive(ledger).write(self.certificate)
+        derive(ledger).write(self.certificate, mode=0o600)  # it names students
+
+    def digest_key(self, ledger: AnswerLedger, *, renew: bool = False) -> DigestKey:
+        """The key by which repeated requests are recognised; made at the first start.
+
+        Args:
+            ledger: the service's.
+            renew: make a new one although the ledger has digests of one that is lost. Requests
+                answered under that one are refused when they are repeated.
+
+        Raises:
+            RunError: the key is lost.
+        """
+        file = self.path / _KEY
+        if not file.exists() and not renew and ledger.has_keyed_digests():
+            raise RunError(
+                f"the key {file} is gone, by which the service recognises requests that students "
+                "repeat; bring it back from a backup, or from another machine that serves this "
+                "directory, or give --new-digest-key, and repeated requests of before are refused"
+            )
+        try:
+            return DigestKey.create(file)
+        except DigestKeyLost as error:
+            raise RunError(f"{error}; bring it back from a backup") from error
+
+    def protect(self) -> None:
+        """Lets nobody but the owner read the directory: earlier versions let others."""
+        self.path.chmod(0o700)
+        for file in self.path.iterdir():
+            if file.is_file() and not file.is_symlink():
+                file.chmod(0o600)
 
     def new_operator_token(self) -> str:
         """A token that shows everybody's budget, in place of any earlier one; shown this once."""
@@ -143,16 +177,19 @@ def create_service(
     service = Service(path, settings)
     existed = path.exists()
     path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
     try:
         ledger = AnswerLedger.create(
             service._ledger_location, settings.run_id, statement=statement, budget=budget
         )
         ledger.close()
+        DigestKey.create(path / _KEY)
     except BaseException:
         if not existed:
             shutil.rmtree(path, ignore_errors=True)
         raise
     write_model(path / _SETTINGS, settings)
+    service.protect()
     return service
 
 
