@@ -35,9 +35,7 @@ class Stopping(NamedTuple):
 
 def teacher() -> AnswerStatement:
     """All of whose answers together cost EPSILON at DELTA, and whose every answer costs the same."""
-    together = calibrate_noise_multiplier(
-        lambda z: [Gaussian(noise_multiplier=z)], EPSILON, DELTA
-    )
+    together = calibrate_noise_multiplier(lambda z: [Gaussian(noise_multiplier=z)], EPSILON, DELTA)
     return AnswerStatement(
         name="teacher",
         mechanism=GaussianPolicy(

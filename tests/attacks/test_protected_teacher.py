@@ -73,8 +73,10 @@ def test_what_an_earlier_version_logged_is_not_reported(shards, tmp_path):
     words = ("--teacher-mechanism", "gaussian-policy", "--target-epsilon", "50")
     assert main(student(shards, out, *words)) == 0
     file = out / "metrics.jsonl"
-    old = [line.replace('"simulated": {', '"simulated": {"teacher_return": [123.4, 123.4], ')
-           for line in file.read_text().splitlines()]
+    old = [
+        line.replace('"simulated": {', '"simulated": {"teacher_return": [123.4, 123.4], ')
+        for line in file.read_text().splitlines()
+    ]
     assert "123.4" in old[-1]
     file.write_text("\n".join(old) + "\n")
     assert main(["report", str(out)]) == 0
@@ -88,7 +90,9 @@ def test_the_rows_and_the_policy_of_a_protected_teacher_are_refused(shards):
         teacher.exact()
     public = teacher_policies(shards, protected=False)
     observations = np.zeros((2, 4))
-    np.testing.assert_array_equal(public.exact()(observations), rows_to_serve(teacher)(observations))
+    np.testing.assert_array_equal(
+        public.exact()(observations), rows_to_serve(teacher)(observations)
+    )
 
 
 def test_a_teacher_that_protects_nobody_may_be_seen(shards, tmp_path):

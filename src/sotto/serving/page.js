@@ -43,6 +43,8 @@ function studentRow(student) {
   cell(row, number(student.queries), "number");
   cell(row, number(student.remaining), "number");
   cell(row, short(student.epsilon), "number");
+  row.title = `Given so far: epsilon ${short(student.spent_epsilon)}, if that number was fixed ` +
+    "in advance";
   cell(row, state, `state-${state}`);
   return row;
 }
