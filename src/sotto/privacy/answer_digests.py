@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,10 +83,8 @@ class DigestKey:
                     file.write(secrets.token_bytes(_KEY_BYTES))
                     file.flush()
                     os.fsync(file.fileno())
-                try:
-                    os.link(temporary, path)  # all of it or nothing, and never over another's
-                except FileExistsError:
-                    pass
+                with suppress(FileExistsError):  # another process was first
+                    os.link(temporary, path)  # all of it or nothing
             finally:
                 temporary.unlink()
             _sync(path.parent)

@@ -23,8 +23,8 @@ class Cost(NamedTuple):
     delta: float
 
 
-def together(ledgers: Sequence[Ledger] | Sequence[AnswerLedger]) -> Cost:
-    """What everything costs that was charged to any of the ledgers, which are about the same people.
+def together(ledgers: Sequence[Ledger | AnswerLedger]) -> Cost:
+    """What everything costs that was charged to any of several ledgers about the same people.
 
     A person has the same number in every ledger, and a teacher is the same in every ledger of its
     answers: the account is that of one ledger to which all had been charged.
@@ -58,7 +58,7 @@ def replaced(certificate: Certificate) -> Cost:
         (2 epsilon, (1 + e^epsilon) delta), with the delta at least doubled.
 
     Raises:
-        ValueError: the certificate's unit is one within a radius, for which replacing means nothing.
+        ValueError: the certificate's unit is one within a radius, which nothing replaces.
     """
     epsilon, delta = certificate.epsilon, certificate.delta
     match certificate.unit.adjacency:

@@ -16,7 +16,7 @@ from sotto.algorithms.teachers import ExactTeacher, Teacher
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.rl.networks import Policy
 from sotto.runs.adapters import Algorithm, Chunk, evaluate_native
-from sotto.runs.directory import RunError
+from sotto.runs.directory import Named, RunError
 from sotto.runs.teachers import TeacherRun, teacher_policies
 
 Connect = Callable[[str], Teacher]
@@ -27,21 +27,23 @@ _EVALUATION_EPISODES = 16
 _TEACHER_EPISODES = 64
 
 
-def kickstart(connect: Connect | None = None) -> Algorithm:
+def kickstart(connect: Connect | None = None, teacher_ledger: str | None = None) -> Algorithm:
     """Kickstarting as an algorithm of runs.
 
     Args:
         connect: to a teacher's service; needed to train with one, and for nothing else.
+        teacher_ledger: where the ledger of a run of dppg is that teaches, if it is not in the run.
     """
-    return _Kickstart(connect)
+    return _Kickstart(connect, teacher_ledger)
 
 
 class _Kickstart:
     config_type = KickstartConfig
     default_policy = "last"
 
-    def __init__(self, connect: Connect | None) -> None:
+    def __init__(self, connect: Connect | None, teacher_ledger: str | None) -> None:
         self._connect = connect
+        self._named = Named(ledger=teacher_ledger)
         self._run: TeacherRun | None = None
         self._asked: tuple[Path, bool] | None = None  # what `_run` was read for
         self._service: Teacher | None = None
@@ -158,7 +160,8 @@ class _Kickstart:
         path, protected = Path(config.teacher), config.teacher_mechanism != "exact"
         asked = (path.absolute(), protected)
         if self._run is None or self._asked != asked:
-            self._run, self._asked = teacher_policies(path, protected=protected), asked
+            self._run = teacher_policies(path, protected=protected, named=self._named)
+            self._asked = asked
         return self._run
 
     def _teacher_return(self, config: KickstartConfig) -> float:

@@ -8,11 +8,19 @@ from pydantic import TypeAdapter
 from sotto.algorithms.teachers import Ensemble, LocalTeacher, RowsFunction
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.certificate import derive, verify
+from sotto.rl.envs.registry import from_data
 from sotto.rl.networks import Policy
 from sotto.runs import states
 from sotto.runs.adapters import DPPG_RUNS, Algorithm
 from sotto.runs.baselines import PPO_RUNS
-from sotto.runs.directory import AlgorithmName, Experiment, RunError, open_experiment
+from sotto.runs.directory import (
+    NOTHING_NAMED,
+    AlgorithmName,
+    Experiment,
+    Named,
+    RunError,
+    open_experiment,
+)
 
 _TEACHERS: dict[AlgorithmName, Algorithm] = {"dppg": DPPG_RUNS, "ppo": PPO_RUNS}
 
@@ -79,19 +87,22 @@ def rows_to_serve(teacher: TeacherRun) -> RowsFunction:
     return teacher._ensemble
 
 
-def teacher_policies(path: Path, *, protected: bool = True) -> TeacherRun:
+def teacher_policies(
+    path: Path, *, protected: bool = True, named: Named = NOTHING_NAMED
+) -> TeacherRun:
     """The policies of a finished or interrupted run, as a teacher.
 
     Args:
         path: of the run.
         protected: whether nothing of it may leave but answers. A run of DPPG is released already.
+        named: what its settings may name outside of its directory.
 
     Raises:
         RunError: no run, no checkpoint, a run of kickstart or without a finite set of actions, or
             a DPPG run whose certificate is not proved.
         PrivacyError: a DPPG run's ledger is damaged or another run's.
     """
-    experiment = open_experiment(path)
+    experiment = open_experiment(path, named)
     settings = experiment.settings
     algorithm = _TEACHERS.get(settings.algorithm)
     if algorithm is None:
@@ -99,6 +110,7 @@ def teacher_policies(path: Path, *, protected: bool = True) -> TeacherRun:
     private = settings.algorithm == "dppg"
     if private:
         _verify(experiment)
+    from_data(settings.config.get("env_id", ""), path / "config.json", named.env_id)
     config = TypeAdapter(algorithm.config_type).validate_python(settings.config)
     trained = states.load(algorithm, config, experiment, states.last_checkpoint(experiment))
     policy = algorithm.policies(trained)[algorithm.default_policy]

@@ -109,7 +109,7 @@ class Connection(H11Protocol):
         """Whether a request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def become_known(self, idle_seconds: float) -> None:
+    def become_known(self, idle_seconds: int) -> None:
         """A known token came over it: it may stay open between requests."""
         self.known = True
         self.timeout_keep_alive = idle_seconds

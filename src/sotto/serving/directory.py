@@ -30,7 +30,7 @@ from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.certificate import derive
 from sotto.privacy.entries import versions
 from sotto.privacy.spending import Budget
-from sotto.runs.directory import RunError, ledger_place, write_model
+from sotto.runs.directory import RunError, ledger_location, ledger_place, write_model
 
 _SETTINGS = "service.json"
 _OPERATOR = "operator.sha256"
@@ -89,6 +89,7 @@ class Service:
 
     path: Path
     settings: ServiceSettings
+    named_ledger: str | None = None  # what the user gave as --ledger
 
     @property
     def certificate(self) -> Path:
@@ -154,8 +155,7 @@ class Service:
 
     @property
     def _ledger_location(self) -> Path | str:
-        place = self.settings.ledger
-        return place if "://" in place else self.path / place
+        return ledger_location(self.path, self.settings.ledger, self.named_ledger)
 
 
 def is_service(path: Path) -> bool:
@@ -174,7 +174,7 @@ def create_service(
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is no teacher's service; give another --out")
-    service = Service(path, settings)
+    service = Service(path, settings, settings.ledger)
     existed = path.exists()
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
@@ -193,8 +193,12 @@ def create_service(
     return service
 
 
-def open_service(path: Path) -> Service:
+def open_service(path: Path, ledger: str | None = None) -> Service:
     """The service in a directory.
+
+    Args:
+        path: of the directory.
+        ledger: what the user gave as --ledger; one that only service.json names is not opened.
 
     Raises:
         RunError: there is none, or its settings cannot be read.
@@ -206,7 +210,7 @@ def open_service(path: Path) -> Service:
             f"sotto serve teacher RUN --out {path}"
         )
     try:
-        return Service(path, ServiceSettings.model_validate_json(file.read_bytes()))
+        return Service(path, ServiceSettings.model_validate_json(file.read_bytes()), ledger)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"

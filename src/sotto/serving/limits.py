@@ -34,7 +34,7 @@ class Limits:
     burst: int = 200
     body_seconds: float = 10.0
     header_seconds: float = 5.0
-    idle_seconds: float = 60.0
+    idle_seconds: int = 60
     known_connections: int = 256
     strangers: int = 256
     strangers_per_address: int = 64
