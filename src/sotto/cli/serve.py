@@ -9,7 +9,7 @@ import tyro
 
 from sotto.cli.parsing import flag, parse, print_json
 from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.runs.directory import Named, RunError, ledger_place
+from sotto.runs.directory import RunError, ledger_place
 from sotto.runs.teachers import TeacherRun, rows_to_serve, teacher_policies
 from sotto.serving.directory import (
     Service,
@@ -32,9 +32,6 @@ class Where:
     """SQLAlchemy URL (SQLite or PostgreSQL) or file of the ledger, instead of ledger.sqlite in the
     service's directory. With PostgreSQL, services on several machines can share it. It is given
     again at every start: a ledger that only a file names is not opened."""
-    env_id: str | None = None
-    """The teacher's environment, needed where its name has a module in it ("module:Name"), which is
-    not imported because a file says so."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 is every network this machine is in."""
     port: int = 8000
@@ -104,9 +101,9 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
     if again:
         service = _go_on(run, where, promise)
         service.protect()
-        teacher = teacher_policies(Path(service.settings.run), named=Named(env_id=where.env_id))
+        teacher = teacher_policies(Path(service.settings.run))
     elif run is not None:
-        teacher = teacher_policies(run, named=Named(env_id=where.env_id))
+        teacher = teacher_policies(run)
         service = _begin(teacher, where, promise, args)
     else:
         raise RunError(
