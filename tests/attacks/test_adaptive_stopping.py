@@ -2,9 +2,9 @@
 
 A teacher answers with Gaussian noise. After every answer the student knows L, the log-likelihood
 ratio of the two neighbouring teachers, and may stop; the certificate then shows some epsilon. What
-they know of it beyond that epsilon is 1 - exp(epsilon - L) of the probability, where it is positive;
-the best stopping rule against it is found by dynamic programming, and its value is the delta that is
-attained at the certificate's own epsilon.
+they know beyond it is 1 - exp(epsilon - L), where that is positive. The best stopping rule against
+it is found by dynamic programming, and its value is the delta that is attained at the certificate's
+own epsilon.
 """
 
 import math
@@ -34,7 +34,7 @@ class Stopping(NamedTuple):
 
 
 def teacher() -> AnswerStatement:
-    """All of whose answers together cost EPSILON at DELTA, and whose every answer costs the same."""
+    """All of its answers together cost EPSILON at DELTA, and each costs the same."""
     together = calibrate_noise_multiplier(lambda z: [Gaussian(noise_multiplier=z)], EPSILON, DELTA)
     return AnswerStatement(
         name="teacher",

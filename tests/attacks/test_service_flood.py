@@ -1,7 +1,7 @@
 """Crowds without a token at a teacher's door: a student is answered all the same.
 
-On loopback only, and bounded: at most 300 connections, a few seconds each. The crowd is a process of
-its own, so that it does not share the service's interpreter; it comes from the student's own
+On loopback only, and bounded: at most 300 connections, a few seconds each. The crowd is a process
+of its own, so that it does not share the service's interpreter; it comes from the student's own
 address, which is the worst case.
 """
 

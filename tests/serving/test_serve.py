@@ -318,7 +318,9 @@ def test_a_ledger_elsewhere(runs, started, tmp_path, postgresql_url, capsys):
     assert not (out / "ledger.sqlite").exists()
     run_id = open_service(out).settings.run_id
     assert AnswerLedger.open(postgresql_url, run_id).statement.queries == 500
-    assert main(words("serve teacher --out DIR", DIR=out)) == 0
+    assert main(words("serve teacher --out DIR", DIR=out)) == 2  # only a file names it now
+    assert "give --ledger postgresql" in capsys.readouterr().err
+    assert main(words(f"serve teacher --out DIR --ledger {postgresql_url}", DIR=out)) == 0
 
 
 def test_a_student_trains_with_a_teacher_behind_the_service(runs, tmp_path, monkeypatch, capsys):

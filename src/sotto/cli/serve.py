@@ -193,6 +193,8 @@ def _announce(service: Service, ledger: AnswerLedger, url: str, again: bool, jso
         )
         sys.stdout.flush()
         return
+    place = service.named_ledger
+    elsewhere = "" if place is None else f" --ledger {shlex.quote(place)}"
     print(f"{'Going on' if again else 'A new service'} in {service.path}: {statement.name}")
     print(f"{statement.unit_sentence}")
     print(
@@ -200,7 +202,7 @@ def _announce(service: Service, ledger: AnswerLedger, url: str, again: bool, jso
         f"{statement.planned_epsilon(budget.delta):.4g} at delta {budget.delta:.3g}; "
         f"{ledger.spent().answered:,} were given so far."
     )
-    print(f"A token for a student:    sotto students issue {service.path} NAME")
+    print(f"A token for a student:    sotto students issue {service.path} NAME{elsewhere}")
     print(f"A token for yourself:     sotto students operator {service.path}")
     print(f"Budgets, in a browser:    {url}")
     print(f"What a student does:      sotto train kickstart --teacher {url} --out OUT")

@@ -174,7 +174,8 @@ def create_service(
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is no teacher's service; give another --out")
-    service = Service(path, settings, settings.ledger)
+    elsewhere = None if settings.ledger == ledger_place(None) else settings.ledger
+    service = Service(path, settings, elsewhere)
     existed = path.exists()
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
