@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -258,6 +258,21 @@ def test_requests_of_strangers_are_counted_for_each_address(opened):
     assert json.loads(found[-1][1])["error"] == "too-many-requests"
     assert found[-1][2] > 0.25  # after a refusal nothing was read for a while
     door.ask()  # and a student of the same address is answered
+
+
+def test_requests_sent_together_are_not_answered_together(opened):
+    door = opened(stranger_burst=5, stranger_requests_per_second=0.1, pause_seconds=0.3)
+    request = b"GET /v1/budget HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\n\r\n"
+    with door.connect() as connection:
+        connection.sendall(40 * request)
+        connection.settimeout(0.1)
+        began, said = time.perf_counter(), b""
+        while time.perf_counter() - began < 1.6:
+            with suppress(TimeoutError):
+                said += connection.recv(65536)
+        assert said.count(b"HTTP/1.1 401") == 5
+        assert 2 <= said.count(b"HTTP/1.1 429") <= 6  # one in each pause, and not all at once
+    door.ask()
 
 
 def test_a_new_student_is_known_at_once_and_a_revoked_one_no_longer(opened, tmp_path):

@@ -115,7 +115,7 @@ class Connection(H11Protocol):
         self.timeout_keep_alive = idle_seconds
 
     def pause(self) -> None:
-        """Reads nothing for a while."""
+        """Reads nothing for a while, and begins with no request that was read already."""
         if self._paused is None:
             self.transport.pause_reading()
             self._paused = self.loop.call_later(
@@ -146,6 +146,11 @@ class Connection(H11Protocol):
         elif self.conn.our_state is not h11.ERROR:
             self._expect_a_request()
 
+    def handle_events(self) -> None:
+        """Begins with the next request, which may have been sent together with the last one."""
+        if self._paused is None:
+            super().handle_events()
+
     def on_response_complete(self) -> None:
         """Another request may come over it, or be there already."""
         super().on_response_complete()
@@ -173,6 +178,7 @@ class Connection(H11Protocol):
         self._paused = None
         if not self.transport.is_closing():
             self.transport.resume_reading()
+            self.handle_events()
 
 
 def protocol(connections: Connections) -> type[Connection]:
