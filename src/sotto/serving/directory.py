@@ -8,7 +8,8 @@ Any number of processes may serve one directory, or copies of it on several mach
 is a database there: they share the budget through the ledger. `service.json` is written last, so a
 directory that has one is complete. No token is in it: the ledger and operator.sha256 hold hashes.
 The key in digests.key is secret: with it, and the ledger, it can be found out what was asked. So
-it is never in the database; copies of the directory need the same one. Nobody but the owner may read the directory or a file in it.
+it is never in the database; copies of the directory need the same one. Nobody but the owner may
+read the directory or a file in it.
 """
 
 import hashlib
