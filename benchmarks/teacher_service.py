@@ -27,6 +27,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line sets i
 
 import numpy as np
 
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.distances import PolicyDistance
@@ -66,7 +67,8 @@ def serve(ledger: str) -> None:
     policy = Policy(OBSERVATION_SIZE, Discrete(ACTIONS), (64, 64), jax.random.key(0), last_gain=1.0)
     teacher = Ensemble(jax.tree.map(lambda x: x[None], policy))
     limits = Limits(requests_per_second=1e6, burst=10**6)
-    app = create_app(teacher, AnswerLedger.open(ledger), env_id="AirRaid", limits=limits)
+    key = DigestKey.create(Path(f"{ledger}.key"))
+    app = create_app(teacher, AnswerLedger.open(ledger), key, env_id="AirRaid", limits=limits)
     run(app, Address("127.0.0.1", 0), lambda url: print(url, flush=True))
 
 

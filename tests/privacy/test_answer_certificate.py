@@ -70,12 +70,16 @@ def test_a_certificate_says_what_all_students_together_learnt(tmp_path: Path) ->
     ledger = ledger_of(tmp_path / "ledger", {"ann": 30, "bob": 12, "cem": 0})
     certificate = derive(ledger)
     assert certificate.status == "proved"
-    assert certificate.epsilon == pytest.approx(epsilon(42), rel=1e-5)
+    assert certificate.epsilon == pytest.approx(epsilon(100), rel=1e-5)
     answers = certificate.answers
     assert answers is not None
     assert answers.answered == 42
     assert answers.planned_epsilon == pytest.approx(epsilon(100), rel=1e-5)
+    assert answers.spent_epsilon == pytest.approx(epsilon(42), rel=1e-5)
     assert [one.epsilon for one in answers.students] == pytest.approx(
+        [epsilon(60), epsilon(60), 0], rel=1e-5
+    )
+    assert [one.spent_epsilon for one in answers.students] == pytest.approx(
         [epsilon(30), epsilon(12), 0], rel=1e-5
     )
     assert answers.statement == ledger.statement
@@ -91,7 +95,8 @@ def test_a_certificate_says_what_all_students_together_learnt(tmp_path: Path) ->
         f"Proved: epsilon {certificate.epsilon:.4g} at delta 1e-05. Whoever sees every answer",
         "42 of 100 answers of teacher 'kartini', the policy with Gaussian noise",
         f"all 100 of them cost at most epsilon {epsilon(100):.4g}",
-        f"ann: 30 of 60 answers, epsilon {epsilon(30):.4g}",
+        f"given so far cost epsilon {epsilon(42):.4g}, if their number was fixed in advance",
+        f"ann: 30 of 60 answers, epsilon {epsilon(60):.4g} for all they may get",
         "mean of 100 teachers trained on disjoint people",
     ):
         assert line in words
@@ -209,6 +214,7 @@ def edit(*path: Any, to: Any) -> Callable[[Any], None]:
     [
         ("epsilon", edit("epsilon", to=lambda e: 0.99 * e)),
         ("answers", edit("answers", "planned_epsilon", to=lambda e: 0.99 * e)),
+        ("answers", edit("answers", "spent_epsilon", to=lambda e: 0.99 * e)),
         ("answers", edit("answers", "answered", to=24)),
         ("answers", edit("answers", "students", 0, "answered", to=19)),
         ("answers", edit("answers", "students", 0, "epsilon", to=lambda e: 0.99 * e)),

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from answer_replica import noisy, rows_of
+from answer_replica import DIGEST, noisy, rows_of
 
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answers import AnswerStatement
@@ -128,7 +128,7 @@ def check_books(where: str, given: dict[tuple[str, int], set[str]]) -> None:
     assert derive(ledger).answers.answered == rows(given)
     for (student, number), (digest,) in list(given.items())[::97]:
         again = ledger.answer(
-            student, rows_of(number), noisy, idempotency_key=str(number), request_digest="d"
+            student, rows_of(number), noisy, idempotency_key=str(number), request_digest=DIGEST
         )
         assert hashlib.sha256(again.policies.tobytes()).hexdigest() == digest
     ledger.close()
@@ -211,7 +211,7 @@ def test_requests_repeated_and_out_of_order(where: str) -> None:
     def ask(job: tuple[int, int]) -> None:
         position, number = job
         answered = objects[position % 2].answer(
-            "ann", rows_of(number), noisy, idempotency_key=str(number), request_digest="d"
+            "ann", rows_of(number), noisy, idempotency_key=str(number), request_digest=DIGEST
         )
         seen[number].append(answered)
 

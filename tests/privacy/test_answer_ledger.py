@@ -13,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from sotto.privacy import databases
-from sotto.privacy.accounting import gaussian_epsilon
+from sotto.privacy.accounting import compose, gaussian_epsilon
+from sotto.privacy.answer_digests import DigestKey, RequestDigest
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answers import AnswerStatement, Schedule
 from sotto.privacy.distances import TrainingShards
@@ -62,6 +63,10 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def ledger(where: str) -> AnswerLedger:
     return AnswerLedger.create(where, "run-a", statement=statement(), budget=NO_TARGET)
+
+
+def digest(request: str) -> RequestDigest:
+    return DigestKey(bytes(32)).digest("run-a", request.encode())
 
 
 def noisy(levels: Sequence[int]) -> np.ndarray:
@@ -134,7 +139,9 @@ def test_levels_follow_the_students_own_count(where: str) -> None:
     assert seen == [[0, 0, 0, 1], [0, 0], [1, 1, 2, 2, 2], [0, 1]]
     again = ledger.answer("ann", 5, fail, idempotency_key="2")
     assert again.levels.tolist() == [1, 1, 2, 2, 2]
-    assert dict(enumerate(e.count for e in ledger.spent().events)) == {0: 6, 1: 4, 2: 3}
+    by_level = compose(vanishing.events({0: 6, 1: 4, 2: 3}))
+    assert ledger.spent().spent_epsilon == pytest.approx(by_level.epsilon(1e-5))
+    assert [event.count for event in ledger.spent().events] == [100]  # at the dearest level
 
 
 def test_two_objects_see_each_others_answers(ledger: AnswerLedger, where: str) -> None:
@@ -309,16 +316,16 @@ def test_a_vacuous_delta_is_refused(tmp_path: Path) -> None:
         AnswerLedger.create(tmp_path / "answers", statement=statement(), budget=budget)
 
 
-def test_what_is_spent_is_what_was_answered(ledger: AnswerLedger) -> None:
+def test_all_answers_are_charged_from_the_first_one_on(ledger: AnswerLedger) -> None:
     assert ledger.spent().epsilon == 0
     for name, rows in (("ann", 10), ("bob", 20), ("ann", 5)):
         if rows > 5:
             ledger.add_student(name)
         ledger.answer(name, rows, noisy)
     spent = ledger.spent()
-    assert spent.epsilon == pytest.approx(epsilon(35), rel=1e-5)
-    assert spent.planned_epsilon == pytest.approx(epsilon(100), rel=1e-5)
-    alone = {student.name: student.epsilon for student in spent.students}
+    assert spent.epsilon == pytest.approx(epsilon(100), rel=1e-5)
+    assert spent.spent_epsilon == pytest.approx(epsilon(35), rel=1e-5)
+    alone = {student.name: student.spent_epsilon for student in spent.students}
     assert alone == pytest.approx({"ann": epsilon(15), "bob": epsilon(20)}, rel=1e-5)
 
 
@@ -329,34 +336,34 @@ def test_the_same_request_gets_the_same_answer_for_nothing(
     ledger: AnswerLedger, where: str
 ) -> None:
     ledger.add_student("ann")
-    first = ledger.answer("ann", 3, noisy, idempotency_key="k", request_digest="d")
+    first = ledger.answer("ann", 3, noisy, idempotency_key="k", request_digest=digest("d"))
     for one in (ledger, AnswerLedger.open(where)):
-        again = one.answer("ann", 3, fail, idempotency_key="k", request_digest="d")
+        again = one.answer("ann", 3, fail, idempotency_key="k", request_digest=digest("d"))
         assert again.replayed
         assert again.policies.tobytes() == first.policies.tobytes()
         assert again.levels.tolist() == first.levels.tolist()
         assert again.remaining == 57
     ledger.answer("ann", 57, noisy)  # the answer stays, also when nothing is left
-    assert ledger.answer("ann", 3, fail, idempotency_key="k", request_digest="d").replayed
+    assert ledger.answer("ann", 3, fail, idempotency_key="k", request_digest=digest("d")).replayed
 
 
 def test_a_key_is_for_one_request_of_one_student(ledger: AnswerLedger) -> None:
     for name in ("ann", "bob"):
         ledger.add_student(name)
-    ann = ledger.answer("ann", 1, noisy, idempotency_key="k", request_digest="d")
+    ann = ledger.answer("ann", 1, noisy, idempotency_key="k", request_digest=digest("d"))
     with pytest.raises(IdempotencyConflict, match="used for another request"):
-        ledger.answer("ann", 1, fail, idempotency_key="k", request_digest="e")
-    bob = ledger.answer("bob", 1, noisy, idempotency_key="k", request_digest="d")
+        ledger.answer("ann", 1, fail, idempotency_key="k", request_digest=digest("e"))
+    bob = ledger.answer("bob", 1, noisy, idempotency_key="k", request_digest=digest("d"))
     assert not bob.replayed
     assert bob.policies.tolist() != ann.policies.tolist()
     assert ledger.spent().answered == 2
 
 
-@pytest.mark.parametrize(("key", "digest"), [("", ""), ("x" * 256, ""), ("a\nb", ""), ("k", "é")])
-def test_keys_are_short_and_printable(ledger: AnswerLedger, key: str, digest: str) -> None:
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\nb", "é"])
+def test_keys_are_short_and_printable(ledger: AnswerLedger, key: str) -> None:
     ledger.add_student("ann")
     with pytest.raises(ValueError, match="printable ASCII"):
-        ledger.answer("ann", 1, fail, idempotency_key=key, request_digest=digest)
+        ledger.answer("ann", 1, fail, idempotency_key=key, request_digest=digest("d"))
 
 
 @pytest.mark.parametrize("threads", [True, False])

@@ -71,7 +71,7 @@ EXPECTED = {
         distance.shards distance.asked-observations general.what-is-true-of-all
         answers.other-ledgers general.side-channels answers.charged distance.mean
         distance.rows answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else distance.disjoint answers.delta answers.stopping noise.random@2
+        answers.nothing-else distance.disjoint answers.delta noise.random@2
         answers.law general.timing population.simulated@2
     """,
     "nothing charged": """
@@ -175,26 +175,26 @@ EXPECTED = {
         distance.shards distance.asked-observations general.what-is-true-of-all
         answers.other-ledgers general.side-channels answers.charged distance.mean
         distance.rows answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else distance.disjoint answers.delta answers.stopping noise.random@2
+        answers.nothing-else distance.disjoint answers.delta noise.random@2
         answers.law general.timing
     """,
     "a teacher of simulated shards": """
         distance.shards distance.asked-observations general.what-is-true-of-all
         answers.other-ledgers general.side-channels answers.charged distance.mean
         distance.rows answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else distance.disjoint answers.delta answers.stopping noise.random@2
+        answers.nothing-else distance.disjoint answers.delta noise.random@2
         answers.law general.timing population.simulated@2
     """,
     "a whole teacher, Dirichlet": """
         distance.teacher distance.no-share answers.other-ledgers general.side-channels
         answers.charged answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else answers.stopping noise.random@2 answers.law general.timing
+        answers.nothing-else noise.random@2 answers.law general.timing
     """,
     "observations, truncated Dirichlet": """
         distance.observations distance.training-data distance.chosen-observations
         distance.no-training-claim answers.other-ledgers general.side-channels
         answers.charged distance.lipschitz distance.float64 answers.levels answers.rounded@2
-        answers.settings answers.nothing-else answers.stopping noise.random@2 answers.law
+        answers.settings answers.nothing-else noise.random@2 answers.law
         general.timing
     """,
     "observations whose rounding is stated": """
@@ -202,13 +202,13 @@ EXPECTED = {
         distance.refused distance.no-training-claim answers.other-ledgers
         general.side-channels answers.charged distance.lipschitz distance.analysed
         answers.levels answers.rounded@2 answers.settings answers.nothing-else
-        answers.stopping noise.random@2 answers.law general.timing
+        noise.random@2 answers.law general.timing
     """,
     "two policies": """
         distance.policy distance.training-data distance.larger-differences
         distance.no-training-claim answers.other-ledgers general.side-channels
         answers.charged distance.rows answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else distance.within answers.stopping noise.random@2 answers.law
+        answers.nothing-else distance.within noise.random@2 answers.law
         general.timing
     """,
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from small_teacher import Service, running, secret_rows, statement
 
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.spending import Budget
 from sotto.serving.app import create_app
@@ -27,13 +28,14 @@ def make_ledger(tmp_path: Path) -> Callable[..., AnswerLedger]:
 
 
 @pytest.fixture
-def serve(make_ledger) -> Iterator[Callable[..., Service]]:
+def serve(make_ledger, tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """Starts services, which stop when the test ends."""
     stacks = []
 
     def start(queries: int = 1000, rows=secret_rows, **options) -> Service:
         ledger = options.pop("ledger", None) or make_ledger(queries)
-        context = running(create_app(rows, ledger, env_id="Fake-v0", **options))
+        key = DigestKey.create(tmp_path / "digests.key")
+        context = running(create_app(rows, ledger, key, env_id="Fake-v0", **options))
         service = Service(context.__enter__(), ledger)
         stacks.append((context, service))
         return service

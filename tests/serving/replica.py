@@ -1,12 +1,14 @@
-"""One process of a service, for tests that kill it: `python replica.py LEDGER PORT`.
+"""One process of a service, for tests that kill it: `python replica.py LEDGER PORT DIGEST_KEY`.
 
 It imports everything, and begins to serve when a line comes in: a restart then takes no time.
 """
 
 import sys
+from pathlib import Path
 
 from small_teacher import secret_rows
 
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.serving.app import create_app
 from sotto.serving.limits import Limits
@@ -14,12 +16,13 @@ from sotto.serving.server import Address, serve
 
 
 def main() -> None:
-    where, port = sys.argv[1], int(sys.argv[2])
+    where, port, digest_key = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     print("imported", flush=True)
     sys.stdin.readline()
     app = create_app(
         secret_rows,
         AnswerLedger.open(where, "service"),
+        DigestKey.create(digest_key),
         env_id="Fake-v0",
         limits=Limits(requests_per_second=1e4, burst=10_000),
     )

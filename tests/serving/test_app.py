@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from small_teacher import ACTIONS, OBSERVATION_SIZE, SECRET, secret_rows
 
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.noise import GeneratorSource
 from sotto.serving.app import create_app
@@ -408,4 +409,8 @@ def test_every_response_has_its_guards(serve):
 
 def test_noise_is_of_the_promised_kind(make_ledger):
     with pytest.raises(ValueError, match="operating-system entropy"):
-        create_app(secret_rows, make_ledger(), env_id="Fake-v0", noise=GeneratorSource(seed=1))
+        create_app(
+            *(secret_rows, make_ledger(), DigestKey(bytes(32))),
+            env_id="Fake-v0",
+            noise=GeneratorSource(seed=1),
+        )

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from small_teacher import OBSERVATION_SIZE
 
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.errors import BudgetExceeded
 from sotto.serving.questions import Question
@@ -32,10 +33,13 @@ KILL_AFTER = (12, 30, 45)  # answers
 class Replica:
     """A process that serves, or waits to."""
 
-    def __init__(self, where: str, port: int) -> None:
+    def __init__(self, where: str, port: int, digest_key: Path) -> None:
         self.port = port
         self._process = subprocess.Popen(
-            [sys.executable, Path(__file__).with_name("replica.py"), where, str(port)],
+            [
+                *(sys.executable, Path(__file__).with_name("replica.py")),
+                *(where, str(port), digest_key),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -128,7 +132,9 @@ def test_nothing_is_overspent_or_lost(request, tmp_path, make_ledger, database, 
     sqlite = database == "sqlite"
     where = str(tmp_path / "l.sqlite") if sqlite else request.getfixturevalue("postgresql_url")
     ports = free_ports(replicas)
-    spare = [Replica(where, ports[i % replicas]) for i in range(replicas + len(KILL_AFTER))]
+    key = tmp_path / "digests.key"
+    count = replicas + len(KILL_AFTER)
+    spare = [Replica(where, ports[i % replicas], key) for i in range(count)]
     ledger = make_ledger(QUERIES, where=where)
     chance = random.Random(7)
     batches = []
@@ -156,10 +162,10 @@ def test_nothing_is_overspent_or_lost(request, tmp_path, make_ledger, database, 
         for one in [*running, *spare]:
             one.kill()
     assert storm.failures > 0  # the kills were felt
-    check(AnswerLedger.open(where, "service"), batches)
+    check(AnswerLedger.open(where, "service"), DigestKey.open(key), batches)
 
 
-def check(ledger: AnswerLedger, batches: list[Batch]) -> None:
+def check(ledger: AnswerLedger, key: DigestKey, batches: list[Batch]) -> None:
     """What students saw is what was charged, row by row, and within the budget."""
     ledger.verify()
     answered = [batch for batch in batches if batch.answers]
@@ -174,11 +180,11 @@ def check(ledger: AnswerLedger, batches: list[Batch]) -> None:
     smallest = min(batch.rows for batch in batches if not batch.answers)
     assert QUERIES - sum(charged.values()) < smallest  # spent as far as anybody asked
     for batch in batches:
-        stored = stored_answer(ledger, batch)
+        stored = stored_answer(ledger, key, batch)
         assert stored == (batch.answers[0] if batch.answers else None)
 
 
-def stored_answer(ledger: AnswerLedger, batch: Batch) -> list | None:
+def stored_answer(ledger: AnswerLedger, key: DigestKey, batch: Batch) -> list | None:
     """What the ledger gives for a batch's key; None if it was never charged."""
     question = Question(np.array(batch.body()["observations"]), batch.key)
 
@@ -191,7 +197,7 @@ def stored_answer(ledger: AnswerLedger, batch: Batch) -> list | None:
             batch.rows,
             must_not_compute,
             idempotency_key=batch.key,
-            request_digest=question.digest,
+            request_digest=key.digest(ledger.run_id, question.contents),
         )
     except BudgetExceeded:
         return None

@@ -16,12 +16,13 @@ from small_teacher import running
 
 from sotto.algorithms.ppo import PPOConfig
 from sotto.cli import main
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.distances import ObservationDistance, PolicyDistance, TrainingShards
 from sotto.runs import checkpoints
 from sotto.runs.algorithms import ALGORITHMS, config_to_json
 from sotto.runs.directory import create_experiment, new_settings
-from sotto.runs.teachers import TeacherRun, teacher_policies
+from sotto.runs.teachers import TeacherRun, rows_to_serve, teacher_policies
 from sotto.serving import server
 from sotto.serving.app import create_app
 from sotto.serving.client import RemoteTeacher
@@ -182,7 +183,7 @@ def test_a_private_policy_needs_no_service(runs):
 
 
 def test_a_teacher_less_smooth_than_promised_is_refused(runs, monkeypatch):
-    monkeypatch.setattr("sotto.privacy.distances._OFF", 1e-10)  # this network has 1.3e-10
+    monkeypatch.setattr("sotto.privacy.distances.OFF", 1e-10)  # this network has 1.3e-10
     teacher = read_once(runs / "one")
     settings = Promise(
         queries=9,
@@ -324,7 +325,9 @@ def test_a_ledger_elsewhere(runs, started, tmp_path, postgresql_url, capsys):
     assert not (out / "ledger.sqlite").exists()
     run_id = open_service(out).settings.run_id
     assert AnswerLedger.open(postgresql_url, run_id).statement.queries == 500
-    assert main(words("serve teacher --out DIR", DIR=out)) == 0
+    assert main(words("serve teacher --out DIR", DIR=out)) == 2  # only a file names it now
+    assert "give --ledger postgresql" in capsys.readouterr().err
+    assert main(words(f"serve teacher --out DIR --ledger {postgresql_url}", DIR=out)) == 0
 
 
 def test_a_student_trains_with_a_teacher_behind_the_service(runs, tmp_path, monkeypatch, capsys):
@@ -347,7 +350,8 @@ def test_a_student_trains_with_a_teacher_behind_the_service(runs, tmp_path, monk
     small = (
         "--num-envs 2 --num-steps 16 --total-steps 96 --queries-per-update 32 --radius chi-square"
     )
-    with running(create_app(teacher, ledger, env_id=teacher.env_id)) as url:
+    key = DigestKey.create(tmp_path / "key")
+    with running(create_app(rows_to_serve(teacher), ledger, key, env_id=teacher.env_id)) as url:
         call = f"train kickstart --teacher {url} {small} --out {out} --json"
         assert main(call.split()) == 0
     assert json.loads(capsys.readouterr().out)["updates"] == 3

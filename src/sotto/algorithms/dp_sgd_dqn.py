@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
@@ -31,10 +30,10 @@ from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.q_learning import QNetwork, Transitions, temporal_difference_loss
 from sotto.privacy.accounting import SampledGaussian, calibrate_noise_multiplier
 from sotto.privacy.claims import rewards as claims
+from sotto.privacy.composition import zero_out_budget
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
-from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Part, Poisson
 from sotto.privacy.streams import Stream
 from sotto.privacy.units import Adjacency, Unit
@@ -88,11 +87,6 @@ class DPSGDState(NamedTuple):
     target: PyTree[Array]
     optimizer_state: optax.OptState
     steps: Int[Array, ""]
-
-
-def zero_out_budget(epsilon: float, delta: float) -> Budget:
-    """What zero-out adjacency may cost, for (epsilon, delta) when a reward is replaced."""
-    return Budget(epsilon=epsilon / 2, delta=delta / (1 + float(np.exp(epsilon / 2))))
 
 
 def noise_multiplier(config: DPSGDConfig, size: int) -> float:

@@ -11,7 +11,7 @@ from sotto.algorithms.expert_offline_config import (
     ExpertOfflineConfig,
     States,
 )
-from sotto.rl.envs.registry import is_native, make
+from sotto.rl.envs.registry import from_data, is_native, make
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
     Raises:
         ValueError: they do not fit the data or the environment, or something is not known.
     """
-    env_id = config.env_id or facts.env_id or NO_ENVIRONMENT
+    env_id = config.env_id or from_data(facts.env_id or NO_ENVIRONMENT, "the dataset")
     task = _TASKS.get(env_id, _Task())
     box = task.box or (None, None)
     native = is_native(env_id)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.teachers import Ensemble
+from sotto.algorithms.teachers import TeacherFacts
 from sotto.privacy.answers import AnswerStatement, Schedule
 from sotto.privacy.distances import (
     AnyTwoTeachers,
@@ -35,12 +35,15 @@ STDDEVS = (1e-4, 1e3)
 _PRECISION = 1e-3  # of the noise; calibration ends on the private side
 
 
-def promise(config: KickstartConfig, teacher: Ensemble) -> tuple[AnswerStatement, Budget]:
-    """What a teacher in this process promises, and what its answers may cost.
+def promise(
+    config: KickstartConfig, teacher: TeacherFacts, *, one_student: bool = True
+) -> tuple[AnswerStatement, Budget]:
+    """What a teacher promises, and what its answers may cost.
 
     Args:
         config: settings whose mechanism and protection are named.
         teacher: whose rows are asked for.
+        one_student: whether nobody but the student of these settings will ask.
 
     Raises:
         ValueError: the settings contradict each other, or no noise meets target_epsilon.
@@ -59,6 +62,7 @@ def promise(config: KickstartConfig, teacher: Ensemble) -> tuple[AnswerStatement
             queries=config.total_queries,
             queries_per_student=int(min(config.total_queries, schedule.queries)),
             observation_size=teacher.observation_size,
+            one_student=one_student,
             population="simulated",
             accounting=2,
         )
@@ -131,7 +135,7 @@ def _schedule(config: KickstartConfig) -> Schedule:
     )
 
 
-def _distance(config: KickstartConfig, teacher: Ensemble) -> Distance:
+def _distance(config: KickstartConfig, teacher: TeacherFacts) -> Distance:
     match config.protect:
         case "observation":
             assert config.observation_radius is not None

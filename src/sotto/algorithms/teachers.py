@@ -64,6 +64,30 @@ class Teacher(Protocol):
         """
 
 
+class TeacherFacts(Protocol):
+    """What a promise needs to know of a teacher; no rows."""
+
+    @property
+    def actions(self) -> int:
+        """Length of a row."""
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation."""
+
+    @property
+    def teachers(self) -> int:
+        """How many policies the mean is taken over."""
+
+    @property
+    def lipschitz(self) -> float:
+        """Certified L2 Lipschitz constant of the mean row, input scaling included."""
+
+    @property
+    def rounding(self) -> float:
+        """How far rounding moves a row at most, for observations that are not refused."""
+
+
 class ExactTeacher:
     """A teacher that answers with its own rows: nothing here protects anybody."""
 

@@ -141,7 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if os.environ.get("SOTTO_DEBUG"):
             raise
-        print(f"sotto: {_sentence(error)}", file=sys.stderr)
+        from sotto.cli.parsing import printable
+
+        print(f"sotto: {printable(_sentence(error))}", file=sys.stderr)
         return 2
 
 

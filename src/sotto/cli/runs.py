@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from sotto.cli.parsing import parse, print_json
-from sotto.runs.directory import Experiment, Run, RunError, open_experiment
+from sotto.runs.directory import Experiment, Named, Run, RunError, open_experiment
 from sotto.serving.directory import Service, is_service, open_service
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def evaluate(args: list[str]) -> int:
         policy: Literal["ema", "tail", "last"] | None = None,
         sampled: bool = False,
         seed: int = 12345,
+        env_id: str | None = None,
         json: bool = False,
     ) -> None:
         """Returns of a trained policy over whole episodes with fresh simulated people.
@@ -45,11 +46,13 @@ def evaluate(args: list[str]) -> int:
             policy: moving average, tail average or last (default: ema; ppo has only last).
             sampled: draw actions from the policy instead of taking its most likely one.
             seed: of the episodes.
+            env_id: the run's environment, needed where its name has a module in it ("module:Name"),
+                which is not imported because a file says so.
             json: print one JSON object.
         """
         if episodes < 1:
             raise ValueError(f"--episodes must be at least 1, got {episodes}")
-        experiment = open_experiment(path)
+        experiment = open_experiment(path, Named(env_id=env_id))
         answer = _evaluate(experiment, episodes, policy, not sampled, seed)
         if json:
             print_json(answer)
@@ -75,13 +78,13 @@ def _evaluate(
     import jax
     import numpy as np
 
-    from sotto.runs.algorithms import ALGORITHMS, config_from_json
+    from sotto.runs.algorithms import ALGORITHMS, stored_config
     from sotto.runs.states import last_checkpoint
     from sotto.runs.training import load_states
 
     settings = experiment.settings
     algorithm = ALGORITHMS[settings.algorithm]
-    config = config_from_json(settings.algorithm, settings.config)
+    config = stored_config(experiment)
     updates = last_checkpoint(experiment)
     policies = algorithm.policies(load_states(experiment, updates))
     name = policy or algorithm.default_policy
@@ -114,7 +117,14 @@ def _evaluate(
 def certificate(args: list[str]) -> int:
     """Runs `sotto certificate`."""
 
-    def run(path: RunPath, /, verify: bool = False, write: bool = False, json: bool = False) -> int:
+    def run(
+        path: RunPath,
+        /,
+        verify: bool = False,
+        write: bool = False,
+        ledger: str | None = None,
+        json: bool = False,
+    ) -> int:
         """What is proved about a run, or about a teacher's service, in plain words.
 
         It is derived from the run's ledger, every entry of which is checked. --verify compares
@@ -136,14 +146,16 @@ def certificate(args: list[str]) -> int:
                 or directory of a service.
             verify: check certificate.json against the ledger, and change nothing.
             write: write certificate.json as the ledger gives it now.
+            ledger: where the ledger is, if not in the directory: one that only a file there names
+                is not opened.
             json: print JSON: the certificate with its sentences in words, or what --verify found;
                 of several seeds `certificates`, and `epsilon_of_all_seeds` where they are about
                 the same people.
         """
         if verify and write:
             raise ValueError("--verify changes nothing; give --verify or --write")
-        experiment = None if is_service(path) else open_experiment(path)
-        certified = (open_service(path),) if experiment is None else experiment.runs
+        experiment = None if is_service(path) else open_experiment(path, Named(ledger))
+        certified = (open_service(path, ledger),) if experiment is None else experiment.runs
         return _verify(certified, json) if verify else _show(certified, experiment, write, json)
 
     return parse(run, args, "certificate")
@@ -237,7 +249,7 @@ def _verify(runs: Sequence[Run | Service], json: bool) -> int:
 def report(args: list[str]) -> int:
     """Runs `sotto report`."""
 
-    def run(path: RunPath, /, json: bool = False) -> None:
+    def run(path: RunPath, /, ledger: str | None = None, json: bool = False) -> None:
         """Figures (figures/*.png) and a page that holds everything (report.html).
 
         The page needs no other file and no network. Takes a few seconds.
@@ -247,11 +259,13 @@ def report(args: list[str]) -> int:
 
         Args:
             path: run directory, or that of several seeds.
+            ledger: where the ledger is, if not in the directory: one that only a file there names
+                is not opened.
             json: print one JSON object that says where they are.
         """
         from sotto.runs.report import write_reports
 
-        pages = write_reports(open_experiment(path))
+        pages = write_reports(open_experiment(path, Named(ledger)))
         if json:
             print_json({"report": str(pages[0]), "reports": [str(page) for page in pages]})
         else:

@@ -10,7 +10,7 @@ import tyro
 from sotto.cli.parsing import flag, parse, print_json
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.runs.directory import RunError, ledger_place
-from sotto.runs.teachers import TeacherRun, teacher_policies
+from sotto.runs.teachers import TeacherRun, rows_to_serve, teacher_policies
 from sotto.serving.directory import (
     Service,
     ServiceSettings,
@@ -30,7 +30,8 @@ class Where:
     """The service's directory: made at the first start, gone on with at every other."""
     ledger: str | None = None
     """SQLAlchemy URL (SQLite or PostgreSQL) or file of the ledger, instead of ledger.sqlite in the
-    service's directory. With PostgreSQL, services on several machines can share it."""
+    service's directory. With PostgreSQL, services on several machines can share it. It is given
+    again at every start: a ledger that only a file names is not opened."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 is every network this machine is in."""
     port: int = 8000
@@ -39,6 +40,9 @@ class Where:
     """PEM file of the server's certificate: with it, and --tls-key, the address is https."""
     tls_key: Path | None = None
     """PEM file of the certificate's private key."""
+    new_digest_key: bool = False
+    """Make a new key of digests although the old one is lost: requests that were answered under
+    the old one are refused when they are repeated."""
     max_rows: int = 256
     """Observations that may be asked about at once."""
     requests_per_second: float = 100.0
@@ -96,6 +100,7 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
     again = is_service(where.out)
     if again:
         service = _go_on(run, where, promise)
+        service.protect()
         teacher = teacher_policies(Path(service.settings.run))
     elif run is not None:
         teacher = teacher_policies(run)
@@ -110,8 +115,9 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
         check_teacher(teacher, ledger.statement, service.settings.env_id)
         service.write_certificate(ledger)
         app = create_app(
-            teacher.ensemble,
+            rows_to_serve(teacher),
             ledger,
+            service.digest_key(ledger, renew=where.new_digest_key),
             env_id=service.settings.env_id,
             limits=limits,
             is_operator=service.is_operator,
@@ -142,7 +148,7 @@ def _begin(teacher: TeacherRun, where: Where, promise: Promise, args: list[str])
 
 def _go_on(run: Path | None, where: Where, promise: Promise) -> Service:
     """The service that was started before, if nothing else was asked for now."""
-    service = open_service(where.out)
+    service = open_service(where.out, where.ledger)
     stored, asked = service.settings.promise, asdict(promise)
     changed = [name for name in asked if asked[name] != stored[name]]
     if changed:
@@ -187,6 +193,8 @@ def _announce(service: Service, ledger: AnswerLedger, url: str, again: bool, jso
         )
         sys.stdout.flush()
         return
+    place = service.named_ledger
+    elsewhere = "" if place is None else f" --ledger {shlex.quote(place)}"
     print(f"{'Going on' if again else 'A new service'} in {service.path}: {statement.name}")
     print(f"{statement.unit_sentence}")
     print(
@@ -194,7 +202,7 @@ def _announce(service: Service, ledger: AnswerLedger, url: str, again: bool, jso
         f"{statement.planned_epsilon(budget.delta):.4g} at delta {budget.delta:.3g}; "
         f"{ledger.spent().answered:,} were given so far."
     )
-    print(f"A token for a student:    sotto students issue {service.path} NAME")
+    print(f"A token for a student:    sotto students issue {service.path} NAME{elsewhere}")
     print(f"A token for yourself:     sotto students operator {service.path}")
     print(f"Budgets, in a browser:    {url}")
     print(f"What a student does:      sotto train kickstart --teacher {url} --out OUT")

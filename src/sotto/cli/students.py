@@ -17,7 +17,12 @@ def issue(args: list[str]) -> int:
     """Runs `sotto students issue`."""
 
     def run(
-        path: ServicePath, name: Name, /, queries: int | None = None, json: bool = False
+        path: ServicePath,
+        name: Name,
+        /,
+        queries: int | None = None,
+        ledger: str | None = None,
+        json: bool = False,
     ) -> None:
         """Issues a student's token. It is shown this once; only its hash is kept.
 
@@ -32,12 +37,14 @@ def issue(args: list[str]) -> int:
             name: of the student: letters, digits, dots, dashes and underscores. It is in the
                 certificate and on the page of budgets.
             queries: answers that the student may get. None: as many as any student.
+            ledger: where the ledger is, if not in the directory: one that only service.json names
+                is not opened.
             json: print one JSON object.
         """
-        ledger = open_service(path).open_ledger()
-        token = ledger.add_student(name, queries)
+        books = open_service(path, ledger).open_ledger()
+        token = books.add_student(name, queries)
         if json:
-            print_json({"student": name, "token": token, "remaining": ledger.remaining(name)})
+            print_json({"student": name, "token": token, "remaining": books.remaining(name)})
             return
         print(f"{name}'s token, for SOTTO_TEACHER_TOKEN; it is not shown again:", file=sys.stderr)
         print(token)
@@ -49,7 +56,7 @@ def issue(args: list[str]) -> int:
 def listed(args: list[str]) -> int:
     """Runs `sotto students list`."""
 
-    def run(path: ServicePath, /, json: bool = False) -> None:
+    def run(path: ServicePath, /, ledger: str | None = None, json: bool = False) -> None:
         """Who may ask a service's teacher, and what they have been answered.
 
         Example:
@@ -57,17 +64,23 @@ def listed(args: list[str]) -> int:
 
         Args:
             path: the service's directory.
+            ledger: where the ledger is, if not in the directory: one that only service.json names
+                is not opened.
             json: print one JSON object.
         """
         from rich.console import Console
         from rich.table import Table
 
-        ledger = open_service(path).open_ledger()
-        spent = ledger.spent()
+        books = open_service(path, ledger).open_ledger()
+        spent = books.spent()
         if json:
             everybody = [asdict(one) for one in spent.students]
-            total = {"queries": ledger.statement.queries, "answered": spent.answered}
-            print_json({"students": everybody, "total": total | {"epsilon": spent.epsilon}})
+            total: dict[str, float] = {
+                "queries": books.statement.queries,
+                "answered": spent.answered,
+            }
+            total |= {"epsilon": spent.epsilon, "spent_epsilon": spent.spent_epsilon}
+            print_json({"students": everybody, "total": total})
             return
         table = Table("student", "answered", "allowed", "epsilon, alone", "state")
         for one in spent.students:
@@ -76,8 +89,9 @@ def listed(args: list[str]) -> int:
             table.add_row(one.name, *numbers, state)
         Console().print(table)
         print(
-            f"All together: {spent.answered:,} of {ledger.statement.queries:,} answers, epsilon "
-            f"{spent.epsilon:.4g} of {ledger.budget.epsilon:.4g} at delta {spent.delta:.3g}."
+            f"All together: {spent.answered:,} of {books.statement.queries:,} answers. All of them "
+            f"cost epsilon {spent.epsilon:.4g} at delta {spent.delta:.3g}; those given so far cost "
+            f"{spent.spent_epsilon:.4g}, if their number was fixed in advance."
         )
 
     parse(run, args, "students list")
@@ -87,7 +101,9 @@ def listed(args: list[str]) -> int:
 def revoke(args: list[str]) -> int:
     """Runs `sotto students revoke`."""
 
-    def run(path: ServicePath, name: Name, /, json: bool = False) -> None:
+    def run(
+        path: ServicePath, name: Name, /, ledger: str | None = None, json: bool = False
+    ) -> None:
         """Revokes a student's token, at once, also in services that are running.
 
         Example:
@@ -96,9 +112,11 @@ def revoke(args: list[str]) -> int:
         Args:
             path: the service's directory.
             name: of the student.
+            ledger: where the ledger is, if not in the directory: one that only service.json names
+                is not opened.
             json: print one JSON object.
         """
-        open_service(path).open_ledger().revoke(name)
+        open_service(path, ledger).open_ledger().revoke(name)
         if json:
             print_json({"student": name, "revoked": True})
         else:

@@ -23,10 +23,12 @@ from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.certificate import derive
 from sotto.privacy.errors import PrivacyError
 from sotto.runs.adapters import Algorithm
-from sotto.runs.algorithms import ALGORITHMS, config_from_json, config_to_json
+from sotto.runs.algorithms import ALGORITHMS, config_to_json
+from sotto.runs.algorithms import stored_config as stored
 from sotto.runs.directory import (
     AlgorithmName,
     Experiment,
+    Named,
     Run,
     RunError,
     create_experiment,
@@ -72,7 +74,8 @@ class LedgerOptions(PlainOptions):
     """Where a training goes that has a ledger."""
 
     ledger: str | None = None
-    """SQLAlchemy URL or file of the ledger, instead of ledger.sqlite in the run directory."""
+    """SQLAlchemy URL or file of the ledger, instead of ledger.sqlite in the run directory; to
+    --resume it is given again, for a ledger that only config.json names is not opened."""
 
 
 @dataclass(frozen=True)
@@ -177,10 +180,10 @@ def stored_config(name: AlgorithmName, args: Sequence[str]) -> Any:
         return None
     if out is None:
         raise ValueError("--resume goes on with an interrupted run; say which with --out")
-    settings = open_experiment(Path(out)).settings
-    if settings.algorithm != name:
-        raise RunError(f"{out} is a run of {settings.algorithm}; resume it with that")
-    return config_from_json(name, settings.config)
+    experiment = open_experiment(Path(out), Named(env_id=flag(args, "--env-id")))
+    if experiment.settings.algorithm != name:
+        raise RunError(f"{out} is a run of {experiment.settings.algorithm}; resume it with that")
+    return stored(experiment)
 
 
 def _create(
@@ -211,9 +214,10 @@ def _create(
     return create_experiment(options.out, settings, create_ledger)
 
 
-def _resume(options: PlainOptions, config: Any) -> Experiment:
+def _resume(options: PlainOptions, config: Any, args: Sequence[str]) -> Experiment:
     """The stored experiment; other settings than it was started with are refused."""
-    experiment = open_experiment(options.out)
+    place = options.ledger if isinstance(options, LedgerOptions) else None
+    experiment = open_experiment(options.out, Named(place, flag(args, "--env-id")))
     settings = experiment.settings
     asked = config_to_json(settings.algorithm, config)
     changed = [key for key, value in asked.items() if value != settings.config.get(key)]
@@ -221,8 +225,7 @@ def _resume(options: PlainOptions, config: Any) -> Experiment:
         changed.append("seeds")
     if isinstance(options, Options) and options.preset not in ("sotto", settings.preset):
         changed.append("preset")
-    ledger = options.ledger if isinstance(options, LedgerOptions) else None
-    if ledger is not None and ledger_place(ledger) != settings.ledger:
+    if place is not None and ledger_place(place) != settings.ledger:
         changed.append("ledger")
     if changed:
         raise RunError(
@@ -256,7 +259,7 @@ def train_algorithm(
     """
     algorithm = algorithm or ALGORITHMS[name]
     experiment = (
-        _resume(options, config)
+        _resume(options, config, args)
         if options.resume
         else _create(name, options, algorithm, config, args)
     )

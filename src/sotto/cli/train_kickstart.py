@@ -1,11 +1,13 @@
 """`sotto train kickstart`: a student that listens to a private teacher."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sotto.algorithms.kickstarting_config import KickstartConfig
 from sotto.algorithms.teachers import Teacher
-from sotto.cli.parsing import parse, unvalidated
+from sotto.cli.parsing import flag, parse, unvalidated
 from sotto.cli.train import LedgerOptions, stored_config, train_algorithm
+from sotto.runs.directory import RunError
 from sotto.runs.kickstart import kickstart as kickstart_runs
 
 if TYPE_CHECKING:
@@ -14,12 +16,20 @@ else:
     KickstartFlags = unvalidated(KickstartConfig)
 
 
+@dataclass(frozen=True)
+class KickstartOptions(LedgerOptions):
+    """Where a student's training goes."""
+
+    teacher_ledger: str | None = None
+    """Ledger of a teacher that is a run of dppg, where it is not in that run's directory."""
+
+
 def kickstart(args: list[str]) -> int:
     """Runs `sotto train kickstart`."""
     stored = stored_config("kickstart", args)
     default = KickstartFlags(**vars(stored)) if stored else KickstartFlags()
 
-    def run(where: LedgerOptions, settings: KickstartFlags = default) -> int:
+    def run(where: KickstartOptions, settings: KickstartFlags = default) -> int:
         """Trains a student that asks a private teacher (Gohari et al. 2021): PPO, with a pull
         towards the teacher's noisy answers that ends where the noise begins.
 
@@ -37,7 +47,12 @@ def kickstart(args: list[str]) -> int:
           SOTTO_TEACHER_TOKEN=... sotto train kickstart --teacher https://HOST --out runs/x
         """
         config = KickstartConfig(**vars(settings))
-        algorithm = kickstart_runs(_connect)
+        if where.resume and config.remote and flag(args, "--teacher") != config.teacher:
+            raise RunError(
+                f"config.json names the teacher at {config.teacher}, to which your token would be "
+                f"sent; give --teacher {config.teacher} again if you trust that"
+            )
+        algorithm = kickstart_runs(_connect, where.teacher_ledger)
         return train_algorithm("kickstart", where, config, args, algorithm)
 
     return parse(run, args, "train kickstart")

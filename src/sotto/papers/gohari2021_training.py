@@ -23,7 +23,6 @@ from sotto.algorithms.promises import promise
 from sotto.algorithms.teachers import Ensemble, ExactTeacher, LocalTeacher, Teacher
 from sotto.papers.gohari2021 import PAPER_DELTA, PAPER_EPSILON, Arm
 from sotto.papers.learning_curves import Cost, Curve
-from sotto.privacy.accounting import compose
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.distances import PolicyDistance
 from sotto.rl.envs.air_raid import AIR_RAID, air_raid
@@ -146,11 +145,10 @@ def _cost(ledger: AnswerLedger) -> Cost:
     """What one run's answers cost; all runs were answered as often."""
     spent, statement = ledger.spent(), ledger.statement
     nearby = statement.model_copy(update={"distance": PolicyDistance(l2=NEARBY)})
-    events = nearby.events(statement.level_counts(spent.answered))
     return Cost(
         answered=spent.answered,
         epsilon=spent.epsilon,
-        epsilon_nearby=compose(events).epsilon(spent.delta),
+        epsilon_nearby=nearby.planned_epsilon(spent.delta),
         delta=spent.delta,
         distance=NEARBY,
         paper_epsilon=PAPER_EPSILON * spent.answered,

@@ -21,7 +21,9 @@ from sotto.algorithms.dqn import DQNConfig
 from sotto.papers import wang2019_baselines as baselines
 from sotto.papers.wang2019_arms import Arm, FigureName, arms
 from sotto.privacy.certificate import derive
+from sotto.privacy.composition import replaced, zero_out_budget
 from sotto.privacy.ledger import Ledger
+from sotto.privacy.units import Adjacency
 
 _EVALUATION_KEY = 2019
 
@@ -34,8 +36,9 @@ class Curve:
         figure, arm, label, panel, x: as in `Arm`.
         status: of its certificates; "not private" for DQN.
         unit: what is protected.
-        epsilon: certified at `delta`, of the worst seed, for replaced rewards where the unit is a
-            transition; None where nothing is.
+        epsilon: certified at `delta`, of the worst seed; None where nothing is. Where a certificate
+            is of zero-out adjacency, what follows from it for a replaced reward
+            (`privacy.composition.replaced`).
         delta: of `epsilon`.
         radius: of neighbouring reward functions.
         seeds: one per column of `returns`.
@@ -167,7 +170,7 @@ def _ledgers(arm: Arm, folder: Path, runs: int) -> list[Ledger]:
         return []
     if arm.method == "dp-sgd":
         assert arm.task.target_epsilon is not None
-        budget = dp_sgd_dqn.zero_out_budget(arm.task.target_epsilon, arm.task.delta)
+        budget = zero_out_budget(arm.task.target_epsilon, arm.task.delta)
         return [Ledger.create(path, unit=dp_sgd_dqn.UNIT, budget=budget) for path in paths]
     return [functional_q_training.create_ledger(arm.task, path) for path in paths]
 
@@ -188,16 +191,17 @@ def _started(arm: Arm, seeds: Sequence[int], ledgers: list[Ledger]) -> baselines
 
 
 def _certified(arm: Arm, ledgers: list[Ledger]) -> tuple[str, float | None, float]:
-    """Status and epsilon of the certificates, of the worst seed."""
+    """Status, epsilon and delta that follow from the certificates, of the worst seed."""
     if not ledgers:
         return "not private", None, arm.task.delta
     certificates = [derive(ledger) for ledger in ledgers]
     proved = all(certificate.status == "proved" for certificate in certificates)
     if not proved:
         return certificates[0].status, None, arm.task.delta
-    epsilon = max(certificate.epsilon for certificate in certificates)
-    # A replaced reward is zeroed out and put in: twice.
-    return "proved", 2 * epsilon if arm.method == "dp-sgd" else epsilon, arm.task.delta
+    worst = max(certificates, key=lambda certificate: certificate.epsilon)
+    if worst.unit.adjacency is Adjacency.ZERO_OUT:  # figures are about replaced rewards
+        return "proved", *replaced(worst)
+    return "proved", worst.epsilon, worst.delta
 
 
 def as_data(curves: Sequence[Curve]) -> list[dict[str, Any]]:

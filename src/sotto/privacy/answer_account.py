@@ -4,12 +4,13 @@ An `AnswerAccount` is the state that the entries of an `AnswerLedger` add up to.
 nothing and its updates check nothing, as in `spending`.
 
 Guarantee:
-    All students may be one: epsilon is the cost of every answer given to anybody. Each student's
-    own epsilon is what that student learns alone. No answer is charged beyond
-    `AnswerStatement.queries`, whose cost at the dearest levels the budget covers, so whatever the
-    students ask, in whatever order, `planned_epsilon` holds (Renyi divergences fixed in advance
-    by level; composition with adaptively chosen ones, Feldman and Zrnic 2021). `epsilon` is of the
-    answers given so far; it holds where their number does not depend on what was answered.
+    All students may be one. No answer is charged beyond `AnswerStatement.queries`, whose cost at
+    the dearest levels the budget covers, so whatever the students ask, in whatever order, and
+    whenever they stop, `epsilon` holds: from the first answer on it is what all of them cost
+    (Renyi divergences fixed in advance by level; composition with adaptively chosen ones, Feldman
+    and Zrnic 2021). Each student's own epsilon is that of all answers they are allowed, alone.
+    `spent_epsilon` is of the answers given so far. It is no guarantee where students decide by
+    what they were answered whether to ask again, for then the number of answers tells something.
 """
 
 import functools
@@ -33,31 +34,42 @@ class Student:
     Attributes:
         name: of the student.
         queries: answered rows allowed in all.
+        planned: answered rows that the student's own epsilon is of: `queries`, or all that any
+            student of this teacher may have, once the allowance was changed.
         answered: answered rows so far.
         revoked: whether the student is answered no longer.
     """
 
     name: str
     queries: int
+    planned: int
     answered: int = 0
     revoked: bool = False
 
 
 @dataclass(frozen=True)
 class StudentSpent(Student):
-    """A student, and the epsilon of what they were answered, alone, at the budget's delta."""
+    """A student, and what they learn alone, at the budget's delta.
+
+    Attributes:
+        epsilon: of all rows they may be answered; 0 before the first one.
+        spent_epsilon: of the rows they were answered so far; see `AnswersSpent`.
+    """
 
     epsilon: float = 0.0
+    spent_epsilon: float = 0.0
 
 
 @dataclass(frozen=True)
 class AnswersSpent:
-    """What the answers given so far cost.
+    """What a teacher's answers cost.
 
     Attributes:
-        epsilon: of all of them together, at `delta`; infinite where nothing is proved.
+        epsilon: of all answers that the statement allows, at `delta`; 0 before the first one, and
+            infinite where nothing is proved.
         delta: the budget's.
-        planned_epsilon: what all answers that the statement allows cost at most.
+        spent_epsilon: of the answers given so far; it holds only where their number was fixed in
+            advance.
         answered: answered rows of all students.
         events: what `epsilon` is composed of.
         curve: epsilon as a function of delta.
@@ -67,7 +79,7 @@ class AnswersSpent:
 
     epsilon: float
     delta: float
-    planned_epsilon: float
+    spent_epsilon: float
     answered: int
     events: tuple[Event, ...]
     curve: PrivacyCurve
@@ -135,6 +147,8 @@ class AnswerAccount:
                 f"a student of this teacher has 1 to {self.statement.queries_per_student} "
                 f"queries, not {queries}"
             )
+        if self.statement.one_student and any(other != name for other in self.students):
+            raise ValueError("this teacher has one student only, as it states; there is no other")
         if name in self.students and not self.students[name].revoked:
             raise StudentExists(
                 f"there is a student {name!r} already; choose another name, or revoke them first"
@@ -192,7 +206,13 @@ class AnswerAccount:
     def apply_add(self, name: str, queries: int) -> None:
         """Adds a student; one who comes back goes on where they stopped."""
         before = self.students.get(name)
-        self.students[name] = Student(name, queries, before.answered if before else 0)
+        if before is None:
+            self.students[name] = Student(name, queries, queries)
+            return
+        # Another allowance may have been asked for by looking at answers.
+        same = queries == before.queries
+        planned = before.planned if same else self.statement.queries_per_student
+        self.students[name] = Student(name, queries, planned, before.answered)
 
     def apply_revoke(self, name: str) -> None:
         """The student is answered no longer."""
@@ -205,28 +225,31 @@ class AnswerAccount:
         self.answered += rows
 
     def spent(self, head_hash: str) -> AnswersSpent:
-        """What the answers given so far cost."""
+        """What all answers cost from the first one on, and what those given so far do."""
         delta = self.budget.delta
-        counts = _together(self.statement, [one.answered for one in self.students.values()])
-        events = self.statement.events(dict(counts))
+        queries = self.statement.queries if self.answered else 0
+        events = self.statement.largest_cost(queries) if queries else ()
         return AnswersSpent(
-            epsilon=_epsilon(self.statement, counts, delta),
+            epsilon=_planned(self.statement, queries, delta) if queries else 0.0,
             delta=delta,
-            planned_epsilon=_planned(self.statement, self.statement.queries, delta),
+            spent_epsilon=self._epsilon([one.answered for one in self.students.values()]),
             answered=self.answered,
             events=events,
             curve=compose(events),
             students=tuple(
                 StudentSpent(
                     **vars(student),
-                    epsilon=_epsilon(
-                        self.statement, _together(self.statement, [student.answered]), delta
-                    ),
+                    epsilon=self._epsilon([student.planned if student.answered else 0]),
+                    spent_epsilon=self._epsilon([student.answered]),
                 )
                 for student in self.students.values()
             ),
             head_hash=head_hash,
         )
+
+    def _epsilon(self, answered: Iterable[int]) -> float:
+        """What students cost together who were answered so many rows each."""
+        return _epsilon(self.statement, _together(self.statement, answered), self.budget.delta)
 
     def _covered(self) -> str:
         """The largest number of queries that the budget covers, in words."""

@@ -5,7 +5,8 @@ A charge and its answer are one transaction, synced to disk before `answer` retu
 holds at least what any student has seen, also if the process is killed at any moment. Any number of
 processes may share a ledger (`answer_chain`).
 
-The database holds noisy answers and hashes of tokens: no true policy, no observation, no token.
+The database holds noisy answers, hashes of tokens, and keyed digests of what was asked
+(`answer_digests`): no true policy, no token, and nothing that tells an observation without the key.
 """
 
 import json
@@ -23,8 +24,9 @@ from sotto.privacy import answer_storage as storage
 from sotto.privacy import entries
 from sotto.privacy.answer_account import AnswerAccount, AnswersSpent, Student
 from sotto.privacy.answer_chain import FORMAT, AnswerChain
+from sotto.privacy.answer_digests import KEYED, RequestDigest
 from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.databases import database, failures, reading
+from sotto.privacy.databases import database, failures, make_private, reading
 from sotto.privacy.entries import GENESIS, Entry, canonical, plain, versions
 from sotto.privacy.errors import IdempotencyConflict, LedgerCorrupt
 from sotto.privacy.spending import Budget
@@ -114,6 +116,7 @@ class AnswerLedger:
             "versions": versions(),
         }
         entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)
+        make_private(engine)  # it holds answers, names and hashes of tokens
         entries.create(engine, entry, storage.TABLES)
         return cls(engine, run_id)
 
@@ -197,8 +200,12 @@ class AnswerLedger:
 
     def authenticate(self, token: str) -> str | None:
         """Whose token it is; None if nobody's, or its student was revoked."""
+        return self.known_tokens().holder(token)
+
+    def known_tokens(self) -> storage.KnownTokens:
+        """The tokens that are known now, to be compared without another look at the ledger."""
         with failures(self._engine, "try again"), reading(self._engine) as connection:
-            return storage.token_holder(connection, self.run_id, token)
+            return storage.known_tokens(connection, self.run_id)
 
     def students(self) -> tuple[Student, ...]:
         """Everybody who was ever added, in that order."""
@@ -223,7 +230,7 @@ class AnswerLedger:
         compute: Compute,
         *,
         idempotency_key: str | None = None,
-        request_digest: str = "",
+        request_digest: RequestDigest | None = None,
     ) -> Answered:
         """Charges an answer and returns it; when it returns, charge and answer are on disk.
 
@@ -234,25 +241,28 @@ class AnswerLedger:
                 database is locked; if it raises, nothing is charged.
             idempotency_key: the student's name for this request. A request of the same key gets
                 the answer that was given first. Without one, nothing is stored but the charge.
-            request_digest: what was asked for, hashed; a key belongs to one digest.
+            request_digest: of what was asked for; a key belongs to one digest. None: whatever
+                comes under the key counts as one request.
 
         Raises:
             BudgetExceeded: too few queries left, of the student's or of all. Nothing is charged.
             UnknownStudent: there is none, or they were revoked.
-            IdempotencyConflict: the key was used for another request.
+            IdempotencyConflict: the key was used for another request, or for one whose digest was
+                made with a key that is lost.
             LedgerUnavailable: the database cannot be used. Nothing may be answered; the same
                 request with the same key is charged once, however often it is tried.
         """
         request = None
         if idempotency_key is not None:
-            request = storage.Request(idempotency_key, request_digest)
+            digest = "" if request_digest is None else request_digest.keyed
+            request = storage.Request(idempotency_key, digest)
         with self._chain.writing(_UNANSWERED) as (connection, account):
             first_query = account.student(student).answered
             if request is not None:
                 found = storage.find_answer(connection, self.run_id, student, request.key)
                 if found is not None:
                     remaining = account.remaining(student)
-                    return self._again(connection, found, request, remaining)
+                    return self._again(connection, found, request_digest, remaining)
             levels = account.check_charge(student, rows)
             policies = self._checked(compute(levels), rows)
             answer = storage.as_bytes(policies)
@@ -263,6 +273,8 @@ class AnswerLedger:
                 "answer": storage.answer_hash(answer),
                 "request": None if request is None else request.hash,
             }
+            if request_digest is not None:  # plain ones of earlier versions are not named
+                charge["digest"] = request_digest.kind
             sequence = self._chain.insert(connection, "charge", charge)
             if request is not None:
                 kept = storage.StoredAnswer(sequence, student, request, answer)
@@ -270,15 +282,31 @@ class AnswerLedger:
             remaining = account.remaining(student) - rows
         return Answered(policies, np.array(levels), False, remaining)
 
+    def has_keyed_digests(self) -> bool:
+        """Whether requests are stored that nobody can recognise without the key of their digests.
+
+        Raises:
+            LedgerUnavailable: it cannot be read.
+        """
+        with failures(self._engine, "try again"), reading(self._engine) as connection:
+            return storage.has_digest_like(connection, self.run_id, f"{KEYED}:%")
+
     def _again(
         self,
         connection: sa.Connection,
         found: storage.StoredAnswer,
-        request: storage.Request,
+        digest: RequestDigest | None,
         remaining: int,
     ) -> Answered:
         """The answer that was given to this request before."""
-        if found.request != request:
+        stored = found.request.digest
+        if digest is not None and not digest.comparable(stored):
+            raise IdempotencyConflict(
+                "this idempotency key was used for a request that cannot be recognised any longer, "
+                "for the key of its digest is lost; ask under a new idempotency key, which is "
+                "charged"
+            )
+        if not (stored == "" if digest is None else digest.matches(stored)):
             raise IdempotencyConflict(
                 "this idempotency key was used for another request; use a key once for each"
             )

@@ -1,5 +1,8 @@
 """What an answer ledger keeps beside its entries: hashes of tokens, and answers given.
 
+Tokens have 256 random bits, and answers were released: plain hashes of them tell nothing. What was
+asked is kept as a keyed digest (`answer_digests`).
+
 A stored answer is what a student gets who repeats a request: the noisy rows and nothing else. The
 charge's entry holds its hash, so an answer that was changed is found.
 """
@@ -7,7 +10,7 @@ charge's entry holds its hash, so an answer that was changed is found.
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,15 +63,30 @@ def remove_token(connection: sa.Connection, run_id: str, student: str) -> None:
     connection.execute(sa.delete(_tokens).where(*here))
 
 
-def token_holder(connection: sa.Connection, run_id: str, token: str) -> str | None:
-    """Whose token it is; every one is compared, each in constant time."""
+class KnownTokens:
+    """Hashes of students' tokens, as they were when they were read.
+
+    Args:
+        hashes: pairs of a student and the hash of their token.
+    """
+
+    def __init__(self, hashes: Iterable[tuple[str, str]]) -> None:
+        self._hashes = tuple(hashes)
+
+    def holder(self, token: str) -> str | None:
+        """Whose token it is; every one is compared, each in constant time."""
+        given = _sha256(token.encode(errors="backslashreplace"))
+        holder = None
+        for student, token_hash in self._hashes:
+            if hmac.compare_digest(given, token_hash):
+                holder = student
+        return holder
+
+
+def known_tokens(connection: sa.Connection, run_id: str) -> KnownTokens:
+    """The tokens that are known now."""
     query = sa.select(_tokens.c.student, _tokens.c.token_hash).where(_tokens.c.run_id == run_id)
-    given = _sha256(token.encode(errors="backslashreplace"))
-    holder = None
-    for student, token_hash in connection.execute(query):
-        if hmac.compare_digest(given, token_hash):
-            holder = student
-    return holder
+    return KnownTokens((student, kept) for student, kept in connection.execute(query))
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -151,6 +169,14 @@ def find_answer(
     )
     row = connection.execute(sa.select(_answers).where(*here)).one_or_none()
     return None if row is None else _stored(row)
+
+
+def has_digest_like(connection: sa.Connection, run_id: str, pattern: str) -> bool:
+    """Whether the digest of some request of the run is of this form."""
+    query = sa.select(_answers.c.sequence).where(
+        _answers.c.run_id == run_id, _answers.c.request_digest.like(pattern)
+    )
+    return connection.execute(query.limit(1)).first() is not None
 
 
 def all_answers(connection: sa.Connection, run_id: str) -> Iterator[StoredAnswer]:

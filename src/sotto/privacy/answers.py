@@ -84,6 +84,8 @@ class AnswerStatement(BaseModel):
         queries_per_student: answered rows of any one student.
         observation_size: length of an observation.
         population: whether the people behind the teacher are simulated.
+        one_student: whether there is one student only, so that the level of every answer is known
+            in advance.
         entropy: where the noise comes from.
         gaps: steps that are not private; one makes every answer a paper claim.
         accounting: 2 where answers are charged for what is known of their L1 distance too, 1 for
@@ -100,6 +102,7 @@ class AnswerStatement(BaseModel):
     queries: int = Field(ge=1)
     queries_per_student: int = Field(ge=1)
     observation_size: int = Field(ge=1)
+    one_student: bool = Field(default=False, exclude_if=lambda value: not value)
     population: Literal["simulated", "real"]
     entropy: Literal["operating-system", "fixed-seed"] = "operating-system"
     gaps: tuple[Gap, ...] = ()
@@ -186,8 +189,11 @@ class AnswerStatement(BaseModel):
         Which levels are asked for is the students' choice, made as they see answers. So this takes
         the largest divergence over all levels at every order, not the divergence of one level: the
         sum over the answers is then below it on every path, which is what composition with
-        adaptively chosen mechanisms needs (Feldman and Zrnic 2021, Theorem 3.1).
+        adaptively chosen mechanisms needs (Feldman and Zrnic 2021, Theorem 3.1). One student alone
+        chooses nothing: the levels are those of their first `queries` answers.
         """
+        if self.one_student:
+            return self.events(self.level_counts(queries))
         return tuple(_repeated(event, queries) for event in _worst_answer(self))
 
     def planned_epsilon(self, delta: float) -> float:

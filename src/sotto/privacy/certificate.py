@@ -76,8 +76,19 @@ def _of_answers(ledger: AnswerLedger) -> Certificate:
     answers = CertifiedAnswers(
         statement=statement,
         answered=spent.answered,
-        planned_epsilon=spent.planned_epsilon,
-        students=tuple(CertifiedStudent(**vars(student)) for student in spent.students),
+        planned_epsilon=statement.planned_epsilon(spent.delta),
+        spent_epsilon=spent.spent_epsilon,
+        students=tuple(
+            CertifiedStudent(
+                name=one.name,
+                queries=one.queries,
+                answered=one.answered,
+                revoked=one.revoked,
+                epsilon=one.epsilon,
+                spent_epsilon=one.spent_epsilon,
+            )
+            for one in spent.students
+        ),
     )
     return Certificate(
         run_id=ledger.run_id,

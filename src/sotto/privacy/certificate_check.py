@@ -37,7 +37,7 @@ Derive = Callable[[AnyLedger], Certificate]
 _TOLERANCE = 1e-6
 """Relative difference in epsilon that another machine's arithmetic may make."""
 
-_COMPUTED = ("epsilon", "planned_epsilon", "divergences")
+_COMPUTED = ("epsilon", "planned_epsilon", "spent_epsilon", "divergences")
 """Fields that hold results of floating-point arithmetic."""
 
 

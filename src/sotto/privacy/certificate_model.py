@@ -56,14 +56,17 @@ class CertifiedStream(BaseModel):
 
 
 class CertifiedStudent(BaseModel):
-    """What one student was answered, and what that costs alone.
+    """What one student may be answered, and what that costs alone.
 
     Attributes:
         name: of the student.
         queries: answered rows allowed in all.
         answered: answered rows so far.
         revoked: whether the student is answered no longer.
-        epsilon: of this student's answers alone, at the certificate's delta.
+        epsilon: of all answers that this student may get, alone, at the certificate's delta; 0
+            before the first one.
+        spent_epsilon: of those given so far; None in certificates of earlier versions, whose
+            `epsilon` it was.
     """
 
     model_config = _FROZEN
@@ -72,6 +75,7 @@ class CertifiedStudent(BaseModel):
     answered: int
     revoked: bool
     epsilon: float
+    spent_epsilon: float | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
 class CertifiedAnswers(BaseModel):
@@ -82,6 +86,8 @@ class CertifiedAnswers(BaseModel):
         answered: rows answered so far, of all students together.
         planned_epsilon: what all `statement.queries` answers cost at most, at the certificate's
             delta, whatever the students ask.
+        spent_epsilon: of the answers given so far. It holds only if their number was fixed in
+            advance. None in certificates of earlier versions, whose headline it was.
         students: in the order they were added.
     """
 
@@ -89,6 +95,7 @@ class CertifiedAnswers(BaseModel):
     statement: AnswerStatement
     answered: int
     planned_epsilon: float
+    spent_epsilon: float | None = Field(default=None, exclude_if=lambda value: value is None)
     students: tuple[CertifiedStudent, ...]
 
 
@@ -111,7 +118,7 @@ class Certificate(BaseModel):
         status: "proved"; "paper-claim" if a step is not private (epsilon is infinite and `gaps`
             names it); "none" if nothing was released, or nothing can be proved.
         epsilon: for the worst person at `delta`, noise samplers included; of a teacher, for all
-            answers that all students together were given so far.
+            answers that all students together may be given.
         curve: pairs (epsilon, delta) for the worst person at each of a fixed list of deltas, as
             far as the accountant resolves them.
         method: which accountant computed `epsilon`.
@@ -174,14 +181,14 @@ class Certificate(BaseModel):
         """The one JSON text of this certificate."""
         return self.model_dump_json(indent=2) + "\n"
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, mode: int = 0o644) -> None:
         """Stores the certificate as JSON. At no moment is there half a certificate at `path`."""
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(self.text())
                 file.flush()
-                os.fchmod(file.fileno(), 0o644)
+                os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:

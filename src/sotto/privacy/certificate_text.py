@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.certificate_model import Certificate, CertifiedStream
+from sotto.privacy.certificate_model import Certificate, CertifiedAnswers, CertifiedStream
 from sotto.privacy.events import (
     Gaussian,
     NoGuarantee,
@@ -178,7 +178,19 @@ def _answer_lines(c: Certificate) -> tuple[str, ...]:
     return (
         f"{answers}, {_mechanism(statement)}",
         f"all {statement.queries} of them cost at most epsilon {said.planned_epsilon:.4g} at "
-        f"delta {c.delta:.3g}, whoever asks for them",
+        f"delta {c.delta:.3g}, whoever asks for them, and whenever they stop",
+        *_so_far(said),
+    )
+
+
+def _so_far(said: CertifiedAnswers) -> tuple[str, ...]:
+    """What was spent, which is no guarantee where students may stop by what they have seen."""
+    if said.spent_epsilon is None or said.answered == said.statement.queries:
+        return ()
+    return (
+        f"those given so far cost epsilon {said.spent_epsilon:.4g}, if their number was fixed in "
+        "advance; where students decide by what they were answered whether to ask again, only the "
+        "cost of all of them holds",
     )
 
 
@@ -205,6 +217,6 @@ def _student_lines(c: Certificate) -> tuple[str, ...]:
         return ()
     return tuple(
         f"{one.name}{' (revoked)' if one.revoked else ''}: {one.answered} of {one.queries} "
-        f"answers, epsilon {one.epsilon:.4g}"
+        f"answers, epsilon {one.epsilon:.4g} for all they may get"
         for one in c.answers.students
     )

@@ -7,7 +7,7 @@ server that hands over to a standby has to replicate synchronously, or its last 
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,13 @@ def database(where: Path | str) -> sa.Engine:
         ) from error
     (_prepare_sqlite if name == "sqlite" else _prepare_postgresql)(engine)
     return engine
+
+
+def make_private(engine: sa.Engine) -> None:
+    """Makes a new SQLite file, and so its journal, one that only its owner may read."""
+    if engine.dialect.name == "sqlite" and engine.url.database:
+        with suppress(OSError):  # what is wrong with the place, SQLite says
+            os.close(os.open(engine.url.database, os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def reading(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:

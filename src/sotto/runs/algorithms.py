@@ -4,9 +4,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from sotto.rl.envs.registry import from_data
 from sotto.runs.adapters import DPPG_RUNS, Algorithm
 from sotto.runs.baselines import A2C_RUNS, PPO_RUNS
-from sotto.runs.directory import AlgorithmName, RunError
+from sotto.runs.directory import AlgorithmName, Experiment, RunError
 from sotto.runs.expert_offline import expert_offline
 from sotto.runs.functional_q import DQN_RUNS, functional_q
 from sotto.runs.kickstart import kickstart
@@ -28,6 +29,20 @@ def config_to_json(algorithm: AlgorithmName, config: Any) -> dict[str, Any]:
         config, mode="json"
     )
     return values
+
+
+def stored_config(experiment: Experiment) -> Any:
+    """The settings of an experiment that is there, to be run with.
+
+    Raises:
+        RunError: they are not settings of its algorithm.
+        ValueError: their environment would import a module, and the user did not name it.
+    """
+    settings = experiment.settings
+    env_id = settings.config.get("env_id")
+    if env_id is not None:
+        from_data(str(env_id), experiment.path / "config.json", experiment.named.env_id)
+    return config_from_json(settings.algorithm, settings.config)
 
 
 def config_from_json(algorithm: AlgorithmName, values: dict[str, Any]) -> Any:

@@ -127,11 +127,54 @@ def ledger_place(ledger: str | None) -> str:
 
 
 @dataclass(frozen=True)
+class Named:
+    """What the user named on this command line, and vouches for.
+
+    A directory may be somebody else's. Nothing that its files name is connected to, imported or
+    executed, unless the user names the same.
+
+    Attributes:
+        ledger: value of --ledger.
+        env_id: value of --env-id.
+    """
+
+    ledger: str | None = None
+    env_id: str | None = None
+
+
+NOTHING_NAMED = Named()
+"""What is in the directory alone."""
+
+
+def ledger_location(directory: Path, place: str, named: str | None) -> Path | str:
+    """Where a ledger is, as settings in a directory name it.
+
+    Args:
+        directory: that holds the settings.
+        place: file in the directory, another file's absolute path, or a SQLAlchemy URL.
+        named: what the user gave as --ledger.
+
+    Raises:
+        RunError: it is not in the directory, and the user did not name it: whoever wrote the
+            settings would choose where this program connects to, and sends its passwords.
+    """
+    inside = "://" not in place and Path(place).name == place
+    inside = inside and not (directory / place).is_symlink()
+    if not inside and (named is None or ledger_place(named) != place):
+        raise RunError(
+            f"the ledger of {directory} is elsewhere, at {place}, as its settings say; give "
+            f"--ledger {place} if you trust that, for nothing that only a file names is opened"
+        )
+    return place if "://" in place else directory / place
+
+
+@dataclass(frozen=True)
 class Run:
     """One run directory: one seed, one ledger, one certificate."""
 
     path: Path
     settings: RunSettings
+    named: Named = NOTHING_NAMED
 
     @property
     def seed(self) -> int:
@@ -158,7 +201,7 @@ class Run:
         """Where the ledger is.
 
         Raises:
-            RunError: the algorithm has none.
+            RunError: the algorithm has none; or it is elsewhere, and the user did not say so.
         """
         place = self.settings.ledger
         if place is None:
@@ -169,7 +212,7 @@ class Run:
                 else f"{self.path} is a {self._name.upper()} run, which protects "
                 "nobody: it has no ledger and no certificate"
             )
-        return place if "://" in place else self.path / place
+        return ledger_location(self.path, place, self.named.ledger)
 
     @property
     def _name(self) -> str:
@@ -190,6 +233,7 @@ class Experiment:
     path: Path
     settings: RunSettings
     runs: tuple[Run, ...]
+    named: Named = NOTHING_NAMED
 
 
 def create_experiment(
@@ -211,7 +255,9 @@ def create_experiment(
             if (out / "config.json").exists()
             else f"{out} exists and is no run; give another --out, or remove it"
         ) from error
-    runs = _runs(out, settings)
+    # The settings were made from this command line.
+    named = Named(ledger=settings.ledger, env_id=settings.config.get("env_id"))
+    runs = _runs(out, settings, named)
     try:
         for run in runs:
             run.path.mkdir(exist_ok=run.path == out)
@@ -224,11 +270,15 @@ def create_experiment(
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)  # all of it is ours, and nothing was released
         raise
-    return Experiment(out, settings, runs)
+    return Experiment(out, settings, runs, named)
 
 
-def open_experiment(path: Path) -> Experiment:
+def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
     """The run, or the runs of several seeds, in a directory.
+
+    Args:
+        path: of the directory.
+        named: what its settings may name outside of it.
 
     Raises:
         RunError: there is none, or its settings cannot be read.
@@ -244,12 +294,12 @@ def open_experiment(path: Path) -> Experiment:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"
         raise RunError(f"{file} cannot be read: {where}: {problem['msg']}") from error
-    return Experiment(path, settings, _runs(path, settings))
+    return Experiment(path, settings, _runs(path, settings, named), named)
 
 
-def _runs(path: Path, settings: RunSettings) -> tuple[Run, ...]:
+def _runs(path: Path, settings: RunSettings, named: Named) -> tuple[Run, ...]:
     if len(settings.seeds) == 1:
-        return (Run(path, settings),)
+        return (Run(path, settings, named),)
     return tuple(
         Run(
             path / f"seed-{seed}",
@@ -260,6 +310,7 @@ def _runs(path: Path, settings: RunSettings) -> tuple[Run, ...]:
                     "config": settings.config | {"seed": seed},
                 }
             ),
+            named,
         )
         for seed in settings.seeds
     )

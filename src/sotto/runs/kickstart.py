@@ -12,11 +12,11 @@ from sotto.algorithms import kickstarting_training
 from sotto.algorithms.kickstarting_config import KickstartConfig
 from sotto.algorithms.kickstarting_training import check_teacher
 from sotto.algorithms.promises import promise
-from sotto.algorithms.teachers import ExactTeacher, LocalTeacher, Teacher
+from sotto.algorithms.teachers import ExactTeacher, Teacher
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.rl.networks import Policy
 from sotto.runs.adapters import Algorithm, Chunk, evaluate_native
-from sotto.runs.directory import RunError
+from sotto.runs.directory import Named, RunError
 from sotto.runs.teachers import TeacherRun, teacher_policies
 
 Connect = Callable[[str], Teacher]
@@ -27,22 +27,25 @@ _EVALUATION_EPISODES = 16
 _TEACHER_EPISODES = 64
 
 
-def kickstart(connect: Connect | None = None) -> Algorithm:
+def kickstart(connect: Connect | None = None, teacher_ledger: str | None = None) -> Algorithm:
     """Kickstarting as an algorithm of runs.
 
     Args:
         connect: to a teacher's service; needed to train with one, and for nothing else.
+        teacher_ledger: where the ledger of a run of dppg is that teaches, if it is not in the run.
     """
-    return _Kickstart(connect)
+    return _Kickstart(connect, teacher_ledger)
 
 
 class _Kickstart:
     config_type = KickstartConfig
     default_policy = "last"
 
-    def __init__(self, connect: Connect | None) -> None:
+    def __init__(self, connect: Connect | None, teacher_ledger: str | None) -> None:
         self._connect = connect
+        self._named = Named(ledger=teacher_ledger)
         self._run: TeacherRun | None = None
+        self._asked: tuple[Path, bool] | None = None  # what `_run` was read for
         self._service: Teacher | None = None
 
     def resolved(self, config: KickstartConfig) -> KickstartConfig:
@@ -71,7 +74,7 @@ class _Kickstart:
             )
         mechanism = config.teacher_mechanism or "dirichlet"
         config = replace(config, teacher_mechanism=mechanism, protect=protect)
-        statement, _ = promise(config, teacher.ensemble)
+        statement, _ = promise(config, teacher)
         check_teacher(config, teacher.observation_size, teacher.actions, statement)
         return config
 
@@ -81,7 +84,7 @@ class _Kickstart:
     def create_ledger(
         self, config: KickstartConfig, where: Path | str, run_id: str
     ) -> AnswerLedger:
-        statement, budget = promise(config, self._teacher(config).ensemble)
+        statement, budget = promise(config, self._teacher(config))
         ledger = AnswerLedger.create(where, run_id, statement=statement, budget=budget)
         ledger.add_student(_STUDENT)
         return ledger
@@ -104,7 +107,7 @@ class _Kickstart:
         done: int,
     ) -> Iterator[Chunk]:
         teachers = self._teachers(config, ledgers, len(seeds))
-        line = {} if config.remote else {"teacher_return": self._teacher_return(config)}
+        line = {"teacher_return": self._teacher_return(config)} if _shown(config) else {}
         training = kickstarting_training.Training(config, seeds, teachers, states, done)
         for progress in training:
             key = jax.random.fold_in(jax.random.key(20260), progress.updates)
@@ -140,10 +143,10 @@ class _Kickstart:
         """The teacher of each run. Runs that ask one service share what it allows its student."""
         if config.remote:
             return [self._remote(config)] * count
-        rows = self._teacher(config).ensemble
-        if not ledgers:
-            return [ExactTeacher(rows, rows.actions, rows.observation_size)] * count
-        return [LocalTeacher(rows, ledger, _STUDENT) for ledger in ledgers]
+        teacher = self._teacher(config)
+        if ledgers:
+            return [teacher.answering(ledger, _STUDENT) for ledger in ledgers]
+        return [ExactTeacher(teacher.exact(), teacher.actions, teacher.observation_size)] * count
 
     def _remote(self, config: KickstartConfig) -> Teacher:
         """The service, connected to once."""
@@ -153,17 +156,24 @@ class _Kickstart:
         return self._service
 
     def _teacher(self, config: KickstartConfig) -> TeacherRun:
-        """The teacher's run, read once."""
-        path = Path(config.teacher)
-        if self._run is None or self._run.path.absolute() != path.absolute():
-            self._run = teacher_policies(path)
+        """The teacher's run, read once; protected unless the settings say that nobody is."""
+        path, protected = Path(config.teacher), config.teacher_mechanism != "exact"
+        asked = (path.absolute(), protected)
+        if self._run is None or self._asked != asked:
+            self._run = teacher_policies(path, protected=protected, named=self._named)
+            self._asked = asked
         return self._run
 
     def _teacher_return(self, config: KickstartConfig) -> float:
-        """What students are measured by: the teacher's mean return, without noise."""
-        stacked = jax.tree.map(lambda x: x[None], self._teacher(config).ensemble.policy)
+        """What students of a teacher without protection are measured by: its mean return."""
+        stacked = jax.tree.map(lambda x: x[None], self._teacher(config).exact().policy)
         key = jax.random.key(20261)
         return float(self.evaluate(config, stacked, key, _TEACHER_EPISODES, True).mean())
+
+
+def _shown(config: KickstartConfig) -> bool:
+    """Whether the teacher's own return may be seen: nothing of a protected one but answers is."""
+    return not config.remote and config.teacher_mechanism == "exact"
 
 
 def _free(config: KickstartConfig) -> KickstartConfig:

@@ -40,7 +40,7 @@ def write_reports(experiment: Experiment) -> list[Path]:
 
 
 def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
-    lines = [read(run.metrics) for run in runs]
+    lines = [_shown(run, read(run.metrics)) for run in runs]
     if not all(lines):
         raise RunError(f"{path} has no metrics yet; train it first")
     certificates, shared = [], None
@@ -74,6 +74,15 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     temporary.write_text(page.page(title, body), encoding="utf-8")
     os.replace(temporary, file)
     return file
+
+
+def _shown(run: Run, lines: list[Line]) -> list[Line]:
+    """The lines, without what earlier versions logged of a protected teacher."""
+    if run.settings.ledger is None:
+        return lines
+    for line in lines:
+        line.simulated.pop("teacher_return", None)
+    return lines
 
 
 def _nobody(experiment: Experiment) -> tuple[str, str]:
@@ -267,7 +276,8 @@ def _cost_of_answers(
         *found,
         page.picture(
             folder / "budget.png",
-            "What all answers so far cost together. It stops rising when the teacher falls silent.",
+            "What all answers that the teacher may give cost together. All of it is charged with "
+            "the first one, since a student may stop by what it has seen.",
         ),
         page.picture(folder / "guarantee.png", _GUARANTEE),
     ]

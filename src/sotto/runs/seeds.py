@@ -9,10 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sotto.privacy.accounting import compose
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Account
+from sotto.privacy.composition import together
 from sotto.runs.directory import AnyLedger, RunSettings
 
 _SAME = {
@@ -65,7 +62,7 @@ def sharing(settings: RunSettings, ledgers: Sequence[AnyLedger]) -> Sharing:
             f"holds for its own. {_CHOOSING}"
         )
         return Sharing(words, None)
-    epsilon, delta = _together(ledgers), ledgers[0].budget.delta
+    epsilon, delta = together(ledgers)
     cost = f", to epsilon {epsilon:.4g} at delta {delta:.3g}" if math.isfinite(epsilon) else ""
     words = (
         f"{these} {_SAME[same]}, each under a ledger of its own, which is all that its certificate "
@@ -73,16 +70,3 @@ def sharing(settings: RunSettings, ledgers: Sequence[AnyLedger]) -> Sharing:
         f"of what all released, and the costs add up{cost}."
     )
     return Sharing(words, epsilon)
-
-
-def _together(ledgers: Sequence[AnyLedger]) -> float:
-    """Epsilon of everything charged to any of the ledgers, at the delta that all of them have."""
-    answers = [one.spent() for one in ledgers if isinstance(one, AnswerLedger)]
-    if answers:
-        events = [event for one in answers for event in one.events]
-        return compose(events).epsilon(answers[0].delta)
-    # An expert has the same number in every ledger, and a reward function is number 0 in each: the
-    # account of all streams is that of one ledger which they had all been charged to.
-    people = [one for one in ledgers if isinstance(one, Ledger)]
-    streams = [stream for one in people for stream in one.streams]
-    return Account(people[0].unit, people[0].budget, streams).spent().epsilon

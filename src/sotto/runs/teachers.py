@@ -3,17 +3,25 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from jaxtyping import Float, Float64
 from pydantic import TypeAdapter
 
-from sotto.algorithms.teachers import Ensemble
+from sotto.algorithms.teachers import Ensemble, LocalTeacher, RowsFunction
+from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.certificate import derive, verify
+from sotto.privacy.distances import Distance
+from sotto.rl.envs.registry import from_data
 from sotto.rl.networks import Policy
 from sotto.runs import states
 from sotto.runs.adapters import DPPG_RUNS, Algorithm
 from sotto.runs.baselines import PPO_RUNS
-from sotto.runs.directory import AlgorithmName, Experiment, RunError, open_experiment
+from sotto.runs.directory import (
+    NOTHING_NAMED,
+    AlgorithmName,
+    Experiment,
+    Named,
+    RunError,
+    open_experiment,
+)
 
 _TEACHERS: dict[AlgorithmName, Algorithm] = {"dppg": DPPG_RUNS, "ppo": PPO_RUNS}
 
@@ -22,57 +30,89 @@ _TEACHERS: dict[AlgorithmName, Algorithm] = {"dppg": DPPG_RUNS, "ppo": PPO_RUNS}
 class TeacherRun:
     """A run, or the runs of several seeds, that answers observations with rows of probabilities.
 
+    A protected teacher offers answers and public facts, and neither rows nor returns.
+
     Attributes:
         path: of the run.
         env_id: the environment it was trained in.
-        ensemble: the mean over seeds; a function from observations to rows in float64.
         private_training: a DPPG run whose certificate was verified. Its policy is released, so
             what it answers costs nobody anything.
         shards: the seeds are PPO trainings of their own, which share no data.
+        protected: whether nothing of it may leave but answers.
     """
 
     path: Path
     env_id: str
-    ensemble: Ensemble
     private_training: bool
     shards: bool
+    protected: bool
+    _ensemble: Ensemble
 
-    def __call__(
-        self, observations: Float[np.ndarray, "rows obs"]
-    ) -> Float64[np.ndarray, "rows actions"]:
-        """The teacher's own rows, without noise."""
-        return self.ensemble(observations)
+    def answering(self, ledger: AnswerLedger, student: str) -> LocalTeacher:
+        """The teacher of one student, all of whose answers are noisy and charged to the ledger."""
+        return LocalTeacher(self._ensemble, ledger, student)
+
+    def exact(self) -> Ensemble:
+        """The mean over seeds: its rows without noise, and its policy.
+
+        Raises:
+            RunError: the teacher is protected.
+        """
+        if self.protected:
+            raise RunError(f"the teacher {self.path} is protected: nothing leaves it but answers")
+        return self._ensemble
 
     @property
     def actions(self) -> int:
         """Length of a row."""
-        return self.ensemble.actions
+        return self._ensemble.actions
 
     @property
     def observation_size(self) -> int:
         """Length of an observation."""
-        return self.ensemble.observation_size
+        return self._ensemble.observation_size
 
     @property
     def teachers(self) -> int:
         """How many policies the mean is taken over."""
-        return self.ensemble.teachers
+        return self._ensemble.teachers
 
     @property
     def lipschitz(self) -> float:
         """Certified L2 Lipschitz constant of the mean row, input scaling included."""
-        return self.ensemble.lipschitz
+        return self._ensemble.lipschitz
+
+    @property
+    def rounding(self) -> float:
+        """How far rounding moves a row at most, for observations that are not refused."""
+        return self._ensemble.rounding
+
+    def moves_within(self, distance: Distance) -> bool:
+        """Whether rows are proved to move by no more than a distance says."""
+        return self._ensemble.moves_within(distance)
 
 
-def teacher_policies(path: Path) -> TeacherRun:
+def rows_to_serve(teacher: TeacherRun) -> RowsFunction:
+    """The teacher's own rows, for a service, which adds noise and charges before they leave."""
+    return teacher._ensemble
+
+
+def teacher_policies(
+    path: Path, *, protected: bool = True, named: Named = NOTHING_NAMED
+) -> TeacherRun:
     """The policies of a finished or interrupted run, as a teacher.
+
+    Args:
+        path: of the run.
+        protected: whether nothing of it may leave but answers. A run of DPPG is released already.
+        named: what its settings may name outside of its directory.
 
     Raises:
         RunError: no run, no checkpoint, a run of kickstart or without a finite set of actions, or
             a DPPG run whose certificate is not proved.
         PrivacyError: a DPPG run's ledger is damaged or another run's.
     """
-    experiment = open_experiment(path)
+    experiment = open_experiment(path, named)
     settings = experiment.settings
     algorithm = _TEACHERS.get(settings.algorithm)
     if algorithm is None:
@@ -80,6 +120,7 @@ def teacher_policies(path: Path) -> TeacherRun:
     private = settings.algorithm == "dppg"
     if private:
         _verify(experiment)
+    from_data(settings.config.get("env_id", ""), path / "config.json", named.env_id)
     config = TypeAdapter(algorithm.config_type).validate_python(settings.config)
     trained = states.load(algorithm, config, experiment, states.last_checkpoint(experiment))
     policy = algorithm.policies(trained)[algorithm.default_policy]
@@ -95,9 +136,10 @@ def teacher_policies(path: Path) -> TeacherRun:
     return TeacherRun(
         path=path,
         env_id=config.env_id,
-        ensemble=ensemble,
         private_training=private,
         shards=not private and len(experiment.runs) > 1,
+        protected=protected and not private,
+        _ensemble=ensemble,
     )
 
 

@@ -21,7 +21,7 @@ from sotto.privacy import certificate
 from sotto.privacy.errors import LedgerCorrupt, PrivacyError
 from sotto.runs import checkpoints, states
 from sotto.runs.adapters import Algorithm, Chunk
-from sotto.runs.algorithms import ALGORITHMS, config_from_json
+from sotto.runs.algorithms import ALGORITHMS, stored_config
 from sotto.runs.directory import AnyLedger, Experiment, Run, RunError
 from sotto.runs.metrics import Line, Log
 
@@ -70,7 +70,7 @@ def _train(
     stopped: Callable[[], bool],
 ) -> bool:
     settings = experiment.settings
-    config = config_from_json(settings.algorithm, settings.config)
+    config = stored_config(experiment)
     total = algorithm.updates(config)
     done = states.last_common_checkpoint(experiment.runs)
     ledgers = _ledgers(experiment)
@@ -111,7 +111,7 @@ def load_states(experiment: Experiment, updates: int) -> PyTree:
         RunError: a checkpoint is damaged or missing.
     """
     settings = experiment.settings
-    config = config_from_json(settings.algorithm, settings.config)
+    config = stored_config(experiment)
     return states.load(ALGORITHMS[settings.algorithm], config, experiment, updates)
 
 

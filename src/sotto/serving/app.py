@@ -14,19 +14,19 @@ Guarantee:
     `AnswerLedger.answer` has charged for them on disk.
 
 Charging waits for the disk, and one charge for another. It happens in one thread of its own, in
-order of arrival, and the event loop stays free.
+order of arrival, and the event loop stays free. Who asks is found out elsewhere (`callers`), so
+that whoever has no token keeps nobody waiting.
 """
 
 import asyncio
 import json
 import math
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from importlib import resources
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -36,6 +36,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from sotto.algorithms.teachers import RowsFunction, require_proved
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.answer_ledger import Answered, AnswerLedger
 from sotto.privacy.errors import (
     BudgetExceeded,
@@ -43,18 +44,17 @@ from sotto.privacy.errors import (
     LedgerCorrupt,
     LedgerMismatch,
     LedgerUnavailable,
-    UnknownStudent,
 )
 from sotto.privacy.noise import GeneratorSource
 from sotto.serving import metrics
-from sotto.serving.limits import Limits, RateLimiter
+from sotto.serving.callers import Caller, Callers, ledger_failures
+from sotto.serving.connections import Connections
+from sotto.serving.limits import Limits
 from sotto.serving.metrics import Metrics
 from sotto.serving.questions import Question, read_question
-from sotto.serving.refusals import Guard, Refusal, log
+from sotto.serving.refusals import Guard, Refusal
 
 _HEALTH_SECONDS = 2.0
-_RETRY_SECONDS = "1"
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _PAGE = {
     "/": ("page.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -64,15 +64,10 @@ _PAGE = {
 _T = TypeVar("_T")
 
 
-class _Caller(NamedTuple):
-    """Whose token it is: a student's, or the operator's (no name)."""
-
-    student: str | None
-
-
 def create_app(
     rows: RowsFunction,
     ledger: AnswerLedger,
+    digest_key: DigestKey,
     *,
     env_id: str,
     limits: Limits | None = None,
@@ -84,6 +79,7 @@ def create_app(
     Args:
         rows: the teacher's own rows; only noisy ones leave.
         ledger: what the teacher promises, its students, and what they were answered.
+        digest_key: by which repeated requests are recognised.
         env_id: environment the teacher was trained in.
         limits: of size and rate.
         is_operator: whether a token is that of whoever runs the teacher.
@@ -93,7 +89,8 @@ def create_app(
         ValueError: the noise is not of the kind that the statement promises.
     """
     service = _Service(
-        rows, ledger, env_id, limits or Limits(), is_operator, noise or GeneratorSource()
+        *(rows, ledger, digest_key, env_id),
+        *(limits or Limits(), is_operator, noise or GeneratorSource()),
     )
 
     @asynccontextmanager
@@ -103,6 +100,7 @@ def create_app(
 
     # No interactive documentation: it would load scripts from elsewhere.
     app = FastAPI(title="A private teacher", openapi_url=None, lifespan=lifespan)
+    app.state.connections = service.connections
     app.add_middleware(Guard, refused=service.metrics.refused)
     app.add_exception_handler(Refusal, service.refusal)
     app.add_exception_handler(HTTPException, service.http_refusal)
@@ -123,6 +121,7 @@ class _Service:
         self,
         rows: RowsFunction,
         ledger: AnswerLedger,
+        digest_key: DigestKey,
         env_id: str,
         limits: Limits,
         is_operator: Callable[[str], bool],
@@ -137,11 +136,12 @@ class _Service:
         self.metrics = Metrics()
         self._rows = rows
         self._ledger = ledger
+        self._digest_key = digest_key
         self._statement = ledger.statement
         self._env_id = env_id
         self._limits = limits
-        self._limiter = RateLimiter(limits)
-        self._is_operator = is_operator
+        self.connections = Connections(limits)
+        self._callers = Callers(ledger, is_operator, limits, self.connections)
         self._noise = noise
         self._ledger_thread = ThreadPoolExecutor(1, "ledger")
         folder = resources.files("sotto.serving")
@@ -152,6 +152,7 @@ class _Service:
 
     def close(self) -> None:
         """Finishes what was begun."""
+        self._callers.close()
         self._ledger_thread.shutdown()
 
     # --- endpoints -------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ class _Service:
     async def answers(self, request: Request) -> Response:
         """Answers a batch of observations."""
         arrived = time.perf_counter()
-        student = await self._student(request)
+        student = await self._callers.student(request)
         question = await read_question(request, self._statement.observation_size, self._limits)
         answered = await self._queued(self._answer, student, question)
         self.metrics.answered(
@@ -176,7 +177,7 @@ class _Service:
 
     async def teacher(self, request: Request) -> Response:
         """What the teacher promises, and how it wants to be asked."""
-        student = await self._student(request)
+        student = await self._callers.student(request)
         return _json(
             {
                 "statement": self._statement.model_dump(mode="json"),
@@ -190,12 +191,13 @@ class _Service:
 
     async def budget(self, request: Request) -> Response:
         """What is left, and what was spent."""
-        caller = await self._caller(request)
-        with _ledger_failures():
+        caller = await self._callers.caller(request)
+        with ledger_failures():
             return _json(await run_in_threadpool(self._budget, caller))
 
-    async def health(self) -> Response:
+    async def health(self, request: Request) -> Response:
         """Whether the ledger can be read; anybody may ask."""
+        self._callers.stranger(request)
         try:
             async with asyncio.timeout(_HEALTH_SECONDS):
                 # Any read would do; this one does not wait for the answer that is being charged.
@@ -204,12 +206,14 @@ class _Service:
             return JSONResponse({"status": "the ledger cannot be used"}, 503)
         return JSONResponse({"status": "ok"})
 
-    async def counts(self) -> Response:
+    async def counts(self, request: Request) -> Response:
         """Counts for Prometheus; anybody may ask, and nothing in them is private."""
+        self._callers.stranger(request)
         return PlainTextResponse(self.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
     async def page(self, request: Request) -> Response:
         """The page of budgets, its script or its style."""
+        self._callers.stranger(request)
         contents, media_type = self._files[request.url.path]
         return Response(contents, media_type=media_type)
 
@@ -231,48 +235,12 @@ class _Service:
             refused = Refusal(404, "not-found", "there is nothing at this address")
         return await self.refusal(request, refused)
 
-    # --- who asks --------------------------------------------------------------------------------
-
-    async def _student(self, request: Request) -> str:
-        caller = await self._caller(request)
-        if caller.student is None:
-            raise Refusal(
-                403,
-                "not-a-student",
-                "the operator's token shows budgets only; ask with a student's token",
-            )
-        return caller.student
-
-    async def _caller(self, request: Request) -> _Caller:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        token = token.strip()
-        known = scheme.lower() == "bearer" and _TOKEN.fullmatch(token)
-        caller = await self._queued(self._whose, token) if known else None
-        if caller is None:
-            raise _unknown_token()
-        wait = self._limiter.seconds_to_wait(caller.student or "")
-        if wait > 0:
-            raise Refusal(
-                429,
-                "too-many-requests",
-                f"more than {self._limits.requests_per_second:g} requests per second; try again "
-                f"in {wait:.3f} seconds",
-                headers={"Retry-After": str(math.ceil(wait))},
-            )
-        return caller
-
-    def _whose(self, token: str) -> _Caller | None:
-        student = self._ledger.authenticate(token)
-        if student is None and self._is_operator(token):
-            return _Caller(None)
-        return None if student is None else _Caller(student)
-
     # --- in the ledger's thread ------------------------------------------------------------------
 
     async def _queued(self, work: Callable[..., _T], *arguments: Any) -> _T:
         """Does the work in the ledger's thread, in turn."""
         loop = asyncio.get_running_loop()
-        with _ledger_failures():
+        with ledger_failures():
             return await loop.run_in_executor(self._ledger_thread, work, *arguments)
 
     def _remaining(self, student: str) -> int:
@@ -289,7 +257,7 @@ class _Service:
                 len(question.observations),
                 compute,
                 idempotency_key=question.idempotency_key,
-                request_digest=question.digest,
+                request_digest=self._digest_key.digest(self._ledger.run_id, question.contents),
             )
         except BudgetExceeded as error:
             remaining = self._ledger.remaining(student)
@@ -299,7 +267,7 @@ class _Service:
         except IdempotencyConflict as error:
             raise Refusal(409, "idempotency-key-reused", str(error)) from None
 
-    def _budget(self, caller: _Caller) -> dict[str, Any]:
+    def _budget(self, caller: Caller) -> dict[str, Any]:
         spent = self._ledger.spent()
         budget = self._ledger.budget
         left = self._statement.queries - spent.answered
@@ -311,6 +279,7 @@ class _Service:
                 "remaining": 0 if one.revoked else max(0, min(one.queries - one.answered, left)),
                 "revoked": one.revoked,
                 "epsilon": _plain(one.epsilon),
+                "spent_epsilon": _plain(one.spent_epsilon),
             }
             for one in spent.students
             if caller.student in (None, one.name)
@@ -320,6 +289,7 @@ class _Service:
             "answered": spent.answered,
             "remaining": left,
             "epsilon": _plain(spent.epsilon),
+            "spent_epsilon": _plain(spent.spent_epsilon),
         }
         return {
             "students": students,
@@ -327,16 +297,6 @@ class _Service:
             "budget": {"epsilon": _plain(budget.epsilon), "delta": budget.delta},
             "unit": self._statement.unit_sentence,
         }
-
-
-def _unknown_token() -> Refusal:
-    return Refusal(
-        401,
-        "unknown-token",
-        "send Authorization: Bearer TOKEN with a token that is known and was not revoked; whoever "
-        "runs the teacher issues them",
-        headers={"WWW-Authenticate": "Bearer"},
-    )
 
 
 def _json(values: dict[str, Any]) -> Response:
@@ -347,21 +307,3 @@ def _json(values: dict[str, Any]) -> Response:
 def _plain(epsilon: float) -> float | str:
     """An epsilon for JSON."""
     return epsilon if math.isfinite(epsilon) else "inf"
-
-
-@contextmanager
-def _ledger_failures() -> Iterator[None]:
-    """Turns the ledger's failures into refusals, which do not say where the ledger is."""
-    try:
-        yield
-    except UnknownStudent:  # revoked since the token was looked up
-        raise _unknown_token() from None
-    except (LedgerUnavailable, LedgerCorrupt, LedgerMismatch) as error:
-        log.error("%s: %s", type(error).__name__, error)
-        raise Refusal(
-            503,
-            "ledger-unavailable",
-            "the teacher cannot use its ledger; nothing was answered, try again later with the "
-            "same Idempotency-Key",
-            headers={"Retry-After": _RETRY_SECONDS},
-        ) from None

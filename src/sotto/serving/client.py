@@ -240,6 +240,12 @@ class RemoteTeacher:
 
     def _understood(self, model: type[_M], response: httpx.Response) -> _M:
         """The response as a model."""
+        if response.status_code == 401:
+            raise TeacherRefused(
+                f"the teacher at {self._url} does not know the token in {TOKEN_VARIABLE}, or it "
+                "was revoked; put yours there, or ask whoever runs the teacher for one: sotto "
+                "students issue DIR NAME"
+            )
         if response.status_code != 200:
             raise TeacherRefused(f"the teacher at {self._url} refuses: {_message(response)}")
         try:

@@ -1,12 +1,15 @@
 """The service's directory: what it promised, so that it goes on after a restart.
 
 ```
-DIR/  service.json  ledger.sqlite  certificate.json  operator.sha256
+DIR/  service.json  ledger.sqlite  certificate.json  operator.sha256  digests.key
 ```
 
 Any number of processes may serve one directory, or copies of it on several machines if the ledger
 is a database there: they share the budget through the ledger. `service.json` is written last, so a
 directory that has one is complete. No token is in it: the ledger and operator.sha256 hold hashes.
+The key in digests.key is secret: with it, and the ledger, it can be found out what was asked. So
+it is never in the database; copies of the directory need the same one. Nobody but the owner may
+read the directory or a file in it.
 """
 
 import hashlib
@@ -22,15 +25,17 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from sotto.privacy.answer_digests import DigestKey, DigestKeyLost
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answers import AnswerStatement
 from sotto.privacy.certificate import derive
 from sotto.privacy.entries import versions
 from sotto.privacy.spending import Budget
-from sotto.runs.directory import RunError, ledger_place, write_model
+from sotto.runs.directory import RunError, ledger_location, ledger_place, write_model
 
 _SETTINGS = "service.json"
 _OPERATOR = "operator.sha256"
+_KEY = "digests.key"
 _TOKEN_BYTES = 32
 
 
@@ -85,6 +90,7 @@ class Service:
 
     path: Path
     settings: ServiceSettings
+    named_ledger: str | None = None  # what the user gave as --ledger
 
     @property
     def certificate(self) -> Path:
@@ -97,7 +103,37 @@ class Service:
 
     def write_certificate(self, ledger: AnswerLedger) -> None:
         """Writes down what the ledger says now."""
-        derive(ledger).write(self.certificate)
+        derive(ledger).write(self.certificate, mode=0o600)  # it names students
+
+    def digest_key(self, ledger: AnswerLedger, *, renew: bool = False) -> DigestKey:
+        """The key by which repeated requests are recognised; made at the first start.
+
+        Args:
+            ledger: the service's.
+            renew: make a new one although the ledger has digests of one that is lost. Requests
+                answered under that one are refused when they are repeated.
+
+        Raises:
+            RunError: the key is lost.
+        """
+        file = self.path / _KEY
+        if not file.exists() and not renew and ledger.has_keyed_digests():
+            raise RunError(
+                f"the key {file} is gone, by which the service recognises requests that students "
+                "repeat; bring it back from a backup, or from another machine that serves this "
+                "directory, or give --new-digest-key, and repeated requests of before are refused"
+            )
+        try:
+            return DigestKey.create(file)
+        except DigestKeyLost as error:
+            raise RunError(f"{error}; bring it back from a backup") from error
+
+    def protect(self) -> None:
+        """Lets nobody but the owner read the directory: earlier versions let others."""
+        self.path.chmod(0o700)
+        for file in self.path.iterdir():
+            if file.is_file() and not file.is_symlink():
+                file.chmod(0o600)
 
     def new_operator_token(self) -> str:
         """A token that shows everybody's budget, in place of any earlier one; shown this once."""
@@ -120,8 +156,7 @@ class Service:
 
     @property
     def _ledger_location(self) -> Path | str:
-        place = self.settings.ledger
-        return place if "://" in place else self.path / place
+        return ledger_location(self.path, self.settings.ledger, self.named_ledger)
 
 
 def is_service(path: Path) -> bool:
@@ -140,24 +175,32 @@ def create_service(
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists and is no teacher's service; give another --out")
-    service = Service(path, settings)
+    elsewhere = None if settings.ledger == ledger_place(None) else settings.ledger
+    service = Service(path, settings, elsewhere)
     existed = path.exists()
     path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
     try:
         ledger = AnswerLedger.create(
             service._ledger_location, settings.run_id, statement=statement, budget=budget
         )
         ledger.close()
+        DigestKey.create(path / _KEY)
     except BaseException:
         if not existed:
             shutil.rmtree(path, ignore_errors=True)
         raise
     write_model(path / _SETTINGS, settings)
+    service.protect()
     return service
 
 
-def open_service(path: Path) -> Service:
+def open_service(path: Path, ledger: str | None = None) -> Service:
     """The service in a directory.
+
+    Args:
+        path: of the directory.
+        ledger: what the user gave as --ledger; one that only service.json names is not opened.
 
     Raises:
         RunError: there is none, or its settings cannot be read.
@@ -169,7 +212,7 @@ def open_service(path: Path) -> Service:
             f"sotto serve teacher RUN --out {path}"
         )
     try:
-        return Service(path, ServiceSettings.model_validate_json(file.read_bytes()))
+        return Service(path, ServiceSettings.model_validate_json(file.read_bytes()), ledger)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"

@@ -1,4 +1,4 @@
-"""How much one student may send: rows and bytes at once, and requests over time."""
+"""How much may be sent: by a student, and by strangers, who have no token that is known."""
 
 import math
 import time
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 _BYTES_PER_NUMBER = 32  # the longest float64 in JSON takes 25 characters with its comma
 _BYTES_BESIDE = 1024
+_MOST_NAMES = 10_000
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,28 @@ class Limits:
         requests_per_second: of one student, on average, answered by one process.
         burst: requests that one student may send at once after a pause.
         body_seconds: how long a student may take to send a request.
+        header_seconds: how long anybody may take to send a request's headers.
+        idle_seconds: how long a student's connection stays open between requests.
+        known_connections: of students and the operator, open at once.
+        strangers: open connections over which no known token came.
+        strangers_per_address: the same, of one address.
+        stranger_requests_per_second: requests without a known token, of one address, on average.
+        stranger_burst: such requests at once after a pause.
+        pause_seconds: for so long nothing is read from a stranger who sends more.
     """
 
     max_rows: int = 256
     requests_per_second: float = 100.0
     burst: int = 200
     body_seconds: float = 10.0
+    header_seconds: float = 5.0
+    idle_seconds: int = 60
+    known_connections: int = 256
+    strangers: int = 256
+    strangers_per_address: int = 64
+    stranger_requests_per_second: float = 5.0
+    stranger_burst: int = 20
+    pause_seconds: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuses limits under which nobody is answered."""
@@ -40,24 +57,25 @@ class Limits:
 
 
 class RateLimiter:
-    """A token bucket for each student: `burst` tokens, refilled at `requests_per_second`.
+    """A token bucket for each name: `burst` tokens, refilled at `rate` a second.
 
-    Not for several threads at once.
+    The names used last are remembered, `_MOST_NAMES` of them. Not for several threads at once.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
+    def __init__(
+        self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rate, self._burst = rate, float(burst)
         self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}  # tokens left, and when that was
 
-    def seconds_to_wait(self, student: str) -> float:
+    def seconds_to_wait(self, name: str) -> float:
         """Takes a token and returns 0, or takes none and returns when there will be one."""
         now = self._clock()
-        rate, burst = self._limits.requests_per_second, float(self._limits.burst)
-        tokens, since = self._buckets.get(student, (burst, now))
-        tokens = min(burst, tokens + rate * (now - since))
-        if tokens >= 1:
-            self._buckets[student] = (tokens - 1, now)
-            return 0.0
-        self._buckets[student] = (tokens, now)
-        return (1 - tokens) / rate
+        tokens, since = self._buckets.pop(name, (self._burst, now))
+        tokens = min(self._burst, tokens + self._rate * (now - since))
+        wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate
+        self._buckets[name] = (tokens if wait else tokens - 1, now)
+        if len(self._buckets) > _MOST_NAMES:
+            del self._buckets[next(iter(self._buckets))]
+        return wait

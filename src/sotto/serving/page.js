@@ -43,6 +43,8 @@ function studentRow(student) {
   cell(row, number(student.queries), "number");
   cell(row, number(student.remaining), "number");
   cell(row, short(student.epsilon), "number");
+  row.title = `Given so far: epsilon ${short(student.spent_epsilon)}, if that number was fixed ` +
+    "in advance";
   cell(row, state, `state-${state}`);
   return row;
 }
@@ -56,14 +58,15 @@ function show(budgets) {
     element("total-bar").max = total.queries;
     element("total-bar").value = total.answered;
     element("total-epsilon").textContent =
-      `Spent so far: epsilon ${short(total.epsilon)} at delta ${budgets.budget.delta}.`;
+      `All answers: epsilon ${short(total.epsilon)} at delta ${budgets.budget.delta}. Given so ` +
+      `far: ${short(total.spent_epsilon)}, which holds only if their number was fixed in advance.`;
   }
   element("students").replaceChildren(...budgets.students.map(studentRow));
   element("unit").textContent = budgets.unit;
   element("promise").textContent =
     `Whatever the students ask, together, it never costs more than epsilon ` +
     `${short(budgets.budget.epsilon)} at delta ${budgets.budget.delta}. A student's epsilon is ` +
-    "what they learn alone.";
+    "what they learn alone, of all answers they may get.";
   element("updated").textContent = new Date().toLocaleTimeString("en-GB");
   element("budgets").hidden = false;
   say(budgets.students.length === 0 ? "No student has a token yet." : "", false);

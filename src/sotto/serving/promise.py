@@ -90,7 +90,7 @@ def promised(settings: Promise, teacher: TeacherRun) -> tuple[AnswerStatement, B
     config = KickstartConfig(
         teacher=str(teacher.path), env_id=teacher.env_id, **(shared | {"protect": protect})
     )
-    statement, budget = promise(config, teacher.ensemble)
+    statement, budget = promise(config, teacher, one_student=False)
     if settings.queries_per_student is None:
         return statement, budget
     limit = {"queries_per_student": settings.queries_per_student}
@@ -108,13 +108,13 @@ def check_teacher(teacher: TeacherRun, statement: AnswerStatement, env_id: str) 
     match statement.distance:
         case TrainingShards(teachers=teachers):
             fits = fits and teacher.shards and teacher.teachers == teachers
-        case ObservationDistance(rounding=None) as old if not teacher.ensemble.moves_within(old):
+        case ObservationDistance(rounding=None) as old if not teacher.moves_within(old):
             raise ValueError(
                 "this service was started by an earlier version, which did not count how far "
                 "rounding moves answers of this network; start a new service with another --out"
             )
         case distance:
-            fits = fits and teacher.ensemble.moves_within(distance)
+            fits = fits and teacher.moves_within(distance)
     if not fits:
         raise ValueError(
             f"the run at {teacher.path} is not the one that this service promised answers of; "

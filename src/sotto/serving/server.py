@@ -1,5 +1,6 @@
 """Runs the service with uvicorn: one process, TLS if asked for, a log that tells nothing."""
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -10,15 +11,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.loops.auto import auto_loop_factory
 
+from sotto.serving.connections import protocol
 from sotto.serving.refusals import SafeFormatter
 
-_MOST_CONNECTIONS = 256
 _GRACE_SECONDS = 10
-_BACKLOG = 128
+_BACKLOG = 512
+_MOST_HEADER_BYTES = 16 * 1024
+_HANDSHAKE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -98,10 +103,28 @@ def uvicorn_server(app: FastAPI, address: Address) -> uvicorn.Server:
         ws="none",
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS,
+        # Places are kept by `connections`: uvicorn's own limit would refuse whoever comes late.
+        http=protocol(app.state.connections),
+        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        backlog=_BACKLOG,
+        loop=f"{__name__}:new_event_loop",
         timeout_graceful_shutdown=_GRACE_SECONDS,
     )
     return uvicorn.Server(config)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvicorn's event loop, whose servers wait no longer than seconds for TLS to begin."""
+    loop = auto_loop_factory()()
+    create_server = loop.create_server
+
+    async def impatient(*arguments: Any, **options: Any) -> asyncio.Server:
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = _HANDSHAKE_SECONDS
+        return await create_server(*arguments, **options)
+
+    loop.create_server = impatient  # type: ignore[method-assign]
+    return loop
 
 
 def url_of(listener: socket.socket, address: Address) -> str:

@@ -74,7 +74,6 @@ PRESENT: tuple[Claim, ...] = (
     answers.DISJOINT,
     answers.WITHIN,
     answers.DELTA,
-    answers.STOPPING,
     streams.RANDOM,
     streams.SCALED,
     answers.LAW,

@@ -27,6 +27,28 @@ def is_native(env_id: str) -> bool:
     return env_id in _NATIVE
 
 
+def from_data(env_id: str, source: object, named: str | None = None) -> str:
+    """The name of an environment that data give, unless making it would run what they name.
+
+    Gymnasium imports the module of a name like "module:Name-v0"; so only a user may give one.
+
+    Args:
+        env_id: the name.
+        source: where it was found.
+        named: what the user gave as --env-id.
+
+    Raises:
+        ValueError: it names a module, and the user did not.
+    """
+    if ":" in env_id and env_id != named:
+        raise ValueError(
+            f"{source} names the environment {env_id!r}, and making that would import "
+            f"{env_id.partition(':')[0]!r} and run what is in it; give --env-id {env_id} if you "
+            "trust it"
+        )
+    return env_id
+
+
 def make(env_id: str, action_repeat: int = 1) -> AnyEnvironment:
     """The environment of this name, each action applied `action_repeat` times.
 

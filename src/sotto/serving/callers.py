@@ -1,0 +1,202 @@
+"""Whose token comes with a request, and what strangers may do.
+
+Hashes of all tokens are in memory, so a token nobody has costs a comparison, and no work in the
+ledger: that is read again for all strangers together, a few times a second. Whoever is found there
+is looked up in the ledger itself, in a thread of its own: a revoked token opens nothing at once.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import math
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from fastapi import Request
+
+from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answer_storage import KnownTokens
+from sotto.privacy.errors import (
+    LedgerCorrupt,
+    LedgerMismatch,
+    LedgerUnavailable,
+    UnknownStudent,
+)
+from sotto.serving.connections import Connections, network
+from sotto.serving.limits import Limits, RateLimiter
+from sotto.serving.refusals import Refusal, log
+
+_RETRY_SECONDS = "1"
+_REFRESH_SECONDS = 0.25
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+_T = TypeVar("_T")
+
+
+class Caller(NamedTuple):
+    """Whose token it is: a student's, or the operator's (no name)."""
+
+    student: str | None
+
+
+class Callers:
+    """Finds out who sends a request. For one event loop.
+
+    Args:
+        ledger: whose students may ask.
+        is_operator: whether a token is that of whoever runs the teacher.
+        limits: of requests over time.
+        connections: are told who is known.
+    """
+
+    def __init__(
+        self,
+        ledger: AnswerLedger,
+        is_operator: Callable[[str], bool],
+        limits: Limits,
+        connections: Connections,
+    ) -> None:
+        self._ledger = ledger
+        self._is_operator = is_operator
+        self._limits = limits
+        self._connections = connections
+        self._students = RateLimiter(limits.requests_per_second, limits.burst)
+        self._strangers = RateLimiter(limits.stranger_requests_per_second, limits.stranger_burst)
+        self._known = KnownTokens(())
+        self._operator = b""  # hash of the operator's token, once it was seen
+        self._next_read: asyncio.Task[KnownTokens] | None = None
+        self._last_read = -math.inf
+        self._thread = ThreadPoolExecutor(1, "tokens")
+
+    def close(self) -> None:
+        """Finishes what was begun."""
+        self._thread.shutdown()
+
+    async def student(self, request: Request) -> str:
+        """The student whose token it is.
+
+        Raises:
+            Refusal: nobody's, or the operator's; or there are too many requests.
+        """
+        caller = await self.caller(request)
+        if caller.student is None:
+            raise Refusal(
+                403,
+                "not-a-student",
+                "the operator's token shows budgets only; ask with a student's token",
+            )
+        return caller.student
+
+    async def caller(self, request: Request) -> Caller:
+        """Whose token it is.
+
+        Raises:
+            Refusal: nobody's, or there are too many requests.
+        """
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not _TOKEN.fullmatch(token):
+            self.stranger(request)
+            raise unknown_token()
+        if not self._seems_known(token):
+            self.stranger(request)
+            with ledger_failures():
+                known = await self._read_again()
+            if known.holder(token) is None and not await self._in_thread(self._is_operator, token):
+                raise unknown_token()
+        wait = self._students.seconds_to_wait(self._known.holder(token) or "")
+        if wait > 0:
+            raise _too_many(self._limits.requests_per_second, wait)
+        caller = await self._confirmed(token)
+        self._connections.known(request.client)
+        return caller
+
+    def stranger(self, request: Request) -> None:
+        """Counts a request of somebody who is not known.
+
+        Raises:
+            Refusal: their address sends too many.
+        """
+        host = request.client.host if request.client else ""
+        wait = self._strangers.seconds_to_wait(network(host))
+        if wait > 0:
+            self._connections.refused(request.client)
+            raise _too_many(self._limits.stranger_requests_per_second, max(wait, 1.0))
+
+    def _seems_known(self, token: str) -> bool:
+        """Whether the token was known a moment ago; every hash is compared, in constant time."""
+        student = self._known.holder(token)
+        return hmac.compare_digest(_hash(token), self._operator) or student is not None
+
+    async def _confirmed(self, token: str) -> Caller:
+        """Whose token it is now."""
+        with ledger_failures():
+            student = await self._in_thread(self._ledger.authenticate, token)
+        if student is not None:
+            return Caller(student)
+        if not await self._in_thread(self._is_operator, token):
+            raise unknown_token()
+        self._operator = _hash(token)
+        return Caller(None)
+
+    async def _read_again(self) -> KnownTokens:
+        """The tokens of the ledger, read after now; one reading serves all who wait for it."""
+        if self._next_read is None:
+            self._next_read = asyncio.get_running_loop().create_task(self._read())
+        return await asyncio.shield(self._next_read)
+
+    async def _read(self) -> KnownTokens:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._last_read + _REFRESH_SECONDS - loop.time())
+        self._last_read, self._next_read = loop.time(), None  # who comes now waits for the next one
+        self._known = await self._in_thread(self._ledger.known_tokens)
+        return self._known
+
+    async def _in_thread(self, work: Callable[..., _T], *arguments: str) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, work, *arguments)
+
+
+def unknown_token() -> Refusal:
+    """The refusal of whoever is nobody here."""
+    return Refusal(
+        401,
+        "unknown-token",
+        "send Authorization: Bearer TOKEN with a token that is known and was not revoked; whoever "
+        "runs the teacher issues them",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+@contextmanager
+def ledger_failures() -> Iterator[None]:
+    """Turns the ledger's failures into refusals, which do not say where the ledger is."""
+    try:
+        yield
+    except UnknownStudent:  # revoked since the token was looked up
+        raise unknown_token() from None
+    except (LedgerUnavailable, LedgerCorrupt, LedgerMismatch) as error:
+        log.error("%s: %s", type(error).__name__, error)
+        raise Refusal(
+            503,
+            "ledger-unavailable",
+            "the teacher cannot use its ledger; nothing was answered, try again later with the "
+            "same Idempotency-Key",
+            headers={"Retry-After": _RETRY_SECONDS},
+        ) from None
+
+
+def _too_many(rate: float, wait: float) -> Refusal:
+    return Refusal(
+        429,
+        "too-many-requests",
+        f"more than {rate:g} requests per second; try again in {wait:.3f} seconds",
+        headers={"Retry-After": str(math.ceil(wait))},
+    )
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

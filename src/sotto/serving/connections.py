@@ -1,0 +1,186 @@
+"""Which connections are open, and for how long: limits that hold before anybody is known.
+
+A connection is a *stranger's* until a request with a known token has come over it. Strangers have
+places of their own, so they take none from those who are known; where a new one finds no place, the
+one goes that has idled longest, of the address that holds most. A client who means to ask something
+sends its request at once, and so is rarely that one.
+"""
+
+import asyncio
+import ipaddress
+from collections import Counter
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from sotto.serving.limits import Limits
+
+Peer = tuple[str, int]
+"""Address and port of the other side."""
+
+
+def network(host: str) -> str:
+    """What one client can come from: an IPv4 address, or 64 bits of an IPv6 address."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+class Connections:
+    """The open connections of one server. For its event loop alone."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._open: dict[Peer, Connection] = {}  # in the order they were opened
+        self._strangers: Counter[str] = Counter()  # open connections of each network
+
+    def opened(self, connection: "Connection") -> None:
+        """Counts a new connection, and ends another one if there are too many."""
+        self._open[connection.peer] = connection
+        self._strangers[connection.network] += 1
+        limits, here = self.limits, connection.network
+        if self._strangers[here] > limits.strangers_per_address:
+            self._end_one(known=False, network=here)
+        if self._strangers.total() > limits.strangers:
+            self._end_one(known=False, network=self._strangers.most_common(1)[0][0])
+
+    def closed(self, connection: "Connection") -> None:
+        """Counts a connection no longer."""
+        if self._open.get(connection.peer) is connection:
+            del self._open[connection.peer]
+            if not connection.known:
+                self._forget(connection.network)
+
+    def known(self, peer: Peer | None) -> None:
+        """A request with a known token came over this connection."""
+        connection = None if peer is None else self._open.get((peer[0], peer[1]))
+        if connection is None or connection.known:
+            return
+        connection.become_known(self.limits.idle_seconds)
+        self._forget(connection.network)
+        if sum(one.known for one in self._open.values()) > self.limits.known_connections:
+            self._end_one(known=True, network=None)
+
+    def refused(self, peer: Peer | None) -> None:
+        """A stranger sends too many requests: for a while nothing more is read from it."""
+        connection = None if peer is None else self._open.get((peer[0], peer[1]))
+        if connection is not None:
+            connection.pause()
+
+    def _end_one(self, *, known: bool, network: str | None) -> None:
+        """Ends the oldest connection of that kind that waits for a request, or else the oldest."""
+        of_kind = [
+            one
+            for one in self._open.values()
+            if one.known == known and network in (None, one.network)
+        ]
+        ended = next((one for one in of_kind if not one.busy), of_kind[0])
+        self.closed(ended)
+        ended.transport.abort()
+
+    def _forget(self, network: str) -> None:
+        self._strangers[network] -= 1
+        if not self._strangers[network]:
+            del self._strangers[network]
+
+
+class Connection(H11Protocol):
+    """HTTP/1.1 of uvicorn, for a client that has to send its request in time."""
+
+    connections_of_server: Connections
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.peer: Peer = ("", 0)
+        self.network = ""
+        self.known = False
+        self._deadline: asyncio.TimerHandle | None = None
+        self._paused: asyncio.TimerHandle | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def become_known(self, idle_seconds: int) -> None:
+        """A known token came over it: it may stay open between requests."""
+        self.known = True
+        self.timeout_keep_alive = idle_seconds
+
+    def pause(self) -> None:
+        """Reads nothing for a while, and begins with no request that was read already."""
+        if self._paused is None:
+            self.transport.pause_reading()
+            self._paused = self.loop.call_later(
+                self.connections_of_server.limits.pause_seconds, self._go_on
+            )
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Counts it; from now on a request has to come."""
+        super().connection_made(transport)
+        host, port, *_ = transport.get_extra_info("peername") or ("", id(self))
+        self.peer, self.network = (host, port), network(host)
+        self._expect_a_request()
+        self.connections_of_server.opened(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gives its place back."""
+        self.connections_of_server.closed(self)
+        for timer in (self._deadline, self._paused):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Some bytes: of a request, or of a body that nobody reads any longer."""
+        super().data_received(data)
+        if self.busy:
+            self._stop_expecting()
+        elif self.conn.our_state is not h11.ERROR:
+            self._expect_a_request()
+
+    def handle_events(self) -> None:
+        """Begins with the next request, which may have been sent together with the last one."""
+        if self._paused is None:
+            super().handle_events()
+
+    def on_response_complete(self) -> None:
+        """Another request may come over it, or be there already."""
+        super().on_response_complete()
+        if self._paused is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _expect_a_request(self) -> None:
+        """Sets the time by which the headers must be complete; more bytes do not move it."""
+        if self._deadline is None:
+            seconds = self.connections_of_server.limits.header_seconds
+            self._deadline = self.loop.call_later(seconds, self._too_late)
+
+    def _stop_expecting(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_late(self) -> None:
+        if self.busy:
+            self._deadline = None
+        else:
+            self.transport.abort()
+
+    def _go_on(self) -> None:
+        self._paused = None
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+            self.handle_events()
+
+
+def protocol(connections: Connections) -> type[Connection]:
+    """The protocol of a server with these connections, for `uvicorn.Config`."""
+    return type("ServerConnection", (Connection,), {"connections_of_server": connections})

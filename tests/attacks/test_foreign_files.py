@@ -1,0 +1,396 @@
+"""Directories and datasets of somebody else: nothing that they name is connected to or imported.
+
+Each attack has a listener or a module that notes whether it was reached, and the same command with
+the user's own flag reaches it: the tests can fail.
+"""
+
+import json
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+
+from sotto.algorithms.kickstarting_config import KickstartConfig
+from sotto.algorithms.ppo import PPOConfig
+from sotto.cli import main
+from sotto.cli.parsing import printable
+from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.distances import PolicyDistance
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.mechanisms.policies import Dirichlet
+from sotto.privacy.spending import Budget
+from sotto.privacy.units import Unit
+from sotto.rl.envs.registry import from_data
+from sotto.runs import checkpoints, experts
+from sotto.runs.algorithms import ALGORITHMS, config_to_json
+from sotto.runs.directory import create_experiment, new_settings
+from sotto.serving.directory import ServiceSettings, create_service
+
+TRAP = """
+import pathlib
+pathlib.Path({marker!r}).write_text("imported")
+import gymnasium
+gymnasium.register("Trap-v0", "gymnasium.envs.classic_control:CartPoleEnv", max_episode_steps=500)
+"""
+
+
+class Listener:
+    """A server on loopback that notes what it is sent, and refuses it."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.heard: list[bytes] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                self.heard.append(connection.recv(4096))
+                connection.sendall(b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n")
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def database(listener: Listener, monkeypatch) -> str:
+    """The URL of a PostgreSQL server that somebody else runs."""
+    monkeypatch.setenv("PGPASSWORD", "the-secret-password")
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "2")
+    return f"postgresql+psycopg://ann@127.0.0.1:{listener.port}/x?sslmode=disable"
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch) -> Iterator[tuple[str, Path]]:
+    """An environment whose name imports a module, and the file that this leaves."""
+    marker, name = tmp_path / "marker", f"trap_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(TRAP.format(marker=str(marker)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield f"{name}:Trap-v0", marker
+    sys.modules.pop(name, None)
+    gym.registry.pop("Trap-v0", None)
+
+
+def refused(capsys, *words: str | Path) -> str:
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    error = capsys.readouterr().err.strip()
+    assert error.count("\n") == 0
+    return error
+
+
+def run_of(path: Path, algorithm: str, chosen, ledger: bool, **changes) -> Path:
+    """A run directory as it would be after one update."""
+    settings = new_settings(
+        algorithm=algorithm,
+        config=config_to_json(algorithm, chosen),
+        preset=None,
+        seeds=(0,),
+        population="simulated",
+        ledger="ledger.sqlite" if ledger else None,
+        command="test",
+    )
+    unit = Unit(kind="trajectory", adjacency="zero-out")
+    budget = Budget(epsilon=8.0, delta=1e-5)
+
+    def create(run) -> None:
+        Ledger.create(run.ledger_location, run.settings.run_id, unit=unit, budget=budget)
+
+    experiment = create_experiment(path, settings, create)
+    if algorithm == "ppo":
+        states = ALGORITHMS["ppo"].initial_states(chosen, (0,))
+        checkpoints.save(experiment.runs[0].checkpoints, 1, jax.tree.map(lambda x: x[0], states))
+    edit(path, **changes)
+    return path
+
+
+def edit(path: Path, **changes) -> None:
+    file = path / "config.json"
+    stored = json.loads(file.read_text())
+    config = stored["config"] | changes.pop("config", {})
+    file.write_text(json.dumps(stored | changes | {"config": config}))
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    from sotto.algorithms.dppg_config import DPPGConfig
+
+    return run_of(tmp_path / "run", "dppg", DPPGConfig(target_epsilon=1.0), True)
+
+
+# --- ledgers -------------------------------------------------------------------------------------
+
+COMMANDS: dict[str, Callable[[Path], tuple[str | Path, ...]]] = {
+    "certificate": lambda run: ("certificate", run),
+    "verify": lambda run: ("certificate", run, "--verify"),
+    "resume": lambda run: ("train", "dppg", "--out", run, "--resume", "--json"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_server_that_a_run_names_is_connected_to(capsys, private, database, listener, command):
+    edit(private, ledger=database)
+    words = COMMANDS[command](private)
+    assert f"give --ledger {database} if you trust that" in refused(capsys, *words)
+    assert listener.heard == []
+    assert "cannot be used" in refused(capsys, *words, "--ledger", database)
+    assert listener.heard  # with the flag it is
+
+
+def test_no_report_connects_either(capsys, private, database, listener):
+    edit(private, ledger=database)
+    (private / "metrics.jsonl").write_text(
+        '{"updates": 1, "first_update": 0, "env_steps": 1, "seconds": 1.0, "epsilon": null, '
+        '"released": {}, "evaluation": {}, "simulated": {}}\n'
+    )
+    assert "give --ledger" in refused(capsys, "report", private)
+    assert listener.heard == []
+
+
+def test_another_ledger_than_the_one_named_is_refused(capsys, private, database, listener):
+    edit(private, ledger=database)
+    for other in (database.replace("ann", "bob"), "ledger.sqlite", f"{database}&options=x"):
+        assert "give --ledger" in refused(capsys, "certificate", private, "--ledger", other)
+    assert listener.heard == []
+
+
+def test_no_server_that_a_teachers_run_names_is_connected_to(
+    capsys, private, database, listener, tmp_path
+):
+    edit(private, ledger=database)
+    words = ("train", "kickstart", "--teacher", private, "--out", tmp_path / "student")
+    assert "give --ledger" in refused(capsys, *words)
+    assert "give --ledger" in refused(
+        capsys,
+        "serve",
+        "teacher",
+        private,
+        "--out",
+        tmp_path / "s",
+        "--queries",
+        "9",
+        "--target-epsilon",
+        "1",
+    )
+    assert listener.heard == []
+    refused(capsys, *words, "--teacher-ledger", database)
+    assert listener.heard
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Path:
+    settings = ServiceSettings.new(
+        run=tmp_path / "run",
+        env_id="Fake-v0",
+        promise={"queries": 9, "target_epsilon": 8.0},
+        ledger=None,
+        command="test",
+    )
+    statement = AnswerStatement(
+        name="teacher",
+        mechanism=Dirichlet(actions=3, concentration=5.0, floor=0.1),
+        distance=PolicyDistance(l2=0.001),
+        queries=9,
+        queries_per_student=9,
+        observation_size=4,
+        population="simulated",
+    )
+    budget = Budget(epsilon=8.0, delta=1e-5)
+    return create_service(tmp_path / "service", settings, statement, budget).path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("students", "issue", "DIR", "ann"),
+        ("students", "list", "DIR"),
+        ("students", "revoke", "DIR", "ann"),
+        ("certificate", "DIR"),
+    ],
+    ids=" ".join,
+)
+def test_no_server_that_a_service_names_is_connected_to(capsys, service, database, listener, words):
+    file = service / "service.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"ledger": database}))
+    words = [str(service) if word == "DIR" else word for word in words]
+    assert "give --ledger" in refused(capsys, *words)
+    assert listener.heard == []
+    refused(capsys, *words, "--ledger", database)
+    assert listener.heard
+
+
+@pytest.mark.parametrize("how", ["path", "link", "url", "up"])
+def test_another_file_is_not_opened_as_a_ledger(capsys, private, tmp_path, how):
+    other = tmp_path / "other.sqlite"
+    shutil.copy(private / "ledger.sqlite", other)
+    before = other.read_bytes(), other.stat().st_mtime_ns
+    place = {"path": str(other), "url": f"sqlite:///{other}", "up": "../other.sqlite"}.get(how)
+    if place is None:
+        (private / "ledger.sqlite").unlink()
+        (private / "ledger.sqlite").symlink_to(other)
+    else:
+        edit(private, ledger=place)
+    assert "give --ledger" in refused(capsys, "certificate", private)
+    assert (other.read_bytes(), other.stat().st_mtime_ns) == before
+    if how in ("path", "url"):
+        assert main(["certificate", str(private), "--ledger", str(place)]) == 0
+
+
+# --- modules -------------------------------------------------------------------------------------
+
+
+def test_no_module_that_a_run_names_is_imported(capsys, trap, tmp_path):
+    name, marker = trap
+    run = run_of(tmp_path / "run", "ppo", PPOConfig(hidden=(8,)), False, config={"env_id": name})
+    for words in (
+        ("eval", run, "--episodes", "1"),
+        ("train", "ppo", "--out", run, "--resume", "--json"),
+        ("train", "kickstart", "--teacher", run, "--out", tmp_path / "student"),
+        ("serve", "teacher", run, "--out", tmp_path / "s", "--queries", "9",
+         "--target-epsilon", "9"),
+    ):  # fmt: skip
+        assert f"give --env-id {name} if you trust it" in refused(capsys, *words)
+        assert not marker.exists()
+
+
+def dataset_of(path: Path, env_id: str) -> Path:
+    from minari.data_collector import EpisodeBuffer
+    from minari.dataset.minari_storage import MinariStorage
+
+    path.mkdir()
+    storage = MinariStorage.new(
+        path / "data",
+        observation_space=gym.spaces.Box(-np.inf, np.inf, (4,), np.float32),
+        action_space=gym.spaces.Discrete(2),
+        data_format="hdf5",
+    )
+    episodes = [
+        EpisodeBuffer(
+            id=number,
+            observations=np.zeros((4, 4), np.float32),
+            actions=np.zeros(3, np.int64),
+            rewards=np.ones(3),
+            terminations=np.zeros(3, bool),
+            truncations=np.zeros(3, bool),
+            infos=None,
+        )
+        for number in range(6)
+    ]
+    storage.update_episodes(episodes)
+    storage.update_episode_metadata([{"expert_id": number} for number in range(6)])
+    storage.update_metadata({"sotto": {"env_id": env_id, "experts": 6}})
+    return path
+
+
+def test_no_module_that_a_dataset_names_is_imported(capsys, trap, tmp_path):
+    name, marker = trap
+    dataset = dataset_of(tmp_path / "data-v0", name)
+    words = ("train", "expert-offline", "--dataset", dataset, "--method", "bc",
+             "--out", tmp_path / "run", "--json")  # fmt: skip
+    assert f"give --env-id {name} if you trust it" in refused(capsys, *words)
+    assert not marker.exists()
+    main([*map(str, words), "--env-id", name, "--gradient-steps", "1", "--hidden", "4"])
+    assert marker.exists()
+
+
+def test_no_module_that_experts_name_is_imported(capsys, trap, tmp_path):
+    name, marker = trap
+    settings = {"env_id": name, "experts": 1, "hidden": [8], "seed": 0, "format": experts._FORMAT}
+    (tmp_path / "experts").mkdir()
+    with (tmp_path / "experts" / "experts.npz").open("wb") as file:
+        np.savez(file, header=np.array(json.dumps({"settings": settings})), returns=np.zeros(1))
+    refused(capsys, "experts", "collect", tmp_path / "experts", "--out", tmp_path / "x-v0")
+    assert not marker.exists()
+
+
+def test_a_name_without_a_module_and_one_the_user_gave_are_let_through():
+    assert from_data("CartPole-v1", "x") == "CartPole-v1"
+    assert from_data("a:B-v0", "x", named="a:B-v0") == "a:B-v0"
+    for named in (None, "B-v0", "b:B-v0", ""):
+        with pytest.raises(ValueError, match="would import 'a'"):
+            from_data("a:B-v0", "x", named)
+
+
+# --- tokens and words ----------------------------------------------------------------------------
+
+
+def test_a_resumed_students_token_goes_where_the_user_says(capsys, listener, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOTTO_TEACHER_TOKEN", "the-secret-token")
+    url = f"http://127.0.0.1:{listener.port}"
+    run = run_of(tmp_path / "run", "kickstart", KickstartConfig(teacher="https://mine"), False,
+                 config={"teacher": url})  # fmt: skip
+    words = ("train", "kickstart", "--out", run, "--resume", "--json")
+    assert f"give --teacher {url} again if you trust that" in refused(capsys, *words)
+    assert listener.heard == []
+    said = refused(capsys, *words, "--teacher", url)
+    assert "does not know the token in SOTTO_TEACHER_TOKEN" in said
+    assert any(b"the-secret-token" in heard for heard in listener.heard)
+
+
+def test_a_terminal_is_told_nothing_by_a_ledgers_names(capsys, tmp_path, private):
+    name = "evil\x1b]0;title\x07\x1b[2J name"
+    edit(private, ledger=name)
+    error = refused(capsys, "certificate", private)
+    assert "\x1b" not in error
+    assert "\x07" not in error
+    assert printable("plain words, ε and ∞") == "plain words, ε and ∞"
+    stored = Ledger.create(
+        tmp_path / "l", unit=Unit(kind="trajectory", adjacency="zero-out"),
+        budget=Budget(epsilon=8.0, delta=1e-5),
+    )  # fmt: skip
+    assert stored.run_id.isprintable()
+
+
+def test_a_teachers_name_with_an_escape_is_printed_without_it(capsys, service):
+    file = json.loads((service / "service.json").read_text())
+    shutil.rmtree(service)
+    statement = AnswerStatement(
+        name="evil\x1b[2J[bold]name",
+        mechanism=Dirichlet(actions=3, concentration=5.0, floor=0.1),
+        distance=PolicyDistance(l2=0.001),
+        queries=9,
+        queries_per_student=9,
+        observation_size=4,
+        population="simulated",
+    )
+    settings = ServiceSettings(**file)
+    made = create_service(service, settings, statement, Budget(epsilon=8.0, delta=1e-5))
+    ledger: AnswerLedger = made.open_ledger()
+    ledger.add_student("ann")
+    assert main(["certificate", str(service)]) == 0
+    said = capsys.readouterr().out
+    assert "[bold]name" in said  # as text, and not as markup
+    assert "\x1b[2J" not in said
+
+
+def test_a_page_holds_names_as_text(private):
+    from sotto.runs import page
+
+    evil = "<script>alert(1)</script>"
+    made = (
+        page.page(evil, []), page.heading(evil), page.paragraph(evil), page.tiles({evil: evil}),
+        page.bullets(evil, [(evil, evil)]), page.table([evil], [[evil]]),
+        page.settings({evil: evil}),
+    )  # fmt: skip
+    for html in made:
+        assert "<script>alert" not in html

@@ -1,0 +1,125 @@
+"""Costs that no ledger states by itself: of several ledgers, and of replacing a unit."""
+
+import ast
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sotto.privacy import composition
+from sotto.privacy.certificate import Certificate, derive
+from sotto.privacy.composition import replaced, together, zero_out_budget
+from sotto.privacy.errors import LedgerMismatch
+from sotto.privacy.ledger import Ledger
+from sotto.privacy.spending import Budget
+from sotto.privacy.statements import Once, Part, StreamStatement
+from sotto.privacy.units import TRANSITION, Unit
+
+SOURCE = Path(composition.__file__).parent.parent
+ZERO_OUT = Unit(kind="transition", adjacency="zero-out")
+
+
+def charged(path: Path, unit: Unit = ZERO_OUT, noise: float = 2.0, delta: float = 1e-5) -> Ledger:
+    ledger = Ledger.create(path, unit=unit, budget=Budget(epsilon=math.inf, delta=delta))
+    statement = StreamStatement(
+        name="release",
+        unit=unit,
+        participation=Once(),
+        parts={"all": Part(clip_norm=1.0, noise_multiplier=noise)},
+        dimensions={"all": 1},
+        divisor=1.0,
+        horizon=1,
+        population="simulated",
+        sampler_delta=1e-12,
+    )
+    ledger.open_stream(statement).charge(0, 1, [np.array([0])])
+    return ledger
+
+
+def gaussian_delta(epsilon: float, distance: float) -> float:
+    """Delta of N(0, 1) against N(distance, 1)."""
+    far = stats.norm.cdf(-distance / 2 - epsilon / distance)
+    return float(stats.norm.cdf(distance / 2 - epsilon / distance) - math.exp(epsilon) * far)
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 3.0, 20.0])
+def test_what_replacing_costs_is_never_less_than_the_truth(tmp_path: Path, noise: float) -> None:
+    """Two zeroed-out sums are 1 / noise apart from the same third one, on either side of it."""
+    certificate = derive(charged(tmp_path / "ledger", noise=noise))
+    cost = replaced(certificate)
+    assert gaussian_delta(cost.epsilon, 2 / noise) <= cost.delta
+    assert cost.epsilon == 2 * certificate.epsilon
+    assert cost.delta == pytest.approx((1 + math.exp(certificate.epsilon)) * certificate.delta)
+
+
+def test_twice_epsilon_at_the_same_delta_is_false_and_what_is_said_is_attained() -> None:
+    """Three laws on two outcomes: each neighbour of M(0) is (epsilon, delta)-close to it."""
+    epsilon, delta = 1.0, 0.01
+
+    def missing(one: float, other: float, epsilon: float) -> float:
+        """The delta of a coin that falls on one side so often, against another one."""
+        sides = ((one, other), (1 - one, 1 - other))
+        return sum(max(0.0, p - math.exp(epsilon) * q) for p, q in sides)
+
+    there, zeroed, instead = (1 + math.exp(epsilon)) * delta, delta, 0.0
+    for one, other in ((there, zeroed), (zeroed, instead)):
+        assert missing(one, other, epsilon) <= delta + 1e-12
+        assert missing(other, one, epsilon) <= delta + 1e-12
+    assert missing(there, instead, 2 * epsilon) == pytest.approx((1 + math.exp(epsilon)) * delta)
+
+
+def test_a_certificate_of_replaced_units_stays_what_it_is(tmp_path: Path) -> None:
+    certificate = derive(charged(tmp_path / "ledger", unit=TRANSITION))
+    assert replaced(certificate) == (certificate.epsilon, certificate.delta)
+
+
+def test_a_unit_within_a_radius_is_not_replaced(tmp_path: Path) -> None:
+    certificate = derive(charged(tmp_path / "ledger"))
+    unit = Unit(kind="reward-function", adjacency="within-radius")
+    with pytest.raises(ValueError, match="not replaced"):
+        replaced(Certificate(**(dict(certificate) | {"unit": unit})))
+
+
+def test_where_nothing_is_proved_nothing_follows(tmp_path: Path) -> None:
+    certificate = derive(charged(tmp_path / "ledger"))
+    assert replaced(Certificate(**(dict(certificate) | {"epsilon": math.inf}))) == (math.inf, 1.0)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 0.9, 8.0])
+def test_the_budget_of_zeroing_out_is_within_what_replacing_may_cost(epsilon: float) -> None:
+    budget = zero_out_budget(epsilon, 1e-4)
+    assert 2 * budget.epsilon == epsilon
+    assert (1 + math.exp(budget.epsilon)) * budget.delta == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("other", [{"unit": TRANSITION}, {"delta": 1e-6}])
+def test_ledgers_about_other_things_have_no_cost_in_common(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    ledgers = [charged(tmp_path / "one"), charged(tmp_path / "two", **other)]
+    with pytest.raises(LedgerMismatch, match="no cost in common"):
+        together(ledgers)
+
+
+def test_nobody_who_reports_a_cost_multiplies_or_adds_an_epsilon() -> None:
+    """Costs are composed in `privacy` only: elsewhere no certified epsilon meets an operator."""
+    reporting = {"papers", "runs", "serving", "cli"}
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        if path.relative_to(SOURCE).parts[0] not in reporting:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Add | ast.Pow):
+                sides = [_name(side) for side in (node.left, node.right)]
+                if "epsilon" in sides:
+                    found.append(f"{path.relative_to(SOURCE)}: {ast.unparse(node)}")
+    assert found == []
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
