@@ -21,7 +21,7 @@ from sotto.algorithms import dppg, dppg_gymnasium, dppg_parts, trust_region
 from sotto.algorithms.dppg import DPPGState
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.algorithms.dppg_gymnasium import Collector
-from sotto.privacy.errors import LedgerCorrupt
+from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.spending import Budget
@@ -135,11 +135,9 @@ class Training:
                 "this ledger was charged for choosing settings, which cannot be gone on with; run "
                 "sotto tune again with another --out"
             )
-        if any(sum(stream.releases for stream in one.streams) < done for one in ledgers):
-            raise LedgerCorrupt(
-                f"the ledger holds fewer releases than the {done} that were made; restore it from "
-                "a newer backup"
-            )
+        held = min(sum(stream.releases for stream in one.streams) for one in ledgers)
+        if held < done:
+            raise LedgerOlder("the ledger", "the state to go on from", done, held)
         self.config, self.done = config, done
         self.env = training_environment(config)
         first = initial_states(config, seeds)

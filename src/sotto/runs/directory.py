@@ -12,7 +12,6 @@ each of them, and `runs/x/config.json` names them all. `open_experiment` accepts
 made its directory has released nothing, and is started again rather than resumed.
 """
 
-import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -28,7 +27,24 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.ledger import Ledger
+from sotto.runs import marks
+from sotto.runs.files import RunError, require_regular, write_whole
+
+__all__ = [
+    "AlgorithmName",
+    "AnyLedger",
+    "Experiment",
+    "Run",
+    "RunError",
+    "RunSettings",
+    "create_experiment",
+    "ledger_place",
+    "new_settings",
+    "open_experiment",
+    "write_model",
+]
 
 AlgorithmName = Literal["dppg", "ppo", "a2c", "kickstart", "dqn", "functional-q", "expert-offline"]
 AnyLedger = Ledger | AnswerLedger
@@ -36,10 +52,6 @@ AnyLedger = Ledger | AnswerLedger
 
 _LEDGER = "ledger.sqlite"
 _VERSIONS = ("sotto", "jax", "jax-privacy", "dp-accounting", "equinox", "optax", "gymnasium")
-
-
-class RunError(ValueError):
-    """A run directory, or something in it, is not what the command needs."""
 
 
 class RunSettings(BaseModel):
@@ -178,9 +190,24 @@ class Run:
         return name
 
     def open_ledger(self) -> AnyLedger:
-        """The run's ledger; refuses one that belongs to another run."""
+        """The run's ledger.
+
+        Raises:
+            LedgerMismatch: it belongs to another run.
+            LedgerOlder: checkpoints, metrics or the certificate were made from charges that it
+                does not hold.
+            LedgerCorrupt, LedgerUnavailable: it is damaged, missing or cannot be read.
+        """
         kind = AnswerLedger if self.settings.algorithm == "kickstart" else Ledger
-        return kind.open(self.ledger_location, self.settings.run_id)
+        place = self.ledger_location
+        if isinstance(place, Path) and not place.is_file():
+            raise LedgerUnavailable(
+                f"the ledger of the run {self.path} is missing: there is no file {place}; put it "
+                "back from a backup, since without it nothing can be certified or gone on with"
+            )
+        ledger: AnyLedger = kind.open(place, self.settings.run_id)
+        marks.refuse_older(self.path, ledger)
+        return ledger
 
 
 @dataclass(frozen=True)
@@ -238,6 +265,7 @@ def open_experiment(path: Path) -> Experiment:
         raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {path}")
     if not file.is_file():
         raise RunError(f"{path} is no run directory: it has no config.json")
+    require_regular(path)
     try:
         settings = RunSettings.model_validate_json(file.read_bytes())
     except ValidationError as error:
@@ -267,9 +295,4 @@ def _runs(path: Path, settings: RunSettings) -> tuple[Run, ...]:
 
 def write_model(path: Path, settings: BaseModel) -> None:
     """Writes settings as JSON, all of them or nothing."""
-    temporary = path.with_name(f".{path.name}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(settings.model_dump_json(indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_whole(path, settings.model_dump_json(indent=2) + "\n")

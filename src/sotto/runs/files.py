@@ -1,0 +1,56 @@
+"""Files of a run directory: what may be read there, and how it is written.
+
+A run directory may come from somebody else. Whatever opens one asks `require_regular` first, so
+that nothing in it can make a reader wait for ever (a FIFO) or read what is no file (a device).
+"""
+
+import contextlib
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+
+class RunError(ValueError):
+    """A run directory, or something in it, is not what the command needs."""
+
+
+def require_regular(directory: Path) -> None:
+    """Refuses a directory that holds anything but folders and regular files, or links to those.
+
+    Raises:
+        RunError: what it holds instead.
+        OSError: it cannot be read.
+    """
+    for folder, folders, files in os.walk(directory):
+        for name in (*folders, *files):
+            path = Path(folder) / name
+            try:
+                kind = path.stat().st_mode
+            except FileNotFoundError:  # a link to nothing, or removed since: nothing to read
+                continue
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                raise RunError(
+                    f"{path} is not a regular file, which is all that a run directory may hold; "
+                    "remove it"
+                )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file, all of it or nothing.
+
+    Raises:
+        OSError: it cannot be written; what was there is there still.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
