@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sotto import __version__
+from sotto.extras import EXTRAS, missing
 
 _COMMANDS = {
     "train dppg": ("sotto.cli.train:dppg", "private policy gradient, with a certificate"),
@@ -86,17 +87,6 @@ _COMMANDS = {
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
 }
 
-_EXTRAS = {
-    "fastapi": "serving",
-    "uvicorn": "serving",
-    "httpx": "serving",
-    "ale_py": "atari",
-    "minari": "experts",
-    "Box2D": "experts",
-    "ray": "ray",
-}
-"""Packages that only some commands need, and the extra that installs them."""
-
 _EXAMPLES = """\
 A private agent and its certificate, from nothing:
   sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
@@ -130,10 +120,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRAS:
+        if error.name not in EXTRAS:
             raise
-        extra = _EXTRAS[error.name]
-        print(f"sotto: this needs {error.name}: pip install 'sotto[{extra}]'", file=sys.stderr)
+        print(f"sotto: {missing(error.name)}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        if os.environ.get("SOTTO_DEBUG"):
+            raise
+        print(
+            "sotto: this needs more memory than there is; choose smaller settings", file=sys.stderr
+        )
         return 2
     except (ValueError, OSError) as error:
         if os.environ.get("SOTTO_DEBUG"):

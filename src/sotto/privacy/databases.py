@@ -5,6 +5,7 @@ returns, and whoever waits for another writer waits for seconds and not for ever
 server that hands over to a standby has to replicate synchronously, or its last commits are lost.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from sotto.extras import EXTRAS, missing
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
 
 LOCK_WAIT_SECONDS = 5.0
@@ -41,6 +43,8 @@ def database(where: Path | str) -> sa.Engine:
         else:
             raise LedgerUnavailable(f"no driver here makes {name!r} durable; {advice}")
     except (exc.ArgumentError, ModuleNotFoundError) as error:
+        if (package := getattr(error, "name", None)) in EXTRAS:
+            raise LedgerUnavailable(missing(package)) from error
         raise LedgerUnavailable(
             f"this is no database that can be used ({error}); {advice}, whose driver is installed"
         ) from error
@@ -151,7 +155,10 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
 
 def _require_file(connection: Any) -> None:
-    """Refuses a database in memory, or a temporary one, however its URL says so."""
+    """Refuses a database in memory, or a temporary one, however its URL says so.
+
+    A file that is not there yet is made, for nobody but its owner to read.
+    """
     ((_, _, file),) = connection.execute("PRAGMA database_list").fetchall()
     if not file:
         connection.close()
@@ -159,6 +166,10 @@ def _require_file(connection: Any) -> None:
             "a ledger in memory forgets what was spent when its process ends; give the path of a "
             "file"
         )
+    # What is in it concerns its owner alone: hashes, names, stored answers. SQLite gives its
+    # journals the same mode. A file that cannot be made is SQLite's to complain about.
+    with contextlib.suppress(OSError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _prepare_postgresql(engine: sa.Engine) -> None:
