@@ -82,9 +82,9 @@ class Clinic(gym.Env[np.ndarray, int]):
 
 
 fail("import")
-gym.register("Clinic-v0", entry_point="clinic_that_talks:Clinic", max_episode_steps=8)
+gym.register("TalkingClinic-v0", entry_point="clinic_that_talks:Clinic", max_episode_steps=8)
 gym.register(
-    "Borrowed-v0",
+    "BorrowedClinic-v0",
     entry_point="gymnasium.envs.classic_control.cartpole:CartPoleEnv",
     max_episode_steps=8,
 )

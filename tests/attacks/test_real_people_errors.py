@@ -18,11 +18,11 @@ HERE = Path(__file__).parent
 SECRETS = ("Ada", "Lovelace", "9.7", "97", "LookupError", "KeyError", "SystemExit", "SIGKILL")
 HOWS = ("exception", "class", "chain", "exit", "code", "interrupt", "memory", "died", "killed")
 SENTENCE = (
-    "clinic_that_talks:Clinic-v0 failed where real people are met; what it says is not shown, "
+    "clinic_that_talks:TalkingClinic-v0 failed where real people are met; what it says is not shown, "
     "since it may be about them: try the environment without them"
 )
 FLAGS = (
-    *("--env-id", "clinic_that_talks:Clinic-v0", "--population", "real"),
+    *("--env-id", "clinic_that_talks:TalkingClinic-v0", "--population", "real"),
     *("--noise-multiplier", "5", "--total-steps", "48", "--users-per-update", "3"),
     *("--steps-per-user", "8", "--delta", "1e-4", "--hidden"),
 )
@@ -38,7 +38,7 @@ def training(folder: Path, **changes: Any) -> Training:
     config = DPPGConfig(
         **(
             {
-                "env_id": "clinic_that_talks:Clinic-v0",
+                "env_id": "clinic_that_talks:TalkingClinic-v0",
                 "population": "real",
                 "noise_multiplier": 5.0,
                 "total_steps": 48,
@@ -160,7 +160,8 @@ def test_a_module_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "env_id", ["CartPole-v1", "MountainCar-v0", "HalfCheetah-v5", "clinic_that_talks:Borrowed-v0"]
+    "env_id",
+    ["CartPole-v1", "MountainCar-v0", "HalfCheetah-v5", "clinic_that_talks:BorrowedClinic-v0"],
 )
 def test_nobody_real_is_met_in_a_simulator(tmp_path: Path, env_id: str) -> None:
     with pytest.raises(ValueError, match="is a simulator that comes with") as failure:

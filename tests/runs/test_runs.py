@@ -107,7 +107,8 @@ def test_metrics_say_why_each_quantity_may_be_written(finished: Path) -> None:
 
 def test_real_people_leave_no_diagnostics(tmp_path: Path) -> None:
     out = tmp_path / "real"
-    assert main(train(out, "--population", "real")) == 0
+    words = ("--population", "real", "--env-id", "clinics:TestClinic-v0")
+    assert main(train(out, *words)) == 0
     assert all(line.simulated == {} for line in metrics.read(out / "metrics.jsonl"))
 
 
@@ -132,7 +133,9 @@ def test_the_ledger_of_another_run(capsys, copied: Path, finished_pair: Path) ->
 
 def test_a_lost_ledger_is_not_made_anew(capsys, copied: Path) -> None:
     (copied / "ledger.sqlite").unlink()
-    assert "no ledger" in refused(capsys, *train(copied, "--resume", "--seed", "3"))
+    error = refused(capsys, *train(copied, "--resume", "--seed", "3"))
+    assert f"the ledger of the run {copied} is missing" in error
+    assert "put it back from a backup" in error
 
 
 def test_an_older_copy_of_the_ledger_is_refused(capsys, tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_an_older_copy_of_the_ledger_is_refused(capsys, tmp_path: Path) -> None:
         connection.execute("DROP TRIGGER no_delete")
         connection.execute("DELETE FROM entries WHERE sequence > 5")
     error = refused(capsys, "train", "dppg", "--out", str(out), "--resume")
-    assert "is older than the certificate there" in error
+    assert "is older than what was made from it" in error
     assert "restore the ledger from a newer backup" in error
     (out / "certificate.json").write_text("{")
     assert "is damaged" in refused(capsys, "train", "dppg", "--out", str(out), "--resume")

@@ -73,7 +73,7 @@ def _divergences(
     run: Gaussian | SampledGaussian, orders: Float[np.ndarray, " orders"]
 ) -> Float[np.ndarray, " orders"]:
     if isinstance(run, Gaussian):
-        return orders / (2 * run.noise_multiplier**2)
+        return orders / 2 / run.noise_multiplier / run.noise_multiplier
     return run.count * sampled_gaussian_divergences(run, orders)
 
 

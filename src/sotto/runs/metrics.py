@@ -27,11 +27,11 @@ class Line:
         env_steps: most environment steps behind them all, a public number.
         seconds: since this session of the training began; outside every privacy claim.
         epsilon: charged so far; None for an algorithm without privacy, or where nothing is proved.
-        charges, head_hash: the ledger's mark (`marks.Mark`); None without a ledger of its own, and
-            in lines of earlier versions.
         released: one value for each update of this chunk.
         evaluation: mean return of each released policy on fresh simulated people.
         simulated: one value for each update of this chunk; NaN where no episode ended.
+        charges, head_hash: the ledger's mark (`marks.Mark`); None without a ledger of its own, and
+            in lines of earlier versions.
     """
 
     updates: int
@@ -39,11 +39,11 @@ class Line:
     env_steps: int
     seconds: float
     epsilon: float | None
-    charges: int | None = None
-    head_hash: str | None = None
     released: dict[str, list[float]] = field(default_factory=dict)
     evaluation: dict[str, float] = field(default_factory=dict)
     simulated: dict[str, list[float]] = field(default_factory=dict)
+    charges: int | None = None
+    head_hash: str | None = None
 
 
 class Log:

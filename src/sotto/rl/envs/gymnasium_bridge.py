@@ -331,7 +331,7 @@ def _facts(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
 
 def _described(env_id: str, found: Facts, options: dict[str, Any], action_repeat: int) -> Described:
     known = mujoco_facts.FACTS.get(env_id, mujoco_facts.NOTHING)
-    size = _observation_size(env_id, found.observed)
+    size, action = _observation_size(env_id, found.observed), _action_space(env_id, found.action)
     limit = options.get("max_episode_steps") or found.time_limit
     if limit is None:
         raise ValueError(
@@ -341,7 +341,7 @@ def _described(env_id: str, found: Facts, options: dict[str, Any], action_repeat
     return Described(
         id=env_id,
         observation_size=size,
-        action=_action_space(env_id, found.action),
+        action=action,
         default_params=(),
         reset_size=0,
         max_episode_steps=-(-int(limit) // action_repeat),
