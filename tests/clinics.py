@@ -1,4 +1,4 @@
-"""Environments of the user's own, where real people could be met: `clinics:TestClinic-v0` and others.
+"""Environments of the user's own, where real people could be met: `clinics:TestClinic-v0`.
 
 Each plays a game of Gymnasium's, but its class is here, as that of a user would be elsewhere.
 """

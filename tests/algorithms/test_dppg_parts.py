@@ -311,7 +311,8 @@ def test_real_users_leave_nothing_without_noise(
     assert all(set(chunk.log) == functions_of_releases for chunk in met)
     assert all(chunk.diagnostics is None for chunk in met)
     out = tmp_path / "real"
-    flags = f"--env-id clinics:TestClinic-v0 --population real --private-return 0 20 --users-per-update {USERS} --hidden 4"
+    flags = "--env-id clinics:TestClinic-v0 --population real --private-return 0 20 --hidden 4"
+    flags += f" --users-per-update {USERS}"
     flags += f" --steps-per-user {STEPS} --total-steps {USERS * STEPS * 4} --evaluation-episodes 2"
     assert main(["train", "dppg", *flags.split(), "--out", str(out)]) == 0
     for line in (out / "metrics.jsonl").read_text().splitlines():

@@ -92,12 +92,14 @@ def new_settings(
     population: Literal["simulated", "real"],
     ledger: str | None,
     command: str,
+    created: str | None = None,
 ) -> RunSettings:
     """The settings of a run that starts now, on this machine's software.
 
     Args:
         ledger: a SQLAlchemy URL or a file to keep the ledger in, instead of one in each run
             directory; None where the algorithm has no ledger.
+        created: when, ISO 8601 in UTC; None: now.
 
     Raises:
         RunError: the URL holds a password, which config.json would give away.
@@ -112,7 +114,7 @@ def new_settings(
         config=config,
         versions={name: version(name) for name in _VERSIONS} | {"python": python_version()},
         command=command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 

@@ -5,9 +5,12 @@ that nothing in it can make a reader wait for ever (a FIFO) or read what is no f
 """
 
 import contextlib
+import io
 import os
 import stat
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -34,6 +37,36 @@ def require_regular(directory: Path) -> None:
                     f"{path} is not a regular file, which is all that a run directory may hold; "
                     "remove it"
                 )
+
+
+def forget_times(directory: Path) -> None:
+    """Sets when everything in a directory was changed and read to 1970; it stays readable.
+
+    When the file system says that a file's own record was changed (ctime) cannot be set: a copy
+    that is made later has that of the copy.
+    """
+    for folder, _, files in os.walk(directory, topdown=False):
+        for name in (*files, "."):
+            os.utime(Path(folder) / name, (0, 0))
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Nothing that this process, or one that it starts, prints meanwhile goes anywhere."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    kept = [(number, os.dup(number)) for number in (1, 2)]
+    try:
+        for number, _ in kept:
+            os.dup2(nowhere, number)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        os.close(nowhere)
+        for number, copy in kept:
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def write_whole(path: Path, text: str) -> None:

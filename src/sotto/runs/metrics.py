@@ -59,8 +59,7 @@ class Log:
 
     def append(self, line: Line) -> None:
         """Writes one line down."""
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(asdict(line)), allow_nan=False) + "\n")
+        write(self._file, line)
         for heading in ("released", "simulated"):
             for name, values in getattr(line, heading).items():
                 for number, value in enumerate(values, line.first_update):
@@ -78,6 +77,12 @@ class Log:
     def _add(self, name: str, value: float, updates: int) -> None:
         if math.isfinite(value):
             self._events.add_scalar(name, value, updates * self._steps_per_update)
+
+
+def write(file: Path, line: Line) -> None:
+    """Appends a line to metrics.jsonl, and nothing to TensorBoard, whose events have times."""
+    with file.open("a", encoding="utf-8") as opened:
+        opened.write(json.dumps(_plain(asdict(line)), allow_nan=False) + "\n")
 
 
 def read(file: Path) -> list[Line]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sotto.privacy.certificate import Certificate, derive
+from sotto.privacy.ledger import NO_TIME
 from sotto.runs import figures, page
 from sotto.runs.directory import Experiment, Run, RunError
 from sotto.runs.metrics import Line, read
@@ -52,7 +53,7 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     )
     body = [
         f"<h1>{escape(title)}</h1>",
-        page.paragraph(f"Started {experiment.settings.created.replace('T', ' ')[:16]} UTC.", True),
+        page.paragraph(_started(experiment.settings.created), True),
         _card(certificates, shared, _nobody(experiment)),
         page.tiles(_numbers(lines, certificates, shared)),
         *_pictures(path / "figures", lines, certificates, shared, _radius(experiment)),
@@ -73,6 +74,12 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     temporary.write_text(page.page(title, body), encoding="utf-8")
     os.replace(temporary, file)
     return file
+
+
+def _started(created: str) -> str:
+    if created == NO_TIME:
+        return "When it was made is not said, since it would tell how many tries there were."
+    return f"Started {created.replace('T', ' ')[:16]} UTC."
 
 
 def _nobody(experiment: Experiment) -> tuple[str, str]:
