@@ -150,8 +150,12 @@ def test_an_older_copy_of_the_ledger_is_refused(capsys, tmp_path: Path) -> None:
     error = refused(capsys, "train", "dppg", "--out", str(out), "--resume")
     assert "is older than what was made from it" in error
     assert "restore the ledger from a newer backup" in error
-    (out / "certificate.json").write_text("{")
-    assert "is damaged" in refused(capsys, "train", "dppg", "--out", str(out), "--resume")
+
+
+def test_a_damaged_certificate_is_not_gone_on_from(capsys, copied: Path) -> None:
+    shutil.rmtree(copied / "checkpoints" / f"{10:08d}")
+    (copied / "certificate.json").write_text("{")
+    assert "is damaged" in refused(capsys, "train", "dppg", "--out", str(copied), "--resume")
 
 
 def test_eval_of_each_policy(capsys, finished: Path) -> None:

@@ -87,6 +87,8 @@ _COMMANDS = {
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
 }
 
+_NO_MEMORY = "this needs more memory than there is; choose smaller settings"
+
 _EXAMPLES = """\
 A private agent and its certificate, from nothing:
   sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
@@ -127,14 +129,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         if os.environ.get("SOTTO_DEBUG"):
             raise
-        print(
-            "sotto: this needs more memory than there is; choose smaller settings", file=sys.stderr
-        )
+        print(f"sotto: {_NO_MEMORY}", file=sys.stderr)
         return 2
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, OverflowError) as error:
         if os.environ.get("SOTTO_DEBUG"):
             raise
         print(f"sotto: {_sentence(error)}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:  # XLA's own, which is imported by now if it was raised
+        if os.environ.get("SOTTO_DEBUG") or "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(f"sotto: {_NO_MEMORY}", file=sys.stderr)
         return 2
 
 
@@ -175,6 +180,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
+    if isinstance(error, OverflowError):
+        return f"a number is too large or too small to compute with ({error}); choose another"
     return " ".join(str(error).split())
 
 

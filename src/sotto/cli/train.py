@@ -191,6 +191,7 @@ def _create(
     args: Sequence[str],
 ) -> Experiment:
     seeds = tuple(seed_range(config.seed, options.seeds))
+    config_to_json(name, config)  # refuses what is too large before anything is made of it
     config = algorithm.resolved(config)
     place = options.ledger if isinstance(options, LedgerOptions) else None
     if place is not None and not algorithm.has_ledger(config):

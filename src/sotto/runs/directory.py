@@ -20,17 +20,18 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.ledger import Ledger
+from sotto.regular import require_regular
 from sotto.runs import marks
-from sotto.runs.files import RunError, require_regular, write_whole
+from sotto.runs.files import RunError, write_whole
 
 __all__ = [
     "AlgorithmName",
@@ -51,6 +52,8 @@ AnyLedger = Ledger | AnswerLedger
 """A run's account: of releases about people, or of a teacher's answers."""
 
 _LEDGER = "ledger.sqlite"
+_MOST_SEEDS = 10_000
+_LARGEST_SETTINGS = 2**20  # bytes of config.json
 _VERSIONS = ("sotto", "jax", "jax-privacy", "dp-accounting", "equinox", "optax", "gymnasium")
 
 
@@ -74,7 +77,9 @@ class RunSettings(BaseModel):
     run_id: str
     algorithm: AlgorithmName
     preset: str | None
-    seeds: tuple[int, ...]
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field(
+        min_length=1, max_length=_MOST_SEEDS
+    )
     population: Literal["simulated", "real"]
     ledger: str | None
     config: dict[str, Any]
@@ -178,7 +183,7 @@ class Run:
         if place is None:
             raise RunError(
                 f"{self.path} has no ledger and no certificate of its own: the certificate is that "
-                f"of its teacher, {self.settings.config['teacher']}, if that has one"
+                f"of its teacher, {self.settings.config.get('teacher')}, if that has one"
                 if self.settings.algorithm == "kickstart"
                 else f"{self.path} is a {self._name.upper()} run, which protects "
                 "nobody: it has no ledger and no certificate"
@@ -188,8 +193,7 @@ class Run:
     @property
     def _name(self) -> str:
         """What was trained; of learning from experts, the method."""
-        name: str = self.settings.config.get("method", self.settings.algorithm)
-        return name
+        return str(self.settings.config.get("method", self.settings.algorithm))
 
     def open_ledger(self) -> AnyLedger:
         """The run's ledger.
@@ -269,6 +273,8 @@ def open_experiment(path: Path) -> Experiment:
         raise RunError(f"{path} is no run directory: it has no config.json")
     require_regular(path)
     try:
+        if file.stat().st_size > _LARGEST_SETTINGS:
+            raise RunError(f"{file} is larger than the settings of any run; put it back")
         settings = RunSettings.model_validate_json(file.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]

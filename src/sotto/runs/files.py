@@ -1,13 +1,8 @@
-"""Files of a run directory: what may be read there, and how it is written.
-
-A run directory may come from somebody else. Whatever opens one asks `require_regular` first, so
-that nothing in it can make a reader wait for ever (a FIFO) or read what is no file (a device).
-"""
+"""How files of a run directory are written, and what is wrong with one that is read."""
 
 import contextlib
 import io
 import os
-import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,27 +11,6 @@ from pathlib import Path
 
 class RunError(ValueError):
     """A run directory, or something in it, is not what the command needs."""
-
-
-def require_regular(directory: Path) -> None:
-    """Refuses a directory that holds anything but folders and regular files, or links to those.
-
-    Raises:
-        RunError: what it holds instead.
-        OSError: it cannot be read.
-    """
-    for folder, folders, files in os.walk(directory):
-        for name in (*folders, *files):
-            path = Path(folder) / name
-            try:
-                kind = path.stat().st_mode
-            except FileNotFoundError:  # a link to nothing, or removed since: nothing to read
-                continue
-            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-                raise RunError(
-                    f"{path} is not a regular file, which is all that a run directory may hold; "
-                    "remove it"
-                )
 
 
 def forget_times(directory: Path) -> None:

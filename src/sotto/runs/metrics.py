@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sotto.runs.directory import RunError
+from pydantic import TypeAdapter
+
+from sotto.runs.files import RunError
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,9 @@ class Line:
     simulated: dict[str, list[float]] = field(default_factory=dict)
     charges: int | None = None
     head_hash: str | None = None
+
+
+_LINE = TypeAdapter(Line)
 
 
 class Log:
@@ -101,8 +106,8 @@ def read(file: Path) -> list[Line]:
         if not text.endswith("\n"):
             break
         try:
-            line = Line(**_numbers(json.loads(text)))
-        except (ValueError, TypeError, KeyError) as error:
+            line = _LINE.validate_python(_numbers(json.loads(text)))
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise RunError(f"line {number} of {file} cannot be read; remove it") from error
         while lines and lines[-1].updates > line.first_update:
             lines.pop()

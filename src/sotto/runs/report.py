@@ -15,6 +15,7 @@ import numpy as np
 from sotto.privacy.certificate import Certificate, derive
 from sotto.privacy.ledger import NO_TIME
 from sotto.runs import figures, page
+from sotto.runs.algorithms import config_from_json
 from sotto.runs.directory import Experiment, Run, RunError
 from sotto.runs.metrics import Line, read
 from sotto.runs.seeds import Sharing, sharing
@@ -32,6 +33,7 @@ def write_reports(experiment: Experiment) -> list[Path]:
         RunError: nothing has been trained yet.
         PrivacyError: the ledger is damaged or another run's.
     """
+    config_from_json(experiment.settings.algorithm, experiment.settings.config)  # or it is refused
     pages = []
     if len(experiment.runs) > 1:
         pages.append(_write(experiment.path, experiment.runs, experiment))
