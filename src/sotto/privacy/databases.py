@@ -135,6 +135,14 @@ def _is_damage(error: exc.DBAPIError) -> bool:
 def _prepare_sqlite(engine: sa.Engine) -> None:
     """Durable transactions, and one writer at a time."""
 
+    @sa.event.listens_for(engine, "do_connect")
+    def connecting(_dialect: Any, _record: Any, given: list[Any], _named: dict[str, Any]) -> None:
+        # What will be in it concerns its owner alone: hashes, names, stored answers. SQLite gives
+        # its journals the same mode. What cannot be made is SQLite's to complain about.
+        with contextlib.suppress(OSError):
+            if given and given[0] and given[0] != ":memory:" and "file:" not in given[0]:
+                os.close(os.open(given[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
     @sa.event.listens_for(engine, "connect")
     def connected(connection: Any, _record: Any) -> None:
         _require_file(connection)
@@ -155,10 +163,7 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
 
 def _require_file(connection: Any) -> None:
-    """Refuses a database in memory, or a temporary one, however its URL says so.
-
-    A file that is not there yet is made, for nobody but its owner to read.
-    """
+    """Refuses a database in memory, or a temporary one, however its URL says so."""
     ((_, _, file),) = connection.execute("PRAGMA database_list").fetchall()
     if not file:
         connection.close()
@@ -166,10 +171,8 @@ def _require_file(connection: Any) -> None:
             "a ledger in memory forgets what was spent when its process ends; give the path of a "
             "file"
         )
-    # What is in it concerns its owner alone: hashes, names, stored answers. SQLite gives its
-    # journals the same mode. A file that cannot be made is SQLite's to complain about.
-    with contextlib.suppress(OSError):
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    if os.path.getsize(file) == 0:  # one that SQLite has made, by a URI of its own
+        os.chmod(file, 0o600)
 
 
 def _prepare_postgresql(engine: sa.Engine) -> None:

@@ -7,10 +7,13 @@ temporary folder, which is then renamed; a digest over all arrays finds what was
 No time is in it: when a checkpoint was written may tell what must stay secret (`sotto tune`).
 """
 
+import gc
 import hashlib
 import logging
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +27,7 @@ from sotto.runs.marks import FILE, Mark
 
 # Orbax warns of the half checkpoint that a killed run left behind, which it then removes.
 logging.getLogger("absl").setLevel(logging.ERROR)
+logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # and of each file it could not write
 
 _KEEP = 2
 _PARTIAL = ".partial-"
@@ -42,7 +46,7 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
 
     Raises:
         ValueError: the state holds a random key.
-        OSError: it cannot be written.
+        OSError, RunError: it cannot be written.
     """
     import orbax.checkpoint as ocp
 
@@ -53,8 +57,20 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
         shutil.rmtree(leftover)  # a killed run's, or an earlier version's
     directory.mkdir(parents=True, exist_ok=True)
     # Orbax' own format, OCDBT, has the time of writing in it.
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
-        checkpointer.save(partial.absolute(), arrays | {_DIGEST: _digest(arrays)})
+    reason = None
+    with _unraisable_ignored():
+        try:
+            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
+                checkpointer.save(partial.absolute(), arrays | {_DIGEST: _digest(arrays)})
+        except Exception as error:  # orbax and tensorstore raise many kinds for a full disk
+            reason = " ".join(str(error).split())[-80:]
+        if reason is not None:
+            gc.collect()  # what orbax had begun, which would complain later
+    if reason is not None:
+        raise RunError(
+            f"the checkpoint {path} cannot be written, which a full disk does ({reason}); make "
+            "room and go on with --resume"
+        )
     for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):  # when and where it was written
         (partial / name).unlink(missing_ok=True)
     if made is not None:
@@ -64,6 +80,16 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
     partial.replace(path)
     for old in steps(directory)[:-_KEEP]:
         shutil.rmtree(_path(directory, old))
+
+
+@contextmanager
+def _unraisable_ignored() -> Iterator[None]:
+    """Coroutines of orbax that were never finished say so on stderr, one by one."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def steps(directory: Path) -> list[int]:

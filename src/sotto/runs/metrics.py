@@ -10,6 +10,7 @@ Every quantity is under the heading that says why it may be written:
 import json
 import math
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,12 +56,14 @@ class Log:
     """Appends the lines of one run to its metrics.jsonl and its TensorBoard events."""
 
     def __init__(self, run: Path, steps_per_update: int) -> None:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
 
         self._file = run / "metrics.jsonl"
         self._steps_per_update = steps_per_update
         _cut_torn_line(self._file)
-        self._events = SummaryWriter(str(run / "tensorboard"), flush_secs=5)
+        (run / "tensorboard").mkdir(exist_ok=True)
+        # Written here and now: tensorboardX' own writer has a thread, which dies of a full disk.
+        self._events = EventsWriter(str(run / "tensorboard" / "events"))
 
     def append(self, line: Line) -> None:
         """Writes one line down."""
@@ -80,8 +83,13 @@ class Log:
         self._events.close()
 
     def _add(self, name: str, value: float, updates: int) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
         if math.isfinite(value):
-            self._events.add_scalar(name, value, updates * self._steps_per_update)
+            step = updates * self._steps_per_update
+            event = Event(summary=scalar(name, value), wall_time=time.time(), step=step)
+            self._events.write_event(event)
 
 
 def write(file: Path, line: Line) -> None:

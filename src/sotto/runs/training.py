@@ -10,7 +10,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -89,14 +89,21 @@ def _train(
     try:
         for chunk in algorithm.chunks(config, settings.seeds, ledgers, begin, done):
             lines = _lines(algorithm, config, chunk, previous, started, ledgers)
-            _save(experiment, chunk, lines, ledgers, logs)
+            try:
+                _save(experiment, chunk, lines, ledgers, logs)
+            except OSError as error:
+                raise RunError(
+                    f"{experiment.path} cannot be written ({error.strerror}); make room, and go on "
+                    "with --resume"
+                ) from error
             previous = chunk.updates
             report(Update(chunk.updates, total, lines))
             if stopped() and chunk.updates < total:
                 return False
     finally:
         for log in logs:
-            log.close()
+            with suppress(OSError):  # a full disk, which was said where it was met
+                log.close()
     return True
 
 
