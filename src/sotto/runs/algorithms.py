@@ -1,5 +1,6 @@
 """The algorithms that a run can be of, by name, and their settings as JSON."""
 
+import json
 import math
 from itertools import pairwise
 from typing import Any
@@ -76,7 +77,8 @@ def config_from_json(algorithm: AlgorithmName, values: dict[str, Any]) -> Any:
     """
     _require_bounded(algorithm, values)
     try:
-        return TypeAdapter(ALGORITHMS[algorithm].config_type).validate_python(values)
+        kind = TypeAdapter(ALGORITHMS[algorithm].config_type)
+        return kind.validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))

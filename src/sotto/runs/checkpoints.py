@@ -7,14 +7,13 @@ temporary folder, which is then renamed; a digest over all arrays finds what was
 No time is in it: when a checkpoint was written may tell what must stay secret (`sotto tune`).
 """
 
-import gc
 import hashlib
 import logging
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any, TypeVar
 
 import jax
@@ -26,7 +25,7 @@ from sotto.runs.files import RunError, write_whole
 from sotto.runs.marks import FILE, Mark
 
 # Orbax warns of the half checkpoint that a killed run left behind, which it then removes.
-logging.getLogger("absl").setLevel(logging.ERROR)
+logging.getLogger("absl").setLevel(logging.CRITICAL)
 logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # and of each file it could not write
 
 _KEEP = 2
@@ -57,20 +56,16 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
         shutil.rmtree(leftover)  # a killed run's, or an earlier version's
     directory.mkdir(parents=True, exist_ok=True)
     # Orbax' own format, OCDBT, has the time of writing in it.
-    reason = None
-    with _unraisable_ignored():
-        try:
-            with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
-                checkpointer.save(partial.absolute(), arrays | {_DIGEST: _digest(arrays)})
-        except Exception as error:  # orbax and tensorstore raise many kinds for a full disk
-            reason = " ".join(str(error).split())[-80:]
-        if reason is not None:
-            gc.collect()  # what orbax had begun, which would complain later
-    if reason is not None:
+    try:
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
+            checkpointer.save(partial.absolute(), arrays | {_DIGEST: _digest(arrays)})
+    except Exception as error:  # orbax and tensorstore raise many kinds for a full disk
+        _say_nothing_of_closed_loops()
+        reason = " ".join(str(error).split())[-80:]
         raise RunError(
             f"the checkpoint {path} cannot be written, which a full disk does ({reason}); make "
             "room and go on with --resume"
-        )
+        ) from error
     for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):  # when and where it was written
         (partial / name).unlink(missing_ok=True)
     if made is not None:
@@ -82,14 +77,16 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
         shutil.rmtree(_path(directory, old))
 
 
-@contextmanager
-def _unraisable_ignored() -> Iterator[None]:
-    """Coroutines of orbax that were never finished say so on stderr, one by one."""
-    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
+def _say_nothing_of_closed_loops() -> None:
+    """Threads of tensorstore go on for a while after a failure, and print what they run into."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if str(error) != "Event loop is closed":
+            before(kind, error, trace)
+
+    sys.excepthook = hook
+    sys.unraisablehook = lambda _: None  # coroutines that were never awaited
 
 
 def steps(directory: Path) -> list[int]:

@@ -77,7 +77,7 @@ class RunSettings(BaseModel):
     run_id: str
     algorithm: AlgorithmName
     preset: str | None
-    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field(
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31, strict=True)], ...] = Field(
         min_length=1, max_length=_MOST_SEEDS
     )
     population: Literal["simulated", "real"]
