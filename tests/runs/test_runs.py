@@ -380,6 +380,20 @@ def test_checkpoints_find_a_changed_number(monkeypatch, tmp_path: Path) -> None:
         checkpoints.load(tmp_path, 2, state)
 
 
+def test_a_checkpoint_of_an_earlier_version_is_loaded(tmp_path: Path) -> None:
+    """In orbax' other format, with times in it and without a mark."""
+    import orbax.checkpoint as ocp
+
+    state = {"a": jnp.arange(3.0)}
+    arrays = checkpoints._named(state)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / f"{1:08d}", arrays | {"sha256": checkpoints._digest(arrays)})
+    np.testing.assert_array_equal(checkpoints.load(tmp_path, 1, state)["a"], state["a"])
+    checkpoints.save(tmp_path, 2, state)
+    assert checkpoints.steps(tmp_path) == [1, 2]
+    assert not list(tmp_path.rglob("_CHECKPOINT_METADATA"))[1:]
+
+
 def test_checkpoints_refuse_random_keys(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="random keys"):
         checkpoints.save(tmp_path, 1, {"key": jax.random.key(0)})

@@ -300,7 +300,7 @@ def _nothing_made(experiment: Experiment) -> bool:
         return last_common_checkpoint(experiment.runs) == 0
     try:
         ledgers = [run.open_ledger() for run in experiment.runs]
-    except PrivacyError:  # what cannot be read may have been charged
+    except (PrivacyError, RunError):  # what cannot be read may have been charged
         return False
     return not any(
         one.spent().answered if isinstance(one, AnswerLedger) else one.streams for one in ledgers
