@@ -56,16 +56,18 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
         shutil.rmtree(leftover)  # a killed run's, or an earlier version's
     directory.mkdir(parents=True, exist_ok=True)
     # Orbax' own format, OCDBT, has the time of writing in it.
+    hooks = sys.excepthook, sys.unraisablehook
+    _say_nothing_of_closed_loops()
     try:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
             checkpointer.save(partial.absolute(), arrays | {_DIGEST: _digest(arrays)})
     except Exception as error:  # orbax and tensorstore raise many kinds for a full disk
-        _say_nothing_of_closed_loops()
         reason = " ".join(str(error).split())[-80:]
         raise RunError(
             f"the checkpoint {path} cannot be written, which a full disk does ({reason}); make "
             "room and go on with --resume"
         ) from error
+    sys.excepthook, sys.unraisablehook = hooks  # after a failure they stay
     for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):  # when and where it was written
         (partial / name).unlink(missing_ok=True)
     if made is not None:
