@@ -3,6 +3,7 @@
 Each is refused in one sentence, at once: no traceback, nothing that waits, no memory without end.
 """
 
+import errno
 import json
 import os
 import resource
@@ -310,7 +311,6 @@ sys.exit(main(sys.argv[2:]))
     [
         (6_000, (), "cannot be used"),  # the ledger
         (14_000, ("--hidden", "128", "128"), "cannot be written"),  # a checkpoint
-        (25_000, ("--total-steps", "12800"), "cannot be"),  # metrics, events or the ledger
     ],
 )
 def test_a_full_disk_is_one_sentence(
@@ -330,6 +330,23 @@ def test_a_full_disk_is_one_sentence(
     assert done.returncode == 2, done.stderr
     assert done.stderr.count("\n") == 1, done.stderr
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("place", ["metrics", "events"])
+def test_a_disk_that_is_full_for_what_is_logged(
+    capsys, monkeypatch, tmp_path: Path, place: str
+) -> None:
+    from tensorboardX.event_file_writer import EventsWriter
+
+    def full(*_given: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if place == "metrics":
+        monkeypatch.setattr(metrics, "write", full)
+    else:
+        monkeypatch.setattr(EventsWriter, "flush", full)
+    words = ("train", "dppg", "--out", str(tmp_path / "run"), "--json", *TINY)
+    assert "cannot be written (No space left on device)" in sentence(capsys, *words)
 
 
 # --- whose files they are ------------------------------------------------------------------------
