@@ -69,19 +69,15 @@ def training(env_id: str, folder: Path, **changes: Any) -> Training:
     return Training(config, [0], [create_ledger(config, folder / "ledger.sqlite", "run")])
 
 
-def test_what_an_environment_says_of_real_people_is_not_shown(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="raised LookupError while people played") as failure:
-        training("FailingClinic-v0", tmp_path / "real", population="real").advance()
-    assert WORDS not in str(failure.value)
-    assert failure.value.__suppress_context__
+def test_what_an_environment_says_of_simulated_people_is_shown(tmp_path: Path) -> None:
+    """Of real ones it is not: tests/attacks/test_real_people_errors.py."""
     with pytest.raises(LookupError, match="creatinine"):
-        training("FailingClinic-v0", tmp_path / "simulated").advance()
+        training("FailingClinic-v0", tmp_path).advance()
 
 
-@pytest.fixture(autouse=True)
-def folders(tmp_path: Path) -> None:
-    for name in ("real", "simulated"):
-        (tmp_path / name).mkdir()
+def test_real_people_are_met_in_a_process_of_their_own(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="function that no other process can import"):
+        training("FailingClinic-v0", tmp_path, population="real")
 
 
 def test_a_wrapper_in_which_earlier_users_live_on_is_refused() -> None:
@@ -92,7 +88,7 @@ def test_a_wrapper_in_which_earlier_users_live_on_is_refused() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_rewards_that_float32_has_not_warn_of_nothing(tmp_path: Path) -> None:
-    trained = training("Clinic-v0", tmp_path, population="real")
+    trained = training("Clinic-v0", tmp_path)
     trained.advance()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained.states.policy))
     said = derive(Ledger.open(tmp_path / "ledger.sqlite")).assumptions

@@ -47,7 +47,8 @@ def tiny(updates: int = 20, **changes: Any) -> DPPGConfig:
         "delta": 1e-5,
         "correlated_noise": False,
     }
-    return preset("sotto", "CartPole-v1", **(settings | PARTS | changes))
+    env_id = changes.pop("env_id", "CartPole-v1")
+    return preset("sotto", env_id, **(settings | PARTS | changes))
 
 
 def trajectories(count: int, seed: int = 0) -> Trajectory:
@@ -196,7 +197,6 @@ def test_returns_are_averaged_over_releases() -> None:
 def loud(tmp_path_factory: pytest.TempPathFactory) -> tuple[DPPGConfig, list[Progress], Ledger]:
     """With so much noise in the policy's update that nothing else of it matters."""
     config = tiny(
-        population="real",
         target_epsilon=None,
         noise_multiplier=100.0,
         observation_noise_ratio=1.0,
@@ -337,10 +337,15 @@ def test_real_users_leave_nothing_without_noise(
         "update_norm", "clip_norm", "share_within_clip_norm",
         "private_return", "private_return_average",
     }  # fmt: skip
-    assert all(chunk.diagnostics is None for chunk in chunks)
     assert set(chunks[0].log) == functions_of_releases
+    config = tiny(updates=2, env_id="clinics:TestClinic-v0", population="real")
+    ledger = create_ledger(config, tmp_path / "ledger.sqlite")
+    met = list(Training(config, [0], [ledger]))
+    assert all(set(chunk.log) == functions_of_releases for chunk in met)
+    assert all(chunk.diagnostics is None for chunk in met)
     out = tmp_path / "real"
-    flags = f"--population real --private-return 0 20 --users-per-update {USERS} --hidden 4"
+    flags = "--env-id clinics:TestClinic-v0 --population real --private-return 0 20 --hidden 4"
+    flags += f" --users-per-update {USERS}"
     flags += f" --steps-per-user {STEPS} --total-steps {USERS * STEPS * 4} --evaluation-episodes 2"
     assert main(["train", "dppg", *flags.split(), "--out", str(out)]) == 0
     for line in (out / "metrics.jsonl").read_text().splitlines():

@@ -414,7 +414,7 @@ def test_prefixes_are_released_once(sources: Sources, tmp_path: Path) -> None:
         assert one.dtype == other.dtype
     assert len(reopened.streams) == 1
     other = new_ledger(tmp_path / "uncharged", config)
-    with pytest.raises(LedgerCorrupt, match="never charged for; restore the ledger"):
+    with pytest.raises(LedgerCorrupt, match="restore the ledger from a newer backup"):
         expert_offline_prefixes.stable_transitions(*arguments, other, key, 0, file)
     file.unlink()
     with pytest.raises(PrivacyError, match="never written: nothing was released"):

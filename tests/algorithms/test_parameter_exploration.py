@@ -215,6 +215,7 @@ def test_real_people_met_through_gymnasium_are_not_evaluated(tmp_path, monkeypat
     monkeypatch.setattr(dppg_gymnasium, "evaluate", counted)
     for population in ("simulated", "real"):
         config = settings(
+            env_id="clinics:TestDosage-v0",
             users_per_update=2,
             steps_per_user=2,
             total_steps=2 * 4,

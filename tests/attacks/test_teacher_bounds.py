@@ -50,7 +50,7 @@ def observation_statement(ensemble: Ensemble, radius: float = 0.01) -> AnswerSta
         observation_radius=radius,
         noise_stddev=1.0,
     )
-    statement, _ = promise(config, ensemble)
+    statement, _ = promise(config, ensemble, one_student=False)
     return statement
 
 

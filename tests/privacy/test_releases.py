@@ -564,6 +564,16 @@ def test_nothing_is_shown_of_real_people(make_ledgers: MakeLedgers, sampled_peop
     assert stream.run(states(), keys(), persons, units)[2] is None
 
 
+def test_people_of_the_programs_own_making_are_not_real(make_ledgers: MakeLedgers) -> None:
+    """`local` could only have made them from its key, and a world has made them."""
+    with pytest.raises(ValueError, match="are simulated"):
+        release(population="real").open(make_ledgers(), states(), ())
+    with pytest.raises(ValueError, match="are simulated"):
+        release(population="real", world=lambda *given: given, gaps=(GAP,)).open(
+            make_ledgers(), states(), UNITS
+        )
+
+
 def test_certificates_follow_from_what_was_done(make_ledgers: MakeLedgers) -> None:
     def certify(noise_seed: int | None = None, **changes: Any) -> Any:
         (ledger,) = make_ledgers()

@@ -164,6 +164,33 @@ def test_experts_vote_by_what_their_own_log_returned(capsys, dataset: Path, tmp_
     assert f"a number from 0 to {COUNT - 1}" in error
 
 
+def of_real_people(dataset: Path, copy: Path) -> Path:
+    """The dataset as somebody else would have made it: it does not say that we simulated it."""
+    shutil.copytree(dataset, copy)
+    metadata = copy / "data" / "metadata.json"
+    contents = json.loads(metadata.read_text())
+    del contents["sotto"]
+    metadata.write_text(json.dumps(contents))
+    return copy
+
+
+def test_experts_that_we_simulated_are_not_real(capsys, dataset: Path, tmp_path: Path) -> None:
+    error = refused(capsys, *words(tmp_path / "run", dataset, *TARGET, "--population", "real"))
+    assert "are simulated, by sotto experts train; leave out --population real" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_wrong_with_real_experts_is_not_said(capfd, dataset: Path, tmp_path: Path) -> None:
+    theirs = of_real_people(dataset, tmp_path / "real-v0")
+    real = (*TARGET, "--population", "real", "--env-id", "CartPole-v1", "--expert-count", "3")
+    assert main(words(tmp_path / "run", theirs, *real)) == 2
+    printed = capfd.readouterr()
+    assert "what went wrong is not shown" in printed.err
+    assert "must be a number from 0 to 2" not in printed.err
+    assert main(words(tmp_path / "run", theirs, *TARGET, *real[-4:])) == 2
+    assert "must be a number from 0 to 2" in capfd.readouterr().err
+
+
 def test_an_expert_who_takes_their_episodes_away_changes_nobody_else(
     dataset: Path, tmp_path: Path
 ) -> None:
@@ -171,13 +198,20 @@ def test_an_expert_who_takes_their_episodes_away_changes_nobody_else(
     log.lengths[3] = 0
     minari_files.save(log, tmp_path / "without-v0", **LOG_OF)
     config = ExpertOfflineConfig(
-        dataset=str(dataset), population="real", target_epsilon=5.0, queries=2, rounds=2
+        dataset=str(dataset),
+        population="real",
+        env_id="CartPole-v1",
+        expert_count=COUNT,
+        target_epsilon=5.0,
+        queries=2,
+        rounds=2,
     )
     found = []
     for path in (dataset, tmp_path / "without-v0"):
+        theirs = of_real_people(path, tmp_path / f"real-{path.name}")
         algorithm = expert_offline()
-        resolved = algorithm.resolved(replace(config, dataset=str(path)))
-        voters = read_sources(None, str(path)).voters(resolved)
+        resolved = algorithm.resolved(replace(config, dataset=str(theirs)))
+        voters = read_sources(None, str(theirs), count=COUNT).voters(resolved)
         leaves = [np.delete(np.asarray(leaf), 3, 0) for leaf in jax.tree.leaves(voters)]
         found.append((replace(resolved, dataset="log"), leaves))
     (settings, before), (other_settings, after) = found
@@ -187,14 +221,8 @@ def test_an_expert_who_takes_their_episodes_away_changes_nobody_else(
 
 
 def test_real_experts_are_not_counted_by_their_data(capsys, dataset: Path, tmp_path: Path) -> None:
-    metadata = dataset / "data" / "metadata.json"
-    copied = tmp_path / "copied-v0"
-    shutil.copytree(dataset, copied)
-    metadata = copied / "data" / "metadata.json"
-    contents = json.loads(metadata.read_text())
-    del contents["sotto"]["experts"]
-    metadata.write_text(json.dumps(contents))
-    real = (*TARGET, "--population", "real")
+    copied = of_real_people(dataset, tmp_path / "copied-v0")
+    real = (*TARGET, "--population", "real", "--env-id", "CartPole-v1")
     error = refused(capsys, *words(tmp_path / "run", copied, *real))
     assert "give --expert-count" in error
     assert main(words(tmp_path / "run", copied, *real, "--expert-count", "40")) == 0

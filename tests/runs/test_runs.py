@@ -108,7 +108,8 @@ def test_metrics_say_why_each_quantity_may_be_written(finished: Path) -> None:
 
 def test_real_people_leave_no_diagnostics(tmp_path: Path) -> None:
     out = tmp_path / "real"
-    assert main(train(out, "--population", "real")) == 0
+    words = ("--population", "real", "--env-id", "clinics:TestClinic-v0")
+    assert main(train(out, *words)) == 0
     assert all(line.simulated == {} for line in metrics.read(out / "metrics.jsonl"))
 
 
@@ -135,7 +136,9 @@ def test_the_ledger_of_another_run(capsys, copied: Path, finished_pair: Path) ->
 
 def test_a_lost_ledger_is_not_made_anew(capsys, copied: Path) -> None:
     (copied / "ledger.sqlite").unlink()
-    assert "no ledger" in refused(capsys, *train(copied, "--resume", "--seed", "3"))
+    error = refused(capsys, *train(copied, "--resume", "--seed", "3"))
+    assert f"the ledger of the run {copied} is missing" in error
+    assert "put it back from a backup" in error
 
 
 def test_an_older_copy_of_the_ledger_is_refused(capsys, tmp_path: Path) -> None:
@@ -148,10 +151,14 @@ def test_an_older_copy_of_the_ledger_is_refused(capsys, tmp_path: Path) -> None:
         connection.execute("DROP TRIGGER no_delete")
         connection.execute("DELETE FROM entries WHERE sequence > 5")
     error = refused(capsys, "train", "dppg", "--out", str(out), "--resume")
-    assert "is older than the certificate there" in error
+    assert "is older than what was made from it" in error
     assert "restore the ledger from a newer backup" in error
-    (out / "certificate.json").write_text("{")
-    assert "is damaged" in refused(capsys, "train", "dppg", "--out", str(out), "--resume")
+
+
+def test_a_damaged_certificate_is_not_gone_on_from(capsys, copied: Path) -> None:
+    shutil.rmtree(copied / "checkpoints" / f"{10:08d}")
+    (copied / "certificate.json").write_text("{")
+    assert "is damaged" in refused(capsys, "train", "dppg", "--out", str(copied), "--resume")
 
 
 def test_eval_of_each_policy(capsys, finished: Path) -> None:
@@ -374,6 +381,20 @@ def test_checkpoints_find_a_changed_number(monkeypatch, tmp_path: Path) -> None:
         checkpoints.save(tmp_path, 2, state)
     with pytest.raises(RunError, match="not what was written"):
         checkpoints.load(tmp_path, 2, state)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_loaded(tmp_path: Path) -> None:
+    """In orbax' other format, with times in it and without a mark."""
+    import orbax.checkpoint as ocp
+
+    state = {"a": jnp.arange(3.0)}
+    arrays = checkpoints._named(state)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / f"{1:08d}", arrays | {"sha256": checkpoints._digest(arrays)})
+    np.testing.assert_array_equal(checkpoints.load(tmp_path, 1, state)["a"], state["a"])
+    checkpoints.save(tmp_path, 2, state)
+    assert checkpoints.steps(tmp_path) == [1, 2]
+    assert not list(tmp_path.rglob("_CHECKPOINT_METADATA"))[1:]
 
 
 def test_checkpoints_refuse_random_keys(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from sotto.algorithms.offline import initial_state as initial_learner
 from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.privacy.accounting import Event, Gaussian, SampledGaussian, calibrate_noise_multiplier
 from sotto.privacy.claims import experts as claims
-from sotto.privacy.errors import LedgerCorrupt
+from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.noise import GeneratorSource, calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
@@ -286,10 +286,9 @@ def open_gradients(
         noise_seed=noise_seed,
         resume=interrupted,
     )
-    if stream.released < int(np.max(np.asarray(states.made))):
-        raise LedgerCorrupt(
-            "the ledger holds fewer noisy steps than were made; restore it from a newer backup"
-        )
+    made = int(np.max(np.asarray(states.made)))
+    if stream.released < made:
+        raise LedgerOlder("the ledger", "the state to go on from", made, stream.released)
     return stream, states._replace(made=jnp.full(len(ledgers), stream.released, jnp.int32))
 
 

@@ -40,7 +40,8 @@ class DPPGConfig:
     """Most environment steps of the training, over all users (a user whose episode ends early
     uses fewer; with population_size, those of the expected number of users)."""
     population: Literal["simulated", "real"] = "simulated"
-    """Real: nothing un-noised about the people is shown, logged or saved."""
+    """Real: they are met in an environment of yours (--env-id module:Name-v0), and neither what it
+    says nor anything un-noised about them is shown, logged or saved."""
 
     target_epsilon: float | None = None
     """Epsilon the certificate must not exceed; the noise multiplier is calibrated to it."""

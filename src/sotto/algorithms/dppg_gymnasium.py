@@ -1,6 +1,8 @@
 """Users of DPPG whose environment runs in Gymnasium: collected outside JAX, given to the door."""
 
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,7 +17,7 @@ from sotto.algorithms.parameter_exploration import Explored
 from sotto.rl.envs import gymnasium_bridge
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, processes_for
-from sotto.rl.envs.lanes import LaneError
+from sotto.rl.envs.unseen import UnseenError
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, Trajectory
 
@@ -35,7 +37,11 @@ class Collector:
         self._exploring = config.local_update == "parameter-exploration"
         lanes = config.users_per_update * (2 if self._exploring else 1)
         self._users = GymnasiumUsers(
-            config.env_id, lanes, processes_for(lanes), action_repeat=config.action_repeat
+            config.env_id,
+            lanes,
+            processes_for(lanes),
+            action_repeat=config.action_repeat,
+            unseen=config.population == "real",
         )
 
         if self._users.normalisers:
@@ -55,21 +61,16 @@ class Collector:
             first_person: enrolment number of the first of them, who are nobody that came before.
 
         Raises:
-            RuntimeError: the environment failed. Of real people no more is said than how: its words
-                may be about them.
+            UnseenError: something failed where real people were met. Which kind of failure it was,
+                and what it says, may be about them and is not shown.
         """
-        try:
+        if self._config.population == "simulated":
             return self._collect(policy, key, first_person)
-        except ChildProcessError:
-            raise
-        except Exception as error:
-            if self._config.population == "simulated":
-                raise
-            kind = error.kind if isinstance(error, LaneError) else type(error).__name__
-            raise RuntimeError(
-                f"{self._config.env_id} raised {kind} while people played; what it says is "
-                "not shown, since it may be about them: try the environment without them"
-            ) from None
+        # Numbers that overflow would warn, and an exception here would quote what it met.
+        with warnings.catch_warnings(), np.errstate(all="ignore"), suppress(Exception):
+            warnings.simplefilter("ignore")
+            return self._collect(policy, key, first_person)
+        raise UnseenError(self._config.env_id)  # without a context: nothing is being handled here
 
     def _collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
         seed_key, act_key = jax.random.split(key)

@@ -33,7 +33,7 @@ from sotto.privacy.accounting import (
     calibrate_noise_multiplier,
     compose,
 )
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger import NO_TIME, Ledger
 from sotto.privacy.noise import GeneratorSource
 from sotto.privacy.persons import PersonBlock
 from sotto.privacy.selection import draw_tries, selection_sampler_delta
@@ -118,7 +118,8 @@ def create_selection_ledger(
         curve = compose([_selection_event(config, config.noise_multiplier, mean_tries)])
         epsilon = curve.epsilon(config.delta * 0.99)
     budget = Budget(epsilon=epsilon, delta=config.delta)
-    return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
+    # Beside any later time, when it began would tell how many tries there were.
+    return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget, created=NO_TIME)
 
 
 def select(tried: Sequence[DPPGConfig], mean_tries: float, ledger: Ledger, seed: int) -> Selected:

@@ -21,13 +21,13 @@ from sotto.algorithms import dppg, dppg_gymnasium, dppg_parts, trust_region
 from sotto.algorithms.dppg import DPPGState
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.algorithms.dppg_gymnasium import Collector
-from sotto.privacy.errors import LedgerCorrupt
+from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.spending import Budget
 from sotto.privacy.statements import StreamStatement
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.envs.gymnasium_bridge import described
+from sotto.rl.envs.gymnasium_bridge import described, require_real
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, evaluate, rollout
@@ -62,8 +62,15 @@ class Progress:
 
 
 def training_environment(config: DPPGConfig) -> AnyEnvironment:
-    """The environment users live in; one from Gymnasium is described, not run, by this object."""
+    """The environment users live in; one from Gymnasium is described, not run, by this object.
+
+    Raises:
+        ValueError: settings that do not fit it, or real people in a simulator.
+    """
+    real = config.population == "real"
     if is_native(config.env_id):
+        if real:
+            require_real(config.env_id)
         env = make(config.env_id, config.action_repeat)
         if config.local_update == "visit-average" and not isinstance(env, TabularEnvironment):
             raise ValueError(
@@ -84,7 +91,7 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
             f"users are drawn in secret inside the compiled program, where {config.env_id} cannot "
             "run; leave population_size out"
         )
-    return described(config.env_id, config.action_repeat)
+    return described(config.env_id, config.action_repeat, unseen=real)
 
 
 def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
@@ -135,11 +142,9 @@ class Training:
                 "this ledger was charged for choosing settings, which cannot be gone on with; run "
                 "sotto tune again with another --out"
             )
-        if any(sum(stream.releases for stream in one.streams) < done for one in ledgers):
-            raise LedgerCorrupt(
-                f"the ledger holds fewer releases than the {done} that were made; restore it from "
-                "a newer backup"
-            )
+        held = min(sum(stream.releases for stream in one.streams) for one in ledgers)
+        if held < done:
+            raise LedgerOlder("the ledger", "the state to go on from", done, held)
         self.config, self.done = config, done
         self.env = training_environment(config)
         first = initial_states(config, seeds)

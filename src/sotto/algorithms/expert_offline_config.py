@@ -45,7 +45,7 @@ class ExpertOfflineConfig:
     seed: int = 0
     """Seed of rollouts, networks and minibatches. Never of the noise."""
     population: Literal["simulated", "real"] = "simulated"
-    """Whether the experts are simulated or real."""
+    """Whether the experts are simulated, as those of `sotto experts train` are, or real."""
     expert_count: int | None = None
     """How many experts there are, which is public. None: as many as the data have."""
 

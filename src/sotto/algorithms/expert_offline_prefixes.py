@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline_votes import world
 from sotto.data.trajectories import Transitions
-from sotto.privacy.errors import LedgerCorrupt, PrivacyError
+from sotto.privacy.errors import LedgerOlder, PrivacyError
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.prefix_calibration import (
@@ -80,9 +80,8 @@ def stable_transitions(
     if file is not None and Store.exists(file):
         charged = [one.releases for one in ledger.streams if one.statement.name == _NAME]
         if charged != [config.releases]:
-            raise LedgerCorrupt(
-                f"{file} holds prefixes that the ledger of run {ledger.run_id} was never charged "
-                "for; restore the ledger from a backup"
+            raise LedgerOlder(
+                f"the ledger of run {ledger.run_id}", f"{file}", config.releases, sum(charged)
             )
         return _transitions(_read(file, ledger.run_id))
     if ledger.streams:

@@ -28,7 +28,7 @@ from sotto.algorithms.voting_rounds import (
 )
 from sotto.data.trajectories import Transitions
 from sotto.privacy import noise
-from sotto.privacy.errors import LedgerCorrupt, PrivacyError
+from sotto.privacy.errors import LedgerOlder, PrivacyError
 from sotto.privacy.functional_noise import multiplier_for
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.released_storage import Store
@@ -87,9 +87,8 @@ class KeptVotes(Votes):
         self._answered = 0
         asked = config.given("rounds") - super().rounds_left
         if len(self._kept) > asked:
-            raise LedgerCorrupt(
-                f"{file} holds {len(self._kept)} rounds of votes, and the ledger was charged for "
-                f"{asked}; restore the ledger from a backup"
+            raise LedgerOlder(
+                f"the ledger of run {ledger.run_id}", f"{file}", len(self._kept), asked
             )
         self.lost = asked - len(self._kept)
 

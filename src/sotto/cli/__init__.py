@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sotto import __version__
+from sotto.extras import EXTRAS, missing
 
 _COMMANDS = {
     "train dppg": ("sotto.cli.train:dppg", "private policy gradient, with a certificate"),
@@ -86,16 +87,7 @@ _COMMANDS = {
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
 }
 
-_EXTRAS = {
-    "fastapi": "serving",
-    "uvicorn": "serving",
-    "httpx": "serving",
-    "ale_py": "atari",
-    "minari": "experts",
-    "Box2D": "experts",
-    "ray": "ray",
-}
-"""Packages that only some commands need, and the extra that installs them."""
+_NO_MEMORY = "this needs more memory than there is; choose smaller settings"
 
 _EXAMPLES = """\
 A private agent and its certificate, from nothing:
@@ -133,17 +125,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
-        if error.name not in _EXTRAS:
+        if error.name not in EXTRAS:
             raise
-        extra = _EXTRAS[error.name]
-        print(f"sotto: this needs {error.name}: pip install 'sotto[{extra}]'", file=sys.stderr)
+        print(f"sotto: {missing(error.name)}", file=sys.stderr)
         return 2
-    except (ValueError, OSError) as error:
+    except MemoryError:
+        if os.environ.get("SOTTO_DEBUG"):
+            raise
+        print(f"sotto: {_NO_MEMORY}", file=sys.stderr)
+        return 2
+    except (ValueError, OSError, OverflowError) as error:
         if os.environ.get("SOTTO_DEBUG"):
             raise
         from sotto.cli.parsing import printable
 
         print(f"sotto: {printable(_sentence(error))}", file=sys.stderr)
+        return 2
+    except RuntimeError as error:  # XLA's own, which is imported by now if it was raised
+        if os.environ.get("SOTTO_DEBUG") or "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(f"sotto: {_NO_MEMORY}", file=sys.stderr)
         return 2
 
 
@@ -184,6 +185,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}"
+    if isinstance(error, OverflowError):
+        return f"a number is too large or too small to compute with ({error}); choose another"
     return " ".join(str(error).split())
 
 

@@ -13,6 +13,8 @@ import tyro
 from sotto.algorithms.expert_recipes import HIDDEN
 from sotto.cli.parsing import parse, print_json, seed_range
 from sotto.data import minari_files
+from sotto.extras import require
+from sotto.rl.envs.registry import is_native
 from sotto.runs import experts as populations
 from sotto.runs.experts import ExpertSettings, Say
 
@@ -61,6 +63,7 @@ def train(args: list[str]) -> int:
         seed_range(seed)
         if workers is not None and workers < 1:
             raise ValueError("--workers must be at least 1")
+        require(*(["ray"] if ray else []), *([] if is_native(env_id) else ["Box2D"]))
         began = time.monotonic()
         population = populations.train(
             out,
@@ -129,6 +132,7 @@ def collect(args: list[str]) -> int:
             raise ValueError(f"--trajectories must be at least 1, got {trajectories}")
         if out.exists():
             raise ValueError(f"{out} exists; remove it, or choose another name for the dataset.")
+        require("minari", "h5py")
         say = _say(json)
         population = populations.load(path)
         env_id = population.settings.env_id

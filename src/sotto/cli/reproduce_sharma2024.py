@@ -112,8 +112,11 @@ def sharma(args: list[str]) -> int:
 def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool, say: Any) -> None:
     """Sees to it that there are experts of this environment and a log, or says how to make them."""
     from sotto.data import minari_files
+    from sotto.extras import require
     from sotto.runs import experts as populations
 
+    if dataset is not None:
+        require("minari", "h5py")
     count = _EXPERTS.get(env_id, 3_000)
     if not (experts / "experts.npz").exists():
         if not make:

@@ -194,6 +194,7 @@ def _create(
     args: Sequence[str],
 ) -> Experiment:
     seeds = tuple(seed_range(config.seed, options.seeds))
+    config_to_json(name, config)  # refuses what is too large before anything is made of it
     config = algorithm.resolved(config)
     place = options.ledger if isinstance(options, LedgerOptions) else None
     if place is not None and not algorithm.has_ledger(config):
@@ -302,7 +303,7 @@ def _nothing_made(experiment: Experiment) -> bool:
         return last_common_checkpoint(experiment.runs) == 0
     try:
         ledgers = [run.open_ledger() for run in experiment.runs]
-    except PrivacyError:  # what cannot be read may have been charged
+    except (PrivacyError, RunError):  # what cannot be read may have been charged
         return False
     return not any(
         one.spent().answered if isinstance(one, AnswerLedger) else one.streams for one in ledgers

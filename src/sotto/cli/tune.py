@@ -22,11 +22,13 @@ from sotto.algorithms.dppg_selection import (
 from sotto.cli.parsing import parse, print_json, unvalidated
 from sotto.cli.train import next_run, preset_config
 from sotto.privacy.certificate import derive
-from sotto.privacy.ledger import Ledger
-from sotto.runs import checkpoints
+from sotto.privacy.ledger import NO_TIME, Ledger
+from sotto.runs import checkpoints, metrics
 from sotto.runs.algorithms import ALGORITHMS, config_to_json
 from sotto.runs.directory import Run, create_experiment, ledger_place, new_settings, write_model
-from sotto.runs.metrics import Line, Log
+from sotto.runs.files import forget_times, silence
+from sotto.runs.marks import mark
+from sotto.runs.metrics import Line
 
 if TYPE_CHECKING:
     from sotto.algorithms.dppg_config import DPPGConfig as DPPGFlags
@@ -60,6 +62,11 @@ def dppg(args: list[str]) -> int:
         is kept; --target-epsilon is that of all of it (Papernot and Steinke 2022). Nothing is shown
         meanwhile, since how many tries there were is secret.
 
+        How long it took tells how many there were. No file in --out holds a time, and there are no
+        TensorBoard events; the rest is up to you. Hide how long this process runs and what it uses.
+        Make what is selected public at a time that was fixed before, as a copy that is made then,
+        and keep compilation caches to yourself.
+
         Examples:
           sotto tune dppg --settings clip_norm=.02,.05 learning_rate=.2,.5 --private-return 0 500 \
 --mean-tries 10 --target-epsilon 1.7 --out runs/tuned
@@ -86,6 +93,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
         population=config.population,
         ledger=ledger_place(None),
         command=command,
+        created=NO_TIME,
     )
 
     def create_ledger(run: Run) -> Ledger:
@@ -96,7 +104,8 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     (run,) = create_experiment(options.out, settings, create_ledger).runs
     ledger = Ledger.open(run.ledger_location, settings.run_id)
     try:
-        best = select(tried, options.mean_tries, ledger, config.seed)
+        with silence():  # each try would warn and print for itself
+            best = select(tried, options.mean_tries, ledger, config.seed)
     except (ValueError, OSError):
         if not ledger.streams:  # refused before anything was charged
             shutil.rmtree(options.out)
@@ -108,6 +117,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     )
     _save(run, best, ledger)
     certificate = derive(ledger)
+    forget_times(run.path)
     names = _named(options.settings)
     summary = {
         "out": str(options.out),
@@ -133,22 +143,19 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
 def _save(run: Run, best: Selected, ledger: Ledger) -> None:
     """The run directory of a training that ended with what was selected."""
     state = jax.tree.map(lambda x: x[0], best.states)
-    checkpoints.save(run.checkpoints, best.updates, state)
+    checkpoints.save(run.checkpoints, best.updates, state, mark(ledger))
     certificate = derive(ledger)
     certificate.write(run.certificate)
-    steps = ALGORITHMS["dppg"].steps_per_update(best.config)
-    log = Log(run.path, steps)
-    log.append(
-        Line(
-            updates=best.updates,
-            first_update=0,
-            env_steps=best.updates * steps,
-            seconds=0.0,  # how long all tries took tells how many there were
-            epsilon=certificate.epsilon if math.isfinite(certificate.epsilon) else None,
-            released={name: x[0].astype(float).tolist() for name, x in best.log.items()},
-        )
+    line = Line(
+        updates=best.updates,
+        first_update=0,
+        env_steps=best.updates * ALGORITHMS["dppg"].steps_per_update(best.config),
+        seconds=0.0,  # how long all tries took tells how many there were
+        epsilon=certificate.epsilon if math.isfinite(certificate.epsilon) else None,
+        released={name: x[0].astype(float).tolist() for name, x in best.log.items()},
+        **mark(ledger).model_dump(),
     )
-    log.close()
+    metrics.write(run.metrics, line)
 
 
 def _named(settings: tuple[str, ...]) -> list[str]:

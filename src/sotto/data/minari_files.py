@@ -6,8 +6,10 @@ at every file of the dataset after every episode, which for 60,000 of them takes
 """
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +18,28 @@ import numpy as np
 from jaxtyping import Int
 
 from sotto.data.trajectories import ExpertLog, checked
+from sotto.regular import require_regular
 
 ID_COLUMN = "expert_id"
 _DATA = "data"  # the folder in a dataset's folder where Minari wants its files
+
+
+class DatasetError(ValueError):
+    """A dataset is not what it has to be."""
+
+
+@contextmanager
+def _understood(dataset: Path | str) -> Iterator[None]:
+    """Says in a sentence that files are damaged, whatever Minari raises over them."""
+    try:
+        yield
+    except (DatasetError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        raise DatasetError(
+            f"{dataset} cannot be read as a Minari dataset, its files are damaged "
+            f"({type(error).__name__}); get it again"
+        ) from error
 
 
 def save(
@@ -112,17 +133,23 @@ def load(dataset: Path | str, id_column: str = ID_COLUMN, experts: int | None = 
             is not below the number of experts, or no steps at all.
         ModuleNotFoundError: Minari is not installed.
     """
+    with _understood(dataset):
+        return _load(dataset, id_column, experts)
+
+
+def _load(dataset: Path | str, id_column: str, experts: int | None) -> ExpertLog:
     storage = _storage(dataset)
     size, first_action, actions = _sizes(dataset, storage)
     if experts is None:
         experts = _stated(storage, id_column)
     numbers = range(storage.total_episodes)
     metadata = list(storage.get_episode_metadata(numbers))
-    lengths = np.array([int(episode["total_steps"]) for episode in metadata], np.int64)
+    lengths = np.array([_length(dataset, episode) for episode in metadata], np.int64)
     ids = _ids(dataset, metadata, id_column)
     count, rows = _rows(dataset, ids, id_column, experts)
     slots = _slots(rows)
     shape, cap = (count, int(slots.max(initial=0)) + 1), max(1, int(lengths.max(initial=0)))
+    _require_room(dataset, count, shape[1], cap, size)
     log = ExpertLog(
         observations=np.zeros((*shape, cap + 1, size), np.float32),
         actions=np.zeros((*shape, cap), np.int32),
@@ -147,7 +174,7 @@ def load(dataset: Path | str, id_column: str = ID_COLUMN, experts: int | None = 
         log.actions[place][:length] = chosen - first_action
         log.terminated[place] = bool(episode["terminations"][-1])
     if not log.lengths.any():
-        raise ValueError(f"{dataset} has no steps in it.")
+        raise DatasetError(f"{dataset} has no steps in it.")
     return checked(log)
 
 
@@ -160,6 +187,8 @@ class Described(NamedTuple):
     """How many there are."""
     experts: int | None
     """How many there are, whether they have episodes or not."""
+    simulated: bool
+    """Whether `save` wrote it: its experts are then those of `sotto experts train`."""
 
 
 def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
@@ -172,21 +201,62 @@ def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
     Raises:
         ValueError: no such dataset, or other spaces than Box and Discrete.
     """
-    storage = _storage(dataset)
-    _, _, actions = _sizes(dataset, storage)
-    own, spec = storage.metadata.get("sotto", {}), storage.metadata.get("env_spec")
-    if isinstance(spec, str):
-        spec = json.loads(spec)
-    named = spec.get("id") if isinstance(spec, dict) else getattr(spec, "id", None)
-    return Described(own.get("env_id", named), actions, _stated(storage, id_column))
+    with _understood(dataset):
+        storage = _storage(dataset)
+        _, _, actions = _sizes(dataset, storage)
+        own, spec = _own(storage), storage.metadata.get("env_spec")
+        if isinstance(spec, str):
+            spec = json.loads(spec)
+        named = spec.get("id") if isinstance(spec, dict) else getattr(spec, "id", None)
+        env_id = own.get("env_id", named)
+        if not isinstance(env_id, str | None):
+            raise DatasetError(f"{dataset} says that its environment is {env_id!r}, which is none.")
+        return Described(env_id, actions, _stated(storage, id_column), bool(own))
+
+
+_MOST_EXPERTS = 10**8
+
+
+def _own(storage: Any) -> dict[str, Any]:
+    """What `save` wrote down; empty for a dataset that somebody else made."""
+    own = storage.metadata.get("sotto", {})
+    if not isinstance(own, dict):
+        raise DatasetError("what the dataset's metadata say under 'sotto' is no object.")
+    return own
 
 
 def _stated(storage: Any, id_column: str) -> int | None:
     """How many experts there are, as `save` wrote it down; of other columns it says nothing."""
-    if id_column != ID_COLUMN:
+    count = _own(storage).get("experts") if id_column == ID_COLUMN else None
+    if count is None:
         return None
-    count: int | None = storage.metadata.get("sotto", {}).get("experts")
+    if type(count) is not int or not 1 <= count <= _MOST_EXPERTS:
+        raise DatasetError(
+            f"the dataset's metadata say that there are {str(count)[:40]} experts; it must be a "
+            f"whole number from 1 to {_MOST_EXPERTS:,}."
+        )
     return count
+
+
+def _length(dataset: Path | str, episode: dict[str, Any]) -> int:
+    """Steps of an episode, as its metadata say."""
+    steps = episode["total_steps"]
+    if not isinstance(steps, int | np.integer) or steps < 0:
+        raise DatasetError(f"an episode of {dataset} says that it has {str(steps)[:40]} steps.")
+    return int(steps)
+
+
+def _require_room(dataset: Path | str, experts: int, slots: int, cap: int, size: int) -> None:
+    """Refuses what does not fit into this machine's memory, before it is asked for."""
+    step = 4 * size + 8  # an observation, an action and a reward
+    needed = experts * slots * (cap + 1) * step
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise DatasetError(
+            f"{dataset} needs {needed / 2**30:,.0f} GiB of memory for {experts:,} experts with "
+            f"{slots:,} episodes of {cap:,} steps each, and there are {there / 2**30:,.0f}; make "
+            "it smaller, or state fewer experts."
+        )
 
 
 def _storage(dataset: Path | str) -> Any:
@@ -196,11 +266,15 @@ def _storage(dataset: Path | str) -> Any:
     here = Path(dataset).resolve()
     for folder in (here / _DATA, here):
         if (folder / "metadata.json").is_file():
+            try:
+                require_regular(folder)
+            except ValueError as error:
+                raise DatasetError(str(error)) from error
             return MinariStorage.read(folder)
     try:
         return minari.load_dataset(str(dataset)).storage
     except (FileNotFoundError, ValueError) as error:
-        raise ValueError(
+        raise DatasetError(
             f"There is no Minari dataset {str(dataset)!r}: give the folder of one, or the name of "
             "one that `minari list local` shows."
         ) from error
@@ -210,12 +284,12 @@ def _sizes(dataset: Path | str, storage: Any) -> tuple[int, int, int]:
     """Numbers in an observation, the first action, how many actions there are."""
     observed, acted = storage.observation_space, storage.action_space
     if not isinstance(observed, gym.spaces.Box):
-        raise ValueError(
+        raise DatasetError(
             f"{dataset} observes a {type(observed).__name__}; flatten it to a Box, in a dataset of "
             "its own."
         )
     if not isinstance(acted, gym.spaces.Discrete):
-        raise ValueError(
+        raise DatasetError(
             f"{dataset} has actions from a {type(acted).__name__}; learning from experts needs "
             "Discrete ones."
         )
@@ -227,7 +301,7 @@ def _ids(dataset: Path | str, metadata: list[dict[str, Any]], id_column: str) ->
     without = [number for number, episode in enumerate(metadata) if id_column not in episode]
     if without:
         common = set.intersection(*(set(episode) for episode in metadata))
-        raise ValueError(
+        raise DatasetError(
             f"{id_column!r} is not in the metadata of {len(without)} of {len(metadata)} episodes "
             f"of {dataset}, which all have {', '.join(sorted(common))}: name the column that says "
             "whose an episode is, or add it with storage.update_episode_metadata."
@@ -245,7 +319,7 @@ def _rows(
     numbers = all(isinstance(one, int | np.integer) for one in ids)
     rows = np.array(ids, np.int64) if numbers else np.array([-1])
     if np.any((rows < 0) | (rows >= experts)):
-        raise ValueError(
+        raise DatasetError(
             f"{id_column!r} of {dataset} must be a number from 0 to {experts - 1}, one for each of "
             f"the {experts} experts: an expert without episodes then leaves the others where they "
             "are; number them with storage.update_episode_metadata."

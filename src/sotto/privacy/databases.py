@@ -5,6 +5,7 @@ returns, and whoever waits for another writer waits for seconds and not for ever
 server that hands over to a standby has to replicate synchronously, or its last commits are lost.
 """
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -14,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from sotto.extras import EXTRAS, missing
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
 
 LOCK_WAIT_SECONDS = 5.0
@@ -41,6 +43,8 @@ def database(where: Path | str) -> sa.Engine:
         else:
             raise LedgerUnavailable(f"no driver here makes {name!r} durable; {advice}")
     except (exc.ArgumentError, ModuleNotFoundError) as error:
+        if (package := getattr(error, "name", None)) in EXTRAS:
+            raise LedgerUnavailable(missing(package)) from error
         raise LedgerUnavailable(
             f"this is no database that can be used ({error}); {advice}, whose driver is installed"
         ) from error
@@ -138,6 +142,14 @@ def _is_damage(error: exc.DBAPIError) -> bool:
 def _prepare_sqlite(engine: sa.Engine) -> None:
     """Durable transactions, and one writer at a time."""
 
+    @sa.event.listens_for(engine, "do_connect")
+    def connecting(_dialect: Any, _record: Any, given: list[Any], _named: dict[str, Any]) -> None:
+        # What will be in it concerns its owner alone: hashes, names, stored answers. SQLite gives
+        # its journals the same mode. What cannot be made is SQLite's to complain about.
+        with contextlib.suppress(OSError):
+            if given and given[0] and given[0] != ":memory:" and "file:" not in given[0]:
+                os.close(os.open(given[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
     @sa.event.listens_for(engine, "connect")
     def connected(connection: Any, _record: Any) -> None:
         _require_file(connection)
@@ -166,6 +178,8 @@ def _require_file(connection: Any) -> None:
             "a ledger in memory forgets what was spent when its process ends; give the path of a "
             "file"
         )
+    if os.path.getsize(file) == 0:  # one that SQLite has made, by a URI of its own
+        os.chmod(file, 0o600)
 
 
 def _prepare_postgresql(engine: sa.Engine) -> None:

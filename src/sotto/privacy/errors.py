@@ -29,6 +29,23 @@ class LedgerCorrupt(PrivacyError):
     """The ledger's entries are not what was written."""
 
 
+class LedgerOlder(LedgerCorrupt):
+    """The ledger has forgotten charges: a backup of it was put back.
+
+    Args:
+        ledger: which one, in words.
+        what: was made from charges that it does not hold.
+        made: charges behind that.
+        held: charges that the ledger holds.
+    """
+
+    def __init__(self, ledger: str, what: str, made: int, held: int) -> None:
+        super().__init__(
+            f"{ledger} is older than what was made from it: {what} was made under {made} charges, "
+            f"which it does not hold (it has {held}); restore the ledger from a newer backup"
+        )
+
+
 class LedgerUnavailable(PrivacyError):
     """The ledger could not be read or written; trying again is safe."""
 

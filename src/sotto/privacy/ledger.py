@@ -31,6 +31,8 @@ from sotto.privacy.statements import Poisson, StreamStatement
 from sotto.privacy.units import Unit
 
 _FORMAT = 1
+NO_TIME = "1970-01-01T00:00:00+00:00"
+"""Stands for a time that is not said."""
 
 
 class LedgerStream:
@@ -98,7 +100,13 @@ class Ledger:
 
     @classmethod
     def create(
-        cls, where: Path | str, run_id: str | None = None, *, unit: Unit, budget: Budget
+        cls,
+        where: Path | str,
+        run_id: str | None = None,
+        *,
+        unit: Unit,
+        budget: Budget,
+        created: str | None = None,
     ) -> "Ledger":
         """Starts the ledger of a new run.
 
@@ -108,6 +116,7 @@ class Ledger:
             run_id: name of the run; a random one by default.
             unit: whom the ledger protects; every stream must have the same.
             budget: what the worst person may pay.
+            created: when, ISO 8601 in UTC; None: now. `NO_TIME` where a time would tell too much.
 
         Raises:
             LedgerMismatch: the run exists.
@@ -117,7 +126,7 @@ class Ledger:
         run_id = run_id or uuid.uuid4().hex
         contents = {
             "format": _FORMAT,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
             "unit": plain(unit),
             "budget": plain(budget),
             "versions": versions(),

@@ -73,8 +73,9 @@ class Release:
         slots: people who can take part in one release; Poisson sampling: the whole population.
         divisor: public constant the sum is divided by (never a count of people present).
         horizon: most releases of the stream; more are refused.
-        population: "simulated" or "real". Diagnostics of real people are dropped inside the
-            compiled program; those of simulated ones are returned for the experimenter.
+        population: "simulated" or "real", whose data must be given as units. Diagnostics of real
+            people are dropped inside the compiled program; those of simulated ones are returned for
+            the experimenter.
         participation: once per person, returning, or Poisson sampling.
         correlation: noise over time.
         clipping: parts clipped jointly or separately (see `StreamStatement`).
@@ -172,6 +173,12 @@ class Release:
         if any(np.shape(leaf)[:1] != (runs,) for leaf in jax.tree.leaves((states, world_states))):
             raise ValueError(f"every state needs a leading axis of {runs}, one entry per ledger")
         pool = units if hasattr(units, "draw") else None
+        given = pool is not None or jax.tree.leaves(units)
+        if self.population == "real" and (self.world is not None or not given):
+            raise ValueError(
+                "people whom the program itself makes, in `local` or in a `world`, are simulated; "
+                "say so in `population`, or give the data of real people as units"
+            )
         if pool is not None:
             if not isinstance(self.participation, Poisson):
                 raise ValueError("a pool is for Poisson sampling; give each release its unit data")

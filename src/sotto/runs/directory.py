@@ -12,7 +12,6 @@ each of them, and `runs/x/config.json` names them all. `open_experiment` accepts
 made its directory has released nothing, and is started again rather than resumed.
 """
 
-import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -21,25 +20,41 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.ledger import Ledger
+from sotto.regular import require_regular
+from sotto.runs import marks
+from sotto.runs.files import RunError, write_whole
+
+__all__ = [
+    "AlgorithmName",
+    "AnyLedger",
+    "Experiment",
+    "Run",
+    "RunError",
+    "RunSettings",
+    "create_experiment",
+    "ledger_place",
+    "new_settings",
+    "open_experiment",
+    "write_model",
+]
 
 AlgorithmName = Literal["dppg", "ppo", "a2c", "kickstart", "dqn", "functional-q", "expert-offline"]
 AnyLedger = Ledger | AnswerLedger
 """A run's account: of releases about people, or of a teacher's answers."""
 
 _LEDGER = "ledger.sqlite"
+_MOST_SEEDS = 10_000
+_LARGEST_SETTINGS = 2**20  # bytes of config.json
 _VERSIONS = ("sotto", "jax", "jax-privacy", "dp-accounting", "equinox", "optax", "gymnasium")
-
-
-class RunError(ValueError):
-    """A run directory, or something in it, is not what the command needs."""
 
 
 class RunSettings(BaseModel):
@@ -62,7 +77,9 @@ class RunSettings(BaseModel):
     run_id: str
     algorithm: AlgorithmName
     preset: str | None
-    seeds: tuple[int, ...]
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31, strict=True)], ...] = Field(
+        min_length=1, max_length=_MOST_SEEDS
+    )
     population: Literal["simulated", "real"]
     ledger: str | None
     config: dict[str, Any]
@@ -80,12 +97,14 @@ def new_settings(
     population: Literal["simulated", "real"],
     ledger: str | None,
     command: str,
+    created: str | None = None,
 ) -> RunSettings:
     """The settings of a run that starts now, on this machine's software.
 
     Args:
         ledger: a SQLAlchemy URL or a file to keep the ledger in, instead of one in each run
             directory; None where the algorithm has no ledger.
+        created: when, ISO 8601 in UTC; None: now.
 
     Raises:
         RunError: the URL holds a password, which config.json would give away.
@@ -100,7 +119,7 @@ def new_settings(
         config=config,
         versions={name: version(name) for name in _VERSIONS} | {"python": python_version()},
         command=command,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -207,7 +226,7 @@ class Run:
         if place is None:
             raise RunError(
                 f"{self.path} has no ledger and no certificate of its own: the certificate is that "
-                f"of its teacher, {self.settings.config['teacher']}, if that has one"
+                f"of its teacher, {self.settings.config.get('teacher')}, if that has one"
                 if self.settings.algorithm == "kickstart"
                 else f"{self.path} is a {self._name.upper()} run, which protects "
                 "nobody: it has no ledger and no certificate"
@@ -217,13 +236,27 @@ class Run:
     @property
     def _name(self) -> str:
         """What was trained; of learning from experts, the method."""
-        name: str = self.settings.config.get("method", self.settings.algorithm)
-        return name
+        return str(self.settings.config.get("method", self.settings.algorithm))
 
     def open_ledger(self) -> AnyLedger:
-        """The run's ledger; refuses one that belongs to another run."""
+        """The run's ledger.
+
+        Raises:
+            LedgerMismatch: it belongs to another run.
+            LedgerOlder: checkpoints, metrics or the certificate were made from charges that it
+                does not hold.
+            LedgerCorrupt, LedgerUnavailable: it is damaged, missing or cannot be read.
+        """
         kind = AnswerLedger if self.settings.algorithm == "kickstart" else Ledger
-        return kind.open(self.ledger_location, self.settings.run_id)
+        place = self.ledger_location
+        if isinstance(place, Path) and not place.is_file():
+            raise LedgerUnavailable(
+                f"the ledger of the run {self.path} is missing: there is no file {place}; put it "
+                "back from a backup, since without it nothing can be certified or gone on with"
+            )
+        ledger: AnyLedger = kind.open(place, self.settings.run_id)
+        marks.refuse_older(self.path, ledger)
+        return ledger
 
 
 @dataclass(frozen=True)
@@ -288,7 +321,10 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
         raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {path}")
     if not file.is_file():
         raise RunError(f"{path} is no run directory: it has no config.json")
+    require_regular(path)
     try:
+        if file.stat().st_size > _LARGEST_SETTINGS:
+            raise RunError(f"{file} is larger than the settings of any run; put it back")
         settings = RunSettings.model_validate_json(file.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]
@@ -318,9 +354,4 @@ def _runs(path: Path, settings: RunSettings, named: Named) -> tuple[Run, ...]:
 
 def write_model(path: Path, settings: BaseModel) -> None:
     """Writes settings as JSON, all of them or nothing."""
-    temporary = path.with_name(f".{path.name}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(settings.model_dump_json(indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_whole(path, settings.model_dump_json(indent=2) + "\n")

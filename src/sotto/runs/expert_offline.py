@@ -1,9 +1,12 @@
 """Learning from private experts as a run: where it reads experts and logs, and what it keeps."""
 
 import math
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -14,11 +17,13 @@ from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline_presets import filled
 from sotto.algorithms.expert_offline_states import Sources
 from sotto.data import minari_files
+from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger import Ledger
 from sotto.rl.networks import Policy
 from sotto.runs import experts
 from sotto.runs.adapters import Algorithm, Chunk
 from sotto.runs.directory import RunError, open_experiment
+from sotto.runs.files import silence
 
 _RELEASED = "released"  # folder of a run, with what votes and prefixes have released
 
@@ -113,7 +118,8 @@ class _ExpertOffline:
             )
         folders = [run.path / _RELEASED for run in open_experiment(self._out).runs]
         sources = self._sources(config)
-        for progress in training.train(config, seeds, ledgers, sources, states, done, folders):
+        parts = training.train(config, seeds, ledgers, sources, states, done, folders)
+        while (progress := _of_real(config, lambda: next(parts, None))) is not None:
             yield Chunk(
                 progress.updates,
                 progress.states,
@@ -149,9 +155,55 @@ class _ExpertOffline:
             or self._read[0] != which
             or count not in (None, self._read[1].facts.experts)
         ):
-            sources = read_sources(config.experts, wanted, config.id_column, count)
+            _require_real(config)
+            sources = _of_real(
+                config, lambda: read_sources(config.experts, wanted, config.id_column, count)
+            )
             self._read = (which, sources)
         return self._read[1]
+
+
+_T = TypeVar("_T")
+
+
+def _of_real(config: ExpertOfflineConfig, work: Callable[[], _T]) -> _T:
+    """Does what touches the experts' data; of real ones no error, warning or output is shown.
+
+    Raises:
+        PrivacyError: what the ledger says, which knows no data.
+        RunError: anything else that failed where the experts are real, in the same words always.
+    """
+    if config.population == "simulated":
+        return work()
+    refused: PrivacyError | None = None
+    with silence(), warnings.catch_warnings(), np.errstate(all="ignore"), suppress(Exception):
+        warnings.simplefilter("ignore")
+        try:
+            return work()
+        except PrivacyError as error:
+            refused = error.with_traceback(None)
+            refused.__cause__ = refused.__context__ = None
+    if refused is not None:
+        raise refused
+    raise RunError(
+        f"learning from {config.dataset} failed; what went wrong is not shown, since it may be "
+        "about the real experts there: each episode needs whole observations, actions and rewards, "
+        f"and {config.id_column!r} in its metadata, a number below the number of experts"
+    )
+
+
+def _require_real(config: ExpertOfflineConfig) -> None:
+    """Nobody real is among experts that we have trained, nor in their logs."""
+    if config.population == "simulated":
+        return
+    simulated = [config.experts] if config.experts is not None else []
+    if config.dataset is not None and minari_files.described(config.dataset).simulated:
+        simulated.append(config.dataset)
+    if simulated:
+        raise RunError(
+            f"the experts of {simulated[0]} are simulated, by sotto experts train; leave out "
+            "--population real, or give --dataset with the log of real ones"
+        )
 
 
 def _require_count(config: ExpertOfflineConfig, stated: int | None) -> None:

@@ -23,6 +23,7 @@ from sotto.algorithms.expert_recipes import BASE_SECONDS, HIDDEN, SECONDS, recip
 from sotto.algorithms.experts import Plan, Recipe
 from sotto.algorithms.ppo import Networks
 from sotto.data.trajectories import ExpertLog
+from sotto.regular import require_regular
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 from sotto.runs.directory import RunError, write_model
@@ -154,6 +155,16 @@ def load(folder: Path) -> Population:
             if (folder / _SETTINGS).exists()
             else f"{folder} has no experts; make some with `sotto experts train --out {folder}`"
         )
+    require_regular(folder)
+    try:
+        return _read(path)
+    except RunError:
+        raise
+    except Exception as error:  # numpy, zipfile, json and pydantic raise many kinds
+        raise RunError(f"{path} is damaged; remove {folder} and train the experts again") from error
+
+
+def _read(path: Path) -> Population:
     with np.load(path) as file:
         arrays = dict(file)
     header = json.loads(str(arrays.pop("header")))
@@ -162,7 +173,11 @@ def load(folder: Path) -> Population:
         raise RunError(f"{path} was written by another version of sotto; train the experts again")
     like = jax.eval_shape(lambda: _blank(settings).policy)
     leaves, tree = jax.tree.flatten_with_path(like)
-    stacked = [jnp.asarray(arrays[jax.tree_util.keystr(where)]) for where, _ in leaves]
+    found = [arrays[jax.tree_util.keystr(where)] for where, _ in leaves]
+    shapes = [(settings.experts, *leaf.shape) for _, leaf in leaves]
+    if [one.shape for one in found] != shapes or arrays["returns"].shape[:1] != shapes[0][:1]:
+        raise ValueError("arrays of other experts")
+    stacked = [jnp.asarray(one) for one in found]
     return Population(settings, jax.tree.unflatten(tree, stacked), arrays["returns"])
 
 

@@ -10,11 +10,14 @@ Every quantity is under the heading that says why it may be written:
 import json
 import math
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sotto.runs.directory import RunError
+from pydantic import TypeAdapter
+
+from sotto.runs.files import RunError
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Line:
         released: one value for each update of this chunk.
         evaluation: mean return of each released policy on fresh simulated people.
         simulated: one value for each update of this chunk; NaN where no episode ended.
+        charges, head_hash: the ledger's mark (`marks.Mark`); None without a ledger of its own, and
+            in lines of earlier versions.
     """
 
     updates: int
@@ -40,23 +45,29 @@ class Line:
     released: dict[str, list[float]] = field(default_factory=dict)
     evaluation: dict[str, float] = field(default_factory=dict)
     simulated: dict[str, list[float]] = field(default_factory=dict)
+    charges: int | None = None
+    head_hash: str | None = None
+
+
+_LINE = TypeAdapter(Line)
 
 
 class Log:
     """Appends the lines of one run to its metrics.jsonl and its TensorBoard events."""
 
     def __init__(self, run: Path, steps_per_update: int) -> None:
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
 
         self._file = run / "metrics.jsonl"
         self._steps_per_update = steps_per_update
         _cut_torn_line(self._file)
-        self._events = SummaryWriter(str(run / "tensorboard"), flush_secs=5)
+        (run / "tensorboard").mkdir(exist_ok=True)
+        # Written here and now: tensorboardX' own writer has a thread, which dies of a full disk.
+        self._events = EventsWriter(str(run / "tensorboard" / "events"))
 
     def append(self, line: Line) -> None:
         """Writes one line down."""
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(asdict(line)), allow_nan=False) + "\n")
+        write(self._file, line)
         for heading in ("released", "simulated"):
             for name, values in getattr(line, heading).items():
                 for number, value in enumerate(values, line.first_update):
@@ -72,8 +83,19 @@ class Log:
         self._events.close()
 
     def _add(self, name: str, value: float, updates: int) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import scalar
+
         if math.isfinite(value):
-            self._events.add_scalar(name, value, updates * self._steps_per_update)
+            step = updates * self._steps_per_update
+            event = Event(summary=scalar(name, value), wall_time=time.time(), step=step)
+            self._events.write_event(event)
+
+
+def write(file: Path, line: Line) -> None:
+    """Appends a line to metrics.jsonl, and nothing to TensorBoard, whose events have times."""
+    with file.open("a", encoding="utf-8") as opened:
+        opened.write(json.dumps(_plain(asdict(line)), allow_nan=False) + "\n")
 
 
 def read(file: Path) -> list[Line]:
@@ -92,8 +114,8 @@ def read(file: Path) -> list[Line]:
         if not text.endswith("\n"):
             break
         try:
-            line = Line(**_numbers(json.loads(text)))
-        except (ValueError, TypeError, KeyError) as error:
+            line = _LINE.validate_python(_numbers(json.loads(text)))
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise RunError(f"line {number} of {file} cannot be read; remove it") from error
         while lines and lines[-1].updates > line.first_update:
             lines.pop()

@@ -14,7 +14,9 @@ import numpy as np
 
 from sotto.privacy.certificate import Certificate, derive
 from sotto.privacy.certificate_text import meaning_of_delta
+from sotto.privacy.ledger import NO_TIME
 from sotto.runs import figures, page
+from sotto.runs.algorithms import config_from_json
 from sotto.runs.directory import Experiment, Run, RunError
 from sotto.runs.metrics import Line, read
 from sotto.runs.seeds import Sharing, sharing
@@ -32,6 +34,7 @@ def write_reports(experiment: Experiment) -> list[Path]:
         RunError: nothing has been trained yet.
         PrivacyError: the ledger is damaged or another run's.
     """
+    config_from_json(experiment.settings.algorithm, experiment.settings.config)  # or it is refused
     pages = []
     if len(experiment.runs) > 1:
         pages.append(_write(experiment.path, experiment.runs, experiment))
@@ -53,7 +56,7 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     )
     body = [
         f"<h1>{escape(title)}</h1>",
-        page.paragraph(f"Started {experiment.settings.created.replace('T', ' ')[:16]} UTC.", True),
+        page.paragraph(_started(experiment.settings.created), True),
         _card(certificates, shared, _nobody(experiment)),
         page.tiles(_numbers(lines, certificates, shared)),
         *_pictures(path / "figures", lines, certificates, shared, _radius(experiment)),
@@ -83,6 +86,12 @@ def _shown(run: Run, lines: list[Line]) -> list[Line]:
     for line in lines:
         line.simulated.pop("teacher_return", None)
     return lines
+
+
+def _started(created: str) -> str:
+    if created == NO_TIME:
+        return "When it was made is not said, since it would tell how many tries there were."
+    return f"Started {created.replace('T', ' ')[:16]} UTC."
 
 
 def _nobody(experiment: Experiment) -> tuple[str, str]:

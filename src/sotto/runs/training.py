@@ -10,7 +10,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -18,11 +18,11 @@ import jax
 from jaxtyping import PyTree
 
 from sotto.privacy import certificate
-from sotto.privacy.errors import LedgerCorrupt, PrivacyError
 from sotto.runs import checkpoints, states
 from sotto.runs.adapters import Algorithm, Chunk
 from sotto.runs.algorithms import ALGORITHMS, stored_config
-from sotto.runs.directory import AnyLedger, Experiment, Run, RunError
+from sotto.runs.directory import AnyLedger, Experiment, RunError
+from sotto.runs.marks import mark
 from sotto.runs.metrics import Line, Log
 
 
@@ -73,11 +73,7 @@ def _train(
     config = stored_config(experiment)
     total = algorithm.updates(config)
     done = states.last_common_checkpoint(experiment.runs)
-    ledgers = _ledgers(experiment)
-    for run, ledger in zip(experiment.runs, ledgers, strict=False):
-        _refuse_old_copy(run, ledger)
-        # A training killed between a charge and the certificate left an old certificate behind.
-        certificate.derive(ledger).write(run.certificate)
+    ledgers = _ledgers(experiment)  # refuses those that are older than what was made from them
     if done == total:
         raise RunError(
             f"{experiment.path} is finished: all {total} updates are made; "
@@ -93,14 +89,21 @@ def _train(
     try:
         for chunk in algorithm.chunks(config, settings.seeds, ledgers, begin, done):
             lines = _lines(algorithm, config, chunk, previous, started, ledgers)
-            _save(experiment, chunk, lines, ledgers, logs)
+            try:
+                _save(experiment, chunk, lines, ledgers, logs)
+            except OSError as error:
+                raise RunError(
+                    f"{experiment.path} cannot be written ({error.strerror}); make room, and go on "
+                    "with --resume"
+                ) from error
             previous = chunk.updates
             report(Update(chunk.updates, total, lines))
             if stopped() and chunk.updates < total:
                 return False
     finally:
         for log in logs:
-            log.close()
+            with suppress(OSError):  # a full disk, which was said where it was met
+                log.close()
     return True
 
 
@@ -109,7 +112,9 @@ def load_states(experiment: Experiment, updates: int) -> PyTree:
 
     Raises:
         RunError: a checkpoint is damaged or missing.
+        PrivacyError: the ledger is damaged, another run's, or older than the checkpoints.
     """
+    _ledgers(experiment)
     settings = experiment.settings
     config = stored_config(experiment)
     return states.load(ALGORITHMS[settings.algorithm], config, experiment, updates)
@@ -119,23 +124,6 @@ def _ledgers(experiment: Experiment) -> list[AnyLedger]:
     if experiment.settings.ledger is None:
         return []
     return [run.open_ledger() for run in experiment.runs]
-
-
-def _refuse_old_copy(run: Run, ledger: AnyLedger) -> None:
-    """A checkpoint may be of releases that an older copy of the ledger has never heard of."""
-    if not run.certificate.exists():
-        return
-    try:
-        head = certificate.read(run.certificate).head_hash
-    except PrivacyError as error:
-        raise RunError(
-            f"{run.certificate} is damaged; put it back, or remove it if the ledger is the newest"
-        ) from error
-    if not ledger.holds(head):
-        raise LedgerCorrupt(
-            f"the ledger of {run.path} is older than the certificate there: entries behind it are "
-            "gone; restore the ledger from a newer backup"
-        )
 
 
 def _lines(
@@ -151,6 +139,7 @@ def _lines(
     found = []
     for index in range(jax.tree.leaves(chunk.states)[0].shape[0]):
         epsilon = ledgers[index].spent().epsilon if ledgers else math.inf
+        made = mark(ledgers[index]) if ledgers else None
         found.append(
             Line(
                 updates=chunk.updates,
@@ -162,6 +151,8 @@ def _lines(
                 ),
                 seconds=round(seconds, 3),
                 epsilon=epsilon if math.isfinite(epsilon) else None,
+                charges=None if made is None else made.charges,
+                head_hash=None if made is None else made.head_hash,
                 released={n: x[index].astype(float).tolist() for n, x in chunk.released.items()},
                 evaluation={n: float(x[index]) for n, x in chunk.evaluation.items()},
                 simulated={n: x[index].astype(float).tolist() for n, x in chunk.simulated.items()},
@@ -182,7 +173,8 @@ def _save(
         certificate.derive(ledger).write(run.certificate)
     for index, run in enumerate(experiment.runs):
         state = jax.tree.map(lambda x, i=index: x[i], chunk.states)
-        checkpoints.save(run.checkpoints, chunk.updates, state)
+        made = mark(ledgers[index]) if ledgers else None
+        checkpoints.save(run.checkpoints, chunk.updates, state, made)
         logs[index].append(lines[index])
 
 

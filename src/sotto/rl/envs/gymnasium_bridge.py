@@ -15,12 +15,13 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.extras import EXTRAS
 from sotto.rl.envs import mujoco_facts
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
-from sotto.rl.envs.lanes import Lanes, ProcessLanes, Shapes, local_lanes, quiet
+from sotto.rl.envs.lanes import Lanes, ProcessLanes, Shapes, local_lanes
+from sotto.rl.envs.unseen import Facts, UnseenError, carried, facts, registered, unseen_facts
 from sotto.rl.rollout import Actor, Trajectory
 
 Act = Callable[[Float[Any, "users obs"], PRNGKeyArray], Array]
@@ -64,10 +65,13 @@ class GymnasiumUsers:
         processes: that step the lanes; 1 steps them in this one.
         observation_scale: see above.
         action_repeat: environment steps for which each action is applied; their rewards are added.
+        unseen: real people are met: the environment runs in other processes, which show nothing of
+            what it says, and every failure is one sentence (`sotto.rl.envs.unseen`).
         **options: of `gymnasium.make`.
 
     Raises:
-        ValueError: an unknown environment, one with other spaces, or one that is not installed.
+        ValueError: an unknown environment, one with other spaces, one that is not installed, or a
+            simulator where real people are to be met.
     """
 
     def __init__(
@@ -77,19 +81,28 @@ class GymnasiumUsers:
         processes: int = 1,
         observation_scale: float = 1.0,
         action_repeat: int = 1,
+        unseen: bool = False,
         **options: Any,
     ):
-        spec, observed, action, self.normalisers = _facts(env_id, options)
+        found = _facts(env_id, options, unseen)
+        self._described = _described(env_id, found, options, action_repeat)
+        spec, action, self.normalisers = registered(env_id), found.action, found.normalisers
+        assert action is not None
         self.num_users = num_users
-        self._id, self._space = env_id, action
+        self._space = action
         self._scale = np.float32(observation_scale)
-        self.observation_size = _observation_size(env_id, observed)
-        self.action: ActionSpace = _action_space(env_id, action)
-        limit = options.get("max_episode_steps") or _time_limit(env_id, spec)
-        self.max_episode_steps = -(-int(limit) // action_repeat)
+        self.observation_size = self._described.observation_size
+        self.action: ActionSpace = self._described.action
+        self.max_episode_steps = self._described.max_episode_steps
         shapes = Shapes(num_users, self.observation_size, action.shape or (), str(action.dtype))
         self._lanes: Lanes
-        if processes == 1:
+        if unseen:
+            failed = UnseenError(env_id)
+            carried(env_id, spec)
+            self._lanes = ProcessLanes(
+                spec, options, action_repeat, shapes, min(processes, num_users), failed
+            )
+        elif processes == 1:
             self._lanes = local_lanes(spec, options, action_repeat, shapes)
         else:
             self._lanes = ProcessLanes(
@@ -174,17 +187,7 @@ class GymnasiumUsers:
 
     def described(self) -> "Described":
         """What algorithms need to know about the environment, without being able to run it."""
-        known = mujoco_facts.FACTS.get(self._id, mujoco_facts.NOTHING)
-        return Described(
-            id=self._id,
-            observation_size=self.observation_size,
-            action=self.action,
-            default_params=(),
-            reset_size=0,
-            max_episode_steps=self.max_episode_steps,
-            observation_scale=known.observation_scale or (1.0,) * self.observation_size,
-            reward_per_step=known.reward_per_step,
-        )
+        return self._described
 
     def close(self) -> None:
         """Release the environments."""
@@ -265,14 +268,13 @@ class GymnasiumUsers:
         return clipped
 
 
-def described(env_id: str, action_repeat: int = 1) -> Described:
+def described(env_id: str, action_repeat: int = 1, unseen: bool = False) -> Described:
     """The public facts of an environment that Gymnasium runs.
 
     Raises:
         ValueError: as for `GymnasiumUsers`.
     """
-    with GymnasiumUsers(env_id, 1, action_repeat=action_repeat) as users:
-        return users.described()
+    return _described(env_id, _facts(env_id, {}, unseen), {}, action_repeat)
 
 
 def processes_for(lanes: int) -> int:
@@ -287,55 +289,90 @@ def processes_for(lanes: int) -> int:
     return max(1, min(cores or 1, lanes // 4))
 
 
-def _facts(
-    env_id: str, options: dict[str, Any]
-) -> tuple[Any, gym.Space[Any], gym.Space[Any], tuple[str, ...]]:
-    """The environment's specification, its spaces, and wrappers that keep running statistics."""
+SIMULATORS = ("sotto", "gymnasium", "ale_py")
+"""Packages whose environments are simulators, in which nobody real can be met."""
+
+
+def require_real(env_id: str, package: str = "sotto") -> None:
+    """Refuses an environment in which nobody real can be met.
+
+    Args:
+        env_id: its name.
+        package: where its class comes from; of one written in JAX, ours.
+
+    Raises:
+        ValueError: it is a simulator.
+    """
+    if package in SIMULATORS:
+        raise ValueError(
+            f"{env_id} is a simulator that comes with {package}, where no real people are met; "
+            "leave out --population real, or give --env-id an environment of your own that meets "
+            "them (module:Name-v0, registered with Gymnasium)"
+        )
+
+
+def _facts(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
+    """The environment's public facts."""
+    if unseen:
+        found = unseen_facts(env_id, options)
+        require_real(env_id, found.package)
+        return found
     try:
-        spec = gym.spec(env_id)
-        with quiet(spec):
-            env = gym.make(spec, disable_env_checker=True, **options)
-    except gym.error.DependencyNotInstalled as error:
-        extra = "mujoco" if "mujoco" in str(error).lower() else "experts"
+        return facts(registered(env_id), options)
+    except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+        known = EXTRAS.get(getattr(error, "name", None) or "")
+        if known is None and isinstance(error, ModuleNotFoundError):  # a module of the user's
+            raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
+        extra = known or ("mujoco" if "mujoco" in str(error).lower() else "experts")
         raise ValueError(
             f"{env_id} needs a package that is not installed: pip install 'sotto[{extra}]'"
         ) from error
     except gym.error.Error as error:
         raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
-    env.close()
-    spaces, layer, normalisers = (env.observation_space, env.action_space), env, []
-    while isinstance(layer, gym.Wrapper):
-        if isinstance(layer, NormalizeObservation | NormalizeReward):
-            normalisers.append(type(layer).__name__)
-        layer = layer.env
-    return spec, *spaces, tuple(normalisers)
 
 
-def _time_limit(env_id: str, spec: Any) -> int:
-    if spec is None or spec.max_episode_steps is None:
+def _described(env_id: str, found: Facts, options: dict[str, Any], action_repeat: int) -> Described:
+    known = mujoco_facts.FACTS.get(env_id, mujoco_facts.NOTHING)
+    size, action = _observation_size(env_id, found.observed), _action_space(env_id, found.action)
+    limit = options.get("max_episode_steps") or found.time_limit
+    if limit is None:
         raise ValueError(
             f"{env_id} has no time limit; give it one with max_episode_steps, so that a person's "
             "data has a bounded length."
         )
-    return int(spec.max_episode_steps)
+    return Described(
+        id=env_id,
+        observation_size=size,
+        action=action,
+        default_params=(),
+        reset_size=0,
+        max_episode_steps=-(-int(limit) // action_repeat),
+        observation_scale=known.observation_scale or (1.0,) * size,
+        reward_per_step=known.reward_per_step,
+    )
 
 
-def _observation_size(env_id: str, space: gym.Space[Any]) -> int:
+def _observation_size(env_id: str, space: gym.Space[Any] | None) -> int:
     if not isinstance(space, gym.spaces.Box):
         raise ValueError(
-            f"{env_id} observes a {type(space).__name__}; choose an environment with Box "
+            f"{env_id} observes {_kind(space)}; choose an environment with Box "
             "observations, or wrap it with gymnasium.wrappers.FlattenObservation."
         )
     return int(np.prod(space.shape))
 
 
-def _action_space(env_id: str, space: gym.Space[Any]) -> ActionSpace:
+def _kind(space: gym.Space[Any] | None) -> str:
+    """What there is instead; of an environment that is not seen, nothing is said."""
+    return "another space" if space is None else f"a {type(space).__name__}"
+
+
+def _action_space(env_id: str, space: gym.Space[Any] | None) -> ActionSpace:
     if isinstance(space, gym.spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         low, high = space.low.ravel(), space.high.ravel()
         return Box(tuple(map(float, low)), tuple(map(float, high)))
     raise ValueError(
-        f"{env_id} takes actions from {space}; choose an environment with Discrete or "
-        "floating-point Box actions."
+        f"{env_id} takes actions from {'another space' if space is None else space}; choose an "
+        "environment with Discrete or floating-point Box actions."
     )

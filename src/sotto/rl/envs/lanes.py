@@ -187,6 +187,9 @@ class LaneError(RuntimeError):
 class ProcessLanes:
     """Lanes in several processes, each with a block of neighbouring ones.
 
+    With `failed` nothing of the environment is seen here: the processes' output goes nowhere, and
+    whatever happens in them, however they end, is that one error.
+
     Raises:
         ChildProcessError: a process was killed; the lanes are closed.
         LaneError: an environment raised there; the lanes are closed.
@@ -199,7 +202,9 @@ class ProcessLanes:
         action_repeat: int,
         shapes: Shapes,
         processes: int,
+        failed: Exception | None = None,
     ) -> None:
+        self._failed = failed
         folder = Path("/dev/shm")
         file = tempfile.TemporaryFile(dir=folder if folder.is_dir() else None)  # noqa: SIM115
         file.truncate(_bytes(shapes))
@@ -210,7 +215,8 @@ class ProcessLanes:
         edges = np.linspace(0, shapes.lanes, processes + 1).astype(int).tolist()
         with file:
             for start, stop in itertools.pairwise(edges):
-                plan = (sys.path, environment, options, action_repeat, shapes, (start, stop))
+                rows = (start, stop)
+                plan = (environment, options, action_repeat, shapes, rows, failed is not None)
                 self._workers.append(_start(file.fileno(), plan))
         self._wait()
 
@@ -249,6 +255,9 @@ class ProcessLanes:
                 answer = b""
             if answer == _READY:
                 continue
+            if self._failed is not None:
+                self.close()
+                break
             if answer == _FAILED:
                 with connection.makefile("rb") as stream:
                     error: Exception = pickle.load(stream)
@@ -261,6 +270,9 @@ class ProcessLanes:
                 + (f"by signal {-code}" if code < 0 else f"with exit code {code}")
                 + "; start the training again, or resume it"
             )
+        else:
+            return
+        raise self._failed  # outside of every other error, of which nothing is said
 
 
 @contextlib.contextmanager
@@ -287,22 +299,25 @@ def _start(memory: int, plan: Any) -> tuple[subprocess.Popen[bytes], socket.sock
     ours, theirs = socket.socketpair()
     with theirs:
         words = (str(memory), str(theirs.fileno()), base64.b64encode(pickle.dumps(plan)).decode())
+        output = subprocess.DEVNULL if plan[-1] else None
         process = subprocess.Popen(
-            # The import path of this process, before anything of ours is imported there.
-            [sys.executable, "-c", _MAIN.format(path=sys.path), *words],
+            [sys.executable, "-c", MAIN.format(path=sys.path, name="lanes"), *words],
             pass_fds=(memory, theirs.fileno()),
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
     return process, ours
 
 
-_MAIN = "import sys; sys.path[:] = {path!r}; from sotto.rl.envs.lanes import serve; serve(sys.argv)"
+MAIN = "import sys; sys.path[:] = {path!r}; from sotto.rl.envs.{name} import serve; serve(sys.argv)"
+"""What another process runs: the import path of this one, before anything of ours is imported."""
 
 
 def serve(words: Sequence[str]) -> None:
     """What a process does: steps its block of lanes whenever it is told to, until it is alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that started it
-    _, environment, options, action_repeat, shapes, (start, stop) = pickle.loads(
+    environment, options, action_repeat, shapes, (start, stop), unseen = pickle.loads(
         base64.b64decode(words[3])
     )
     with (
@@ -322,7 +337,11 @@ def serve(words: Sequence[str]) -> None:
                 connection.sendall(_READY)
         except ConnectionError:  # the one that started it has gone
             os._exit(0)
-        except Exception as error:
+        except BaseException as error:
+            if unseen:
+                os._exit(0)
+            if not isinstance(error, Exception):
+                raise
             said = LaneError(type(error).__name__, str(error))
             connection.sendall(_FAILED + pickle.dumps(said))
         os._exit(0)  # the board's memory is still in use, which a tidy exit would complain about

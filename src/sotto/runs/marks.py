@@ -1,0 +1,97 @@
+"""How far a run's ledger was when something was made from it.
+
+Every checkpoint, every line of metrics and every certificate says under which entry of the ledger,
+and how many charges, it was made. A ledger that does not hold that entry is older than they are: a
+backup was put back, and charges behind it are forgotten. `refuse_older` is the one place that
+looks, and `Run.open_ledger` calls it, so that nothing reads or goes on with such a ledger.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.errors import LedgerOlder
+from sotto.privacy.ledger import Ledger
+from sotto.runs.files import RunError
+
+FILE = "ledger.json"
+"""Name of the mark in a checkpoint's folder."""
+
+
+class Mark(BaseModel):
+    """An entry of a ledger.
+
+    Attributes:
+        head_hash: hash of the entry, in hexadecimal.
+        charges: charged up to it: releases, or a teacher's answered rows.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    head_hash: str = Field(pattern="^[0-9a-f]{64}$")
+    charges: int = Field(ge=0)
+
+
+def mark(ledger: Ledger | AnswerLedger) -> Mark:
+    """Where the ledger is now."""
+    if isinstance(ledger, AnswerLedger):
+        spent = ledger.spent()
+        return Mark(head_hash=spent.head_hash, charges=spent.answered)
+    charges = sum(stream.releases for stream in ledger.streams)
+    return Mark(head_hash=ledger.head_hash, charges=charges)
+
+
+def refuse_older(run: Path, ledger: Ledger | AnswerLedger) -> None:
+    """Refuses a ledger that is older than something that was made from it.
+
+    Args:
+        run: run directory.
+        ledger: its own.
+
+    Raises:
+        LedgerOlder: what is newer than the ledger.
+        RunError: a mark or the certificate cannot be read.
+        LedgerUnavailable: the ledger cannot be read.
+    """
+    for what, one in _marks(run):
+        if not ledger.holds(one.head_hash):
+            raise LedgerOlder(f"the ledger of {run}", what, one.charges, mark(ledger).charges)
+
+
+def _marks(run: Path) -> Iterator[tuple[str, Mark]]:
+    """What was made from the ledger, and its mark; what earlier versions wrote may have none."""
+    for path in sorted(run.glob(f"checkpoints/*/{FILE}"), reverse=True):
+        if path.parent.name.isdecimal():
+            yield f"the checkpoint {path.parent}", _read(path, f"remove {path.parent}")
+    # A line of metrics comes after its checkpoint, and a certificate before it.
+    if (found := _last_line(run / "metrics.jsonl")) is not None:
+        yield f"the last line of {run / 'metrics.jsonl'}", found
+    if (path := run / "certificate.json").exists():
+        yield f"the certificate {path}", _read(path, "remove it if the ledger is the newest")
+
+
+def _read(path: Path, remedy: str) -> Mark:
+    """The mark in a file of its own, or in a certificate."""
+    try:
+        values = json.loads(path.read_bytes())
+        charges = values.get("charges")
+        if charges is None:
+            answers = values.get("answers") or {"answered": 0}
+            charges = answers["answered"] + sum(one["releases"] for one in values["streams"])
+        return Mark(head_hash=values["head_hash"], charges=charges)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise RunError(f"{path} is damaged and cannot be read; put it back, or {remedy}") from error
+
+
+def _last_line(metrics: Path) -> Mark | None:
+    """The mark of the last whole line; None where there is none, which `metrics.read` looks at."""
+    if not metrics.is_file():
+        return None
+    lines = metrics.read_bytes().split(b"\n")[:-1]
+    try:
+        values = json.loads(lines[-1])
+        return Mark(head_hash=values["head_hash"], charges=values["charges"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
