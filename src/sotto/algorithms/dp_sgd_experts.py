@@ -43,6 +43,7 @@ from sotto.algorithms.offline import initial_state as initial_learner
 from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.privacy.accounting import Event, Gaussian, SampledGaussian, calibrate_noise_multiplier
 from sotto.privacy.errors import LedgerCorrupt
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.noise import GeneratorSource, calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
@@ -370,7 +371,7 @@ def _server(
     """Post-processing: a step of Adam, the public steps that come next, and the average."""
     after = apply_gradient(offline, learner, state.learner, released["gradient"])
     if config.public_steps:
-        key = jax.random.key(config.schedule_seed)
+        key = new_key(config.schedule_seed)
 
         def public_step(_: Any, inner: OfflineState) -> OfflineState:
             some = minibatch(offline, state.public, jax.random.fold_in(key, inner.steps))
