@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src.core import ShapedArray
-from jax._src.mesh import Mesh
-from jax._src.named_sharding import UnspecifiedValue
+from jax._src.mesh import AbstractMesh, Mesh
+from jax._src.named_sharding import NamedSharding, UnspecifiedValue
 from jax.extend import core as jex_core
 
 from sotto.privacy import primitives
@@ -106,9 +106,7 @@ def _require_understood(role: str, program: jex_core.ClosedJaxpr) -> None:
 
 def _says_how_to_compile(equation: jex_core.JaxprEqn) -> bool:
     context = equation.ctx
-    options = equation.params.get("compiler_options_kvs")
-    placed = context.compute_type or context.xla_metadata or not context.cur_abstract_mesh.empty
-    return bool(options or placed)
+    return bool(context.compute_type or context.xla_metadata or not context.cur_abstract_mesh.empty)
 
 
 def _require_no_data(role: str, constant: Any) -> None:
@@ -181,11 +179,9 @@ def _programs_in(role: str, where: str, value: Any) -> Iterator[jex_core.ClosedJ
         yield value
     elif type(value) is jex_core.Jaxpr and not value.constvars:
         yield jex_core.ClosedJaxpr(value, ())
-    elif isinstance(value, tuple | list) and (type(value) in (tuple, list) or _is_of_jax(value)):
+    elif type(value) is tuple or (isinstance(value, tuple) and _is_of_jax(value)):
         for one in value:
             yield from _programs_in(role, where, one)
-    elif isinstance(value, np.ndarray | jax.Array):
-        _require_no_data(role, value)
     else:
         raise ImpureFunction(
             f"{role} holds a {type(value).__name__} as {where}, which is not understood; "
@@ -197,13 +193,18 @@ _PLAIN = (type(None), bool, int, float, complex, str)
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a parameter is a number, a name, a choice, a type, or a placement left open."""
+    """Whether a parameter is a number, a name, a choice, a type, or a placement left open.
+
+    `select_and_gather_add` names the comparison it chooses by: a listed operation is plain too.
+    """
     return (
         type(value) in _PLAIN
         or isinstance(value, np.number | np.bool | np.dtype)
         or (isinstance(value, enum.Enum) and _is_of_jax(value))
         or type(value) is UnspecifiedValue
-        or (type(value) is Mesh and value.empty)
+        or (type(value) in (Mesh, AbstractMesh) and value.empty)
+        or (type(value) is NamedSharding and value.mesh.empty)
+        or primitives.is_allowed(value)
         or _is_our_key(value)
         or value is KEY.dtype._impl
     )

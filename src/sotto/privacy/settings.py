@@ -10,6 +10,8 @@ the environment said when XLA read it.
 
 import os
 import re
+import sys
+from typing import Any
 
 from sotto.privacy.errors import PrivacyError
 
@@ -133,11 +135,11 @@ nobody has set anything."""
 def in_force() -> dict[str, str]:
     """The settings that the present process computes under, for the ledger.
 
+    Every module of the vault that computes with JAX loads it before it opens a stream.
+
     Raises:
         PrivacyError: one of them is not understood; the message names it.
     """
-    import jax  # here, for ledgers are also read where nothing is computed
-
     flags = os.environ.get("XLA_FLAGS", "")
     for flag in flags.split():
         if not _HARMLESS_FLAGS.fullmatch(flag):
@@ -148,7 +150,8 @@ def in_force() -> dict[str, str]:
     for name in _VARIABLES:
         if os.environ.get(name, "") not in ("", "0"):
             raise PrivacyError(f"{name} is set and changes arithmetic; unset it and start again")
-    options = jax.config.values
+    jax: Any = sys.modules.get("jax")  # where it is not loaded, nothing is computed with it
+    options = jax.config.values if jax else {}
     for name, value in options.items():
         if name in _NO_NUMBERS or name in _OTHER_NUMBERS:
             continue
@@ -163,5 +166,5 @@ def in_force() -> dict[str, str]:
                 f"{_REVIEWED[name] or 'it empty'}; set it back"
             )
     compiled_with = " ".join(f"{name}={value}" for name, value in COMPILER_OPTIONS.items())
-    recorded = {name: str(options[name]) for name in sorted(_OTHER_NUMBERS)}
+    recorded = {name: str(options[name]) for name in sorted(_OTHER_NUMBERS) if name in options}
     return {"XLA_FLAGS": flags, "compiler options": compiled_with} | recorded
