@@ -385,11 +385,8 @@ def _server(
 def _events(config: DPSGDExpertsConfig, multiplier: float) -> list[Event]:
     if config.batches == "cyclic":
         return [Gaussian(noise_multiplier=multiplier)]
-    return [
-        SampledGaussian(
-            noise_multiplier=multiplier, sampling_rate=config.sampling_rate, count=config.steps
-        )
-    ]
+    rate, count = config.sampling_rate, config.steps
+    return [SampledGaussian(noise_multiplier=multiplier, sampling_rate=rate, count=count)]
 
 
 _LOGS = Assumption(
