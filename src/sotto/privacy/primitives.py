@@ -3,7 +3,7 @@
 An operation is listed if it is pure (it computes its outputs from its inputs, and nothing else
 happens), and if under `vmap` it treats every person alone: no number of one person's result
 depends on another person's data or on how many others there are. Both were read in the source of
-JAX `REVIEWED_JAX`, and `tests/attacks/test_purity.py` tries every entry on neighbouring batches.
+JAX `REVIEWED_JAX`, and `tests/attacks/test_door_functions.py` tries every entry on neighbours.
 
 Left out on purpose, beside callbacks, named axes, references, kernels and random bits that are
 drawn for a whole batch:

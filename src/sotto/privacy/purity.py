@@ -12,7 +12,7 @@ the certificate names.
 """
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -48,8 +48,8 @@ def require_pure(
     Raises:
         ImpureFunction: if it captures an array, holds an operation that is not on the list, draws
             random numbers from keys of another kind, has a side effect, or holds anything that is
-            not understood; or, when its program is traced again, if JAX's rules for its operations
-            have been replaced.
+            not understood; or if JAX's rules for its operations have been replaced. The program
+            is read again whenever it is traced to be compiled.
     """
     try:
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -57,20 +57,13 @@ def require_pure(
         raise ImpureFunction(
             f"{role} uses a named axis ({error}); one person's function cannot see the others"
         ) from error
-    if closed.effects:
-        raise ImpureFunction(f"{role} has a side effect ({closed.effects}); it must be pure")
-    operations: dict[int, jex_core.Primitive] = {}
-    for program in _programs(role, closed):
-        _require_understood(role, program)
-        operations |= {id(one.primitive): one.primitive for one in program.jaxpr.eqns}
-    used = list(operations.values())
-    _require_rules_of_jax(role, used)
+    _require_pure_program(role, closed)
     accepted = signature(arguments)
 
     def checked(*given: Any) -> Any:
         if signature(given) != accepted:
             raise TypeError(f"{role} was checked for {accepted}, not {signature(given)}")
-        _require_rules_of_jax(role, used)
+        _require_pure_program(role, closed)  # whoever traced it too could have changed it since
         outputs = jex_core.jaxpr_as_fun(closed)(*jax.tree.leaves(given))
         return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
 
@@ -80,6 +73,16 @@ def require_pure(
 def signature(tree: Any) -> Any:
     """Structure, shapes and types of a tree of arrays or shapes, to compare with another's."""
     return jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
+
+
+def _require_pure_program(role: str, closed: jex_core.ClosedJaxpr) -> None:
+    if closed.effects:
+        raise ImpureFunction(f"{role} has a side effect ({closed.effects}); it must be pure")
+    operations: dict[int, jex_core.Primitive] = {}
+    for program in _programs(role, closed):
+        _require_understood(role, program)
+        operations |= {id(one.primitive): one.primitive for one in program.jaxpr.eqns}
+    _require_rules_of_jax(role, operations.values())
 
 
 def _require_understood(role: str, program: jex_core.ClosedJaxpr) -> None:
@@ -137,7 +140,7 @@ def _is_our_key(dtype: Any) -> bool:
     return getattr(dtype, "_impl", None) is KEY.dtype._impl
 
 
-def _require_rules_of_jax(role: str, used: list[jex_core.Primitive]) -> None:
+def _require_rules_of_jax(role: str, used: Iterable[jex_core.Primitive]) -> None:
     for primitive in used:
         if not primitives.has_rules_of_jax(primitive):
             raise ImpureFunction(

@@ -138,7 +138,8 @@ def in_force() -> dict[str, str]:
     Every module of the vault that computes with JAX loads it before it opens a stream.
 
     Raises:
-        PrivacyError: one of them is not understood; the message names it.
+        PrivacyError: one of them is not understood; the message names it. Or the caller is inside
+            a transformation of JAX.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     for flag in flags.split():
@@ -151,6 +152,11 @@ def in_force() -> dict[str, str]:
         if os.environ.get(name, "") not in ("", "0"):
             raise PrivacyError(f"{name} is set and changes arithmetic; unset it and start again")
     jax: Any = sys.modules.get("jax")  # where it is not loaded, nothing is computed with it
+    if jax and not jax._src.core.trace_state_clean():
+        raise PrivacyError(
+            "a stream is opened or charged inside jit, vmap or another transformation of JAX, "
+            "which would release many times what is charged and drawn once; call it outside"
+        )
     options = jax.config.values if jax else {}
     for name, value in options.items():
         if name in _NO_NUMBERS or name in _OTHER_NUMBERS:

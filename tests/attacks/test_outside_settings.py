@@ -197,7 +197,7 @@ import json, os, sys
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[1])
-import test_settings as t
+import test_outside_settings as t
 from sotto.privacy import streams
 from sotto.privacy.errors import PrivacyError
 
@@ -234,6 +234,26 @@ def test_fast_math_moves_a_release_no_more(tmp_path: Path) -> None:
     assert np.abs(np.subtract(now, now[0])).max() < 1e-3  # and with the door's own options
 
 
+# --- inside a transformation ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transform", [jax.vmap, jax.jit, lambda f: jax.jit(jax.vmap(f))])
+def test_many_releases_are_not_made_for_one_charge(transform: Any, tmp_path: Path) -> None:
+    """`vmap` over people's data gave 50 releases of one draw of noise, for one charge."""
+    release, ledger = door(tmp_path / "ledger.sqlite")
+    units = np.zeros((SLOTS, D), np.float32)
+    stream = release.open([ledger], jnp.zeros(1), units, noise_seed=0, chunk=1)
+    keys = jax.random.key(0, impl="threefry2x32")[None]
+    persons = np.arange(SLOTS)[None, None]
+    shape = (1, 1, SLOTS, D) if transform is jax.jit else (2, 1, 1, SLOTS, D)
+    released = transform(lambda data: stream.run(jnp.zeros(1), keys, persons, data)[1])
+    with pytest.raises(PrivacyError, match="inside jit, vmap or another transformation"):
+        released(np.zeros(shape, np.float32))
+    with pytest.raises(PrivacyError, match="inside jit, vmap"):
+        jax.jit(lambda: ledger.open_stream(stream.statement))()
+    assert [one.releases for one in ledger.streams] == [0]
+
+
 # --- kinds of keys -------------------------------------------------------------------------------
 
 
@@ -260,7 +280,7 @@ _TRAINED = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import test_settings as t
+import test_outside_settings as t
 assert t.settings.in_force()["jax_default_prng_impl"] == "rbg"
 print(t.trained(Path(sys.argv[2])))
 """

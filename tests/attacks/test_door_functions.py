@@ -242,6 +242,21 @@ def test_replaced_rules_are_refused(replace: Callable[[], None]) -> None:
         jax.jit(jax.vmap(checked))(jnp.ones((3, D)))
 
 
+def test_a_program_that_is_changed_after_it_was_checked_does_not_run() -> None:
+    """Programs of inner calls are shared: whoever traces the same function holds the same one."""
+    inner = jax.jit(jnp.sin)
+    checked, _ = require_pure("local", lambda x: inner(x), VECTOR)
+    (call,) = jax.make_jaxpr(lambda x: inner(x))(VECTOR).jaxpr.eqns
+    shared = call.params["jaxpr"].jaxpr
+    mixing = own_primitive("sin")
+    try:
+        shared.eqns[:] = [one.replace(primitive=mixing, params={}) for one in shared.eqns]
+        with pytest.raises(ImpureFunction, match=UNLISTED):
+            jax.jit(jax.vmap(checked))(jnp.ones((3, D)))
+    finally:
+        jax.clear_caches()
+
+
 # --- every operation there is --------------------------------------------------------------------
 
 ALLOWED = {id(one): one for one in primitives.ALLOWED}
