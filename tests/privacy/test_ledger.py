@@ -192,7 +192,7 @@ def test_entries_hold_who_and_how_often_and_nothing_else(ledger: Ledger, path: P
     rows = sqlite3.connect(path).execute("SELECT kind, payload FROM entries").fetchall()
     kinds = {kind: json.loads(payload) for kind, payload in rows}
     assert set(kinds["create"]) == {"format", "created", "unit", "budget", "versions"}
-    assert set(kinds["open"]) == {"statement", "versions", "writer"}
+    assert set(kinds["open"]) == {"statement", "versions", "settings", "writer"}
     assert set(kinds["charge"]) == {"stream", "first_release", "count", "persons", "writer"}
     assert kinds["charge"]["persons"] == [[[0, 90_000]]]
 

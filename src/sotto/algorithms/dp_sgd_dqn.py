@@ -31,6 +31,7 @@ from sotto.algorithms.q_learning import QNetwork, Transitions, temporal_differen
 from sotto.privacy.accounting import SampledGaussian, calibrate_noise_multiplier
 from sotto.privacy.claims import rewards as claims
 from sotto.privacy.composition import zero_out_budget
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
@@ -226,7 +227,7 @@ def unit_data(logged: Logged) -> tuple[Any, ...]:
 
 def _static(config: DPSGDConfig) -> QNetwork:
     """The network without its parameters, which are replaced by None."""
-    shapes = eqx.filter_eval_shape(network, config, jax.random.key(0))
+    shapes = eqx.filter_eval_shape(network, config, new_key(0))
     static: QNetwork = eqx.filter(shapes, lambda x: not isinstance(x, jax.ShapeDtypeStruct))
     return static
 

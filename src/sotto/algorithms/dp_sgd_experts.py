@@ -44,6 +44,7 @@ from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.privacy.accounting import Event, Gaussian, SampledGaussian, calibrate_noise_multiplier
 from sotto.privacy.claims import experts as claims
 from sotto.privacy.errors import LedgerOlder
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.noise import GeneratorSource, calibrate_with_sampler, sampler_delta
 from sotto.privacy.releases import Release
@@ -368,7 +369,7 @@ def _server(
     """Post-processing: a step of Adam, the public steps that come next, and the average."""
     after = apply_gradient(offline, learner, state.learner, released["gradient"])
     if config.public_steps:
-        key = jax.random.key(config.schedule_seed)
+        key = new_key(config.schedule_seed)
 
         def public_step(_: Any, inner: OfflineState) -> OfflineState:
             some = minibatch(offline, state.public, jax.random.fold_in(key, inner.steps))
@@ -382,8 +383,5 @@ def _server(
 def _events(config: DPSGDExpertsConfig, multiplier: float) -> list[Event]:
     if config.batches == "cyclic":
         return [Gaussian(noise_multiplier=multiplier)]
-    return [
-        SampledGaussian(
-            noise_multiplier=multiplier, sampling_rate=config.sampling_rate, count=config.steps
-        )
-    ]
+    rate, count = config.sampling_rate, config.steps
+    return [SampledGaussian(noise_multiplier=multiplier, sampling_rate=rate, count=count)]

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sotto.algorithms import critics, dppg_local, dppg_parts, parameter_exploration
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.privacy.claims import streams as claims
+from sotto.privacy.keys import new_key
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Correlation, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment
@@ -56,7 +57,7 @@ class DPPGState(NamedTuple):
 
 def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""]) -> DPPGState:
     """Networks drawn from the seed alone."""
-    policy_key, critic_key = jax.random.split(jax.random.key(seed))
+    policy_key, critic_key = jax.random.split(new_key(seed))
     policy = Policy(
         env.observation_size,
         env.action,
@@ -320,7 +321,7 @@ def _server(
 
 def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Value:
     """The critic after a fit to simulated people who are nobody: public data."""
-    key = jax.random.fold_in(jax.random.key(state.seed), state.updates)
+    key = jax.random.fold_in(new_key(state.seed), state.updates)
 
     def one(key: PRNGKeyArray) -> Trajectory:
         steps, once = config.steps_per_user, config.one_episode

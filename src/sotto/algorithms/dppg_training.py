@@ -22,6 +22,7 @@ from sotto.algorithms.dppg import DPPGState
 from sotto.algorithms.dppg_config import DPPGConfig
 from sotto.algorithms.dppg_gymnasium import Collector
 from sotto.privacy.errors import LedgerOlder
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.spending import Budget
@@ -176,7 +177,7 @@ class Training:
         multipliers = config.part_multipliers(self.noise_multiplier)
         self.clip_norm = _clip_norm(config, self.env, policy, multipliers["policy"])
         # The seed alone makes the people; a resumed training meets new ones.
-        keys = jax.vmap(lambda s: jax.random.fold_in(jax.random.key(s), done))(
+        keys = jax.vmap(lambda s: jax.random.fold_in(new_key(s), done))(
             jnp.asarray(seeds, jnp.uint32)
         )
         self._keys, lane_keys = jax.vmap(lambda k: jax.random.split(k, 2), out_axes=1)(keys)
@@ -236,7 +237,7 @@ class Training:
         evaluation = None
         due = self._native or self.done % self._interval == 0 or self.done == self.config.updates
         if due and self.config.evaluation_episodes > 0 and has_simulator(self.config):
-            key = jax.random.fold_in(jax.random.key(20260), self.done)
+            key = jax.random.fold_in(new_key(20260), self.done)
             evaluation = {
                 name: evaluate_policy(
                     self.config, policy, key, self.config.evaluation_episodes
@@ -381,7 +382,7 @@ def public_fisher(
         )
         return jnp.where(seen.alive[:, None], flat, jnp.nan)
 
-    keys = jax.random.split(jax.random.key(0), _FISHER_EPISODES)
+    keys = jax.random.split(new_key(0), _FISHER_EPISODES)
     rows = np.asarray(jax.jit(jax.vmap(scores))(keys), dtype=np.float64)
     rows = rows.reshape(-1, rows.shape[-1])
     rows = rows[~np.isnan(rows[:, 0])]

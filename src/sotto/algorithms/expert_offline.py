@@ -42,6 +42,7 @@ from sotto.algorithms.expert_offline_votes import KeptVotes, poll, vote_multipli
 from sotto.data.trajectories import Transitions
 from sotto.privacy.accounting import Event
 from sotto.privacy.errors import NothingReleased
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.spending import Budget
 from sotto.privacy.units import EXPERT
@@ -121,7 +122,7 @@ def check(config: ExpertOfflineConfig) -> None:
 def gradient_multiplier(config: ExpertOfflineConfig) -> float:
     """The noise multiplier of DP-SGD: for all of the budget that prefixes leave, jointly."""
     shapes = jax.eval_shape(
-        lambda key: offline.initial_state(config.offline, key).network, jax.random.key(0)
+        lambda key: offline.initial_state(config.offline, key).network, new_key(0)
     )
     size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     others: list[Event] = []

@@ -15,6 +15,7 @@ from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline_presets import filled
 from sotto.algorithms.expert_offline_states import Sources
 from sotto.privacy import certificate
+from sotto.privacy.keys import new_key
 
 
 class Arm(NamedTuple):
@@ -68,10 +69,10 @@ def train_arm(
     for progress in train(config, seeds, ledgers, sources, folders=folders):
         policy = policies(progress.states)["ema"]
         if progress.learned:
-            key = jax.random.fold_in(jax.random.key(20260), progress.updates)
+            key = jax.random.fold_in(new_key(20260), progress.updates)
             found = evaluate(config, policy, key, config.evaluation_episodes, True)
             curve.append(found.mean(axis=1))
-    returns = evaluate(config, policy, jax.random.key(12345), episodes, True)
+    returns = evaluate(config, policy, new_key(12345), episodes, True)
     certificates = [certificate.derive(ledger) for ledger in ledgers]
     for one, derived in zip(folders, certificates, strict=False):
         derived.write(one / "certificate.json")

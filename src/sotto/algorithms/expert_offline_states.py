@@ -17,6 +17,7 @@ from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline_presets import DataFacts
 from sotto.algorithms.offline import OfflineState
 from sotto.data.trajectories import ExpertLog, Transitions, all_transitions, ordered_sum
+from sotto.privacy.keys import new_key
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.envs.world import GymnasiumWorld
@@ -78,7 +79,7 @@ class Sources:
         assert self.log is not None
         how = (config.given("actions"), config.given("observation_scale"))
         if how not in self._clones:
-            self._clones[how] = fit_clones(_CLONES, self.log, *how, jax.random.key(0))
+            self._clones[how] = fit_clones(_CLONES, self.log, *how, new_key(0))
         return self._clones[how]
 
     def weights(self, config: ExpertOfflineConfig) -> Float[np.ndarray, " experts"]:
@@ -261,5 +262,5 @@ def stacked(trees: Sequence[_Tree]) -> _Tree:
 
 def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
     """One key for each seed."""
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)

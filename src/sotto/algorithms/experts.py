@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from sotto.algorithms import ppo
 from sotto.algorithms.ppo import Networks, PPOConfig, PPOState
 from sotto.data.trajectories import ExpertLog
+from sotto.privacy.keys import new_key
 from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.envs.registry import make
@@ -130,7 +131,7 @@ def train_base(
         defaults,
         jnp.full(1, recipe.base.learning_rate, jnp.float32),
         jnp.full(1, recipe.base.num_updates, jnp.int32),
-        jax.random.key(seed)[None],
+        new_key(seed)[None],
     )
     state = _begin(env, alone, learner)
     share = math.ceil(recipe.base.num_updates / 5)
@@ -187,7 +188,7 @@ def train(
 
 def expert_keys(seed: int, purpose: int, numbers: Int[np.ndarray, " n"]) -> PRNGKeyArray:
     """A key for each expert and purpose (0: training, 1: judging, 2: logging)."""
-    key = jax.random.fold_in(jax.random.key(seed), purpose)
+    key = jax.random.fold_in(new_key(seed), purpose)
     return jax.vmap(partial(jax.random.fold_in, key))(jnp.asarray(numbers, jnp.uint32))
 
 
@@ -291,7 +292,7 @@ def blank(env: AnyEnvironment, config: PPOConfig) -> Networks:
         env: the one that is learned in, see `learning_environment`.
         config: PPO's settings.
     """
-    return ppo.begin(config, env, jax.random.key(0), ()).networks
+    return ppo.begin(config, env, new_key(0), ()).networks
 
 
 def actions_of(env: AnyEnvironment) -> int:

@@ -20,6 +20,7 @@ from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.algorithms.functional_q_paper import PaperState
 from sotto.algorithms.q_learning import Learner, QNetwork, start_learner
 from sotto.algorithms.reward_nodes import GridValues
+from sotto.privacy.keys import new_key
 from sotto.rl.rollout import Lane
 
 INITIAL, RELEASING, STARTING, COLLECTING, LEARNING = range(5)
@@ -111,7 +112,7 @@ def action_values(states: State) -> QNetwork | GridValues:
 
 def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
     """One key for each seed."""
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
 
 

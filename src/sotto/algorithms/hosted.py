@@ -15,6 +15,7 @@ from sotto.algorithms import kickstarting, ppo
 from sotto.algorithms.kickstarting import KickstartState
 from sotto.algorithms.kickstarting_config import KickstartConfig
 from sotto.algorithms.ppo import Collected, Networks, PPOConfig, PPOMetrics, PPOState
+from sotto.privacy.keys import new_key
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, sampled
 from sotto.rl.rollout import Trajectory
@@ -33,7 +34,7 @@ class HostedRun:
         self._users = users
         self._env = env
         self._network_key, self.key = (
-            jax.random.fold_in(jax.random.key(seed), purpose) for purpose in (0, 1)
+            jax.random.fold_in(new_key(seed), purpose) for purpose in (0, 1)
         )
         first = seed * users.num_users
         users.begin(range(first, first + users.num_users))

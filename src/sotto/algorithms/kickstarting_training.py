@@ -20,6 +20,7 @@ from sotto.algorithms.kickstarting_config import KickstartConfig, RadiusName
 from sotto.algorithms.ppo import Collected, PPOConfig
 from sotto.algorithms.teachers import Answers, Teacher, silence
 from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.keys import new_key
 from sotto.privacy.mechanisms.dirichlet_radius import estimated_radius, radii, valid_radius
 from sotto.privacy.mechanisms.policies import PolicyMechanism, TruncatedDirichlet
 from sotto.privacy.mechanisms.simplex import project
@@ -241,7 +242,7 @@ def check_teacher(
 
 
 def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
 
 

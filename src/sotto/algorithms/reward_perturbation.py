@@ -29,6 +29,7 @@ from sotto.algorithms.functional_q import PUBLIC, Logged, calibrated
 from sotto.algorithms.functional_q_config import FunctionalQConfig
 from sotto.privacy.claims import rewards as claims
 from sotto.privacy.functions import FunctionRelease
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms.rkhs import Sensitivity
 from sotto.privacy.persons import LARGEST_PERSON
@@ -123,7 +124,7 @@ def release_sums(
     assert first_person + slots <= LARGEST_PERSON
     persons = np.broadcast_to(first_person + np.arange(slots), (runs, 1, slots))
     units = (logged.states, logged.actions, jnp.asarray(weights, jnp.float32))
-    keys = jax.vmap(jax.random.key)(jnp.arange(runs))  # nothing here is random but the noise
+    keys = jax.vmap(new_key)(jnp.arange(runs))  # nothing here is random but the noise
     sums, _, _ = stream.run(
         jnp.zeros((runs, size), jnp.float32),
         keys,

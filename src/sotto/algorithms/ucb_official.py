@@ -33,6 +33,7 @@ from sotto.algorithms.ucb_vi import (
     reweighted,
 )
 from sotto.privacy.accounting import NoGuarantee
+from sotto.privacy.keys import new_key
 from sotto.privacy.statements import Gap
 from sotto.rl.tabular import AnyTabularEnvironment, regret
 
@@ -101,7 +102,7 @@ def simulate(config: OfficialConfig, seeds: Sequence[int]) -> Float64[np.ndarray
         ones, ones, jnp.ones((states, actions, states)), uniform, (zero, zero, jnp.zeros(states))
     )
     state = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), first)
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     chunk = jax.jit(jax.vmap(partial(_episodes, config, env), in_axes=(0, 0, None)))
     losses = []
     for start in range(0, config.episodes, _CHUNK):

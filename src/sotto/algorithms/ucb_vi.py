@@ -32,6 +32,7 @@ from scipy.stats import norm
 
 from sotto.privacy.accounting import Gaussian, calibrate_noise_multiplier
 from sotto.privacy.claims import streams as claims
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.releases import Release
@@ -330,7 +331,7 @@ def train(
     states = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), first)
     chunk = min(_CHUNK, config.episodes)
     stream = make_release(config, env).open(ledgers, states, chunk=chunk, noise_seed=noise_seed)
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     mdp = env.mdp(env.default_params)
     losses = []
     for start in range(0, config.episodes, chunk):

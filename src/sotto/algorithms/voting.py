@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.privacy.claims import experts as claims
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.releases import Release
 from sotto.privacy.statements import Part, Returning
@@ -249,7 +250,7 @@ class Votes:
                 f"a round asks {self.queries} observations of {self._observation_size} numbers, "
                 f"not an array of shape {list(asked.shape)}"
             )
-        keys = jax.random.split(jax.random.key(0), 1)  # voters draw nothing
+        keys = jax.random.split(new_key(0), 1)  # voters draw nothing
         _, counts, _ = self._stream.run(jnp.asarray(asked)[None], keys, self._persons, self._units)
         return np.asarray(counts[0, 0], np.float64) + self.experts / self.actions
 

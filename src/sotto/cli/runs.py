@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from sotto.cli.parsing import parse, print_json
+from sotto.privacy.keys import new_key
 from sotto.runs.directory import Experiment, Named, Run, RunError, open_experiment
 from sotto.serving.directory import Service, is_service, open_service
 
@@ -75,7 +76,6 @@ def evaluate(args: list[str]) -> int:
 def _evaluate(
     experiment: Experiment, episodes: int, policy: str | None, greedy: bool, seed: int
 ) -> dict[str, Any]:
-    import jax
     import numpy as np
 
     from sotto.runs.algorithms import ALGORITHMS, stored_config
@@ -90,7 +90,7 @@ def _evaluate(
     name = policy or algorithm.default_policy
     if name not in policies:
         raise RunError(f"a run of {settings.algorithm} has no policy {name!r}; leave out --policy")
-    returns = algorithm.evaluate(config, policies[name], jax.random.key(seed), episodes, greedy)
+    returns = algorithm.evaluate(config, policies[name], new_key(seed), episodes, greedy)
 
     def statistics(values: np.ndarray) -> dict[str, float]:
         return {

@@ -19,6 +19,7 @@ from sotto.algorithms.ppo import PPOConfig
 from sotto.algorithms.promises import CONCENTRATIONS, STDDEVS, promise
 from sotto.algorithms.teachers import Ensemble
 from sotto.papers.gohari2021 import Arm, ppo_config
+from sotto.privacy.keys import new_key
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy
@@ -119,7 +120,7 @@ def least_epsilon(env_id: NativeName, scale: float, mechanism: Mechanism, teache
     else:
         noisiest["concentration"] = CONCENTRATIONS[0]
     env = make(env_id)
-    policy = Policy(env.observation_size, env.action, (1,), jax.random.key(0))
+    policy = Policy(env.observation_size, env.action, (1,), new_key(0))
     anybody = Ensemble(jax.tree.map(lambda x: jnp.stack([x] * teachers), policy))
     statement, _ = promise(replace(config, **noisiest), anybody)
     return statement.planned_epsilon(DELTA)

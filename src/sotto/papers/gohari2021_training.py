@@ -25,6 +25,7 @@ from sotto.papers.gohari2021 import PAPER_DELTA, PAPER_EPSILON, Arm
 from sotto.papers.learning_curves import Cost, Curve
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.distances import PolicyDistance
+from sotto.privacy.keys import new_key
 from sotto.rl.envs.air_raid import AIR_RAID, air_raid
 from sotto.rl.envs.base import ActionSpace, Discrete
 from sotto.rl.envs.registry import make
@@ -89,7 +90,7 @@ def blank_policy(env_id: str, hidden: tuple[int, ...], seeds: int) -> Policy:
     def one(key: PRNGKeyArray) -> Policy:
         return Policy(observations, action, hidden, key, observation_scale=scale)
 
-    shape: Policy = jax.eval_shape(jax.vmap(one), jax.random.split(jax.random.key(0), seeds))
+    shape: Policy = jax.eval_shape(jax.vmap(one), jax.random.split(new_key(0), seeds))
     return shape
 
 
@@ -205,7 +206,7 @@ def evaluated(
 
     The episodes are those of every arm after as many updates.
     """
-    key = jax.random.fold_in(jax.random.key(20210), updates)
+    key = jax.random.fold_in(new_key(20210), updates)
     greedy, sampled = (np.asarray(_evaluated(env_id, policies, key, one)) for one in (True, False))
     return greedy, sampled
 
@@ -296,5 +297,5 @@ def _answered(progress: Progress) -> np.ndarray:
 
 
 def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)

@@ -28,6 +28,7 @@ from sotto.papers.sharma2024_arms import Arm, EnvName, FigureName, Reference, ar
 from sotto.papers.sharma2024_references import majority_returns, sampled_return
 from sotto.privacy import certificate
 from sotto.privacy.errors import NothingReleased, PrivacyError
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 
 _FORMAT = 4  # of what is kept: raise it when training or evaluation changes
@@ -312,7 +313,7 @@ def _unlearned(
     """A run that was charged and learned nothing: its first network."""
     config = filled(config, sources.facts)
     policy = policies(initial_states(config, [seed]))["ema"]
-    returns = evaluate(config, policy, jax.random.key(seed), episodes, True)
+    returns = evaluate(config, policy, new_key(seed), episodes, True)
     derived = certificate.derive(Ledger.open(folder / f"seed-{seed}" / "ledger.sqlite"))
     derived.write(folder / f"seed-{seed}" / "certificate.json")
     curve = returns.mean(axis=1, keepdims=True)

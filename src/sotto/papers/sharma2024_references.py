@@ -17,6 +17,7 @@ from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline_prefixes import greedy
 from sotto.algorithms.expert_offline_states import evaluate
 from sotto.algorithms.expert_offline_votes import world
+from sotto.privacy.keys import new_key
 from sotto.rl.networks import Policy
 
 _SAMPLED, _SAMPLED_EPISODES = 20, 4  # experts that a seed draws, and the episodes of each
@@ -38,7 +39,7 @@ def majority_returns(
     """
     cap: int = config.given("evaluation_cap")
     returns = np.zeros(episodes)
-    with world(replace(config, rollout_cap=cap), jax.random.key(seed), seed) as where:
+    with world(replace(config, rollout_cap=cap), new_key(seed), seed) as where:
         observations = where.reset(episodes)
         for _ in range(cap):
             votes = _votes(experts, jnp.asarray(observations), where.num_actions)
@@ -75,5 +76,5 @@ def sampled_return(config: ExpertOfflineConfig, experts: Policy, seed: int) -> f
     rng = np.random.default_rng(seed)
     drawn = rng.choice(config.given("expert_count"), _SAMPLED)
     some = jax.tree.map(lambda x: x[drawn], experts)
-    returns = evaluate(config, some, jax.random.key(seed), _SAMPLED_EPISODES, True)
+    returns = evaluate(config, some, new_key(seed), _SAMPLED_EPISODES, True)
     return float(returns.mean())

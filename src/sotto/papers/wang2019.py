@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from sotto.algorithms import dp_sgd_dqn, functional_q_training
@@ -22,6 +21,7 @@ from sotto.papers import wang2019_baselines as baselines
 from sotto.papers.wang2019_arms import Arm, FigureName, arms
 from sotto.privacy.certificate import derive
 from sotto.privacy.composition import replaced, zero_out_budget
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.privacy.units import Adjacency
 
@@ -108,7 +108,7 @@ def train(figure: str, arm: Arm, seeds: Sequence[int], episodes: int = 64) -> Cu
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         ledgers = _ledgers(arm, Path(folder), len(seeds))
-        key = jax.random.key(_EVALUATION_KEY)
+        key = new_key(_EVALUATION_KEY)
         samples: list[int] = []
         returns: list[list[float]] = []
         for steps, values in _started(arm, seeds, ledgers):

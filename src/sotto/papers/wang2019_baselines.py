@@ -36,6 +36,7 @@ from sotto.algorithms.q_learning import (
     learn,
 )
 from sotto.algorithms.reward_nodes import Grid, GridValues, mesh
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.rollout import evaluate
@@ -295,6 +296,6 @@ def _put(first: int, log: Array, new: Array) -> Array:
 
 
 def _keys(seeds: Sequence[int], purpose: int, number: int) -> PRNGKeyArray:
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
     return fold(fold(keys, 100 + purpose), number)

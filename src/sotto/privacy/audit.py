@@ -27,6 +27,7 @@ from jax_privacy.auditing import CanaryScoreAuditor, Explicit
 from jaxtyping import Float, PyTree
 from scipy import stats
 
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger, LedgerStream
 from sotto.privacy.releases import Release
 from sotto.privacy.spending import Budget
@@ -203,7 +204,7 @@ class ReleaseTrials:
             persons, units = self.inputs(present)
             _, log, _ = stream.run(
                 states,
-                jax.random.split(jax.random.key(seed % 2**31), samples),
+                jax.random.split(new_key(seed % 2**31), samples),
                 None if persons is None else np.broadcast_to(persons, (samples, *persons.shape)),
                 jax.tree.map(functools.partial(_repeat, runs=samples), units),
             )

@@ -65,8 +65,8 @@ def plain(model: BaseModel) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the software that an epsilon depends on, by distribution name."""
-    names = ("sotto", "jax", "jax-privacy", "dp-accounting")
+    """Versions of the software that an epsilon and its noise depend on, by distribution name."""
+    names = ("sotto", "jax", "jaxlib", "numpy", "randomgen", "jax-privacy", "dp-accounting")
     return {name: version(name) for name in names} | {"python": python_version()}
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from sotto.privacy import entries
+from sotto.privacy import entries, settings
 from sotto.privacy.claims import same_stream
 from sotto.privacy.databases import database
 from sotto.privacy.entries import GENESIS, Entry, canonical, plain, versions
@@ -65,10 +65,12 @@ class LedgerStream:
         Raises:
             ParticipationViolation, HorizonExceeded, BudgetExceeded: not covered by the statement.
             LedgerMismatch: not the next release, or another process has written to the ledger.
+            PrivacyError: a setting of JAX or XLA is in force that is not understood.
             LedgerUnavailable: the ledger cannot be written. Nothing may be released; charging the
                 same releases again is safe, and never charges them twice.
         """
         sampled = isinstance(self.statement.participation, Poisson)
+        settings.in_force()  # they may have changed since the stream was opened
         if sampled != (persons is None) or (persons is not None and len(persons) != count):
             raise ValueError(
                 f"a charge of {count} releases takes persons for each of them, "
@@ -174,6 +176,11 @@ class Ledger:
         return tuple(self._stream_versions)
 
     @property
+    def stream_settings(self) -> tuple[dict[str, str], ...]:
+        """Settings of JAX and XLA that each stream was opened under; old ledgers have none."""
+        return tuple(self._stream_settings)
+
+    @property
     def persons(self) -> int:
         """How many persons took part, or may have under Poisson sampling."""
         return len(self._account.everyone)
@@ -218,12 +225,17 @@ class Ledger:
 
         Raises:
             BudgetExceeded: over budget, vacuous delta, or too little noise for the sampler.
+            PrivacyError: a setting of JAX or XLA is in force that is not understood.
             LedgerMismatch: another unit, or another process has written to the ledger.
             LedgerUnavailable: the ledger cannot be written.
         """
         with self._lock:
             self._account.check_open(statement, self._live)
-            contents = {"statement": plain(statement), "versions": versions()}
+            contents = {
+                "statement": plain(statement),
+                "versions": versions(),
+                "settings": settings.in_force(),
+            }
             self._append("open", contents)
             self._live.append(len(self._account.streams) - 1)
             return LedgerStream(self, self._live[-1])
@@ -310,6 +322,7 @@ class Ledger:
         self._next_sequence = 0
         self._live: list[int] = []
         self._stream_versions: list[dict[str, str]] = []
+        self._stream_settings: list[dict[str, str]] = []
         for entry in entries.read(self._engine, self.run_id):
             if self._head == self._last:
                 return
@@ -346,6 +359,7 @@ class Ledger:
         elif entry.kind == "open":
             self._account.apply_open(StreamStatement.model_validate(contents["statement"]))
             self._stream_versions.append(contents["versions"])
+            self._stream_settings.append(contents.get("settings", {}))
         else:
             index, blocks = contents["stream"], _blocks(contents["persons"])
             taking_part = self._taking_part(index, contents["count"], blocks)

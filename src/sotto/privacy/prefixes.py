@@ -33,6 +33,7 @@ from sotto.privacy.mechanisms.stable_prefixes import Consensus, RandomStop, Stab
 from sotto.privacy.persons import PersonBlock
 from sotto.privacy.prefix_calibration import fixed_log_delta
 from sotto.privacy.purity import require_pure
+from sotto.privacy.settings import COMPILER_OPTIONS
 from sotto.privacy.statements import Assumption, Returning, StreamStatement
 from sotto.privacy.units import EXPERT
 
@@ -342,7 +343,10 @@ def _asked(
     pure, answer = require_pure("greedy", greedy, one, seen)
     if answer.shape != shape[:1] or not np.issubdtype(answer.dtype, np.integer):
         raise ValueError(f"greedy must return {shape[0]} integers, one for each observation")
-    program = jax.jit(jax.vmap(lambda expert, seen: pure(expert, seen) % actions, (0, None)))
+    program = jax.jit(
+        jax.vmap(lambda expert, seen: pure(expert, seen) % actions, (0, None)),
+        compiler_options=COMPILER_OPTIONS,
+    )
     return lambda parameters, observations: np.asarray(program(parameters, observations))
 
 

@@ -32,6 +32,7 @@ from sotto.privacy.claims import same_stream
 from sotto.privacy.claims.streams import POOL
 from sotto.privacy.draws import Pool, UnitData
 from sotto.privacy.errors import BudgetExceeded
+from sotto.privacy.keys import KEY
 from sotto.privacy.ledger import Ledger, LedgerStream
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.purity import require_pure, signature
@@ -220,13 +221,12 @@ class Release:
         state, world_state = jax.eval_shape(
             lambda s, w: jax.tree.map(lambda x: x[0], (s, w)), states, world_states
         )
-        key = jax.eval_shape(lambda: jax.random.key(0))
         if self.world is not None:
-            _, units = jax.eval_shape(self.world, state, world_state, key)
+            _, units = jax.eval_shape(self.world, state, world_state, KEY)
         if any(np.shape(leaf)[:1] != (self.slots,) for leaf in jax.tree.leaves(units)):
             raise ValueError(f"unit data needs a leading axis of {self.slots}, one entry per slot")
         unit = jax.eval_shape(lambda u: jax.tree.map(lambda x: x[0], u), units)
-        local, (parts, _) = require_pure("local", self.local, state, unit, key)
+        local, (parts, _) = require_pure("local", self.local, state, unit, KEY)
         if set(parts) != (named := set(self.parts) | set(self.unprotected or {})):
             raise ValueError(f"local returns the parts {sorted(parts)}, declared: {sorted(named)}")
         if empty := [name for name in self.parts if _size(parts[name]) == 0]:
@@ -237,7 +237,7 @@ class Release:
         server, (after, _) = require_pure("server", self.server, state, released)
         if signature(after) != signature(state):
             raise ValueError("server must return a state of the same structure, shapes and types")
-        return Traced(local, server, state, unit, key, released, factored.has_factored(parts))
+        return Traced(local, server, state, unit, KEY, released, factored.has_factored(parts))
 
     def _require_small_delta(self, ledger: Ledger) -> None:
         """Refuses at once what the ledger would refuse when the last people come."""

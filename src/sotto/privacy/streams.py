@@ -19,6 +19,7 @@ from sotto.privacy.draws import Batches, Draws, Pool, UnitData, batches
 from sotto.privacy.ledger import LedgerStream
 from sotto.privacy.mechanisms import correlated, gaussian
 from sotto.privacy.purity import signature
+from sotto.privacy.settings import COMPILER_OPTIONS
 from sotto.privacy.statements import Poisson, StreamStatement
 
 if TYPE_CHECKING:
@@ -89,7 +90,11 @@ class Stream:
             pool=pool,
         )
         runs = jax.vmap(self._releases, in_axes=(0, 0, 0, 0, 0, 0, 0, None))
-        self._program = jax.jit(runs if len(streams) > 1 else self._one_run, donate_argnums=(1,))
+        self._program = jax.jit(
+            runs if len(streams) > 1 else self._one_run,
+            donate_argnums=(1,),
+            compiler_options=COMPILER_OPTIONS,
+        )
 
     def run(
         self,

@@ -17,6 +17,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from sotto.algorithms import dppg_training
 from sotto.algorithms.dppg_config import DPPGConfig
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.rl.envs.registry import make
 from sotto.rl.rollout import Actor, evaluate
@@ -169,14 +170,14 @@ def evaluation(
     algorithm: Algorithm, config: Any, states: PyTree, updates: int, episodes: int
 ) -> Float[np.ndarray, " runs"]:
     """Mean greedy return of the last policies, after so many updates."""
-    key = jax.random.fold_in(jax.random.key(20260), updates)
+    key = jax.random.fold_in(new_key(20260), updates)
     policy = algorithm.policies(states)["last"]
     return np.asarray(algorithm.evaluate(config, policy, key, episodes, True).mean(axis=1))
 
 
 def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
     """One key for each seed."""
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
 
 

@@ -18,6 +18,7 @@ from sotto.algorithms.expert_offline_presets import filled
 from sotto.algorithms.expert_offline_states import Sources
 from sotto.data import minari_files
 from sotto.privacy.errors import PrivacyError
+from sotto.privacy.keys import new_key
 from sotto.privacy.ledger import Ledger
 from sotto.rl.networks import Policy
 from sotto.runs import experts
@@ -223,7 +224,7 @@ def _evaluation(
     """Mean greedy returns, for the experimenter; nothing without an environment."""
     if not config.has_environment:
         return {}
-    key = jax.random.fold_in(jax.random.key(20260), progress.updates)
+    key = jax.random.fold_in(new_key(20260), progress.updates)
     episodes = config.evaluation_episodes
     return {
         name: training.evaluate(config, policy, key, episodes, True).mean(axis=1)

@@ -14,6 +14,7 @@ from sotto.algorithms.kickstarting_training import check_teacher
 from sotto.algorithms.promises import promise
 from sotto.algorithms.teachers import ExactTeacher, Teacher
 from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.keys import new_key
 from sotto.rl.networks import Policy
 from sotto.runs.adapters import Algorithm, Chunk, evaluate_native
 from sotto.runs.directory import Named, RunError
@@ -110,7 +111,7 @@ class _Kickstart:
         line = {"teacher_return": self._teacher_return(config)} if _shown(config) else {}
         training = kickstarting_training.Training(config, seeds, teachers, states, done)
         for progress in training:
-            key = jax.random.fold_in(jax.random.key(20260), progress.updates)
+            key = jax.random.fold_in(new_key(20260), progress.updates)
             policy = self.policies(progress.states)["last"]
             returns = self.evaluate(config, policy, key, _EVALUATION_EPISODES, True)
             metrics = dict(progress.metrics)
@@ -167,7 +168,7 @@ class _Kickstart:
     def _teacher_return(self, config: KickstartConfig) -> float:
         """What students of a teacher without protection are measured by: its mean return."""
         stacked = jax.tree.map(lambda x: x[None], self._teacher(config).exact().policy)
-        key = jax.random.key(20261)
+        key = new_key(20261)
         return float(self.evaluate(config, stacked, key, _TEACHER_EPISODES, True).mean())
 
 

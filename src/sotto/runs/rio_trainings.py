@@ -23,6 +23,7 @@ from jaxtyping import Float
 from sotto.papers.confidence import half_width
 from sotto.papers.rio2025 import Cell, Mode
 from sotto.privacy import certificate
+from sotto.privacy.keys import new_key
 from sotto.rl.envs.registry import is_native
 from sotto.runs.adapters import Algorithm, Chunk
 from sotto.runs.algorithms import ALGORITHMS, config_to_json
@@ -294,7 +295,7 @@ def _returns(
     rounds: int = 1,
 ) -> Float[np.ndarray, " seeds"]:
     """Mean return of each seed's policy, on fresh simulated people of this number."""
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(_KEY), people), rounds)
+    keys = jax.random.split(jax.random.fold_in(new_key(_KEY), people), rounds)
     found = [algorithm.evaluate(config, policy, key, episodes, mode == "greedy") for key in keys]
     return np.asarray(np.mean(found, axis=(0, 2)))
 

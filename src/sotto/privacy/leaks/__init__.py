@@ -25,6 +25,7 @@ from sotto.privacy.leaks.functional import FUNCTIONAL_NOISE
 from sotto.privacy.leaks.leak import DELTA, Leak
 from sotto.privacy.leaks.noise import FLOAT32_TAILS, REUSED_NOISE
 from sotto.privacy.leaks.normalisation import ADVANTAGE_NORMALISATION, OBSERVATION_NORMALISER
+from sotto.privacy.leaks.randomness import BATCH_RANDOMNESS
 
 __all__ = ["CATALOGUE", "DELTA", "Leak", "LeakReport", "run_catalogue"]
 
@@ -47,6 +48,7 @@ CATALOGUE: tuple[Leak, ...] = (
     FIXED_LOG,
     REUSED_POOL,
     COUNTERS,
+    BATCH_RANDOMNESS,
 )
 
 

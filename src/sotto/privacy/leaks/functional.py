@@ -18,6 +18,7 @@ from sotto.privacy.audit import AuditResult, audit_mechanism
 from sotto.privacy.function_trials import FunctionTrials
 from sotto.privacy.functional_noise import multiplier_for, paper_noise
 from sotto.privacy.functions import FunctionRelease
+from sotto.privacy.keys import new_key
 from sotto.privacy.leaks.leak import DELTA, Leak
 from sotto.privacy.mechanisms.rkhs import vector_sensitivity
 from sotto.privacy.units import REWARD_FUNCTION
@@ -118,13 +119,13 @@ def _train(keys: Array, shift: float) -> Float[Array, "samples 2"]:
         (parameters, _), _ = jax.lax.scan(step, (public, place), jnp.stack(keys))
         return jnp.mean(jax.vmap(_q, in_axes=(None, 0))(parameters, jnp.linspace(0, 1, 33)), axis=0)
 
-    public = _initial(jax.random.key(0))
+    public = _initial(new_key(0))
     means: Array = jax.lax.map(one, keys, batch_size=100)
     return means
 
 
 def _returned(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples 2"]:
-    keys = jax.random.split(jax.random.key(seed % 2**31), samples)
+    keys = jax.random.split(new_key(seed % 2**31), samples)
     return np.asarray(_train(keys, _RADIUS if present else 0.0), dtype=np.float64)
 
 
