@@ -14,7 +14,7 @@ from sotto.privacy.mechanisms.correlated import (
     sensitivity,
     strategy_coefficients,
 )
-from sotto.privacy.noise import MAGNITUDE, GeneratorSource, standard_normal
+from sotto.privacy.noise import MAGNITUDE, GeneratorSource, rounded_normal
 from sotto.privacy.statements import Correlation, Once, Poisson, Returning
 
 INDEPENDENT = Correlation()
@@ -104,6 +104,15 @@ def test_error_of_a_thousand_releases_is_what_the_theory_says(
 
 # --- rows of noise -------------------------------------------------------------------------------
 
+SCALE = 2.0**36
+"""One standard deviation of the draws of these tests, in steps of their grid."""
+
+
+def rows_of(noise: NoiseSequence, draws: np.ndarray) -> np.ndarray:
+    """The next rows for these draws, in standard deviations."""
+    rows = noise.next_rows(np.rint(draws * SCALE).astype(np.int64))
+    return np.asarray(rows * (noise.refinement / SCALE))
+
 
 @pytest.mark.parametrize("chunks", [(12,), (1,) * 12, (5, 1, 4, 2)], ids=str)
 @pytest.mark.parametrize("correlation", [INDEPENDENT, PREFIX, DECAYED])
@@ -113,7 +122,7 @@ def test_rows_are_exactly_c_inverse_w_in_any_chunks(
     noise = NoiseSequence(correlation, 12)
     unit_draws = np.eye(12)[None]  # the j-th coordinate's draws are the j-th unit vector
     edges = np.cumsum((0, *chunks))
-    rows = [noise.next_rows(unit_draws[:, a:b]) for a, b in itertools.pairwise(edges)]
+    rows = [rows_of(noise, unit_draws[:, a:b]) for a, b in itertools.pairwise(edges)]
     linear_map = np.concatenate(rows, axis=1)[0]
     np.testing.assert_allclose(strategy(correlation, 12) @ linear_map, np.eye(12), atol=1e-6)
 
@@ -123,7 +132,8 @@ def test_covariance_is_that_of_the_factorization_and_a_wrong_scale_is_noticed() 
     noise, source = NoiseSequence(PREFIX, n), GeneratorSource(0)
     rows = np.concatenate(
         [
-            noise.next_rows(standard_normal(source.next(), (1, size, dimension)))
+            noise.next_rows(rounded_normal(source.next(), (1, size, dimension), SCALE))
+            * (noise.refinement / SCALE)
             for size in (3, 3, 2)
         ],
         axis=1,
@@ -146,7 +156,7 @@ def test_runs_and_coordinates_keep_apart() -> None:
     noise = NoiseSequence(PREFIX, 3)
     draws = np.zeros((2, 3, 4))
     draws[1, :, 2] = 1.0
-    rows = noise.next_rows(draws)
+    rows = rows_of(noise, draws)
     assert np.all(rows[1, :, 2] != 0)
     rows[1, :, 2] = 0
     assert not rows.any()
@@ -155,16 +165,16 @@ def test_runs_and_coordinates_keep_apart() -> None:
 def test_no_row_is_larger_than_said() -> None:
     noise = NoiseSequence(PREFIX, 20)
     signs = np.sign(noising_coefficients(PREFIX, 20))[::-1]
-    worst = NoiseSequence(PREFIX, 20).next_rows(MAGNITUDE * signs[None, :, None])
+    worst = rows_of(NoiseSequence(PREFIX, 20), MAGNITUDE * signs[None, :, None])
     assert np.abs(worst).max() == pytest.approx(noise.largest)
 
 
 def test_there_is_no_noise_beyond_the_horizon() -> None:
     for correlation in (INDEPENDENT, PREFIX):
         noise = NoiseSequence(correlation, 3)
-        noise.next_rows(np.zeros((1, 2, 1)))
+        noise.next_rows(np.zeros((1, 2, 1), np.int64))
         with pytest.raises(ValueError, match="no more"):
-            noise.next_rows(np.zeros((1, 2, 1)))
+            noise.next_rows(np.zeros((1, 2, 1), np.int64))
 
 
 def test_more_draws_than_memory_are_refused() -> None:

@@ -24,6 +24,7 @@ from sotto.privacy.noise import GeneratorSource
 from sotto.privacy.released import ReleasedFunction, ReleasedValues
 
 KERNEL = Kernel(beta=3.0, sigma=0.5)
+SENSITIVITY = 0.25
 
 
 def released(
@@ -31,6 +32,7 @@ def released(
 ) -> ReleasedFunction:
     return ReleasedFunction.create(
         KERNEL,
+        SENSITIVITY,
         actions,
         dimensions,
         function,  # type: ignore[arg-type]
@@ -247,7 +249,7 @@ def test_what_is_no_number_counts_as_zero() -> None:
 
 def test_noise_from_a_seed_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    seeded = ReleasedFunction.create(KERNEL, 2, 1, secret, GeneratorSource(1), path)
+    seeded = ReleasedFunction.create(KERNEL, SENSITIVITY, 2, 1, secret, GeneratorSource(1), path)
     seeded(np.array([0.5]))
     with pytest.raises(PrivacyError, match="fixed seed"):
         ReleasedFunction.open(path, secret)

@@ -28,23 +28,27 @@ from jaxtyping import Float
 
 from sotto.privacy import noise
 from sotto.privacy.ledger import Ledger, LedgerStream
-from sotto.privacy.mechanisms.gaussian_process import Kernel, sample_grid
+from sotto.privacy.mechanisms.gaussian_process import Kernel
+from sotto.privacy.mechanisms.process_grid import grid_rounding, sample_grid
+from sotto.privacy.mechanisms.process_values import to_grid
 from sotto.privacy.mechanisms.rkhs import Sensitivity
 from sotto.privacy.persons import PersonBlock
-from sotto.privacy.released import ReleasedFunction, ReleasedValues, rounding_grid
+from sotto.privacy.released import (
+    SURPLUS,
+    ReleasedFunction,
+    ReleasedValues,
+    require_resolved,
+    values_grid,
+)
 from sotto.privacy.released_storage import Store
 from sotto.privacy.statements import Assumption, Gap, Part, Returning, StreamStatement
 from sotto.privacy.units import Unit
-
-_ROUNDING = 2.0**-24
-"""Relative surplus of noise, which pays for rounding values to the public grid."""
 
 UNBOUNDED_DRAWS = 2**40
 """Numbers that a release may draw that answers as long as it is asked."""
 
 _LARGEST_ARRAY = 2**28
 _LARGEST_NOISE = 2.0**16  # in sensitivities
-_LARGEST = 2.0**61  # values in units of the grid; sums stay below 2^63
 
 
 @dataclass(frozen=True)
@@ -96,12 +100,23 @@ class FunctionRelease:
             raise ValueError(
                 f"noise of more than {_LARGEST_NOISE:g} sensitivities is beyond the public grid"
             )
+        if self.size is not None and self.sensitivity.beta is None:
+            self.require_resolved(self.size * (self.grid / self.sigma) ** 2)
+
+    def require_resolved(self, rounding: float) -> None:
+        """Refuses values that rounding moves further apart than the noise has surplus for."""
+        require_resolved(rounding, self.sensitivity.value, self.sigma)
 
     @property
     def sigma(self) -> float:
         """Standard deviation of the noise of every released value."""
         distance = self.sensitivity.value * math.sqrt(self.horizon)
-        return self.noise_multiplier * distance * (1 + _ROUNDING)
+        return self.noise_multiplier * distance * (1 + SURPLUS)
+
+    @property
+    def grid(self) -> float:
+        """Spacing of the public grid of released values."""
+        return values_grid(self.sensitivity.value, self.sigma)
 
     def open(
         self, ledger: Ledger, folder: Path | None = None, *, noise_seed: int | None = None
@@ -167,6 +182,7 @@ class FunctionRelease:
             population=self.population,
             entropy=entropy,
             sampler_delta=noise.sampler_delta(self.noise_multiplier, self.horizon * size),
+            noise_law="on-grid",
             protects=self.protects,
             does_not_protect=self.does_not_protect,
             assumptions=(*self.assumptions, *self._assumptions()),
@@ -268,7 +284,15 @@ class OpenFunctionRelease:
         kernel = Kernel(beta=beta, sigma=self._release.sigma)
         dimensions = self._release.sensitivity.dimensions
         path = self._charge()
-        return ReleasedFunction.create(kernel, actions, dimensions, secret, self._generators, path)
+        return ReleasedFunction.create(
+            kernel,
+            self._release.sensitivity.value,
+            actions,
+            dimensions,
+            secret,
+            self._generators,
+            path,
+        )
 
     def _check_axes(self, shape: tuple[int, ...], axes: tuple[np.ndarray, ...] | None) -> None:
         sensitivity = self._release.sensitivity
@@ -287,6 +311,10 @@ class OpenFunctionRelease:
             )
         if under_kernel and not all(axis[0] >= 0 and axis[-1] <= 1 for axis in axes):
             raise ValueError("functions under a kernel live on [0, 1]; scale the axes")
+        if sensitivity.beta is not None:
+            release = self._release
+            one = grid_rounding(axes, sensitivity.beta, release.sigma, release.grid)
+            release.require_resolved(shape[-1] * one)
 
     def _charge(self) -> Path | None:
         """The release is paid for when this returns; the file that it goes to."""
@@ -298,15 +326,14 @@ class OpenFunctionRelease:
         self, values: Float[np.ndarray, "*nodes actions"], axes: tuple[np.ndarray, ...] | None
     ) -> Float[np.ndarray, "*nodes actions"]:
         sigma, beta = self._release.sigma, self._release.sensitivity.beta
-        grid = rounding_grid(self._release.sensitivity.value)
+        grid = self._release.grid
         generator = self._generators.next()
         if beta is not None and axes is not None:
-            paths = sample_grid(axes, beta, sigma, generator, paths=values.shape[-1])
-            return np.asarray(np.rint((values + paths) / grid) * grid)
+            drawn = sample_grid(axes, beta, sigma, generator, values.shape[-1], grid).whole
+        else:
+            drawn = noise.rounded_normal(generator, values.shape, sigma / grid)
         # Integers on a public grid, added exactly: no low-order bits (section 2).
-        whole = np.trunc(np.clip(values, -_LARGEST * grid, _LARGEST * grid) / grid).astype(np.int64)
-        drawn = np.rint(noise.standard_normal(generator, values.shape) * (sigma / grid))
-        return np.asarray((whole + drawn.astype(np.int64)) * grid)
+        return np.asarray((to_grid(values, grid) + drawn) * grid)
 
 
 def release_file(folder: Path, run_id: str, stream: int, number: int) -> Path:

@@ -161,6 +161,19 @@ class StreamStatement(BaseModel):
         description="relative growth of the sensitivity by rounding in float32 sums; the noise is "
         "that much larger, so that the noise multipliers stay as stated",
     )
+    noise_rounding: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        exclude_if=lambda value: value == 0,
+        description="the same for rounding noise that is correlated over releases",
+    )
+    noise_law: Literal["scaled-float64", "on-grid"] = Field(
+        default="scaled-float64",
+        exclude_if=lambda value: value == "scaled-float64",
+        description="how Gaussian noise comes onto the grid: drawn there with the proved law, or, "
+        "in earlier versions, as float64 numbers that were scaled and rounded",
+    )
     protects: tuple[str, ...] = ()
     does_not_protect: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
