@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sotto.privacy.mechanisms.correlated import (
     NoiseSequence,
     noising_coefficients,
     require_memory,
+    rounding,
     sensitivity,
     strategy_coefficients,
 )
@@ -20,6 +22,7 @@ from sotto.privacy.statements import Correlation, Once, Poisson, Returning
 INDEPENDENT = Correlation()
 PREFIX = Correlation(kind="prefix-sum")
 DECAYED = Correlation(kind="prefix-sum", workload_decay=0.9)
+TREE = Correlation(kind="binary-tree")
 
 
 def toeplitz(column: np.ndarray, n: int) -> np.ndarray:
@@ -167,6 +170,56 @@ def test_no_row_is_larger_than_said() -> None:
     signs = np.sign(noising_coefficients(PREFIX, 20))[::-1]
     worst = rows_of(NoiseSequence(PREFIX, 20), MAGNITUDE * signs[None, :, None])
     assert np.abs(worst).max() == pytest.approx(noise.largest)
+
+
+@pytest.mark.parametrize("correlation", [PREFIX, DECAYED, TREE])
+def test_a_row_is_its_own_draw_plus_what_earlier_ones_make(correlation: Correlation) -> None:
+    """Whatever float64 does: a change of a draw moves its own row by just that."""
+    rng = np.random.default_rng(4)
+    draws = rng.integers(-(2**37), 2**37, (1, 9, 3))
+    whole = NoiseSequence(correlation, 9).next_rows(draws)
+    for changed in range(9):
+        other = draws.copy()
+        other[:, changed] += 256 * 977
+        rows = NoiseSequence(correlation, 9).next_rows(other)
+        moved = 256 * 977 // NoiseSequence(correlation, 9).refinement
+        assert np.all(rows[:, changed] - whole[:, changed] == moved)
+        assert np.array_equal(rows[:, :changed], whole[:, :changed])
+
+
+def test_rounding_moves_draws_no_further_than_is_paid_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What float64 and rounding add to rows, carried over to the draws by C, by exact fractions."""
+    n, d, ratio, z = 24, 5, 2.0**30, 2.0
+    bound = rounding(PREFIX, n, {"u": d}, {"u": ratio}, z)
+    assert rounding(TREE, n, {"u": d}, {"u": ratio}, z) == 0.0
+    coefficients = [Fraction(b) for b in noising_coefficients(PREFIX, n)]
+    c = strategy(PREFIX, n)
+    furthest = 0.0
+    for seed in range(4):
+        draws = rounded_normal(GeneratorSource(seed).next(), (1, n, d), ratio)
+        monkeypatch.setattr(NoiseSequence, "refinement", 1)  # rows as they are on the finer grid
+        rows = NoiseSequence(PREFIX, n).next_rows(draws)[0]
+        off = np.zeros((n, d))
+        for i in range(n):
+            for j in range(d):
+                exact = sum(coefficients[i - t] * int(draws[0, t, j]) for t in range(i + 1))
+                off[i, j] = float(int(rows[i, j]) - exact)
+        assert np.abs(off).max() <= 0.51
+        signs = np.sign(np.random.default_rng(seed).standard_normal((n, d)))
+        for moved in (2 * off, signs * 1.0, np.ones((n, d))):
+            furthest = max(furthest, float(np.linalg.norm(c @ moved)) / ratio)
+    assert z * furthest <= bound <= 10 * z * furthest
+
+
+def test_coefficients_in_float64_are_as_close_as_rounding_says() -> None:
+    """(1 - x)^(1/2) = sum of c_k x^k, exactly; `rounding` pays for n 2^-50 of each."""
+    n, exact = 400, Fraction(1)
+    found = noising_coefficients(PREFIX, n)
+    for k in range(1, n):
+        exact *= Fraction(2 * k - 3, 2 * k)
+        assert abs(Fraction(found[k]) / exact - 1) <= Fraction(n, 2**50)
 
 
 def test_there_is_no_noise_beyond_the_horizon() -> None:
