@@ -65,7 +65,8 @@ def to_grid(values: Float64[np.ndarray, "..."], grid: float) -> Int64[np.ndarray
 
     The grid is a power of two, so only the rounding rounds.
     """
-    return np.rint(np.clip(values, -LARGEST * grid, LARGEST * grid) / grid).astype(np.int64)
+    inside = np.clip(values, -LARGEST * grid, LARGEST * grid)
+    return np.asarray(np.rint(inside / grid), dtype=np.int64)
 
 
 def power_below(scale: float) -> float:
