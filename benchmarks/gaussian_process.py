@@ -19,8 +19,9 @@ from statistics import median
 import numpy as np
 import tyro
 
-from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths, sample_grid
+from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths
 from sotto.privacy.mechanisms.gaussian_process import Path as SamplePath
+from sotto.privacy.mechanisms.process_grid import sample_grid
 
 
 @dataclass(frozen=True)

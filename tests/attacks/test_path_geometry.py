@@ -21,8 +21,8 @@ from sotto.privacy.accounting import Gaussian, compose
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.functions import FunctionRelease
 from sotto.privacy.ledger import Ledger
-from sotto.privacy.mechanisms import gaussian_process, path_rounding
-from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths, ScatteredPaths, sample_grid
+from sotto.privacy.mechanisms import gaussian_process, path_rounding, scattered_paths
+from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths
 from sotto.privacy.mechanisms.path_rounding import (
     LEAST_SPREAD,
     MOST_NUMBERS,
@@ -31,12 +31,14 @@ from sotto.privacy.mechanisms.path_rounding import (
     dot,
     surplus,
 )
+from sotto.privacy.mechanisms.process_grid import sample_grid
 from sotto.privacy.mechanisms.rkhs import (
     Sensitivity,
     generic_sensitivity,
     mixed_partials_sensitivity,
     norm_at_points,
 )
+from sotto.privacy.mechanisms.scattered_paths import ScatteredPaths
 from sotto.privacy.noise import GeneratorSource
 from sotto.privacy.released import ReleasedFunction
 from sotto.privacy.released_storage import Store
@@ -307,7 +309,7 @@ def test_the_noise_pays_for_rounding() -> None:
     numbers = math.sqrt(MOST_NUMBERS)
     assert 2 * 32 * unit * numbers / LEAST_SPREAD <= surplus(0)
     assert 2 * 12 * unit * numbers / math.sqrt(0.75 * NUGGET) <= surplus(0)
-    most = gaussian_process._LARGEST_SCATTER
+    most = scattered_paths._LARGEST_SCATTER
     assert 2 * most * (most + 2) * unit <= NUGGET / 4
 
 

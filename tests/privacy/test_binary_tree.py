@@ -52,19 +52,21 @@ def test_noise_is_that_of_a_tree_of_aligned_blocks(n: int) -> None:
 
 
 def test_rows_do_not_depend_on_the_chunks_they_are_drawn_in() -> None:
-    draws = np.random.default_rng(0).standard_normal((2, 13, 3))
+    draws = np.random.default_rng(0).integers(-(2**30), 2**30, (2, 13, 3))
     whole = NoiseSequence(TREE, 13).next_rows(draws)
     pieces = NoiseSequence(TREE, 13)
     rows = [pieces.next_rows(draws[:, a:b]) for a, b in ((0, 5), (5, 6), (6, 13))]
-    np.testing.assert_allclose(np.concatenate(rows, axis=1), whole, atol=1e-12)
-    assert np.abs(whole).max() < NoiseSequence(TREE, 13).largest
+    np.testing.assert_array_equal(np.concatenate(rows, axis=1), whole)
+    inverse = binary_tree.noising_rows(0, 13).astype(np.int64)
+    np.testing.assert_array_equal(whole, inverse @ draws)  # exact in integers
     assert NoiseSequence(TREE, 13).largest == MAGNITUDE * 8
 
 
 @pytest.mark.parametrize("correlation", [TREE, PREFIX, INDEPENDENT], ids=lambda c: c.kind)
 def test_prefix_deviations_are_those_of_summed_rows(correlation: Correlation) -> None:
     n = 37
-    rows = NoiseSequence(correlation, n).next_rows(np.eye(n)[None])[0]
+    noise = NoiseSequence(correlation, n)
+    rows = noise.next_rows(np.eye(n, dtype=np.int64)[None] << 36)[0] * noise.refinement / 2**36
     summed = np.linalg.norm(np.cumsum(rows, axis=0), axis=1)
     np.testing.assert_allclose(prefix_deviations(correlation, n), summed, rtol=1e-6)
 

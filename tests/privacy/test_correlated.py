@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,15 +12,17 @@ from sotto.privacy.mechanisms.correlated import (
     NoiseSequence,
     noising_coefficients,
     require_memory,
+    rounding,
     sensitivity,
     strategy_coefficients,
 )
-from sotto.privacy.noise import MAGNITUDE, GeneratorSource, standard_normal
+from sotto.privacy.noise import MAGNITUDE, GeneratorSource, rounded_normal
 from sotto.privacy.statements import Correlation, Once, Poisson, Returning
 
 INDEPENDENT = Correlation()
 PREFIX = Correlation(kind="prefix-sum")
 DECAYED = Correlation(kind="prefix-sum", workload_decay=0.9)
+TREE = Correlation(kind="binary-tree")
 
 
 def toeplitz(column: np.ndarray, n: int) -> np.ndarray:
@@ -104,6 +107,15 @@ def test_error_of_a_thousand_releases_is_what_the_theory_says(
 
 # --- rows of noise -------------------------------------------------------------------------------
 
+SCALE = 2.0**36
+"""One standard deviation of the draws of these tests, in steps of their grid."""
+
+
+def rows_of(noise: NoiseSequence, draws: np.ndarray) -> np.ndarray:
+    """The next rows for these draws, in standard deviations."""
+    rows = noise.next_rows(np.rint(draws * SCALE).astype(np.int64))
+    return np.asarray(rows * (noise.refinement / SCALE))
+
 
 @pytest.mark.parametrize("chunks", [(12,), (1,) * 12, (5, 1, 4, 2)], ids=str)
 @pytest.mark.parametrize("correlation", [INDEPENDENT, PREFIX, DECAYED])
@@ -113,7 +125,7 @@ def test_rows_are_exactly_c_inverse_w_in_any_chunks(
     noise = NoiseSequence(correlation, 12)
     unit_draws = np.eye(12)[None]  # the j-th coordinate's draws are the j-th unit vector
     edges = np.cumsum((0, *chunks))
-    rows = [noise.next_rows(unit_draws[:, a:b]) for a, b in itertools.pairwise(edges)]
+    rows = [rows_of(noise, unit_draws[:, a:b]) for a, b in itertools.pairwise(edges)]
     linear_map = np.concatenate(rows, axis=1)[0]
     np.testing.assert_allclose(strategy(correlation, 12) @ linear_map, np.eye(12), atol=1e-6)
 
@@ -123,7 +135,8 @@ def test_covariance_is_that_of_the_factorization_and_a_wrong_scale_is_noticed() 
     noise, source = NoiseSequence(PREFIX, n), GeneratorSource(0)
     rows = np.concatenate(
         [
-            noise.next_rows(standard_normal(source.next(), (1, size, dimension)))
+            noise.next_rows(rounded_normal(source.next(), (1, size, dimension), SCALE))
+            * (noise.refinement / SCALE)
             for size in (3, 3, 2)
         ],
         axis=1,
@@ -146,7 +159,7 @@ def test_runs_and_coordinates_keep_apart() -> None:
     noise = NoiseSequence(PREFIX, 3)
     draws = np.zeros((2, 3, 4))
     draws[1, :, 2] = 1.0
-    rows = noise.next_rows(draws)
+    rows = rows_of(noise, draws)
     assert np.all(rows[1, :, 2] != 0)
     rows[1, :, 2] = 0
     assert not rows.any()
@@ -155,16 +168,66 @@ def test_runs_and_coordinates_keep_apart() -> None:
 def test_no_row_is_larger_than_said() -> None:
     noise = NoiseSequence(PREFIX, 20)
     signs = np.sign(noising_coefficients(PREFIX, 20))[::-1]
-    worst = NoiseSequence(PREFIX, 20).next_rows(MAGNITUDE * signs[None, :, None])
+    worst = rows_of(NoiseSequence(PREFIX, 20), MAGNITUDE * signs[None, :, None])
     assert np.abs(worst).max() == pytest.approx(noise.largest)
+
+
+@pytest.mark.parametrize("correlation", [PREFIX, DECAYED, TREE])
+def test_a_row_is_its_own_draw_plus_what_earlier_ones_make(correlation: Correlation) -> None:
+    """Whatever float64 does: a change of a draw moves its own row by just that."""
+    rng = np.random.default_rng(4)
+    draws = rng.integers(-(2**37), 2**37, (1, 9, 3))
+    whole = NoiseSequence(correlation, 9).next_rows(draws)
+    for changed in range(9):
+        other = draws.copy()
+        other[:, changed] += 256 * 977
+        rows = NoiseSequence(correlation, 9).next_rows(other)
+        moved = 256 * 977 // NoiseSequence(correlation, 9).refinement
+        assert np.all(rows[:, changed] - whole[:, changed] == moved)
+        assert np.array_equal(rows[:, :changed], whole[:, :changed])
+
+
+def test_rounding_moves_draws_no_further_than_is_paid_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What float64 and rounding add to rows, carried over to the draws by C, by exact fractions."""
+    n, d, ratio, z = 24, 5, 2.0**30, 2.0
+    bound = rounding(PREFIX, n, {"u": d}, {"u": ratio}, z)
+    assert rounding(TREE, n, {"u": d}, {"u": ratio}, z) == 0.0
+    coefficients = [Fraction(b) for b in noising_coefficients(PREFIX, n)]
+    c = strategy(PREFIX, n)
+    furthest = 0.0
+    for seed in range(4):
+        draws = rounded_normal(GeneratorSource(seed).next(), (1, n, d), ratio)
+        monkeypatch.setattr(NoiseSequence, "refinement", 1)  # rows as they are on the finer grid
+        rows = NoiseSequence(PREFIX, n).next_rows(draws)[0]
+        off = np.zeros((n, d))
+        for i in range(n):
+            for j in range(d):
+                exact = sum(coefficients[i - t] * int(draws[0, t, j]) for t in range(i + 1))
+                off[i, j] = float(int(rows[i, j]) - exact)
+        assert np.abs(off).max() <= 0.51
+        signs = np.sign(np.random.default_rng(seed).standard_normal((n, d)))
+        for moved in (2 * off, signs * 1.0, np.ones((n, d))):
+            furthest = max(furthest, float(np.linalg.norm(c @ moved)) / ratio)
+    assert z * furthest <= bound <= 10 * z * furthest
+
+
+def test_coefficients_in_float64_are_as_close_as_rounding_says() -> None:
+    """(1 - x)^(1/2) = sum of c_k x^k, exactly; `rounding` pays for n 2^-50 of each."""
+    n, exact = 400, Fraction(1)
+    found = noising_coefficients(PREFIX, n)
+    for k in range(1, n):
+        exact *= Fraction(2 * k - 3, 2 * k)
+        assert abs(Fraction(found[k]) / exact - 1) <= Fraction(n, 2**50)
 
 
 def test_there_is_no_noise_beyond_the_horizon() -> None:
     for correlation in (INDEPENDENT, PREFIX):
         noise = NoiseSequence(correlation, 3)
-        noise.next_rows(np.zeros((1, 2, 1)))
+        noise.next_rows(np.zeros((1, 2, 1), np.int64))
         with pytest.raises(ValueError, match="no more"):
-            noise.next_rows(np.zeros((1, 2, 1)))
+            noise.next_rows(np.zeros((1, 2, 1), np.int64))
 
 
 def test_more_draws_than_memory_are_refused() -> None:

@@ -7,17 +7,14 @@ from array import array
 import numpy as np
 import pytest
 
-from sotto.privacy.mechanisms import gaussian_process
-from sotto.privacy.mechanisms.gaussian_process import (
-    Kernel,
-    Path,
-    Paths,
-    ScatteredPaths,
-    sample_grid,
-)
+from sotto.privacy.mechanisms import gaussian_process, process_grid
+from sotto.privacy.mechanisms.gaussian_process import Kernel, Path, Paths
 from sotto.privacy.mechanisms.path_rounding import LEAST_SPREAD, NUGGET
+from sotto.privacy.mechanisms.process_grid import grid_rounding, sample_grid
+from sotto.privacy.mechanisms.process_values import MOVED
+from sotto.privacy.mechanisms.scattered_paths import ScatteredPaths
 from sotto.privacy.mechanisms.sorted_points import SortedPoints
-from sotto.privacy.noise import standard_normal
+from sotto.privacy.noise import GeneratorSource, Singles, rounded_normal
 
 
 class UnitVectors:
@@ -32,10 +29,7 @@ class UnitVectors:
         self.drawn = 0
 
     def normals(self, shape: tuple[int, ...]) -> np.ndarray:
-        if len(shape) == 1:  # for single points, taken from the end
-            rows = np.eye(self.size)[self.drawn :].ravel()
-            return np.concatenate([np.zeros(shape[0] - rows.size), rows[::-1]])
-        rows = math.prod(shape) // self.size
+        rows = shape[0] if len(shape) == 2 else math.prod(shape) // self.size
         taken = np.eye(self.size)[self.drawn : self.drawn + rows]
         self.drawn += rows
         return taken.reshape(shape)
@@ -43,12 +37,27 @@ class UnitVectors:
 
 @pytest.fixture(autouse=True)
 def draw_unit_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    def drawn(generator: np.random.Generator | UnitVectors, shape: tuple[int, ...]) -> np.ndarray:
+    def drawn(
+        generator: np.random.Generator | UnitVectors, shape: tuple[int, ...], ratio: np.ndarray
+    ) -> np.ndarray:
         if isinstance(generator, UnitVectors):
-            return generator.normals(shape)
-        return standard_normal(generator, shape)
+            return np.rint(generator.normals(shape) * ratio).astype(np.int64)
+        return rounded_normal(generator, shape, ratio)
 
-    monkeypatch.setattr(gaussian_process, "standard_normal", drawn)
+    class UnitSingles:
+        def __init__(self, generator: UnitVectors) -> None:
+            self.generator, self.left = generator, list[float]()
+
+        def draw(self, ratio: float) -> int:
+            self.left = self.left or self.generator.normals((1, self.generator.size))[0].tolist()
+            return round(ratio * self.left.pop(0))
+
+    def singles(generator: np.random.Generator | UnitVectors) -> object:
+        return UnitSingles(generator) if isinstance(generator, UnitVectors) else Singles(generator)
+
+    monkeypatch.setattr(gaussian_process, "Singles", singles)
+    monkeypatch.setattr(gaussian_process, "rounded_normal", drawn)
+    monkeypatch.setattr(process_grid, "rounded_normal", drawn)
 
 
 def covariance(points: np.ndarray, beta: float, sigma: float) -> np.ndarray:
@@ -62,7 +71,7 @@ def test_points_one_by_one_have_the_joint_law(beta: float) -> None:
     points = np.random.default_rng(0).random(40)
     paths = Paths(Kernel(beta=beta, sigma=1.5), 40, UnitVectors(40))  # type: ignore[arg-type]
     rows = np.array([paths.at(point) for point in points])
-    assert np.abs(rows @ rows.T - covariance(points, beta, 1.5)).max() < 1e-12
+    assert np.abs(rows @ rows.T - covariance(points, beta, 1.5)).max() < 1e-10
 
 
 @pytest.mark.parametrize("beta", [0.01, 1.0, 24.0, 1e4])
@@ -72,7 +81,7 @@ def test_batches_have_the_joint_law_with_each_other_and_within(beta: float) -> N
     cuts = (0, 10, 30, 60)  # the later ones put several points into one gap, and beyond the ends
     rows = np.concatenate([paths(np.sort(points[a:b])) for a, b in itertools.pairwise(cuts)])
     asked = np.concatenate([np.sort(points[a:b]) for a, b in itertools.pairwise(cuts)])
-    assert np.abs(rows @ rows.T - covariance(asked, beta, 0.7)).max() < 1e-12
+    assert np.abs(rows @ rows.T - covariance(asked, beta, 0.7)).max() < 1e-10
 
 
 def _published(points: list[float], count: int, right_end: int) -> np.ndarray:
@@ -167,7 +176,7 @@ def test_what_was_kept_is_what_later_points_are_conditioned_on() -> None:
         shaped = (lambda x: x) if isinstance(paths, Paths) else (lambda x: x[:, None])
         old, new = np.array([0.9, 0.1, 0.4]), np.array([0.4 + 1e-9])
         paths.insert(shaped(old), np.array([[1.0, 2.0], [3.0, 4.0], [-5.0, 7.0]]))
-        assert paths.sample(shaped(new)) == pytest.approx(np.array([[-5.0, 7.0]]), abs=1e-2)
+        assert paths.sample(shaped(new)).values == pytest.approx(np.array([[-5.0, 7.0]]), abs=1e-2)
         assert paths(shaped(old)).tolist() == [[1.0, 2.0], [3.0, 4.0], [-5.0, 7.0]]
         assert len(paths) == 3
 
@@ -177,13 +186,89 @@ def test_a_grid_has_the_joint_law(shape: tuple[int, ...]) -> None:
     generator = np.random.default_rng(6)
     axes = [np.sort(generator.random(n)) for n in shape]
     size = math.prod(shape)
-    rows = sample_grid(axes, 3.0, 1.3, UnitVectors(size), paths=size)  # type: ignore[arg-type]
+    rows = sample_grid(axes, 3.0, 1.3, UnitVectors(size), paths=size).values  # type: ignore[arg-type]
     assert rows.shape == (*shape, size)
     rows = rows.reshape(size, size)
     points = np.stack([one.ravel() for one in np.meshgrid(*axes, indexing="ij")], axis=1)
-    assert np.abs(rows @ rows.T - covariance(points, 3.0, 1.3)).max() < 1e-12
-    single = sample_grid(axes, 3.0, 1.3, np.random.default_rng(0))
+    assert np.abs(rows @ rows.T - covariance(points, 3.0, 1.3)).max() < 1e-10
+    single = sample_grid(axes, 3.0, 1.3, GeneratorSource(0).next()).values
     assert single.shape == shape
+
+
+def inverse_factor(points: np.ndarray, kernel: Kernel) -> np.ndarray:
+    """Of the Cholesky factor of the values' covariance, from the definition."""
+    return np.linalg.inv(np.linalg.cholesky(covariance(points, kernel.beta, kernel.sigma)))
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_rounding_covers_what_moves_a_step_anywhere(dimensions: int) -> None:
+    """Values that are off by up to 2 MOVED - 1 grid steps between neighbours, by any signs."""
+    generator = np.random.default_rng(3)
+    kernel, grid = Kernel(beta=3.0, sigma=0.7), 2.0**-20
+    points = generator.random((9, dimensions))
+    paths: Paths | ScatteredPaths = ScatteredPaths(kernel, dimensions, 2, None, grid)
+    asked = points
+    if dimensions == 1:
+        paths, asked = Paths(kernel, 2, None, grid), points[:, 0]
+    charged = 0.0
+    for batch in (slice(0, 4), slice(4, 5), slice(5, 9)):
+        drawn = paths.sample(asked[batch])
+        assert drawn.rounding == pytest.approx(paths.rounding(asked[batch]))
+        charged += drawn.rounding
+        paths.insert(asked[batch], drawn.values)
+    order = (
+        [*range(9)] if dimensions > 1 else [*np.argsort(asked[:4]), 4, *(5 + np.argsort(asked[5:]))]
+    )
+    weights = np.abs(inverse_factor(points[order], kernel)).sum(axis=1)
+    exact = 2 * float(np.sum((MOVED * grid * weights) ** 2))
+    assert exact <= charged * (1 + 1e-6)
+    assert charged < (1.01 if dimensions > 1 else 8) * exact  # on a line weights count as 1
+
+
+def test_rounding_of_a_grid_is_that_of_its_points() -> None:
+    axes = [np.array([0.1, 0.4, 0.45]), np.array([0.0, 0.7])]
+    points = np.stack([one.ravel() for one in np.meshgrid(*axes, indexing="ij")], axis=1)
+    kernel, grid = Kernel(beta=3.0, sigma=0.7), 2.0**-20
+    weights = np.abs(inverse_factor(points, kernel)).sum(axis=1)
+    charged = grid_rounding(axes, 3.0, 0.7, grid)
+    assert charged == pytest.approx(
+        sample_grid(axes, 3.0, 0.7, GeneratorSource(0).next(), None, grid).rounding
+    )
+    assert (
+        float(np.sum((MOVED * grid * weights) ** 2))
+        <= charged
+        < 8 * np.sum((MOVED * grid * weights) ** 2)
+    )
+
+
+def test_means_are_made_of_earlier_draws_alone() -> None:
+    """So that a value is a shifted draw of the grid's law, whatever float64 does to the mean."""
+    kernel, points = Kernel(beta=2.0, sigma=1.0), np.linspace(0, 1, 6)
+    square = np.stack([one.ravel() for one in np.meshgrid(points[:3], points[:2])], axis=1)
+
+    def means(last: int, make: str) -> tuple[np.ndarray, np.ndarray]:
+        def drawn(_: object, shape: tuple[int, ...], ratio: np.ndarray) -> np.ndarray:
+            rows = np.arange(1, math.prod(shape) + 1).reshape(shape) ** 2 * 10**9
+            rows.reshape(-1)[last:] += 7**11
+            return rows
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gaussian_process, "rounded_normal", drawn)
+            patch.setattr(process_grid, "rounded_normal", drawn)
+            if make == "grid":
+                one = sample_grid([points[:3], points[:2]], 2.0, 1.0, np.random.default_rng())
+            elif make == "line":
+                one = Paths(kernel).sample(points)
+            else:
+                one = ScatteredPaths(kernel, 2).sample(square)
+        return one.means.reshape(-1), one.whole.reshape(-1)
+
+    for make in ("grid", "line", "scattered"):
+        whole = means(6, make)[0]
+        for last in range(6):
+            changed, values = means(last, make)
+            assert np.array_equal(changed[: last + 1], whole[: last + 1])
+            assert np.any(values[last:] != means(6, make)[1][last:])
 
 
 def test_scattered_points_have_the_joint_law_in_three_dimensions() -> None:
@@ -191,7 +276,7 @@ def test_scattered_points_have_the_joint_law_in_three_dimensions() -> None:
     paths = ScatteredPaths(Kernel(beta=2.0, sigma=1.1), 3, 50, UnitVectors(50))  # type: ignore[arg-type]
     rows = np.concatenate([paths(points[:1]), paths(points[:30])[1:], paths(points[30:])])
     expected = covariance(points, 2.0, 1.1) + 1.1**2 * NUGGET * np.eye(50)
-    assert np.abs(rows @ rows.T - expected).max() < 1e-14
+    assert np.abs(rows @ rows.T - expected).max() < 1e-10
     again = paths(np.concatenate([points[::-1], points[:5]]))
     assert np.array_equal(again[:50], rows[::-1])
 

@@ -145,6 +145,22 @@ def test_an_interrupted_stream_goes_on(ledger: Ledger, path: Path) -> None:
         Ledger.open(path).resume_stream(poll.model_copy(update={"horizon": 4}))
 
 
+def test_a_stream_of_an_earlier_noise_law_is_verified_and_does_not_go_on(
+    ledger: Ledger, path: Path
+) -> None:
+    old = statement(participation=Returning(max_participations=2, min_separation=1))
+    assert "noise_law" not in old.model_dump()  # its ledger and hashes are as they were
+    ledger.open_stream(old).charge(0, 1, [PersonBlock(0, 3)])
+    later = Ledger.open(path)
+    later.verify()
+    assert later.spent().epsilon == ledger.spent().epsilon
+    new = old.model_copy(update={"noise_law": "on-grid", "sampler_delta": 2e-30})
+    with pytest.raises(LedgerMismatch, match="drew its noise by another law"):
+        later.resume_stream(new)
+    with pytest.raises(LedgerMismatch, match="no interrupted stream"):
+        later.resume_stream(new.model_copy(update={"horizon": 7}))
+
+
 def test_a_stream_whose_noise_is_forgotten_does_not_go_on(ledger: Ledger, path: Path) -> None:
     correlated = statement(correlation=Correlation(kind="prefix-sum"))
     ledger.open_stream(correlated)

@@ -22,8 +22,10 @@ from sotto.privacy.errors import (
 from sotto.privacy.mechanisms.gaussian_process import Kernel
 from sotto.privacy.noise import GeneratorSource
 from sotto.privacy.released import ReleasedFunction, ReleasedValues
+from sotto.privacy.released_storage import Store
 
 KERNEL = Kernel(beta=3.0, sigma=0.5)
+SENSITIVITY = 0.25
 
 
 def released(
@@ -31,6 +33,7 @@ def released(
 ) -> ReleasedFunction:
     return ReleasedFunction.create(
         KERNEL,
+        SENSITIVITY,
         actions,
         dimensions,
         function,  # type: ignore[arg-type]
@@ -125,6 +128,44 @@ def test_rounded_answers_have_the_joint_law_over_restarts(tmp_path: Path) -> Non
         assert abs(mean_square * 0.9**2 - 1) > 6 * spread
         correlation = white @ white.T / actions - np.eye(len(shaped))
         assert np.abs(correlation).max() < 6 * math.sqrt(2 / actions)
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_too_many_close_points_are_refused(tmp_path: Path, dimensions: int) -> None:
+    """What the grid cannot resolve; the count goes on after a restart."""
+    path = tmp_path / "f.values"
+    base = np.full((1, dimensions), 0.5)
+    function = released(path, dimensions, over_two, actions=1)
+    function(base)
+    step = 2.0**-34 if dimensions == 1 else 2.0**-30
+    near = [base + k * step * (np.arange(dimensions) == 0) for k in range(1, 400)]
+
+    def asked(points: list[np.ndarray]) -> None:
+        for point in points:
+            function(point)
+
+    with pytest.raises(PrivacyError, match="too close"):
+        asked(near)
+    assert 3 <= len(function) < 400
+    again = ReleasedFunction.open(path, over_two)
+    with pytest.raises(PrivacyError, match="too close"):
+        again(near[len(function) - 1])
+    assert again(base + 0.25).shape == (1, 1)
+
+
+def test_a_function_of_an_earlier_noise_law_answers_what_it_answered(tmp_path: Path) -> None:
+    path = tmp_path / "f.values"
+    header = {
+        "kind": "function",
+        "kernel": KERNEL.model_dump(),
+        "actions": 2,
+        "dimensions": 1,
+        "entropy": "operating-system",
+    }
+    Store.create(path, header).append(np.array([0.5]), np.array([[1.0, 2.0]]))
+    with pytest.raises(PrivacyError, match="by another law"):
+        ReleasedFunction.open(path, secret)
+    assert ReleasedFunction.open(path)(np.array([0.5])).tolist() == [[1.0, 2.0]]
 
 
 def test_another_writer_is_refused_and_nothing_leaves(tmp_path: Path) -> None:
@@ -247,7 +288,7 @@ def test_what_is_no_number_counts_as_zero() -> None:
 
 def test_noise_from_a_seed_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    seeded = ReleasedFunction.create(KERNEL, 2, 1, secret, GeneratorSource(1), path)
+    seeded = ReleasedFunction.create(KERNEL, SENSITIVITY, 2, 1, secret, GeneratorSource(1), path)
     seeded(np.array([0.5]))
     with pytest.raises(PrivacyError, match="fixed seed"):
         ReleasedFunction.open(path, secret)

@@ -15,7 +15,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, PyTree
 
 from sotto.privacy import noise
-from sotto.privacy.mechanisms import gaussian
 from sotto.privacy.mechanisms.correlated import NoiseSequence
 from sotto.privacy.statements import Poisson
 
@@ -160,15 +159,23 @@ class Draws:
             name: _aligned((self._runs, count, d), np.int32) for name, d in self._dimensions.items()
         }
         stops = np.cumsum([0, *self._dimensions.values()])
-        # What is independent is rounded release by release, while it is in the processor's cache.
-        together = 1 if self._sequence.correlation.kind == "independent" else count
-        for first in range(0, count, together):
-            fresh = noise.standard_normal(generator, (self._runs, together, size))
-            rows = self._sequence.next_rows(fresh)
-            for name, start, stop in zip(noises, stops, stops[1:], strict=False):
-                noises[name][:, first : first + together] = gaussian.round_noise(
-                    rows[..., start:stop], self._scales[name], self._grids[name]
-                )
+        ratios = {
+            name: self._sequence.refinement * scale / self._grids[name]
+            for name, scale in self._scales.items()
+        }
+        if self._sequence.correlation.kind == "independent":
+            # Release by release, while they are in the processor's cache.
+            for number in range(count):
+                for name, d in self._dimensions.items():
+                    noises[name][:, number] = noise.rounded_normal(
+                        generator, (self._runs, d), ratios[name]
+                    )
+            return noises
+        each = np.repeat([ratios[name] for name in noises], list(self._dimensions.values()))
+        fresh = noise.rounded_normal(generator, (self._runs, count, size), each)
+        rows = self._sequence.next_rows(fresh)
+        for name, start, stop in zip(noises, stops, stops[1:], strict=False):
+            noises[name][:] = rows[..., start:stop]
         return noises
 
     def _compacted(

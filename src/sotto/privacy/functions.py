@@ -29,11 +29,19 @@ from jaxtyping import Float
 from sotto.privacy import noise
 from sotto.privacy.claims.rewards import SENSITIVITY
 from sotto.privacy.ledger import Ledger, LedgerStream
-from sotto.privacy.mechanisms.gaussian_process import Kernel, sample_grid
+from sotto.privacy.mechanisms.gaussian_process import Kernel
 from sotto.privacy.mechanisms.path_rounding import check_grid, surplus
+from sotto.privacy.mechanisms.process_grid import grid_rounding, sample_grid
+from sotto.privacy.mechanisms.process_values import to_grid
 from sotto.privacy.mechanisms.rkhs import Sensitivity
 from sotto.privacy.persons import PersonBlock
-from sotto.privacy.released import ReleasedFunction, ReleasedValues, rounding_grid
+from sotto.privacy.released import (
+    SURPLUS,
+    ReleasedFunction,
+    ReleasedValues,
+    require_resolved,
+    values_grid,
+)
 from sotto.privacy.released_storage import Store
 from sotto.privacy.statements import (
     UNBOUNDED_DRAWS,
@@ -45,12 +53,8 @@ from sotto.privacy.statements import (
 )
 from sotto.privacy.units import Unit
 
-_ROUNDING = 2.0**-24
-"""Relative surplus of noise, which pays for rounding values to the public grid."""
-
 _LARGEST_ARRAY = 2**28
 _LARGEST_NOISE = 2.0**16  # in sensitivities
-_LARGEST = 2.0**61  # values in units of the grid; sums stay below 2^63
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,24 @@ class FunctionRelease:
             raise ValueError(
                 f"noise of more than {_LARGEST_NOISE:g} sensitivities is beyond the public grid"
             )
+        if self.size is not None and self.sensitivity.beta is None:
+            self.require_resolved(self.size * (self.grid / self.sigma) ** 2)
+
+    def require_resolved(self, rounding: float) -> None:
+        """Refuses values that rounding moves further apart than the noise has surplus for."""
+        require_resolved(rounding, self.sensitivity.value, self.sigma)
 
     @property
     def sigma(self) -> float:
         """Standard deviation of the noise of every released value."""
         ratio = self.noise_multiplier * math.sqrt(self.horizon)
-        paid = _ROUNDING if self.sensitivity.beta is None else _ROUNDING + surplus(ratio)
+        paid = SURPLUS if self.sensitivity.beta is None else SURPLUS + surplus(ratio)
         return self.sensitivity.value * ratio * (1 + paid)
+
+    @property
+    def grid(self) -> float:
+        """Spacing of the public grid of released values."""
+        return values_grid(self.sensitivity.value, self.sigma)
 
     def open(
         self, ledger: Ledger, folder: Path | None = None, *, noise_seed: int | None = None
@@ -174,6 +189,7 @@ class FunctionRelease:
             population=self.population,
             entropy=entropy,
             sampler_delta=noise.sampler_delta(self.noise_multiplier, self.horizon * size),
+            noise_law="on-grid",
             protects=self.protects,
             does_not_protect=self.does_not_protect,
             assumptions=(*self.assumptions, *self._assumptions()),
@@ -273,7 +289,15 @@ class OpenFunctionRelease:
         kernel = Kernel(beta=beta, sigma=self._release.sigma)
         dimensions = self._release.sensitivity.dimensions
         path = self._charge()
-        return ReleasedFunction.create(kernel, actions, dimensions, secret, self._generators, path)
+        return ReleasedFunction.create(
+            kernel,
+            self._release.sensitivity.value,
+            actions,
+            dimensions,
+            secret,
+            self._generators,
+            path,
+        )
 
     def _check_axes(self, shape: tuple[int, ...], axes: tuple[np.ndarray, ...] | None) -> None:
         sensitivity = self._release.sensitivity
@@ -294,6 +318,9 @@ class OpenFunctionRelease:
             raise ValueError("functions under a kernel live on [0, 1]; scale the axes")
         if sensitivity.beta is not None:
             check_grid(axes, sensitivity.beta, shape[-1])
+            release = self._release
+            one = grid_rounding(axes, sensitivity.beta, release.sigma, release.grid)
+            release.require_resolved(shape[-1] * one)
 
     def _charge(self) -> Path | None:
         """The release is paid for when this returns; the file that it goes to."""
@@ -305,15 +332,14 @@ class OpenFunctionRelease:
         self, values: Float[np.ndarray, "*nodes actions"], axes: tuple[np.ndarray, ...] | None
     ) -> Float[np.ndarray, "*nodes actions"]:
         sigma, beta = self._release.sigma, self._release.sensitivity.beta
-        grid = rounding_grid(self._release.sensitivity.value)
+        grid = self._release.grid
         generator = self._generators.next()
         if beta is not None and axes is not None:
-            paths = sample_grid(axes, beta, sigma, generator, paths=values.shape[-1])
-            return np.asarray(np.rint((values + paths) / grid) * grid)
+            drawn = sample_grid(axes, beta, sigma, generator, values.shape[-1], grid).whole
+        else:
+            drawn = noise.rounded_normal(generator, values.shape, sigma / grid)
         # Integers on a public grid, added exactly: no low-order bits (section 2).
-        whole = np.trunc(np.clip(values, -_LARGEST * grid, _LARGEST * grid) / grid).astype(np.int64)
-        drawn = np.rint(noise.standard_normal(generator, values.shape) * (sigma / grid))
-        return np.asarray((whole + drawn.astype(np.int64)) * grid)
+        return np.asarray((to_grid(values, grid) + drawn) * grid)
 
 
 def release_file(folder: Path, run_id: str, stream: int, number: int) -> Path:

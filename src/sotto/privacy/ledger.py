@@ -254,6 +254,12 @@ class Ledger:
         with self._lock:
             streams = enumerate(self.streams)
             found = [i for i, record in streams if same_stream(record.statement, statement)]
+            if not found and any(_of_an_earlier_law(r.statement, statement) for r in self.streams):
+                raise LedgerMismatch(
+                    f"{statement.name!r} was opened by an earlier version, which drew its noise by "
+                    "another law than this one; what it released stays as it was certified, but it "
+                    "cannot go on: open a new stream"
+                )
             if not found or found[-1] in self._live:
                 raise LedgerMismatch(
                     f"this ledger has no interrupted stream {statement.name!r} with these "
@@ -372,3 +378,10 @@ def _blocks(persons: list[list[list[int]]] | None) -> list[tuple[PersonBlock, ..
     if persons is None:
         return None
     return [tuple(PersonBlock(*block) for block in release) for release in persons]
+
+
+def _of_an_earlier_law(stored: StreamStatement, asked: StreamStatement) -> bool:
+    """Whether the stored statement is this one but for how its noise was drawn, and that's cost."""
+    drawing = ("noise_law", "noise_rounding", "sampler_delta")
+    same = asked.model_copy(update={name: getattr(stored, name) for name in drawing})
+    return stored.noise_law != asked.noise_law and same_stream(stored, same)

@@ -22,8 +22,10 @@ from jaxtyping import Float, Float64
 from scipy.interpolate import RegularGridInterpolator
 
 from sotto.privacy.errors import PrivacyError
-from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths, ScatteredPaths
+from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths
 from sotto.privacy.mechanisms.path_rounding import MOST_NUMBERS
+from sotto.privacy.mechanisms.process_values import power_below, to_grid
+from sotto.privacy.mechanisms.scattered_paths import ScatteredPaths
 from sotto.privacy.noise import GeneratorSource
 from sotto.privacy.released_storage import Store
 
@@ -31,14 +33,42 @@ RESOLUTION = 2.0**-40
 """Points are rounded to multiples of it, so that float64 tells any two of them apart."""
 
 _LAW = 2
-"""Of the noise; a file is continued under its own only. 1 had too little between near points."""
+"""Of the noise; a file is continued under its own only. 1 was drawn in float64, and had too little
+between near points."""
+
+SURPLUS = 2.0**-14
+"""Relative surplus of noise. Half of it pays for rounding to the grid, half for float64."""
+
+LARGEST_VALUE = 2.0**52
+"""Of a secret function, in units of the grid, so that answers are exact in float64."""
 
 SecretFunction = Callable[[Float[np.ndarray, "q d"]], Float[np.ndarray, "q actions"]]
 
 
-def rounding_grid(scale: float) -> float:
-    """Spacing of the public grid of released values: a power of two, 2^-40 of a public scale."""
-    return 2.0 ** (math.floor(math.log2(scale)) - 40)
+def values_grid(sensitivity: float, sigma: float) -> float:
+    """Spacing of the public grid of released values: a power of two.
+
+    It is fine against the sensitivity, and at most 2^42 times finer than the noise.
+    """
+    return power_below(max(sensitivity * 2.0**-34, sigma * 2.0**-41))
+
+
+def require_resolved(rounding: float, sensitivity: float, sigma: float) -> None:
+    """Refuses what rounding moves further apart than the surplus of noise pays for.
+
+    Args:
+        rounding: square of how far rounding moves neighbours apart, in units of sigma.
+        sensitivity: of one release.
+        sigma: standard deviation of the noise of every value.
+
+    Raises:
+        PrivacyError: it does.
+    """
+    if math.sqrt(rounding) > SURPLUS / 2 * sensitivity / sigma:
+        raise PrivacyError(
+            "these points are too many, or too close together, to be told apart on the grid of "
+            "released values; ask at fewer points, or further apart"
+        )
 
 
 class ReleasedValues:
@@ -108,6 +138,7 @@ class ReleasedFunction:
 
     Attributes:
         kernel: of the noise.
+        sensitivity: how far neighbours can be apart, in the norm of the kernel.
         actions: how many functions, each with a path of its own.
         dimensions: d.
     """
@@ -115,6 +146,7 @@ class ReleasedFunction:
     def __init__(
         self,
         kernel: Kernel,
+        sensitivity: float,
         actions: int,
         dimensions: int,
         secret: SecretFunction | None,
@@ -122,25 +154,28 @@ class ReleasedFunction:
         store: Store | None,
     ) -> None:
         self.kernel = kernel
+        self.sensitivity = sensitivity
         self.actions = actions
         self.dimensions = dimensions
         self._secret = secret
         self._store = store
-        self._grid = rounding_grid(kernel.sigma)
+        self._grid = values_grid(sensitivity, kernel.sigma)
+        self._rounding = 0.0
         self._lock = threading.Lock()
         self._row: dict[bytes, int] = {}
         self._answers: list[Float64[np.ndarray, " actions"]] = []
         self._nodes: ReleasedValues | None = None
         self._noise: Paths | ScatteredPaths
         if dimensions == 1:
-            self._noise = Paths(kernel, actions, generators.next())
+            self._noise = Paths(kernel, actions, generators.next(), self._grid)
         else:
-            self._noise = ScatteredPaths(kernel, dimensions, actions, generators.next())
+            self._noise = ScatteredPaths(kernel, dimensions, actions, generators.next(), self._grid)
 
     @classmethod
     def create(
         cls,
         kernel: Kernel,
+        sensitivity: float,
         actions: int,
         dimensions: int,
         secret: SecretFunction,
@@ -151,13 +186,14 @@ class ReleasedFunction:
         header = {
             "kind": "function",
             "kernel": kernel.model_dump(),
+            "sensitivity": sensitivity,
             "actions": actions,
             "dimensions": dimensions,
             "entropy": generators.entropy,
             "law": _LAW,
         }
         store = None if path is None else Store.create(path, header)
-        return cls(kernel, actions, dimensions, secret, generators, store)
+        return cls(kernel, sensitivity, actions, dimensions, secret, generators, store)
 
     @classmethod
     def open(cls, path: Path, secret: SecretFunction | None = None) -> "ReleasedFunction":
@@ -179,13 +215,14 @@ class ReleasedFunction:
         if header["entropy"] != "operating-system" and secret is not None:
             raise PrivacyError("noise from a fixed seed is for tests; it cannot be continued")
         kernel = Kernel.model_validate(header["kernel"])
-        actions, dimensions = header["actions"], header["dimensions"]
         if header.get("law") != _LAW and secret is not None:
             raise PrivacyError(
-                f"{path} was released by a version with another law of noise between points that "
-                "are close; open it without its secret, or release the function anew"
+                f"{path} was released by an earlier version, which drew its noise by another law; "
+                "open it without the secret for the answers that it has, or release it anew"
             )
-        function = cls(kernel, actions, dimensions, secret, GeneratorSource(), store)
+        sensitivity = header.get("sensitivity", kernel.sigma)
+        actions, dimensions = header["actions"], header["dimensions"]
+        function = cls(kernel, sensitivity, actions, dimensions, secret, GeneratorSource(), store)
         for points, flat in store.read():
             if len(points) == 0:
                 function._nodes = _grid_from(flat, dimensions, actions)
@@ -216,8 +253,8 @@ class ReleasedFunction:
         released, also by this function.
 
         Raises:
-            PrivacyError: a new point, and the secret is not here; or more answers than rounding is
-            paid for.
+            PrivacyError: a new point, and the secret is not here; or the points are too many, or
+            too close together, for what pays for rounding.
             LedgerUnavailable: the answer could not be stored, and does not leave.
         """
         points = as_points(points, self.dimensions)
@@ -264,9 +301,11 @@ class ReleasedFunction:
                 f"one release of a function holds at most {MOST_NUMBERS} numbers; close it to a "
                 "grid, which answers everywhere"
             )
+        rounding = self._rounding + self._noise.rounding(self._as_asked(points))
+        require_resolved(rounding, self.sensitivity, self.kernel.sigma)
         hidden = self._hidden(points)
-        noise = self._noise.sample(self._as_asked(points))
-        answers = np.rint((hidden + noise) / self._grid) * self._grid
+        drawn = self._noise.sample(self._as_asked(points))
+        answers = (to_grid(hidden, self._grid) + drawn.whole) * self._grid
         if self._store is not None:
             self._store.append(points, answers)
         self._remember(points, answers, hidden)
@@ -279,7 +318,10 @@ class ReleasedFunction:
     ) -> None:
         if self._secret is not None:
             hidden = self._hidden(points) if hidden is None else hidden
-            self._noise.insert(self._as_asked(points), answers - hidden)
+            asked = self._as_asked(points)
+            self._rounding += self._noise.rounding(asked)
+            on_grid = np.rint(answers / self._grid) - to_grid(hidden, self._grid)
+            self._noise.insert(asked, on_grid * self._grid)
         start = len(self._answers)
         self._row |= {key: start + i for i, key in enumerate(_keys(points))}
         self._answers.extend(answers)
@@ -292,7 +334,8 @@ class ReleasedFunction:
                 f"the function gave shape {values.shape} for {len(points)} points and "
                 f"{self.actions} actions"
             )
-        return np.where(np.isfinite(values), values, 0.0)
+        limit = LARGEST_VALUE * self._grid
+        return np.clip(np.where(np.isfinite(values), values, 0.0), -limit, limit)
 
     def _as_asked(self, points: Float64[np.ndarray, "q d"]) -> np.ndarray:
         return points[:, 0] if self.dimensions == 1 else points

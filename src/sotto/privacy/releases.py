@@ -52,6 +52,7 @@ from sotto.privacy.streams import (
     Stream,
     Traced,
     grids,
+    noise_scales,
     people_at_once,
 )
 from sotto.privacy.units import Adjacency, Unit
@@ -272,7 +273,7 @@ class Release:
             population=self.population,
             entropy=entropy,
             sampler_delta=0.0,
-            sum_rounding=self._sum_rounding(traced, dimensions),
+            noise_law="on-grid",
             protects=self.protects,
             does_not_protect=self.does_not_protect,
             assumptions=(*self.assumptions, *((POOL.assumption(),) if pooled else ())),
@@ -282,7 +283,17 @@ class Release:
         releases = self.horizon if isinstance(self.participation, Poisson) else 1
         draws = self.horizon * sum(dimensions.values())
         one_shift = noise.sampler_delta(unbounded.noise_multiplier, draws)
-        return unbounded.model_copy(update={"sampler_delta": min(1.0, releases * one_shift)})
+        grown = {
+            "sum_rounding": self._sum_rounding(traced, dimensions),
+            "noise_rounding": self._noise_rounding(traced, dimensions, unbounded.noise_multiplier),
+        }
+        if (surplus := sum(grown.values())) > factored.LARGEST_ROUNDING:
+            raise ValueError(
+                f"rounding needs {100 * surplus:.0f}% more noise, which is over 5%; use fewer "
+                "releases, fewer slots, or independent noise"
+            )
+        sampler_delta = min(1.0, releases * one_shift)
+        return unbounded.model_copy(update=grown | {"sampler_delta": sampler_delta})
 
     def _sum_rounding(self, traced: Traced, dimensions: dict[str, int]) -> float:
         """What float32 sums add to the sensitivity; integer sums are exact."""
@@ -292,6 +303,16 @@ class Release:
         batch = self.microbatch or self.slots if sampled is None else sampled.largest
         clip_norms = {name: part.clip_norm for name, part in self.parts.items()}
         return factored.sum_rounding(batch, dimensions, grids(self, True), clip_norms)
+
+    def _noise_rounding(
+        self, traced: Traced, dimensions: dict[str, int], noise_multiplier: float
+    ) -> float:
+        """What rounding correlated noise adds to the sensitivity."""
+        spacing = grids(self, traced.has_factored)
+        ratios = {n: correlated.REFINEMENT * s / spacing[n] for n, s in noise_scales(self).items()}
+        return correlated.rounding(
+            self.correlation, self.horizon, dimensions, ratios, noise_multiplier
+        )
 
 
 def _size(part: PyTree[Any]) -> int:

@@ -194,7 +194,9 @@ def draw_tries(event: RepeatAndSelect, generator: np.random.Generator) -> int:
 
 
 def selection_sampler_delta(mean: float, one_try: float) -> float:
-    """Delta that the finite range of the sampler adds to a selection, whatever epsilon is.
+    """Delta that the sampler adds to a selection, whatever epsilon is: here, of its finite range.
+
+    What its tables cost is less than what `one_try` holds for them (docs/privacy.md, section 17).
 
     A try fails if its draws leave the sampler's range, or would with the neighbour's shift. Given
     two neighbours that is decided by what the try releases, so that a Gaussian try which releases

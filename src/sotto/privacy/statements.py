@@ -167,6 +167,19 @@ class StreamStatement(BaseModel):
         description="relative growth of the sensitivity by rounding in float32 sums; the noise is "
         "that much larger, so that the noise multipliers stay as stated",
     )
+    noise_rounding: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        exclude_if=lambda value: value == 0,
+        description="the same for rounding noise that is correlated over releases",
+    )
+    noise_law: Literal["scaled-float64", "on-grid"] = Field(
+        default="scaled-float64",
+        exclude_if=lambda value: value == "scaled-float64",
+        description="how Gaussian noise comes onto the grid: drawn there with the proved law, or, "
+        "in earlier versions, as float64 numbers that were scaled and rounded",
+    )
     protects: tuple[str, ...] = ()
     does_not_protect: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
@@ -211,6 +224,17 @@ class StreamStatement(BaseModel):
         return together / self.unit.adjacency.sensitivity_factor
 
     @property
+    def releases_values(self) -> bool:
+        """Whether a function or its values are released, by a stated sensitivity, unclipped.
+
+        Single rewards can be released through either door; only that one names its part so.
+        """
+        everybody = isinstance(self.participation, Returning) and set(self.parts) == {"values"}
+        return self.unit.adjacency == "within-radius" or (
+            everybody and self.unit.kind == "transition"
+        )
+
+    @property
     def event(self) -> Event:
         """What the stream costs one person, all of it, from the first release on.
 
@@ -224,6 +248,11 @@ class StreamStatement(BaseModel):
             return NoGuarantee(reason="; ".join(gap.name for gap in self.gaps))
         if self.entropy == "fixed-seed":
             return NoGuarantee(reason="the noise came from a fixed seed")
+        if self.releases_values and self.noise_law == "scaled-float64":
+            return NoGuarantee(
+                reason="an earlier version released these values on a grid finer than its noise "
+                "resolves"
+            )
         if self.prefixes is not None:
             return self.prefixes.event(self.horizon)
         if self.selection is not None:

@@ -80,7 +80,10 @@ class Stream:
             generators,
             correlated.NoiseSequence(release.correlation, release.horizon),
             statement.dimensions,
-            {n: s * (1 + statement.sum_rounding) for n, s in noise_scales(release).items()},
+            {
+                name: scale * (1 + statement.sum_rounding + statement.noise_rounding)
+                for name, scale in noise_scales(release).items()
+            },
             self._grids,
             runs=len(streams),
             horizon=release.horizon - self.released,
@@ -346,8 +349,9 @@ def noise_scales(release: "Release") -> dict[str, float]:
 
 
 def grids(release: "Release", has_factored: bool) -> dict[str, float]:
-    """Spacing of each part's public grid, with room for rounded sums if there are any."""
-    room = 1 + factored.LARGEST_ROUNDING if has_factored else 1.0
+    """Spacing of each part's public grid, with room for the noise that pays for rounding."""
+    rounds = has_factored or release.correlation.kind == "prefix-sum"
+    room = 1 + factored.LARGEST_ROUNDING if rounds else 1.0
     largest = correlated.NoiseSequence(release.correlation, release.horizon).largest
     return {
         name: gaussian.grid_size(

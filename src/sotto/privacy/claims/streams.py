@@ -13,28 +13,17 @@ from sotto.privacy.claims.claim import (
     some,
 )
 from sotto.privacy.distances import TrainingShards
-from sotto.privacy.statements import Returning, StreamStatement
-
-
-def _function(stream: StreamStatement) -> bool:
-    """A release of a function or its values: it states its sensitivity instead of clipping."""
-    return stream.unit.adjacency == "within-radius" or _is_stated_sensitivity(stream)
-
-
-def _is_stated_sensitivity(stream: StreamStatement) -> bool:
-    """Single rewards can be released through either door; only `functions` names its own part."""
-    everybody = isinstance(stream.participation, Returning)
-    return stream.unit.kind == "transition" and everybody and set(stream.parts) == {"values"}
+from sotto.privacy.statements import StreamStatement
 
 
 def through_functions(stream: StreamStatement) -> bool:
     """Through the door for functions, `functions.py`, or as a paper prints it."""
-    return bool(stream.parts) and _function(stream)
+    return bool(stream.parts) and stream.releases_values
 
 
 def through_the_door(stream: StreamStatement) -> bool:
     """Through `releases.py`: contributions are traced, clipped and summed."""
-    return bool(stream.parts) and not _function(stream)
+    return bool(stream.parts) and not stream.releases_values
 
 
 def has_prefixes(facts: Facts) -> bool:
@@ -72,7 +61,7 @@ def _drawn_on_grid(stream: StreamStatement) -> bool:
 
 def _scaled(stream: StreamStatement) -> bool:
     """Noise of earlier versions, where anything is claimed of it."""
-    paper = _function(stream) and bool(stream.gaps)
+    paper = stream.releases_values and bool(stream.gaps)
     return not _drawn_on_grid(stream) and not paper
 
 

@@ -23,7 +23,7 @@ from sotto.privacy.leaks.experts import (
 )
 from sotto.privacy.leaks.functional import FUNCTIONAL_NOISE
 from sotto.privacy.leaks.leak import DELTA, Leak
-from sotto.privacy.leaks.noise import FLOAT32_TAILS, REUSED_NOISE
+from sotto.privacy.leaks.noise import FINE_GRID, FLOAT32_TAILS, REUSED_NOISE
 from sotto.privacy.leaks.normalisation import ADVANTAGE_NORMALISATION, OBSERVATION_NORMALISER
 from sotto.privacy.leaks.randomness import BATCH_RANDOMNESS
 
@@ -39,6 +39,7 @@ CATALOGUE: tuple[Leak, ...] = (
     RETURNS,
     UNCENTRED_BIT,
     FLOAT32_TAILS,
+    FINE_GRID,
     DIVISOR,
     FUNCTIONAL_NOISE,
     CLOSE_POINTS,

@@ -11,7 +11,10 @@ Guarantee:
     stream by C is a bijection, after which one person shifts w / noise by a total L2 norm of at
     most 1 / noise_multiplier, on every path, also when later contributions depend on earlier
     releases (theory notes, Theorem 2'; Denisov et al. 2022). Stopping early is free; more than
-    `horizon` releases is not covered and is refused by the ledger.
+    `horizon` releases is not covered and is refused by the ledger. What is released are integers:
+    the draws w are integers of `noise.rounded_normal` on a grid 256 times finer than that of the
+    releases, and the part of a row that earlier draws make is rounded to it. `rounding` bounds how
+    much further that moves neighbours apart (docs/privacy.md, section 4).
 """
 
 import math
@@ -21,13 +24,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax_privacy.matrix_factorization import toeplitz
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from sotto.privacy.mechanisms import binary_tree
 from sotto.privacy.noise import MAGNITUDE
 from sotto.privacy.statements import Correlation, Once, Participation, Poisson, Returning
 
 _MEMORY_LIMIT = 8 * 2**30
+
+REFINEMENT = 2**8
+"""How much finer than the releases' grid the draws of a prefix-sum stream are."""
+
+_LARGEST_ROW = 2.0**38
+"""Bound on a row of noise on the finer grid: its releases stay below 2^30."""
 
 
 def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
@@ -98,6 +107,37 @@ def sensitivity(correlation: Correlation, participation: Participation, horizon:
         return math.sqrt(float(squared))
 
 
+def rounding(
+    correlation: Correlation,
+    horizon: int,
+    dimensions: dict[str, int],
+    ratios: dict[str, float],
+    noise_multiplier: float,
+) -> float:
+    """Relative growth of the sensitivity that pays for integer noise over time.
+
+    Independent noise and trees are combined exactly. Prefix-sum noise rounds the part of a row that
+    earlier draws make, in each of two worlds, by 1/2, and float64 adds n 2^-53 of the largest row
+    to that; C carries it over to the draws. Its coefficients are within n 2^-50 of those that the
+    sensitivity is computed with.
+
+    Args:
+        correlation: of the stream.
+        horizon: its length n.
+        dimensions: how many numbers each part releases.
+        ratios: standard deviation of each part's draws, in units of the finer grid.
+        noise_multiplier: of the stream.
+    """
+    if correlation.kind != "prefix-sum":
+        return 0.0
+    operator = float(np.abs(strategy_coefficients(correlation, horizon)).sum())
+    inverse = float(np.abs(noising_coefficients(correlation, horizon)).sum())
+    moved = 1 + 2 * (horizon + 2) * 2.0**-53 * _LARGEST_ROW
+    shift = math.sqrt(sum(horizon * d / ratios[name] ** 2 for name, d in dimensions.items()))
+    coefficients = operator**2 * inverse * horizon**1.5 * 2.0**-50
+    return float(noise_multiplier * operator * moved * shift + coefficients)
+
+
 def require_memory(correlation: Correlation, runs: int, horizon: int, dimension: int) -> None:
     """Refuses noise over time whose draws, all of which are kept, would not fit in memory.
 
@@ -119,8 +159,8 @@ def require_memory(correlation: Correlation, runs: int, horizon: int, dimension:
 class NoiseSequence:
     """The secret state of one correlated noise stream: the independent draws so far.
 
-    `next_rows(fresh)` turns the next draws w into the next rows of C^-1 w. The draws live in
-    memory only: a resumed run starts a new sequence, with a new key and a new charge.
+    `next_rows(fresh)` turns the next draws w into the next rows of C^-1 w, in integers. The draws
+    live in memory only: a resumed run starts a new sequence, with a new key and a new charge.
     """
 
     correlation: Correlation
@@ -135,10 +175,18 @@ class NoiseSequence:
         if not self._tree:
             self._coefficients = noising_coefficients(self.correlation, self.horizon)
 
+    @property
+    def refinement(self) -> int:
+        """How much finer the grid of the draws is than that of the rows."""
+        return REFINEMENT if self.correlation.kind == "prefix-sum" else 1
+
     def next_rows(
-        self, fresh: Float64[np.ndarray, "runs rows d"]
-    ) -> Float64[np.ndarray, "runs rows d"]:
-        """The next `rows` rows of C^-1 w, given their fresh draws.
+        self, fresh: Int64[np.ndarray, "runs rows d"]
+    ) -> Int64[np.ndarray, "runs rows d"]:
+        """The next `rows` rows of C^-1 w on the grid of the releases, given their fresh draws.
+
+        A row is its own draw plus what earlier draws make, which is rounded by itself: so it is a
+        function of earlier draws plus a fresh draw, whatever float64 does.
 
         Raises:
             ValueError: beyond the horizon the strategy was built for.
@@ -151,13 +199,15 @@ class NoiseSequence:
             return fresh
         if self._draws is None:
             self._draws = np.zeros((fresh.shape[0], self.horizon, fresh.shape[2]))
-        self._draws[:, start:stop] = fresh
+        self._draws[:, start:stop] = fresh  # exact in float64: they are below 2^53
+        lag = np.arange(start, stop)[:, None] - np.arange(stop)
         if self._tree:
             inverse_rows = binary_tree.noising_rows(start, stop)
         else:
-            lag = np.arange(start, stop)[:, None] - np.arange(stop)
-            inverse_rows = np.where(lag >= 0, self._coefficients[np.maximum(lag, 0)], 0.0)
-        return np.asarray(inverse_rows @ self._draws[:, :stop])
+            inverse_rows = self._coefficients[np.maximum(lag, 0)]
+        earlier = np.where(lag > 0, inverse_rows, 0.0) @ self._draws[:, :stop]
+        rows = np.rint(earlier).astype(np.int64) + fresh
+        return np.asarray((rows + self.refinement // 2) // self.refinement)
 
     @property
     def largest(self) -> float:

@@ -6,18 +6,17 @@ noise is rounded to the same grid before it is added. The released numbers are t
 on a grid that does not depend on data, and carry nothing in their low-order bits.
 
 Guarantee:
-    For integers x the rounded sum x + round(noise) equals round(x + noise): post-processing of the
-    Gaussian mechanism on the grid. The L2 sensitivity of the sum under zero-out adjacency is at
-    most the clip norm: `norm_margin` covers every float32 rounding before the grid, and rounding
-    towards zero never increases a norm.
+    For integers x the sum x + round(noise) equals round(x + noise): post-processing of the
+    Gaussian mechanism; `noise.rounded_normal` draws round(noise). The L2 sensitivity of the sum
+    under zero-out adjacency is at most the clip norm: `norm_margin` covers every float32 rounding
+    before the grid, and rounding towards zero never increases a norm.
 """
 
 import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Float64, Int32, PyTree
+from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 _LIMIT = 2**30
 """Sum and noise each stay below this, so that int32 never overflows."""
@@ -105,13 +104,6 @@ def to_grid(
 ) -> Int32[Array, "*batch d"]:
     """Rounds towards zero onto the grid: the norm never grows."""
     return jnp.trunc(scaled * (clip_norm / grid)).astype(jnp.int32)
-
-
-def round_noise(
-    noise: Float64[np.ndarray, "..."], scale: float, grid: float
-) -> Int32[np.ndarray, "..."]:
-    """`scale` times noise drawn in float64, rounded to the nearest integer on the grid."""
-    return np.rint(noise * (scale / grid)).astype(np.int32)
 
 
 def from_grid(total: Int32[Array, "..."], grid: float, divisor: float) -> Float[Array, "..."]:

@@ -2,8 +2,9 @@
 
 Guarantee:
     For restricted rows at L2 distance at most c one answer is Gaussian with multiplier
-    noise_stddev / c, if that is at least 0.2 (what the sampler's finite range hides is below
-    1e-25): no floor needed. Projection and rounding are post-processing.
+    noise_stddev / (c + 2^-40 sqrt(m)), if that is at least 0.2 (what the sampler's finite range and
+    its tables hide is below 1e-25): no floor needed. The second term is for rows that are rounded
+    to the grid on which noise is drawn. Projection is post-processing.
 """
 
 import math
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sotto.privacy.events import Event, Gaussian, NoGuarantee
 from sotto.privacy.mechanisms import simplex
-from sotto.privacy.noise import standard_normal
+from sotto.privacy.noise import rounded_normal
 
 _LEAST_MULTIPLIER = 0.2
 """Of one answer: a row that moves by five standard deviations is 12.3 away from the end of the
@@ -40,6 +41,11 @@ class GaussianPolicy(BaseModel):
     actions: int = Field(ge=2)
     noise_stddev: float = Field(gt=0, allow_inf_nan=False)
     floor: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+    @property
+    def spacing(self) -> float:
+        """Of the grid on which noise is added to rows: 2^-40, or 2^-40 of large noise."""
+        return 2.0 ** (math.ceil(math.log2(max(1.0, self.noise_stddev))) - 40)
 
     @model_validator(mode="after")
     def _floor_fits(self) -> Self:
@@ -68,8 +74,9 @@ class GaussianPolicy(BaseModel):
             Rows on the public grid, each summing to 1 exactly; entries may be 0.
         """
         rows = self.restrict(simplex.checked(policies, self.actions))
-        noisy = rows + self.noise_stddev * standard_normal(generator, rows.shape)
-        return simplex.to_grid(simplex.project(noisy))
+        drawn = rounded_normal(generator, rows.shape, self.noise_stddev / self.spacing)
+        noisy = np.rint(rows / self.spacing) + drawn
+        return simplex.to_grid(simplex.project(noisy * self.spacing))
 
     def events(self, distance: float, count: int, l1: float = math.inf) -> tuple[Event, ...]:
         """What `count` answers cost, for neighbours whose restricted rows are `distance` apart.
@@ -86,7 +93,7 @@ class GaussianPolicy(BaseModel):
         capped = simplex.capped_distance(distance, self.actions, self.floor)
         if capped == 0:
             return ()
-        multiplier = self.noise_stddev / capped
+        multiplier = self.noise_stddev / (capped + self.spacing * math.sqrt(self.actions))
         if multiplier < _LEAST_MULTIPLIER:
             return (NoGuarantee(reason="so little noise that the sampler's finite range shows"),)
         return (Gaussian(noise_multiplier=multiplier / math.sqrt(count)),)
