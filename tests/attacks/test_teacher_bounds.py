@@ -16,8 +16,10 @@ import pytest
 from sotto.algorithms.kickstarting_config import KickstartConfig
 from sotto.algorithms.promises import promise
 from sotto.algorithms.teachers import Ensemble, ExactTeacher, LocalTeacher
+from sotto.privacy.answer_digests import DigestKey
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.claims import Facts, said
 from sotto.privacy.distances import ObservationDistance, TrainingShards
 from sotto.privacy.observations import LARGEST, checked
 from sotto.privacy.spending import Budget
@@ -117,7 +119,9 @@ def test_beyond_the_bound_every_teacher_refuses_and_charges_nothing(tmp_path, en
 async def _posted(
     ensemble: Ensemble, account: AnswerLedger, token: str, bodies: list[str]
 ) -> list[httpx.Response]:
-    transport = httpx.ASGITransport(create_app(ensemble, account, env_id="Fake-v0"))
+    transport = httpx.ASGITransport(
+        create_app(ensemble, account, DigestKey(b"0" * 32), env_id="Fake-v0")
+    )
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     async with httpx.AsyncClient(transport=transport, base_url="http://teacher") as client:
         return [await client.post("/v1/answers", content=x, headers=headers) for x in bodies]
@@ -225,16 +229,25 @@ def test_a_statement_of_another_network_or_without_its_rounding_is_refused(tmp_p
         LocalTeacher(lambda x: np.full((len(x), ACTIONS), 1 / ACTIONS), account, "student")
 
 
+def _rounding_said(distance: ObservationDistance) -> list[str]:
+    """The sentences of a certificate about rounding, and about what is refused for its sake."""
+    statement = observation_statement(teacher()).model_copy(update={"distance": distance})
+    sentences = [one.sentence for one in said(Facts(answers=statement))]
+    return [one for one in sentences if "rounding moves" in one or "refused" in one]
+
+
 def test_statements_of_earlier_versions_are_read_and_written_as_they_were() -> None:
     old = {"kind": "observation", "radius": 0.1, "lipschitz": 0.4}
     distance = ObservationDistance.model_validate(old)
     assert distance.model_dump() == old
     assert distance.between(3, 0.0) == 0.1 * 0.4 + 1e-9
-    assert "less than 5e-10" in distance.assumptions[1].statement
+    assert _rounding_said(distance) == ["rounding moves a row by less than 5e-10"]
     stated = distance.model_copy(update={"rounding": 3e-8})
     assert stated.between(3, 0.0) == pytest.approx(0.04 + 6e-8, abs=1e-15)
-    assert "at most 3e-08" in stated.assumptions[1].statement
-    assert len(stated.does_not_protect) == len(distance.does_not_protect) + 1
+    assert _rounding_said(stated) == [
+        "that an observation has an entry beyond 1e+06, which is refused",
+        "rounding moves a row by at most 3e-08",
+    ]
     assert TrainingShards(teachers=4).between(3, 0.0) == math.sqrt(2) / 4 + 1e-9
 
 

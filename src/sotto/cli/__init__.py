@@ -125,9 +125,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
-        if error.name not in EXTRAS:
+        package = (error.name or "").split(".")[0]
+        if package not in EXTRAS:
             raise
-        print(f"sotto: {missing(error.name)}", file=sys.stderr)
+        print(f"sotto: {missing(package)}", file=sys.stderr)
         return 2
     except MemoryError:
         if os.environ.get("SOTTO_DEBUG"):

@@ -15,7 +15,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from sotto.privacy.accounting import Event, PrivacyCurve, compose
+from sotto.privacy.accounting import (
+    Event,
+    Gaussian,
+    NoGuarantee,
+    PrivacyCurve,
+    SampledGaussian,
+    compose,
+)
 from sotto.privacy.answer_ledger import AnswerLedger
 from sotto.privacy.certificate_model import (
     Certificate,
@@ -148,7 +155,12 @@ def _first(text: str, written: str) -> str:
 def _mismatches(stored: AnyCertificate, derived: Certificate, ledger: AnyLedger) -> list[str]:
     """One sentence for each field in which the certificate is not what was derived."""
     true = derived if isinstance(stored, Certificate) else _as_schema_1(derived, ledger)
-    return [
+    retracted = [
+        f"nothing is proved of {one.statement.name!r}: {one.event.reason}"
+        for one in derived.streams
+        if isinstance(one.event, NoGuarantee) and stored.status == "proved"
+    ]
+    return retracted + [
         f"{name} is not what the ledger gives: "
         f"the certificate says {_short(getattr(stored, name))}, "
         f"the ledger {_short(getattr(true, name))}"
@@ -229,6 +241,10 @@ def _same(said: Any, true: Any, name: str) -> bool:
         )
     if type(said) is not type(true):
         return False
+    if isinstance(true, Gaussian | SampledGaussian):  # an event's multiplier is computed, too
+        close = math.isclose(said.noise_multiplier, true.noise_multiplier, rel_tol=_TOLERANCE)
+        rest = {"noise_multiplier": 1.0}
+        return close and said.model_copy(update=rest) == true.model_copy(update=rest)
     if isinstance(true, BaseModel):
         return all(
             _same(getattr(said, field), getattr(true, field), field)
