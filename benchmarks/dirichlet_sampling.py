@@ -16,10 +16,10 @@ from statistics import median
 import numpy as np
 import tyro
 
-from sotto.privacy.mechanisms.dirichlet_sampling import log_dirichlet
+from sotto.privacy.mechanisms.dirichlet.sampling import log_dirichlet
+from sotto.privacy.mechanisms.dirichlet.simplex import by_blocks
+from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.mechanisms.policies import Dirichlet, TruncatedDirichlet
-from sotto.privacy.mechanisms.simplex import by_blocks
-from sotto.privacy.noise import GeneratorSource
 
 
 @dataclass(frozen=True)

@@ -34,17 +34,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sotto.algorithms import dp_sgd_experts, offline
-from sotto.algorithms.cql import CQL
-from sotto.algorithms.dp_sgd_experts import DPSGDExpertsConfig, LogPool
+from sotto.algorithms.expert_offline import dp_sgd
+from sotto.algorithms.expert_offline.dp_sgd import DPSGDExpertsConfig, LogPool
+from sotto.algorithms.offline import learner
+from sotto.algorithms.offline.cql import CQL
 from sotto.data.trajectories import ExpertLog, all_transitions
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import EXPERT
 
 EXPERTS, BATCH, OBSERVATION, ACTIONS, HIDDEN = 3_000, 256, 4, 2, 256
 CHUNK, CHUNKS = 100, 4
-OFFLINE = offline.OfflineConfig(OBSERVATION, ACTIONS, (1.0,) * OBSERVATION, (HIDDEN, HIDDEN))
+OFFLINE = learner.OfflineConfig(OBSERVATION, ACTIONS, (1.0,) * OBSERVATION, (HIDDEN, HIDDEN))
 LEARNER = CQL()
 
 Case = Callable[[], int]
@@ -70,16 +71,16 @@ def private(log: ExpertLog, folder: Path) -> Case:
     budget = Budget(epsilon=float("inf"), delta=config.delta)
     ledger = Ledger.create(folder / "ledger.sqlite", unit=EXPERT, budget=budget)
     keys = jax.random.split(jax.random.key(0), 1)
-    states = jax.tree.map(lambda x: x[None], dp_sgd_experts.initial_state(config, OFFLINE, keys[0]))
+    states = jax.tree.map(lambda x: x[None], dp_sgd.initial_state(config, OFFLINE, keys[0]))
     pool = LogPool(log)
-    stream, states = dp_sgd_experts.open_gradients(
+    stream, states = dp_sgd.open_gradients(
         config, OFFLINE, LEARNER, [ledger], states, pool, multiplier=2.0, chunk=CHUNK
     )
 
     def steps() -> int:
         nonlocal states
         for _ in range(CHUNKS):
-            states = dp_sgd_experts.advance(config, stream, states, keys, pool, CHUNK)
+            states = dp_sgd.advance(config, stream, states, keys, pool, CHUNK)
         jax.block_until_ready(states)
         return CHUNKS * CHUNK
 
@@ -89,13 +90,13 @@ def private(log: ExpertLog, folder: Path) -> Case:
 def plain(log: ExpertLog) -> Case:
     """The same learner without privacy, 256 transitions in each step, as `--method cql` trains."""
     data = jax.tree.map(jnp.asarray, all_transitions(log))
-    state, key = offline.initial_state(OFFLINE, jax.random.key(0)), jax.random.key(1)
+    state, key = learner.initial_state(OFFLINE, jax.random.key(0)), jax.random.key(1)
     average = state.network
 
     def steps() -> int:
         nonlocal state, average
         for _ in range(CHUNKS):
-            state, average, _ = offline.train_chunk(
+            state, average, _ = learner.train_chunk(
                 OFFLINE, LEARNER, state, average, data, key, CHUNK
             )
         jax.block_until_ready(state)

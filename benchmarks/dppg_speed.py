@@ -27,9 +27,9 @@ os.environ.setdefault(
 import jax
 import jax.numpy as jnp
 
-from sotto.algorithms import dppg
-from sotto.algorithms.dppg_config import DPPGConfig, preset
-from sotto.algorithms.dppg_training import (
+from sotto.algorithms.dppg import release
+from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.training import (
     Training,
     create_ledger,
     initial_states,
@@ -76,8 +76,8 @@ def private(config: DPPGConfig, runs: int) -> Rate:
 def without_privacy(config: DPPGConfig, runs: int) -> Rate:
     """The same local updates and server in a bare scan: no clip, no noise, no ledger."""
     env = training_environment(config)
-    local = partial(dppg._local, config, env, config.clip_norm)
-    server = partial(dppg._server, config, env)
+    local = partial(release._local, config, env, config.clip_norm)
+    server = partial(release._server, config, env)
     continuing = config.unit == "segment"
     chunk = -(-config.updates // 20)
 
@@ -86,7 +86,7 @@ def without_privacy(config: DPPGConfig, runs: int) -> Rate:
         update_key = jax.random.fold_in(key, index)
         keys = jax.random.split(update_key, config.users_per_update)
         if continuing:
-            lanes, units = dppg._segments(config, env, state, lanes, update_key)
+            lanes, units = release._segments(config, env, state, lanes, update_key)
             parts, seen = jax.vmap(local, in_axes=(None, 0, 0))(state, units, keys)
         else:
             parts, seen = jax.vmap(lambda s, k: local(s, (), k), in_axes=(None, 0))(state, keys)
@@ -101,7 +101,7 @@ def without_privacy(config: DPPGConfig, runs: int) -> Rate:
     )
     begin = time.perf_counter()
     keys = jax.random.split(jax.random.key(0), runs)
-    lanes = jax.vmap(partial(dppg.initial_lanes, config, env))(keys) if continuing else ()
+    lanes = jax.vmap(partial(release.initial_lanes, config, env))(keys) if continuing else ()
     carry = program((initial_states(config, range(runs)), lanes, keys), 0)
     jax.block_until_ready(carry[0])
     compiled = time.perf_counter()

@@ -19,9 +19,9 @@ from statistics import median
 import numpy as np
 import tyro
 
-from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths
-from sotto.privacy.mechanisms.gaussian_process import Path as SamplePath
-from sotto.privacy.mechanisms.process_grid import sample_grid
+from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
+from sotto.privacy.mechanisms.functions.gaussian_process import Path as SamplePath
+from sotto.privacy.mechanisms.functions.grid import sample_grid
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
 from sotto.rl.networks import Policy
 
 

@@ -19,7 +19,7 @@ import torch
 import tyro
 from stable_baselines3 import PPO
 
-from sotto.algorithms.ppo import PPOConfig, init, train_chunk
+from sotto.algorithms.baselines.ppo import PPOConfig, init, train_chunk
 
 
 @dataclass(frozen=True)

@@ -27,17 +27,17 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line sets i
 
 import numpy as np
 
-from sotto.privacy.answer_digests import DigestKey
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.distances import PolicyDistance
+from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.distances import PolicyDistance
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import (
     Dirichlet,
     GaussianPolicy,
     PolicyMechanism,
     TruncatedDirichlet,
 )
-from sotto.privacy.spending import Budget
 from sotto.serving.client import RemoteTeacher
 
 ROWS, OBSERVATION_SIZE, ACTIONS = 64, 128, 6
@@ -56,7 +56,7 @@ def serve(ledger: str) -> None:
     """What the server's process runs: the service, as `sotto serve teacher` runs it."""
     import jax
 
-    from sotto.algorithms.teachers import Ensemble
+    from sotto.algorithms.kickstarting.teachers import Ensemble
     from sotto.rl.envs.base import Discrete
     from sotto.rl.networks import Policy
     from sotto.serving.app import create_app

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sotto.cli import main
-from sotto.privacy.accounting import gaussian_epsilon
+from sotto.privacy.accounting.composition import gaussian_epsilon
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sotto.algorithms.expert_recipes import recipe
+from sotto.algorithms.experts.recipes import recipe
 from sotto.cli import main
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs import experts
 
 TINY = (

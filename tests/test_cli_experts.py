@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sotto.algorithms.expert_recipes import recipe
+from sotto.algorithms.experts.recipes import recipe
 from sotto.cli import main
 from sotto.data.minari_files import load as load_log
 from sotto.runs import experts

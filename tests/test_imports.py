@@ -71,7 +71,7 @@ def test_imports_point_one_way(path):
         ("data/logs.py", "from sotto.privacy import units"),
         ("algorithms/ppo.py", "from sotto.runs.metrics import Metrics"),
         ("runs/report.py", "from sotto.cli import main"),
-        ("serving/teacher.py", "import sotto.papers"),
+        ("serving/teacher.py", "import sotto.experiments"),
         ("papers/rio2025.py", "from sotto.runs import figures"),
         ("__init__.py", "from .privacy import units"),
     ],

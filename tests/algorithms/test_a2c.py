@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import ppo
-from sotto.algorithms.a2c import A2CConfig
-from sotto.algorithms.hosted import HostedRun
-from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, described
+from sotto.algorithms.baselines import ppo
+from sotto.algorithms.baselines.a2c import A2CConfig
+from sotto.algorithms.baselines.gymnasium import HostedRun
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described
 
 CONFIG = A2CConfig(
     env_id="Pendulum-v1", total_steps=960, num_envs=4, num_steps=60, hidden=(8,), gae_lambda=0.9

@@ -1,6 +1,6 @@
 import pytest
 
-from sotto.algorithms.baseline_presets import a2c_preset, ppo_preset
+from sotto.algorithms.baselines.presets import a2c_preset, ppo_preset
 
 
 @pytest.mark.parametrize("preset", [ppo_preset, a2c_preset])

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms.clones import CloneConfig, fit_clones
+from sotto.algorithms.expert_offline.clones import CloneConfig, fit_clones
 from sotto.data.trajectories import ExpertLog
 from sotto.rl.networks import Policy
 

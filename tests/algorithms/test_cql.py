@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import offline
-from sotto.algorithms.behaviour_cloning import BehaviourCloning
-from sotto.algorithms.cql import CQL
-from sotto.algorithms.offline import OfflineConfig
+from sotto.algorithms.offline import learner as offline
+from sotto.algorithms.offline.behaviour_cloning import BehaviourCloning
+from sotto.algorithms.offline.cql import CQL
+from sotto.algorithms.offline.learner import OfflineConfig
 from sotto.data.trajectories import Transitions
-from sotto.privacy.factored import Factored
-from sotto.privacy.purity import require_pure
+from sotto.privacy.release.factored import Factored
+from sotto.privacy.release.purity import require_pure
 from sotto.rl.networks import Policy
 
 CONFIG = OfflineConfig(3, 4, (1.0, 10.0, 0.5), hidden=(16, 8), minibatch=32)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from sotto.algorithms import dp_policy_evaluation as evaluation
-from sotto.algorithms.reward_nodes import Grid
+from sotto.algorithms.functional_q import policy_evaluation as evaluation
+from sotto.algorithms.functional_q.nodes import Grid
 
 _DISCOUNT = 0.8
 

@@ -9,17 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import dp_sgd_experts as dp
-from sotto.algorithms.behaviour_cloning import BehaviourCloning
-from sotto.algorithms.cql import CQL
-from sotto.algorithms.dp_sgd_experts import DPSGDExpertsConfig, LogPool
-from sotto.algorithms.offline import OfflineConfig
+from sotto.algorithms.expert_offline import dp_sgd as dp
+from sotto.algorithms.expert_offline.dp_sgd import DPSGDExpertsConfig, LogPool
+from sotto.algorithms.offline.behaviour_cloning import BehaviourCloning
+from sotto.algorithms.offline.cql import CQL
+from sotto.algorithms.offline.learner import OfflineConfig
 from sotto.data.trajectories import ExpertLog, all_transitions
-from sotto.privacy.accounting import Gaussian, SampledGaussian, compose
-from sotto.privacy.certificate import derive
+from sotto.privacy.accounting.composition import Gaussian, SampledGaussian, compose
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import HorizonExceeded, LedgerCorrupt
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import EXPERT
 
 OFFLINE = OfflineConfig(2, 2, (1.0, 1.0), hidden=(8,), minibatch=16)

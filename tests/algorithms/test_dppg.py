@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import critics, dppg, dppg_local
-from sotto.algorithms.dppg_config import DPPGConfig, preset
-from sotto.algorithms.dppg_training import (
+from sotto.algorithms.dppg import critics, local_updates, release
+from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.training import (
     Training,
     create_ledger,
     evaluate_policy,
@@ -19,9 +19,9 @@ from sotto.algorithms.dppg_training import (
     public_fisher,
     training_environment,
 )
-from sotto.privacy.certificate import derive
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import LedgerCorrupt, PrivacyError
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.networks import Value
 from sotto.rl.rollout import rollout
 
@@ -130,7 +130,7 @@ def test_one_users_data_moves_only_their_own_contribution(tmp_path):
     env = training_environment(config)
     state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
     keys = jax.random.split(jax.random.key(3), 4)
-    local = lambda key: dppg._local(config, env, 0.03, state, (), key)[0]  # noqa: E731
+    local = lambda key: release._local(config, env, 0.03, state, (), key)[0]  # noqa: E731
     together = jax.vmap(local)(keys)
     alone = jax.vmap(local)(keys[1:2])
     for both, one in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
@@ -144,7 +144,7 @@ def test_local_adam_stays_in_the_ball_and_improves_its_objective():
     seen = rollout(env, env.default_params, state.policy, jax.random.key(1), 32, False)
     advantages = jax.random.normal(jax.random.key(2), (32,))
     old = state.policy(seen.observations).log_prob(seen.actions)
-    change = dppg_local.local_adam(
+    change = local_updates.local_adam(
         config,
         0.05,
         state.policy,
@@ -157,8 +157,8 @@ def test_local_adam_stays_in_the_ball_and_improves_its_objective():
     norm = math.sqrt(sum(float(jnp.sum(x**2)) for x in jax.tree.leaves(change)))
     assert norm <= 0.05 * (1 + 1e-5)
     moved = jax.tree.map(jnp.add, state.policy, change)
-    before = dppg_local.objective(state.policy, config, seen, old, advantages)
-    assert dppg_local.objective(moved, config, seen, old, advantages) > before
+    before = local_updates.objective(state.policy, config, seen, old, advantages)
+    assert local_updates.objective(moved, config, seen, old, advantages) > before
 
 
 def test_ratio_clip_stops_the_gradient_beyond_it():
@@ -167,7 +167,7 @@ def test_ratio_clip_stops_the_gradient_beyond_it():
     state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
     seen = rollout(env, env.default_params, state.policy, jax.random.key(1), 32, True)
     far_below = state.policy(seen.observations).log_prob(seen.actions) - 1.0
-    gradient = jax.grad(dppg_local.objective)(
+    gradient = jax.grad(local_updates.objective)(
         state.policy, config, seen, far_below, jnp.ones((32,))
     )
     assert all(float(jnp.abs(x).max()) == 0.0 for x in jax.tree.leaves(gradient))

@@ -5,9 +5,9 @@ import math
 import jax
 import numpy as np
 
-from sotto.algorithms.dppg_config import preset
-from sotto.algorithms.dppg_training import Training, create_ledger, evaluate_policy, policies
-from sotto.privacy.certificate import derive
+from sotto.algorithms.dppg.config import preset
+from sotto.algorithms.dppg.training import Training, create_ledger, evaluate_policy, policies
+from sotto.privacy.certificates.derive import derive
 
 
 def _train(config, folder, runs=1):

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from sotto.algorithms.dppg_config import DPPGConfig
-from sotto.algorithms.dppg_gymnasium import Collector
-from sotto.algorithms.dppg_training import Training, create_ledger
-from sotto.privacy.certificate import derive
-from sotto.privacy.ledger import Ledger
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.gymnasium_users import Collector
+from sotto.algorithms.dppg.training import Training, create_ledger
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.ledger import Ledger
 
 SETTINGS: dict[str, Any] = {
     "noise_multiplier": 5.0,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sotto.algorithms import dppg_parts
-from sotto.algorithms.dppg_config import DPPGConfig, preset
-from sotto.algorithms.dppg_parts import AdaptiveClip, Moments, ObservationStatistics, PrivateReturn
-from sotto.algorithms.dppg_training import (
+from sotto.algorithms.dppg import parts
+from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.parts import AdaptiveClip, Moments, ObservationStatistics, PrivateReturn
+from sotto.algorithms.dppg.training import (
     Progress,
     Training,
     create_ledger,
@@ -23,9 +23,9 @@ from sotto.algorithms.dppg_training import (
     training_environment,
 )
 from sotto.cli import main
-from sotto.privacy.accounting import Gaussian, compose
-from sotto.privacy.certificate import derive
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.accounting.composition import Gaussian, compose
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.rollout import Trajectory, rollout
 
 USERS, STEPS = 8, 16
@@ -72,7 +72,7 @@ def test_no_contribution_exceeds_what_the_door_is_told() -> None:
     env = training_environment(config)
     policy = jax.tree.map(lambda x: x[0], initial_states(config, [0]).policy)
     many = trajectories(500)
-    for part in dppg_parts.extra_parts(config, env):
+    for part in parts.extra_parts(config, env):
         found = np.asarray(jax.vmap(lambda t, p=part: p.contribution(p.initial(), t, policy))(many))
         assert found.shape == (500, part.size)
         norms = np.linalg.norm(found, axis=1)
@@ -288,9 +288,9 @@ def test_the_released_policy_standardises_as_its_users_did(
     config, chunks, _ = loud
     state = jax.tree.map(lambda x: x[0], chunks[-1].states)
     env = training_environment(config)
-    acting = dppg_parts.actor(state.extras, state.policy)
+    acting = parts.actor(state.extras, state.policy)
     seen = rollout(env, env.default_params, acting, jax.random.key(0), STEPS, True)
-    as_seen = dppg_parts.as_seen(state.extras, seen)
+    as_seen = parts.as_seen(state.extras, seen)
     assert not np.allclose(as_seen.observations, seen.observations)
     inside = state.policy(as_seen.observations).log_prob(seen.actions)
     outside = acting(seen.observations).log_prob(seen.actions)

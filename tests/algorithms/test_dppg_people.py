@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from scipy import linalg, special, stats
 
-from sotto.algorithms.dppg_config import DPPGConfig, preset
-from sotto.algorithms.dppg_training import Progress, Training, create_ledger, initial_states
-from sotto.privacy.accounting import Gaussian, SampledGaussian, compose
-from sotto.privacy.certificate import derive
+from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.training import Progress, Training, create_ledger, initial_states
+from sotto.privacy.accounting.composition import Gaussian, SampledGaussian, compose
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import ParticipationViolation, PrivacyError
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.mechanisms.correlated import sensitivity
 from sotto.privacy.statements import Correlation, Once, Poisson, Returning
 

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import dppg_local
-from sotto.algorithms.dppg_config import preset
-from sotto.algorithms.dppg_training import Training, create_ledger, initial_states, public_fisher
-from sotto.privacy.certificate import derive
+from sotto.algorithms.dppg import local_updates
+from sotto.algorithms.dppg.config import preset
+from sotto.algorithms.dppg.training import Training, create_ledger, initial_states, public_fisher
+from sotto.privacy.certificates.derive import derive
 from sotto.rl.envs.registry import make
 from sotto.rl.rollout import rollout
 from sotto.rl.tabular import regret, softmax
@@ -26,7 +26,7 @@ def test_visit_average_is_what_a_loop_over_visits_gives():
     )
     seen = seen._replace(alive=jnp.arange(20) < 17)
     advantages = jax.random.normal(jax.random.key(2), (20,))
-    update = dppg_local.visit_average(policy, seen, advantages)
+    update = local_updates.visit_average(policy, seen, advantages)
 
     states = np.asarray(seen.observations).argmax(axis=1)
     pushes = [[[] for _ in range(6)], []]
@@ -50,9 +50,11 @@ def test_what_visit_averages_cannot_do_is_refused():
 
 def test_learning_rate_follows_its_schedule():
     config = preset("paper", "RiverSwim-v0")
-    rates = [float(dppg_local.learning_rate(config, jnp.int32(i))) for i in (0, 49, 50, 100, 999)]
+    rates = [
+        float(local_updates.learning_rate(config, jnp.int32(i))) for i in (0, 49, 50, 100, 999)
+    ]
     np.testing.assert_allclose(rates, [12, 12, 2.4, 0.48, 0.06], rtol=1e-5)
-    assert dppg_local.learning_rate(preset("sotto", "RiverSwim-v0"), jnp.int32(5)) == 0.5
+    assert local_updates.learning_rate(preset("sotto", "RiverSwim-v0"), jnp.int32(5)) == 0.5
 
 
 def test_paper_settings_are_those_of_table_2_and_their_certificate_a_claim(tmp_path):

@@ -7,20 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sotto.algorithms import dppg_selection
-from sotto.algorithms.dppg_config import DPPGConfig, preset
-from sotto.algorithms.dppg_selection import (
-    Selected,
-    candidates,
-    create_selection_ledger,
-    select,
-)
-from sotto.algorithms.dppg_training import Training
+from sotto.algorithms.dppg import tuning
+from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.training import Training
+from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
 from sotto.cli import main
-from sotto.privacy.accounting import Gaussian, RepeatAndSelect, compose
-from sotto.privacy.certificate import derive
+from sotto.privacy.accounting.composition import Gaussian, RepeatAndSelect, compose
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import PrivacyError
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger.ledger import Ledger
 
 USERS, STEPS, MEAN = 4, 8, 3.0
 
@@ -68,7 +63,7 @@ def tries(monkeypatch: pytest.MonkeyPatch) -> list[DPPGConfig]:
         made.append(config)
         return Selected(config, seed, None, {}, config.clip_norm)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(dppg_selection, "_try", scored)
+    monkeypatch.setattr(tuning, "_try", scored)
     return made
 
 
@@ -99,8 +94,8 @@ def test_how_often_is_secret_and_geometric(
 ) -> None:
     """Their numbers over many selections, without the ledger and the statement."""
     tried = candidates(tiny(), {"clip_norm": [0.02, 0.05]}, MEAN)
-    statement = dppg_selection._statement(tried, MEAN, 0)
-    monkeypatch.setattr(dppg_selection, "_statement", lambda *_: statement)
+    statement = tuning._statement(tried, MEAN, 0)
+    monkeypatch.setattr(tuning, "_statement", lambda *_: statement)
     counts = []
     for number in range(60):
         tries.clear()
@@ -168,16 +163,16 @@ def test_a_try_without_a_finite_score_loses_to_all_others(
 ) -> None:
     """Not a number compares with nothing: first it would win, and later it would lose."""
     released = [np.nan, 5.0, np.inf, 9.0, -np.inf, 7.0]
-    scores = [dppg_selection._score(np.full(4, one, np.float32), 0.5) for one in released]
+    scores = [tuning._score(np.full(4, one, np.float32), 0.5) for one in released]
     assert scores == [-np.inf, 5.0, -np.inf, 9.0, -np.inf, 7.0]
     largest = np.full(4, np.finfo(np.float32).max)  # whose sum float32 does not hold
-    assert dppg_selection._score(largest, 1.0) == largest[0]
+    assert tuning._score(largest, 1.0) == largest[0]
 
     tried = candidates(tiny(), {"clip_norm": [0.02]}, MEAN)
     left = iter(scores)
-    monkeypatch.setattr(dppg_selection, "draw_tries", lambda *_: len(scores))
+    monkeypatch.setattr(tuning, "draw_tries", lambda *_: len(scores))
     monkeypatch.setattr(
-        dppg_selection, "_try", lambda config, seed: Selected(config, 0, None, {}, next(left))
+        tuning, "_try", lambda config, seed: Selected(config, 0, None, {}, next(left))
     )
     assert select(tried, MEAN, opened(tiny(), tmp_path), seed=0).score == 9.0
 

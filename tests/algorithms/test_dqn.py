@@ -8,9 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import dqn
-from sotto.algorithms.dqn import DQNConfig
-from sotto.algorithms.q_learning import EpsilonGreedy, QNetwork, Transitions, learn, start_learner
+from sotto.algorithms.baselines import dqn
+from sotto.algorithms.baselines.dqn import DQNConfig
+from sotto.algorithms.baselines.q_learning import (
+    EpsilonGreedy,
+    QNetwork,
+    Transitions,
+    learn,
+    start_learner,
+)
 from sotto.rl.envs.registry import make
 from sotto.rl.rollout import evaluate
 

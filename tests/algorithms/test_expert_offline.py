@@ -11,25 +11,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sotto.algorithms import (
-    expert_offline,
-    expert_offline_prefixes,
-    expert_offline_states,
-    expert_offline_votes,
-    voting_rounds,
-)
-from sotto.algorithms.clones import CloneConfig
-from sotto.algorithms.distillation import DistillationConfig
-from sotto.algorithms.expert_offline_arms import train_arm
-from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
-from sotto.algorithms.expert_offline_presets import DataFacts, filled
-from sotto.algorithms.expert_offline_states import Sources
-from sotto.algorithms.experts import logs
-from sotto.algorithms.voting import EXPERT
-from sotto.privacy.certificate import derive
+from sotto.algorithms.expert_offline import prefixes, voting_rounds
+from sotto.algorithms.expert_offline import states as expert_offline_states
+from sotto.algorithms.expert_offline import training as expert_offline
+from sotto.algorithms.expert_offline import votes as expert_offline_votes
+from sotto.algorithms.expert_offline.arms import train_arm
+from sotto.algorithms.expert_offline.clones import CloneConfig
+from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline.distillation import DistillationConfig
+from sotto.algorithms.expert_offline.presets import DataFacts, filled
+from sotto.algorithms.expert_offline.states import Sources
+from sotto.algorithms.expert_offline.voting import EXPERT
+from sotto.algorithms.experts.training import logs
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded, LedgerCorrupt, PrivacyError
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 
@@ -406,19 +403,19 @@ def test_prefixes_are_released_once(sources: Sources, tmp_path: Path) -> None:
     ledger = new_ledger(tmp_path, config)
     key, file = jax.random.key(0), tmp_path / "some.prefixes"
     arguments = (config, sources.experts)
-    first = expert_offline_prefixes.stable_transitions(*arguments, ledger, key, 0, file)
+    first = prefixes.stable_transitions(*arguments, ledger, key, 0, file)
     reopened = Ledger.open(tmp_path / "ledger.sqlite")
-    again = expert_offline_prefixes.stable_transitions(*arguments, reopened, key, 0, file)
+    again = prefixes.stable_transitions(*arguments, reopened, key, 0, file)
     for one, other in zip(first, again, strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
         assert one.dtype == other.dtype
     assert len(reopened.streams) == 1
     other = new_ledger(tmp_path / "uncharged", config)
     with pytest.raises(LedgerCorrupt, match="restore the ledger from a newer backup"):
-        expert_offline_prefixes.stable_transitions(*arguments, other, key, 0, file)
+        prefixes.stable_transitions(*arguments, other, key, 0, file)
     file.unlink()
     with pytest.raises(PrivacyError, match="never written: nothing was released"):
-        expert_offline_prefixes.stable_transitions(*arguments, reopened, key, 0, file)
+        prefixes.stable_transitions(*arguments, reopened, key, 0, file)
 
 
 def test_noisy_steps_are_charged_once_however_often_interrupted(

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import experts, hosted_experts
-from sotto.algorithms.expert_recipes import recipe
-from sotto.algorithms.experts import Floored, plan
+from sotto.algorithms.experts import gymnasium, training
+from sotto.algorithms.experts.recipes import recipe
+from sotto.algorithms.experts.training import Floored, plan
 from sotto.data.trajectories import checked
 from sotto.rl.envs.registry import make
 from sotto.rl.envs.variants import LUNAR_LANDER, variants
@@ -30,7 +30,7 @@ def leaves(policies):
 @pytest.fixture(scope="module")
 def trained():
     chosen = plan("CartPole-v1", CARTPOLE, 6, 0)
-    return chosen, experts.train("CartPole-v1", CARTPOLE, chosen, 0)
+    return chosen, training.train("CartPole-v1", CARTPOLE, chosen, 0)
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1", "HIV-v0", LUNAR_LANDER])
@@ -58,7 +58,7 @@ def test_no_experts():
 def test_an_expert_does_not_depend_on_who_is_trained_beside_it(trained):
     chosen, policies = trained
     rows = np.array([4, 1, 1, 4, 4, 4])  # as many, so that nothing is compiled again
-    again = experts.train("CartPole-v1", CARTPOLE, chosen.select(rows), 0)
+    again = training.train("CartPole-v1", CARTPOLE, chosen.select(rows), 0)
     for together, apart in zip(leaves(policies), leaves(again), strict=True):
         np.testing.assert_allclose(together[rows], apart, atol=1e-5)
     weights = leaves(policies)[0]
@@ -69,7 +69,7 @@ def test_learning_stops_where_it_is_planned_to(trained):
     chosen, policies = trained
     assert set(chosen.stops) == {2, 4}
     longer = chosen._replace(stops=np.full(6, 4))
-    on = experts.train("CartPole-v1", CARTPOLE, longer, 0)
+    on = training.train("CartPole-v1", CARTPOLE, longer, 0)
     stopped = chosen.stops == 2
     weights, later = leaves(policies)[0], leaves(on)[0]
     assert np.all(np.abs(weights - later)[stopped].max(axis=(1, 2)) > 1e-4)
@@ -82,7 +82,7 @@ def test_learning_rate_and_physics_are_the_experts_own(trained):
     values = chosen.variants.values.copy()
     values[2] = 11, 9, 1.25
     moved = faster._replace(variants=chosen.variants._replace(values=values))
-    changed = leaves(experts.train("CartPole-v1", CARTPOLE, moved, 0))[0]
+    changed = leaves(training.train("CartPole-v1", CARTPOLE, moved, 0))[0]
     difference = np.abs(changed - leaves(policies)[0]).max(axis=(1, 2))
     assert np.all(difference[[1, 2]] > 1e-3)
     assert np.all(difference[[0, 3, 4, 5]] < 1e-4)
@@ -91,8 +91,8 @@ def test_learning_rate_and_physics_are_the_experts_own(trained):
 def test_training_helps(trained):
     chosen, _ = trained
     chosen = chosen._replace(stops=np.full(6, 20), learning_rates=np.full(6, 2e-3))
-    policies = experts.train("CartPole-v1", CARTPOLE, chosen, 0)
-    returns = experts.judge("CartPole-v1", policies, chosen.numbers, 0, 200, 10)
+    policies = training.train("CartPole-v1", CARTPOLE, chosen, 0)
+    returns = training.judge("CartPole-v1", policies, chosen.numbers, 0, 200, 10)
     assert returns.shape == (6, 10)
     assert returns.max() <= 200
     assert returns.mean() > 80  # a random policy: 22
@@ -116,7 +116,7 @@ def test_floored_probabilities_are_a_function_of_the_greedy_action():
 
 def test_a_logs_actions_have_the_floors_frequencies():
     floor, episodes = 0.1, 60
-    log = experts.logs("Acrobot-v1", one_policy(), np.arange(1), 0, floor, 200, episodes)
+    log = training.logs("Acrobot-v1", one_policy(), np.arange(1), 0, floor, 200, episodes)
     taken = np.arange(200) < log.lengths[..., None]
     counts = np.bincount(log.actions[taken], minlength=3)
     total = counts.sum()
@@ -127,7 +127,7 @@ def test_a_logs_actions_have_the_floors_frequencies():
 
 def test_a_log_holds_what_happened(trained):
     chosen, policies = trained
-    log = checked(experts.logs("CartPole-v1", policies, chosen.numbers, 5, 0.01, 30, 4))
+    log = checked(training.logs("CartPole-v1", policies, chosen.numbers, 5, 0.01, 30, 4))
     env = make("CartPole-v1")
     step = jax.jit(env.step)
     assert (log.experts, log.episodes, log.cap) == (6, 4, 30)
@@ -145,31 +145,31 @@ def test_a_log_holds_what_happened(trained):
         assert not seen[length + 1 :].any()
         assert not actions[length:].any()
         assert log.returns[expert, episode] == length
-    other = experts.logs("CartPole-v1", policies, chosen.numbers, 6, 0.01, 30, 4)
+    other = training.logs("CartPole-v1", policies, chosen.numbers, 6, 0.01, 30, 4)
     assert not np.array_equal(log.observations, other.observations)
 
 
 @pytest.mark.parametrize("floor", [-0.1, 0.5, 0.7])
 def test_a_floor_that_is_none(trained, floor):
     with pytest.raises(ValueError, match="floor must be at least 0 and below 1/2"):
-        experts.logs("CartPole-v1", trained[1], np.arange(6), 0, floor, 5, 1)
+        training.logs("CartPole-v1", trained[1], np.arange(6), 0, floor, 5, 1)
 
 
 def test_lunar_lander_goes_on_from_a_public_base():
     shares = []
-    base = hosted_experts.train_base(LUNAR_LANDER, LANDER, 0, lambda share, _: shares.append(share))
+    base = gymnasium.train_base(LUNAR_LANDER, LANDER, 0, lambda share, _: shares.append(share))
     assert shares == [0.5, 1.0]
     chosen = plan(LUNAR_LANDER, LANDER, 3, 0)._replace(stops=np.array([1, 2, 2]))
-    policies = hosted_experts.train(LUNAR_LANDER, LANDER, chosen, 0, base)
-    again = hosted_experts.train(LUNAR_LANDER, LANDER, chosen.select(np.array([1])), 0, base)
+    policies = gymnasium.train(LUNAR_LANDER, LANDER, chosen, 0, base)
+    again = gymnasium.train(LUNAR_LANDER, LANDER, chosen.select(np.array([1])), 0, base)
     first = leaves(base.policy)[0]
     moved = np.abs(leaves(policies)[0] - first).max(axis=(1, 2))
     assert np.all((moved > 1e-5) & (moved < 0.1))
     for together, alone in zip(leaves(policies), leaves(again), strict=True):
         np.testing.assert_allclose(together[1], alone[0], atol=1e-6)
-    returns = hosted_experts.judge(LUNAR_LANDER, policies, chosen.numbers, 0, 20, 2)
+    returns = gymnasium.judge(LUNAR_LANDER, policies, chosen.numbers, 0, 20, 2)
     assert returns.shape == (3, 2)
-    log = checked(hosted_experts.logs(LUNAR_LANDER, policies, chosen.numbers, 0, 0.02, 20, 2))
+    log = checked(gymnasium.logs(LUNAR_LANDER, policies, chosen.numbers, 0, 0.02, 20, 2))
     assert (log.experts, log.episodes, log.cap, log.observation_size) == (3, 2, 20, 8)
     assert set(np.unique(log.actions)) <= {0, 1, 2, 3}
     assert not log.terminated.any()  # nothing lands or crashes within 20 steps
@@ -177,8 +177,8 @@ def test_lunar_lander_goes_on_from_a_public_base():
 
 def test_experts_in_jax_go_on_from_a_public_base(trained):
     chosen, alone = trained
-    base = experts.blank(make("CartPole-v1"), CARTPOLE.ppo)
-    policies = experts.train("CartPole-v1", CARTPOLE, chosen, 0, base)
+    base = training.blank(make("CartPole-v1"), CARTPOLE.ppo)
+    policies = training.train("CartPole-v1", CARTPOLE, chosen, 0, base)
 
     def away(trained):
         pairs = zip(leaves(trained), leaves(base.policy), strict=True)
@@ -192,8 +192,8 @@ def test_the_base_in_jax_learns_from_its_own_rewards():
     ppo = replace(ppo, total_steps=3 * ppo.batch_size)
     how = replace(CARTPOLE, base=ppo, log_reward=1.0)
     shares = []
-    base = experts.train_base("CartPole-v1", how, 0, lambda share, _: shares.append(share))
-    start = experts.blank(experts.learning_environment("CartPole-v1", how), ppo)
+    base = training.train_base("CartPole-v1", how, 0, lambda share, _: shares.append(share))
+    start = training.blank(training.learning_environment("CartPole-v1", how), ppo)
     assert jax.tree.structure(base) == jax.tree.structure(start)  # so that files can be read
     assert shares == pytest.approx([1 / 3, 2 / 3, 1.0])
     assert all(np.isfinite(leaf).all() for leaf in leaves(base))

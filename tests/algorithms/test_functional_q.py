@@ -9,18 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import functional_q, functional_q_functions, functional_q_training
-from sotto.algorithms.functional_q import Dynamics
-from sotto.algorithms.functional_q_accounts import Account
-from sotto.algorithms.functional_q_config import FunctionalQConfig
-from sotto.algorithms.functional_q_functions import Averager, planned_epsilon
-from sotto.algorithms.functional_q_states import RewardState, initial_states
-from sotto.algorithms.q_learning import EpsilonGreedy
-from sotto.algorithms.reward_nodes import averages
-from sotto.privacy.certificate import derive
+from sotto.algorithms.baselines.q_learning import EpsilonGreedy
+from sotto.algorithms.functional_q import functions
+from sotto.algorithms.functional_q import release as functional_q
+from sotto.algorithms.functional_q import training as functional_q_training
+from sotto.algorithms.functional_q.accounts import Account
+from sotto.algorithms.functional_q.config import FunctionalQConfig
+from sotto.algorithms.functional_q.functions import Averager, planned_epsilon
+from sotto.algorithms.functional_q.nodes import averages
+from sotto.algorithms.functional_q.release import Dynamics
+from sotto.algorithms.functional_q.states import RewardState, initial_states
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded
-from sotto.privacy.functional_noise import averager_factor, reward_release
-from sotto.privacy.functions import FunctionRelease
+from sotto.privacy.mechanisms.functions.calibration import averager_factor, reward_release
+from sotto.privacy.release.functions import FunctionRelease
 from sotto.rl.envs.line import Line, LineParams
 from sotto.rl.envs.registry import make
 from sotto.rl.rollout import evaluate
@@ -111,7 +113,7 @@ def test_one_transition_adds_at_most_half_the_range_about_the_middle() -> None:
 
 
 def test_noise_of_sums_is_that_of_the_target() -> None:
-    from sotto.privacy.functional_noise import multiplier_for
+    from sotto.privacy.mechanisms.functions.calibration import multiplier_for
 
     assert functional_q.noise_of_sums(LINE, 1) == pytest.approx(
         multiplier_for(0.9, 1e-4) * 0.5, rel=1e-4
@@ -155,12 +157,12 @@ def secrets_of(monkeypatch, config: FunctionalQConfig, logged, rewards, tmp_path
             return type("Released", (), {"values": np.zeros_like(values)})
 
     monkeypatch.setattr(FunctionRelease, "open", lambda self, ledger, folder: Opened(self))
-    monkeypatch.setattr(functional_q_functions, "_secret_rewards", lambda *_: rewards)
+    monkeypatch.setattr(functions, "_secret_rewards", lambda *_: rewards)
     ledger = functional_q_training.create_ledger(config, tmp_path / f"{uuid.uuid4()}.sqlite")
     modes = {
-        "reward-release": functional_q_functions.release_rewards,
-        "output-release": functional_q_functions.release_output,
-        "per-iteration": functional_q_functions.release_iterations,
+        "reward-release": functions.release_rewards,
+        "output-release": functions.release_output,
+        "per-iteration": functions.release_iterations,
     }
     modes[config.mode](config, logged, Account(ledger))
     return seen
@@ -296,7 +298,7 @@ def test_the_paper_is_no_certificate(tmp_path) -> None:
 
 
 def test_theorem_5_as_printed() -> None:
-    from sotto.algorithms.functional_q_paper import noise
+    from sotto.algorithms.functional_q.paper import noise
 
     config = replace(PAPER, samples=4992, batch=128, learning_rate=0.01, lipschitz=1.0)
     assert noise(config).sigma == pytest.approx(6.57, abs=0.02)

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import functional_q_functions
-from sotto.algorithms.functional_q import Logged
-from sotto.algorithms.functional_q_config import FunctionalQConfig
+from sotto.algorithms.functional_q import functions
+from sotto.algorithms.functional_q.config import FunctionalQConfig
+from sotto.algorithms.functional_q.release import Logged
 from sotto.rl.envs.line import Line
 
 CONFIG = FunctionalQConfig(target_epsilon=0.9, delta=1e-4)
@@ -34,9 +34,9 @@ def test_a_reward_that_is_no_number_counts_as_the_middle(monkeypatch, worth: flo
     states = jax.vmap(lambda one: line.reset(one, line.default_params))(uniforms)
     nothing = np.zeros((50, 1))
     logged = Logged(states, np.zeros(50, np.int32), nothing, nothing, np.zeros(50, bool))
-    expected = functional_q_functions._secret_rewards(CONFIG, logged)
+    expected = functions._secret_rewards(CONFIG, logged)
     monkeypatch.setattr(FunctionalQConfig, "environment", Odd(worth=worth))
-    rewards = functional_q_functions._secret_rewards(CONFIG, logged)
+    rewards = functions._secret_rewards(CONFIG, logged)
     odd = np.asarray(states.position) > 0.5
     assert 0 < odd.sum() < len(odd)
     np.testing.assert_array_equal(rewards, np.where(odd, CONFIG.middle, expected))

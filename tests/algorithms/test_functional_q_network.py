@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import functional_q_network, functional_q_training
-from sotto.algorithms.functional_q_config import FunctionalQConfig
-from sotto.algorithms.functional_q_functions import network_fit, planned_epsilon
-from sotto.algorithms.functional_q_network import Family, Log, NetworkFit, Parameters
-from sotto.privacy.audit import audit_mechanism
-from sotto.privacy.certificate import derive
-from sotto.privacy.function_trials import FunctionTrials
-from sotto.privacy.functional_noise import multiplier_for
-from sotto.privacy.functions import FunctionRelease
-from sotto.privacy.mechanisms.rkhs import norm_at_points
+from sotto.algorithms.functional_q import network, training
+from sotto.algorithms.functional_q.config import FunctionalQConfig
+from sotto.algorithms.functional_q.functions import network_fit, planned_epsilon
+from sotto.algorithms.functional_q.network import Family, Log, NetworkFit, Parameters
+from sotto.privacy.audits.audit import audit_mechanism
+from sotto.privacy.audits.function_trials import FunctionTrials
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.mechanisms.functions.calibration import multiplier_for
+from sotto.privacy.mechanisms.functions.rkhs import norm_at_points
+from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.units import Adjacency, Unit
 
 EPSILON, DELTA = 0.9, 1e-4
@@ -137,7 +137,7 @@ def test_a_step_descends_the_gradient_of_the_stated_loss() -> None:
             [jnp.concatenate([jnp.ravel(p[a]) for p in parameters]) for a in range(2)]
         )
         values = jax.vmap(in_jax)(thetas[log.actions], jnp.asarray(log.states))
-        kappa = functional_q_network._KAPPA
+        kappa = network._KAPPA
         return jnp.mean(kappa**2 * (jnp.sqrt(1 + ((values - goals) / kappa) ** 2) - 1))
 
     gradients = jax.grad(loss)(jax.tree.map(jnp.asarray, start))
@@ -207,7 +207,7 @@ def test_the_share_of_one_reward_in_every_step_is_not_enough() -> None:
     fit = NetworkFit(family, 28, 2, 150, 0.9, 0.25, 0.5)
     changed = log._replace(rewards=np.where(actions == 0, 0.0, log.rewards))
     moved = distance(fit.train(log), fit.train(changed))
-    kappa = functional_q_network._KAPPA
+    kappa = network._KAPPA
     share = fit.steps * fit.step_size * 2 * kappa * family.lipschitz / 28
     assert share < moved <= fit.moved(0.5, one_reward=True)
 
@@ -215,7 +215,7 @@ def test_the_share_of_one_reward_in_every_step_is_not_enough() -> None:
 def test_the_bound_is_the_printed_recursion() -> None:
     """Worked by hand for one iteration, and capped by what any two networks can differ by."""
     fit = NetworkFit(FAMILY, 200, 1, 3, 0.9, 0.25, 0.5)
-    slope, alpha, kappa = FAMILY.lipschitz, fit.step_size, functional_q_network._KAPPA
+    slope, alpha, kappa = FAMILY.lipschitz, fit.step_size, network._KAPPA
     share = alpha * slope * 2 * kappa / 200
     growth = 1 + alpha * kappa * FAMILY.curvature
     assert fit.moved(0.5, one_reward=True) == pytest.approx(share * (1 + growth + growth**2))
@@ -263,8 +263,8 @@ def test_the_audit_stays_below_the_certificate_and_refutes_too_little_noise() ->
 def test_a_network_is_released_with_a_proof(tmp_path, unit: str) -> None:
     radius = 0.01 if unit == "reward-function" else None
     config = replace(CONFIG, unit=unit, reward_radius=radius)
-    ledger = functional_q_training.create_ledger(config, tmp_path / "l.sqlite")
-    (progress,) = functional_q_training.train(config, [0], [ledger])
+    ledger = training.create_ledger(config, tmp_path / "l.sqlite")
+    (progress,) = training.train(config, [0], [ledger])
     certificate = derive(ledger)
     assert certificate.status == "proved"
     assert certificate.epsilon <= EPSILON
@@ -301,6 +301,6 @@ def test_settings_that_cannot_be_are_refused(changes, message: str) -> None:
 
 def test_more_dimensions_and_other_logs_are_refused() -> None:
     with pytest.raises(ValueError, match="in one dimension"):
-        functional_q_training.check(replace(CONFIG, env_id="CartPoleCentred-v0"))
+        training.check(replace(CONFIG, env_id="CartPoleCentred-v0"))
     with pytest.raises(ValueError, match="7 transitions were stated"):
         NetworkFit(FAMILY, 7, 1, 1, 0.9, 0.25, 0.5).train(line_log())

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import ppo
-from sotto.algorithms.hosted import HostedRun
-from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.kickstarting_training import Training
-from sotto.algorithms.ppo import PPOConfig
-from sotto.algorithms.teachers import ExactTeacher
-from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
+from sotto.algorithms.baselines import ppo
+from sotto.algorithms.baselines.gymnasium import HostedRun
+from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.teachers import ExactTeacher
+from sotto.algorithms.kickstarting.training import Training
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
 from sotto.rl.envs.registry import make
 
 CONFIG = PPOConfig(total_steps=12_288, num_envs=8, num_steps=64, num_epochs=10)

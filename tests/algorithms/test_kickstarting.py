@@ -8,14 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import kickstarting, ppo
-from sotto.algorithms.kickstarting import Rows, hinge
-from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.kickstarting_training import Training, radius
-from sotto.algorithms.ppo import PPOConfig
-from sotto.algorithms.teachers import Answers, ExactTeacher, silence
-from sotto.privacy.answers import AnswerStatement, Schedule
-from sotto.privacy.distances import AnyTwoTeachers
+from sotto.algorithms.baselines import ppo
+from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.kickstarting import student
+from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.student import Rows, hinge
+from sotto.algorithms.kickstarting.teachers import Answers, ExactTeacher, silence
+from sotto.algorithms.kickstarting.training import Training, radius
+from sotto.privacy.answers.distances import AnyTwoTeachers
+from sotto.privacy.answers.statement import AnswerStatement, Schedule
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
@@ -139,8 +140,8 @@ def test_the_penalty_is_the_mean_over_answered_rows_alone():
     observations, answers = rng.normal(size=(1, 16, 4)), rng.dirichlet(np.ones(2), size=(1, 16))
 
     def learnt(count, weights):
-        states = kickstarting.init(config, count, keys)
-        collected, _ = kickstarting.collect(config, 4, states, keys)
+        states = student.init(config, count, keys)
+        collected, _ = student.collect(config, 4, states, keys)
         columns = (
             observations[:, :count],
             answers[:, :count],
@@ -149,9 +150,7 @@ def test_the_penalty_is_the_mean_over_answered_rows_alone():
             weights,
         )
         new = Rows(*(jnp.asarray(column, jnp.float32) for column in columns))
-        after, metrics = kickstarting.optimise(
-            config, states, collected, new, jnp.float32(3.0), keys
-        )
+        after, metrics = student.optimise(config, states, collected, new, jnp.float32(3.0), keys)
         return after, metrics
 
     some = np.where(np.arange(16) < 4, 1.0, 0.0)[None]
@@ -203,9 +202,9 @@ def test_going_on_equals_going_through():
 
 
 def test_asks_about_distinct_states_it_has_met():
-    states = kickstarting.init(SMALL.ppo, 64, jax.random.split(jax.random.key(0), 2))
+    states = student.init(SMALL.ppo, 64, jax.random.split(jax.random.key(0), 2))
     keys = jax.random.split(jax.random.key(1), 2)
-    collected, asked = kickstarting.collect(SMALL.ppo, 64, states, keys)
+    collected, asked = student.collect(SMALL.ppo, 64, states, keys)
     for run in range(2):
         met = {tuple(row) for row in np.asarray(collected.batch.observations[run]).tolist()}
         chosen = [tuple(row) for row in np.asarray(asked[run]).tolist()]

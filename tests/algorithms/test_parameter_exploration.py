@@ -10,15 +10,14 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from sotto.algorithms import dppg_gymnasium
-from sotto.algorithms import parameter_exploration as exploration
-from sotto.algorithms.dppg_config import DPPGConfig
-from sotto.algorithms.dppg_gymnasium import Collector
-from sotto.algorithms.dppg_training import Training, create_ledger, evaluate_policy, policies
-from sotto.algorithms.parameter_exploration import Explored
-from sotto.privacy.certificate import derive
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Budget
+from sotto.algorithms.dppg import exploration, gymnasium_users
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.exploration import Explored
+from sotto.algorithms.dppg.gymnasium_users import Collector
+from sotto.algorithms.dppg.training import Training, create_ledger, evaluate_policy, policies
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.rl.envs.base import Box
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy
@@ -206,13 +205,13 @@ def test_through_gymnasium_the_noise_is_the_doors(tmp_path):
 def test_real_people_met_through_gymnasium_are_not_evaluated(tmp_path, monkeypatch):
     """Episodes of evaluation would be theirs too, and their returns are logged without noise."""
     played = []
-    evaluate = dppg_gymnasium.evaluate
+    evaluate = gymnasium_users.evaluate
 
     def counted(*given):
         played.append(given)
         return evaluate(*given)
 
-    monkeypatch.setattr(dppg_gymnasium, "evaluate", counted)
+    monkeypatch.setattr(gymnasium_users, "evaluate", counted)
     for population in ("simulated", "real"):
         config = settings(
             env_id="clinics:TestDosage-v0",

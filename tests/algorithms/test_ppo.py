@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms.ppo import PPOConfig, _Batch, _loss, init, train_chunk, update
+from sotto.algorithms.baselines.ppo import PPOConfig, _Batch, _loss, init, train_chunk, update
 from sotto.rl.envs.registry import make
 from sotto.rl.returns import running_returns
 from sotto.rl.rollout import Trajectory, evaluate

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms.reward_nodes import Grid, averages, by_action, fit, largest_share, mesh
+from sotto.algorithms.functional_q.nodes import Grid, averages, by_action, fit, largest_share, mesh
 
 GRID = Grid((0.0, -1.0, 5.0), (1.0, 2.0, 6.0), (3, 4, 1))
 RNG = np.random.default_rng(0)

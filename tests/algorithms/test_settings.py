@@ -9,10 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from sotto.algorithms import dppg_checks, ppo
-from sotto.algorithms.a2c import A2CConfig
-from sotto.algorithms.dppg_config import DPPGConfig
-from sotto.algorithms.ppo import PPOConfig
+from sotto.algorithms.baselines import ppo
+from sotto.algorithms.baselines.a2c import A2CConfig
+from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.dppg import checks
+from sotto.algorithms.dppg.config import DPPGConfig
 
 NAN, INF = math.nan, math.inf
 
@@ -108,7 +109,7 @@ def test_numbers_may_be_whole_or_numpys() -> None:
 
 def test_every_number_has_an_interval() -> None:
     """A new setting cannot be forgotten."""
-    for config, intervals in ((DPPGConfig, dppg_checks._INTERVALS), (PPOConfig, ppo._INTERVALS)):
+    for config, intervals in ((DPPGConfig, checks._INTERVALS), (PPOConfig, ppo._INTERVALS)):
         numbers = {
             field.name
             for field in dataclasses.fields(config)

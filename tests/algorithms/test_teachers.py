@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.promises import promise
-from sotto.algorithms.teachers import Ensemble, ExactTeacher, LocalTeacher, silence
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.distances import AnyTwoTeachers, TrainingShards
+from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.promises import promise
+from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher, silence
+from sotto.privacy.answers.distances import AnyTwoTeachers, TrainingShards
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
-from sotto.privacy.noise import GeneratorSource
-from sotto.privacy.spending import Budget
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.networks import Policy
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sotto.algorithms import trust_region as tr
+from sotto.algorithms.dppg import trust_region as tr
 
 DIMENSION, RADIUS, RATE, CONFIDENCE = 50, 0.01, 0.5, 0.9
 

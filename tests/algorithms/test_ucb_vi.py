@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy import linalg, stats
 
-from sotto.algorithms import ucb_official, ucb_vi
-from sotto.algorithms.ucb_official import OfficialConfig, simulate
-from sotto.algorithms.ucb_vi import REWARD_WEIGHT, UCBConfig, create_ledger, train
-from sotto.privacy.accounting import NoGuarantee
-from sotto.privacy.certificate import derive
+from sotto.algorithms.ucb import calibrated, published
+from sotto.algorithms.ucb.calibrated import REWARD_WEIGHT, UCBConfig, create_ledger, train
+from sotto.algorithms.ucb.published import OfficialConfig, simulate
+from sotto.privacy.accounting.composition import NoGuarantee
+from sotto.privacy.certificates.derive import derive
 from sotto.rl.tabular import optimal_values
 
-ENV = ucb_vi.environment("RiverSwim-v0")
+ENV = calibrated.environment("RiverSwim-v0")
 MDP = ENV.mdp(ENV.default_params)
 
 
@@ -27,9 +27,12 @@ def uniform_plan() -> jax.Array:
 
 
 def test_counters_are_what_a_loop_over_the_episode_counts() -> None:
-    state = ucb_vi.initial_state(UCBConfig(), ENV)
+    state = calibrated.initial_state(UCBConfig(), ENV)
     (parts, seen), (here, action, reward, after) = jax.jit(
-        lambda key: (ucb_vi._local(ENV, state, (), key), ucb_vi.play(ENV, state.policy, key))
+        lambda key: (
+            calibrated._local(ENV, state, (), key),
+            calibrated.play(ENV, state.policy, key),
+        )
     )(jax.random.key(3))
     transitions, rewards = np.zeros((6, 2, 6)), np.zeros((6, 2))
     for s, a, r, t in zip(*map(np.asarray, (here, action, reward, after)), strict=True):
@@ -46,7 +49,7 @@ def test_play_follows_the_policy_of_each_step() -> None:
     by_step = np.zeros((20, 6, 2), np.float32)
     actions = np.random.default_rng(0).integers(2, size=20)
     by_step[np.arange(20), :, actions] = 1
-    _, action, _, _ = ucb_vi.play(ENV, jnp.asarray(by_step), jax.random.key(0))
+    _, action, _, _ = calibrated.play(ENV, jnp.asarray(by_step), jax.random.key(0))
     np.testing.assert_array_equal(action, actions)
 
 
@@ -59,7 +62,7 @@ def test_no_episode_has_longer_counters_than_the_clip_norm() -> None:
         np.add.at(counts, (cells, ends), 1)
         np.add.at(rewards, cells, REWARD_WEIGHT)
         longest = max(longest, math.sqrt((counts**2).sum() + (rewards**2).sum()))
-    assert longest == pytest.approx(ucb_vi.clip_norm(ENV), rel=1e-12)
+    assert longest == pytest.approx(calibrated.clip_norm(ENV), rel=1e-12)
 
 
 # --- plans ---------------------------------------------------------------------------------------
@@ -67,7 +70,7 @@ def test_no_episode_has_longer_counters_than_the_clip_norm() -> None:
 
 def test_the_plan_without_bonuses_is_backward_induction() -> None:
     free = jnp.full(20, jnp.inf)
-    values = ucb_vi.plan(
+    values = calibrated.plan(
         jnp.asarray(MDP.rewards, jnp.float32),
         jnp.asarray(MDP.transitions, jnp.float32),
         jnp.zeros((20, 6, 2)),
@@ -88,7 +91,7 @@ def test_a_plan_of_a_policy_is_its_value_and_stays_in_its_bounds() -> None:
         values = MDP.rewards + MDP.transitions @ following + bonuses[h]
         expected[h] = np.minimum(values, highest[h])
         following = (policy[h] * expected[h]).sum(axis=1)
-    values = ucb_vi.plan(
+    values = calibrated.plan(
         jnp.asarray(MDP.rewards, jnp.float32),
         jnp.asarray(MDP.transitions, jnp.float32),
         jnp.asarray(bonuses),
@@ -101,8 +104,8 @@ def test_a_plan_of_a_policy_is_its_value_and_stays_in_its_bounds() -> None:
 
 def test_ties_are_broken_evenly_and_weights_grow_with_values() -> None:
     values = jnp.array([[[1.0, 1.0], [0.0, 2.0]]])
-    np.testing.assert_allclose(ucb_vi.greedy(values)[0], [[0.5, 0.5], [0, 1]])
-    tilted = ucb_vi.reweighted(jnp.full((1, 2, 2), 0.5), values, 0.3)[0]
+    np.testing.assert_allclose(calibrated.greedy(values)[0], [[0.5, 0.5], [0, 1]])
+    tilted = calibrated.reweighted(jnp.full((1, 2, 2), 0.5), values, 0.3)[0]
     np.testing.assert_allclose(tilted[0], [0.5, 0.5])
     assert float(tilted[1, 1] / tilted[1, 0]) == pytest.approx(math.exp(0.6), rel=1e-5)
 
@@ -113,12 +116,12 @@ def test_bonuses_cover_the_noise_of_the_counters_and_a_smaller_one_does_not() ->
     width = float(stats.norm.ppf(0.975))
     law = np.full(6, 1 / 6)
     values = np.array([0, 0, 0, left, left, left], float)
-    exact = ucb_vi.Counters(
+    exact = calibrated.Counters(
         jnp.full((6, 2, 6), visits / 6), jnp.full((6, 2), visits * REWARD_WEIGHT / 2)
     )
-    _, _, bonuses = ucb_vi.estimates(exact, jnp.float32(width * deviation), 20)
+    _, _, bonuses = calibrated.estimates(exact, jnp.float32(width * deviation), 20)
     sure = visits - math.sqrt(6) * width * deviation
-    statistical = math.sqrt(ucb_vi.CONFIDENCE / sure) * 20
+    statistical = math.sqrt(calibrated.CONFIDENCE / sure) * 20
     private = float(bonuses[0, 0, 0]) - statistical
     noisy = visits * law + deviation * rng.standard_normal((100_000, 6))
     errors = np.abs(noisy @ values / noisy.sum(axis=1) - law @ values)
@@ -149,9 +152,9 @@ def test_noise_in_empty_counters_is_what_the_certificate_claims(tmp_path, trust,
     """Nobody comes: what is left is noise. Three quarters of the scale claimed are noticed."""
     config = UCBConfig(trust=trust, noise=noise, episodes=12, delta=1e-3)
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
-    states = jax.tree.map(lambda x: x[None], ucb_vi.initial_state(config, ENV))
+    states = jax.tree.map(lambda x: x[None], calibrated.initial_state(config, ENV))
     claimed = np.asarray(states.deviations[0])
-    stream = ucb_vi.make_release(config, ENV).open([ledger], states, chunk=1)
+    stream = calibrated.make_release(config, ENV).open([ledger], states, chunk=1)
     keys = jax.random.split(jax.random.key(0), 1)
     sums = [np.zeros(84)]
     for _ in range(12):
@@ -202,7 +205,7 @@ def test_bad_settings_are_refused(changes, message) -> None:
     with pytest.raises(ValueError, match=message):
         UCBConfig(**changes)
     with pytest.raises(ValueError, match="no finite number of states"):
-        ucb_vi.environment("CartPole-v1")
+        calibrated.environment("CartPole-v1")
 
 
 # --- the published code --------------------------------------------------------------------------
@@ -221,9 +224,7 @@ def test_published_joint_noise_is_a_fresh_sum_of_laplace_draws() -> None:
     config, state = OfficialConfig(nominal_epsilon=2.0), _first_state()
     keys = jax.random.split(jax.random.key(0), 1500)
     drawn = jax.jit(
-        lambda number: jax.vmap(lambda key: ucb_official._noise(config, state, key, number)[:3])(
-            keys
-        )
+        lambda number: jax.vmap(lambda key: published._noise(config, state, key, number)[:3])(keys)
     )
     for number, levels in [(1, 1), (2, 1), (3, 2), (7, 2), (8, 3), (2000, 8)]:
         for noise in drawn(jnp.int32(number)):
@@ -234,14 +235,12 @@ def test_published_joint_noise_is_a_fresh_sum_of_laplace_draws() -> None:
 def test_published_local_noise_is_one_running_sum_for_all_states() -> None:
     config = OfficialConfig(nominal_epsilon=2.0, trust="local")
     state = _first_state()
-    visits, rewards, transitions, summed = ucb_official._noise(
+    visits, rewards, transitions, summed = published._noise(
         config, state, jax.random.key(0), jnp.int32(1)
     )
     assert (visits.shape, rewards.shape, transitions.shape) == ((), (), (6,))
-    later = ucb_official._noise(
-        config, state._replace(noise=summed), jax.random.key(1), jnp.int32(2)
-    )
-    fresh = ucb_official._noise(config, state, jax.random.key(1), jnp.int32(2))
+    later = published._noise(config, state._replace(noise=summed), jax.random.key(1), jnp.int32(2))
+    fresh = published._noise(config, state, jax.random.key(1), jnp.int32(2))
     assert float(later[0]) == pytest.approx(float(visits + fresh[0]), rel=1e-5)
 
 
@@ -258,8 +257,8 @@ def test_without_noise_the_published_rule_learns_and_other_rules_run() -> None:
     assert np.isfinite(other).all()
 
 
-def _first_state() -> ucb_official.OfficialState:
+def _first_state() -> published.OfficialState:
     ones, zero = jnp.ones((6, 2)), jnp.zeros(())
-    return ucb_official.OfficialState(
+    return published.OfficialState(
         ones, ones, jnp.ones((6, 2, 6)), uniform_plan(), (zero, zero, jnp.zeros(6))
     )

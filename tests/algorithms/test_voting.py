@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from sotto.algorithms.distillation import DistillationConfig, cross_entropy, distil
-from sotto.algorithms.voting import (
+from sotto.algorithms.expert_offline.distillation import DistillationConfig, cross_entropy, distil
+from sotto.algorithms.expert_offline.voting import (
     Voter,
     Votes,
     ballot,
@@ -23,18 +23,18 @@ from sotto.algorithms.voting import (
     vote_release,
     vote_sigma,
 )
-from sotto.algorithms.voting_rounds import (
+from sotto.algorithms.expert_offline.voting_rounds import (
     DaggerConfig,
     ask_along_students,
     ask_in_box,
     fit_student,
     vote_rollouts,
 )
-from sotto.privacy.audit import ReleaseTrials, audit_mechanism
-from sotto.privacy.certificate import derive
+from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded, PrivacyError
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import EXPERT
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.envs.registry import make
@@ -118,7 +118,9 @@ def test_a_ballot_has_the_least_norm_that_tells_actions_apart(actions: int) -> N
 def test_counts_of_whoever_is_there_whatever_the_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sotto.algorithms.voting._ROWS", 40)  # 7 voters x 10 states: two batches
+    monkeypatch.setattr(
+        "sotto.algorithms.expert_offline.voting._ROWS", 40
+    )  # 7 voters x 10 states: two batches
     voters = make_voters(7)
     observations = np.random.default_rng(3).normal(size=(10, 2))
     votes = make_votes(tmp_path, voters, 1e-4, queries=10, rounds=1, noise_seed=0)

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sotto.privacy.accounting import calibrate_noise_multiplier
-from sotto.privacy.answer_account import AnswerAccount, AnswersSpent
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.distances import PolicyDistance
-from sotto.privacy.events import Gaussian
+from sotto.privacy.accounting.composition import calibrate_noise_multiplier
+from sotto.privacy.accounting.events import Gaussian
+from sotto.privacy.answers.account import AnswerAccount, AnswersSpent
+from sotto.privacy.answers.distances import PolicyDistance
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import GaussianPolicy
-from sotto.privacy.spending import Budget
 
 EPSILON, DELTA, ANSWERS, DISTANCE = 1.0, 1e-3, 64, 0.1
 

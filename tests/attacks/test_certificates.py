@@ -17,18 +17,18 @@ from pydantic_core import to_json
 from rich.console import Console
 
 from sotto.cli import main
-from sotto.privacy import entries
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answer_storage import TABLES
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.certificate import derive, render, verify
-from sotto.privacy.certificate_text import meaning_of_delta
-from sotto.privacy.databases import database
-from sotto.privacy.distances import TrainingShards
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.answers.distances import TrainingShards
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.answers.storage import TABLES
+from sotto.privacy.certificates.derive import derive, render, verify
+from sotto.privacy.certificates.text import meaning_of_delta
+from sotto.privacy.ledger import entries
+from sotto.privacy.ledger.databases import database
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import GaussianPolicy
-from sotto.privacy.persons import PersonBlock
-from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Once, Part, StreamStatement
 from sotto.privacy.units import Unit
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from sotto.privacy.answer_digests import DigestKey, DigestKeyLost
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.distances import ObservationDistance
-from sotto.privacy.entries import canonical
+from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
+from sotto.privacy.answers.distances import ObservationDistance
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.errors import IdempotencyConflict
+from sotto.privacy.ledger.entries import canonical
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet
-from sotto.privacy.spending import Budget
 from sotto.runs.directory import RunError
 from sotto.serving.directory import Service, ServiceSettings, create_service, open_service
 from sotto.serving.questions import Question

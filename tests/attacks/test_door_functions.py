@@ -26,9 +26,9 @@ from jax.extend.core import primitives as jp
 from jax.extend.random import threefry_2x32
 from jaxtyping import Array
 
-from sotto.privacy import primitives, purity
 from sotto.privacy.keys import new_key
-from sotto.privacy.purity import ImpureFunction, require_pure
+from sotto.privacy.release import primitives, purity
+from sotto.privacy.release.purity import ImpureFunction, require_pure
 
 D = 6
 VECTOR = jax.ShapeDtypeStruct((D,), jnp.float32)

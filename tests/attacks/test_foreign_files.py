@@ -17,21 +17,21 @@ import jax
 import numpy as np
 import pytest
 
-from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.ppo import PPOConfig
+from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.cli import main
 from sotto.cli.parsing import printable
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.distances import PolicyDistance
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.answers.distances import PolicyDistance
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet
-from sotto.privacy.spending import Budget
 from sotto.privacy.units import Unit
 from sotto.rl.envs.registry import from_data
 from sotto.runs import checkpoints, experts
-from sotto.runs.algorithms import ALGORITHMS, config_to_json
 from sotto.runs.directory import create_experiment, new_settings
+from sotto.runs.registry import ALGORITHMS, config_to_json
 from sotto.serving.directory import ServiceSettings, create_service
 
 TRAP = """
@@ -133,7 +133,7 @@ def edit(path: Path, **changes) -> None:
 
 @pytest.fixture
 def private(tmp_path: Path) -> Path:
-    from sotto.algorithms.dppg_config import DPPGConfig
+    from sotto.algorithms.dppg.config import DPPGConfig
 
     return run_of(tmp_path / "run", "dppg", DPPGConfig(target_epsilon=1.0), True)
 

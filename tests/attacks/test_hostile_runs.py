@@ -21,7 +21,7 @@ import pytest
 from sotto.cli import main
 from sotto.data import minari_files
 from sotto.data.trajectories import ExpertLog
-from sotto.privacy.released import ReleasedValues
+from sotto.privacy.release.released import ReleasedValues
 from sotto.runs import experts, metrics
 from sotto.runs.directory import open_experiment
 

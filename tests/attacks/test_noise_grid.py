@@ -15,10 +15,9 @@ import pytest
 from scipy import stats
 
 import sotto
-from sotto.privacy.functional_noise import multiplier_for
-from sotto.privacy.functions import FunctionRelease
-from sotto.privacy.mechanisms.rkhs import vector_sensitivity
-from sotto.privacy.noise import (
+from sotto.privacy.mechanisms.functions.calibration import multiplier_for
+from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
+from sotto.privacy.mechanisms.noise import (
     ERROR,
     LARGEST_RATIO,
     LAYERS,
@@ -27,6 +26,7 @@ from sotto.privacy.noise import (
     sampler_delta,
     throw,
 )
+from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.units import REWARD_FUNCTION
 
 NODES, ITERATIONS, RADIUS, EPSILON, DELTA = 266, 50, 0.1, 0.5, 1e-5

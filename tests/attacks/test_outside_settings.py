@@ -16,16 +16,17 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from sotto.algorithms.dppg_config import preset
-from sotto.algorithms.dppg_training import Training
-from sotto.privacy import entries, settings
-from sotto.privacy.certificate import derive
-from sotto.privacy.databases import database
-from sotto.privacy.entries import Entry, canonical, plain
+from sotto.algorithms.dppg.config import preset
+from sotto.algorithms.dppg.training import Training
+from sotto.privacy import settings
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import PrivacyError
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.releases import Release
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger import entries
+from sotto.privacy.ledger.databases import database
+from sotto.privacy.ledger.entries import Entry, canonical, plain
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part
 from sotto.privacy.units import Adjacency, Unit
 

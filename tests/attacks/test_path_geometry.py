@@ -17,13 +17,20 @@ import numpy as np
 import pytest
 from scipy.linalg import solve_triangular
 
-from sotto.privacy.accounting import Gaussian, compose
+from sotto.privacy.accounting.composition import Gaussian, compose
 from sotto.privacy.errors import PrivacyError
-from sotto.privacy.functions import FunctionRelease
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.mechanisms import gaussian_process, path_rounding, scattered_paths
-from sotto.privacy.mechanisms.gaussian_process import Kernel, Paths
-from sotto.privacy.mechanisms.path_rounding import (
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.functions import gaussian_process, rounding, scattered
+from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
+from sotto.privacy.mechanisms.functions.grid import sample_grid
+from sotto.privacy.mechanisms.functions.rkhs import (
+    Sensitivity,
+    generic_sensitivity,
+    mixed_partials_sensitivity,
+    norm_at_points,
+)
+from sotto.privacy.mechanisms.functions.rounding import (
     LEAST_SPREAD,
     MOST_NUMBERS,
     NUGGET,
@@ -31,18 +38,11 @@ from sotto.privacy.mechanisms.path_rounding import (
     dot,
     surplus,
 )
-from sotto.privacy.mechanisms.process_grid import sample_grid
-from sotto.privacy.mechanisms.rkhs import (
-    Sensitivity,
-    generic_sensitivity,
-    mixed_partials_sensitivity,
-    norm_at_points,
-)
-from sotto.privacy.mechanisms.scattered_paths import ScatteredPaths
-from sotto.privacy.noise import GeneratorSource
-from sotto.privacy.released import ReleasedFunction
-from sotto.privacy.released_storage import Store
-from sotto.privacy.spending import Budget
+from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
+from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.privacy.release.functions import FunctionRelease
+from sotto.privacy.release.released import ReleasedFunction
+from sotto.privacy.release.storage import Store
 from sotto.privacy.units import Adjacency, Unit
 
 DIGITS = 80
@@ -309,12 +309,12 @@ def test_the_noise_pays_for_rounding() -> None:
     numbers = math.sqrt(MOST_NUMBERS)
     assert 2 * 32 * unit * numbers / LEAST_SPREAD <= surplus(0)
     assert 2 * 12 * unit * numbers / math.sqrt(0.75 * NUGGET) <= surplus(0)
-    most = scattered_paths._LARGEST_SCATTER
+    most = scattered._LARGEST_SCATTER
     assert 2 * most * (most + 2) * unit <= NUGGET / 4
 
 
 def test_no_more_answers_than_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sotto.privacy.released.MOST_NUMBERS", 10)
+    monkeypatch.setattr("sotto.privacy.release.released.MOST_NUMBERS", 10)
     kernel = Kernel(beta=1.0, sigma=1.0)
     zero = lambda points: np.zeros((len(points), 2))  # noqa: E731
     function = ReleasedFunction.create(kernel, 2, 1, zero, GeneratorSource(), None)
@@ -374,4 +374,4 @@ def test_sensitivities_do_not_underflow_and_norms_do_not_cancel() -> None:
     points = np.array([0.5, 0.5 + 2.0**-40, 0.5 + 2.0**-39])
     values = np.exp(-np.abs(points - 0.5))  # K(., 1/2), whose norm is 1
     assert norm_at_points(points, values, 1.0) == pytest.approx(1.0, abs=1e-9)
-    assert path_rounding.surplus(2.0**16) < 0.07
+    assert rounding.surplus(2.0**16) < 0.07

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import sotto
-from sotto.algorithms.ppo import PPOConfig
-from sotto.algorithms.teachers import Ensemble
+from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.kickstarting.teachers import Ensemble
 from sotto.cli import main
 from sotto.runs import checkpoints, metrics
-from sotto.runs.algorithms import ALGORITHMS, config_to_json
 from sotto.runs.directory import RunError, create_experiment, new_settings, open_experiment
+from sotto.runs.registry import ALGORITHMS, config_to_json
 from sotto.runs.teachers import rows_to_serve, teacher_policies
 
 SOURCE = Path(sotto.__file__).parent

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sotto.algorithms.dppg_config import DPPGConfig
-from sotto.algorithms.dppg_training import Training, create_ledger
-from sotto.rl.envs import unseen
-from sotto.rl.envs.unseen import UnseenError
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.training import Training, create_ledger
+from sotto.rl.envs.gymnasium import unseen
+from sotto.rl.envs.gymnasium.unseen import UnseenError
 
 HERE = Path(__file__).parent
 SECRETS = ("Ada", "Lovelace", "9.7", "97", "LookupError", "KeyError", "SystemExit", "SIGKILL")
@@ -125,7 +125,7 @@ def test_an_error_of_our_own_over_their_data_is_not_shown(monkeypatch, tmp_path:
     def failing(*given: Any) -> Any:
         raise ValueError(f"cannot add {given}")
 
-    from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
+    from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
 
     monkeypatch.setattr(GymnasiumUsers, "_steps", failing)
     with pytest.raises(UnseenError) as failure:

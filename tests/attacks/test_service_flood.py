@@ -21,12 +21,12 @@ import httpx
 import numpy as np
 import pytest
 
-from sotto.privacy.answer_digests import DigestKey
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.distances import PolicyDistance
+from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.distances import PolicyDistance
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet
-from sotto.privacy.spending import Budget
 from sotto.serving.app import create_app
 from sotto.serving.connections import network
 from sotto.serving.limits import Limits

@@ -13,16 +13,16 @@ import mpmath
 import numpy as np
 import pytest
 
-from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.promises import promise
-from sotto.algorithms.teachers import Ensemble, ExactTeacher, LocalTeacher
-from sotto.privacy.answer_digests import DigestKey
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement
+from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.promises import promise
+from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher
+from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.distances import ObservationDistance, TrainingShards
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.observations import LARGEST, checked
+from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.claims import Facts, said
-from sotto.privacy.distances import ObservationDistance, TrainingShards
-from sotto.privacy.observations import LARGEST, checked
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger.spending import Budget
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 from sotto.serving.app import create_app

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sotto.algorithms import dppg_selection
+from sotto.algorithms.dppg import tuning
 from sotto.cli import main
 
 FLAGS = (
@@ -21,7 +21,7 @@ FLAGS = (
 
 
 def tuned(monkeypatch: pytest.MonkeyPatch, out: Path, tries: int) -> Path:
-    monkeypatch.setattr(dppg_selection, "draw_tries", lambda *_: tries)
+    monkeypatch.setattr(tuning, "draw_tries", lambda *_: tries)
     assert main(["tune", "dppg", "--out", str(out), *FLAGS]) == 0
     return out
 
@@ -93,14 +93,14 @@ def test_the_attacker_finds_the_times_of_a_training(tmp_path: Path) -> None:
 
 
 def test_nothing_is_said_while_it_tries(capfd, monkeypatch, tmp_path: Path) -> None:
-    trying = dppg_selection._try
+    trying = tuning._try
 
     def loud(config: object, seed: int) -> object:
         print("another try")
         os.write(2, b"another try")
         return trying(config, seed)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(dppg_selection, "_try", loud)
+    monkeypatch.setattr(tuning, "_try", loud)
     tuned(monkeypatch, tmp_path / "loud", 2)
     printed = capfd.readouterr()
     assert "another try" not in printed.out + printed.err

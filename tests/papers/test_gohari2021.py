@@ -7,10 +7,10 @@ import jax
 import numpy as np
 import pytest
 
-from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.teachers import Ensemble
-from sotto.papers import gohari2021_tradeoff as tradeoff
-from sotto.papers.gohari2021 import (
+from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.teachers import Ensemble
+from sotto.experiments.gohari2021 import tradeoff
+from sotto.experiments.gohari2021.arms import (
     CONSTANT,
     EXACT,
     FIGURES,
@@ -20,10 +20,10 @@ from sotto.papers.gohari2021 import (
     settings,
     vanishing,
 )
-from sotto.papers.gohari2021_training import blank_policy, points_every, train
-from sotto.privacy.accounting import compose
-from sotto.privacy.events import Gaussian, Renyi
-from sotto.privacy.mechanisms.dirichlet_cost import ORDERS, renyi_curve
+from sotto.experiments.gohari2021.training import blank_policy, points_every, train
+from sotto.privacy.accounting.composition import compose
+from sotto.privacy.accounting.events import Gaussian, Renyi
+from sotto.privacy.mechanisms.dirichlet.cost import ORDERS, renyi_curve
 
 TINY = 0.05
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sotto.papers import learning_curves
-from sotto.papers.learning_curves import (
+from sotto.experiments import learning_curves
+from sotto.experiments.learning_curves import (
     Cost,
     Curve,
     joined,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from sotto.papers import rio2025
-from sotto.papers.rio2025 import Cell, Reported
+from sotto.experiments.rio2025 import cells as rio2025
+from sotto.experiments.rio2025.cells import Cell, Reported
 
 EVERY = [row.env_id for row in rio2025.TABLE1]
 

@@ -7,14 +7,14 @@ import jax
 import numpy as np
 import pytest
 
-from sotto.algorithms import dppg
-from sotto.algorithms.dppg_config import DPPGConfig, preset
-from sotto.algorithms.dppg_training import initial_states
-from sotto.papers import rio2025_regret
-from sotto.papers.rio2025_regret import Arm, Curve, arms, as_data, figure, rows, train
+from sotto.algorithms.dppg import release
+from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.training import initial_states
+from sotto.experiments.rio2025 import regret as rio2025_regret
+from sotto.experiments.rio2025.regret import Arm, Curve, arms, as_data, figure, rows, train
+from sotto.experiments.rio2025.regret_plots import cumulative_regret
 from sotto.rl.envs.registry import make
 from sotto.rl.tabular import regret, softmax
-from sotto.runs.regret_figures import cumulative_regret
 
 EPISODES, DELTA = 8, 1e-3
 
@@ -95,7 +95,7 @@ def test_expected_regret_is_over_the_perturbations_that_users_make() -> None:
     network = policy.network
     table = np.asarray(network.weights[0] + network.biases[0]) + np.array([0.0, 4.0])
     keys = jax.random.split(jax.random.key(1), 4000)
-    perturbed = jax.vmap(lambda key: dppg._perturbed(policy, 2.0, key))(keys).network
+    perturbed = jax.vmap(lambda key: release._perturbed(policy, 2.0, key))(keys).network
     logits = perturbed.weights[0] + perturbed.biases[0][:, None] + np.array([0.0, 4.0])
     theirs = regret(mdp, softmax(np.asarray(logits)))
     ours = rio2025_regret._expected(

@@ -12,28 +12,24 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from sotto.algorithms import (
-    expert_offline_arms,
-    expert_offline_presets,
-    expert_offline_states,
-    expert_offline_votes,
-)
-from sotto.algorithms.clones import CloneConfig
-from sotto.algorithms.distillation import DistillationConfig
-from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
-from sotto.algorithms.expert_offline_presets import DataFacts, filled
-from sotto.algorithms.expert_offline_states import Sources
-from sotto.algorithms.experts import logs
+from sotto.algorithms.expert_offline import arms as expert_offline_arms
+from sotto.algorithms.expert_offline import presets, states, votes
+from sotto.algorithms.expert_offline.clones import CloneConfig
+from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline.distillation import DistillationConfig
+from sotto.algorithms.expert_offline.presets import DataFacts, filled
+from sotto.algorithms.expert_offline.states import Sources
+from sotto.algorithms.experts.training import logs
 from sotto.cli import main
-from sotto.cli.reproduce_sharma2024 import sharma
+from sotto.cli.reproduce.sharma2024 import sharma
 from sotto.data import minari_files
-from sotto.papers import sharma2024
-from sotto.papers.sharma2024_arms import EPSILONS, PAPER, Arm, EnvName, FigureName, arms
-from sotto.papers.sharma2024_references import majority_returns, sampled_return
-from sotto.privacy.certificate import verify
+from sotto.experiments.sharma2024 import figures
+from sotto.experiments.sharma2024.arms import EPSILONS, PAPER, Arm, EnvName, FigureName, arms
+from sotto.experiments.sharma2024.references import majority_returns, sampled_return
+from sotto.privacy.certificates.derive import verify
 from sotto.privacy.errors import PrivacyError
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.prefix_calibration import Target, calibrate_consensus
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.mechanisms.prefix_calibration import Target, calibrate_consensus
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 from sotto.runs import expert_offline as expert_runs
@@ -160,18 +156,18 @@ VOTES = {"method": "votes", "target_epsilon": 10.0, "queries": 8, "rounds": 3, "
 def short_distillation(monkeypatch):
     """Students and clones of few steps."""
     short = partial(DistillationConfig, steps=100, minibatch=32)
-    monkeypatch.setattr(expert_offline_votes, "DistillationConfig", short)
-    monkeypatch.setattr(expert_offline_states, "_CLONES", CloneConfig(hidden=(8,), steps=50))
+    monkeypatch.setattr(votes, "DistillationConfig", short)
+    monkeypatch.setattr(states, "_CLONES", CloneConfig(hidden=(8,), steps=50))
 
 
-def tiny_job(tmp_path, seeds=(3, 4), **settings) -> sharma2024.Job:
+def tiny_job(tmp_path, seeds=(3, 4), **settings) -> figures.Job:
     arm = Arm("tiny-10", "tiny", ExpertOfflineConfig(**(TINY | settings)), 1.0, 10.0)
-    return sharma2024.Job("fig3", arm, "CartPole-v1", seeds, "data", tmp_path / "arms", quick=True)
+    return figures.Job("fig3", arm, "CartPole-v1", seeds, "data", tmp_path / "arms", quick=True)
 
 
 def test_a_private_arm_is_certified_and_keeps_its_certificates(tmp_path, sources):
     job = tiny_job(tmp_path, **VOTES)
-    (outcome,) = sharma2024.run([job], sources)
+    (outcome,) = figures.run([job], sources)
     assert outcome.status == "proved"
     assert 9 < outcome.epsilon <= 10
     assert outcome.delta == pytest.approx(1 / (10 * COUNT))
@@ -189,10 +185,10 @@ def test_what_was_kept_is_not_trained_again_and_other_data_is(tmp_path, sources)
     job = tiny_job(tmp_path, method="cql")
     reported: list[str] = []
     report = lambda job, outcome: reported.append(outcome.label)  # noqa: E731
-    (first,) = sharma2024.run([job], sources, report)
+    (first,) = figures.run([job], sources, report)
     assert (first.status, first.epsilon) == ("none", None)
     renamed = replace(job, arm=replace(job.arm, name="other-10", label="other", x=0.5))
-    (second,) = sharma2024.run([renamed], sources, report)
+    (second,) = figures.run([renamed], sources, report)
     assert (second.arm, second.label, second.x) == ("other-10", "other", 0.5)
     assert second.returns == first.returns
     assert reported == ["tiny"]
@@ -209,11 +205,11 @@ def test_arms_of_another_preset_are_not_mistaken_for_these(tmp_path, sources, mo
     asked = many(sources)
 
     def paths() -> dict[str, str]:
-        found = sharma2024.jobs("table1", "CartPole-v1", [1], asked, tmp_path, quick=True)
+        found = figures.jobs("table1", "CartPole-v1", [1], asked, tmp_path, quick=True)
         return {job.arm.name: job.path.name for job in found}
 
     before = paths()
-    tasks = expert_offline_presets._TASKS
+    tasks = presets._TASKS
     other = replace(tasks["CartPole-v1"], reward_scale=0.02)
     monkeypatch.setitem(tasks, "CartPole-v1", other)
     assert not set(before.values()) & set(paths().values())
@@ -224,7 +220,7 @@ def test_an_attempt_that_was_stopped_begins_anew(tmp_path, sources):
     left = job.path.with_suffix("") / "seed-3"
     left.mkdir(parents=True)
     (left / "ledger.sqlite").write_text("half")
-    (outcome,) = sharma2024.run([job], sources)
+    (outcome,) = figures.run([job], sources)
     assert outcome.status == "proved"
 
 
@@ -237,7 +233,7 @@ def test_an_arm_that_is_not_proved_is_an_error(tmp_path, sources, monkeypatch):
     monkeypatch.setattr(expert_offline_arms, "train_arm", claimed)
     job = tiny_job(tmp_path, seeds=(3,), **VOTES)
     with pytest.raises(PrivacyError, match="not proved"):
-        sharma2024.run([job], sources)
+        figures.run([job], sources)
     assert job.kept() is None
 
 
@@ -252,7 +248,7 @@ def test_a_seed_that_released_nothing_has_not_learned_and_is_counted(tmp_path):
     )
     settings = {"prefix_rule": "consensus", "releases": 2, "target_epsilon": 10.0}
     job = tiny_job(tmp_path, method="prefix-only", **settings)
-    (outcome,) = sharma2024.run([job], Sources(experts, None, "CartPole-v1"))
+    (outcome,) = figures.run([job], Sources(experts, None, "CartPole-v1"))
     assert outcome.empty == 2
     assert job.kept() == outcome
     assert outcome.status == "proved"  # the budget was spent all the same
@@ -294,18 +290,18 @@ def test_sampled_experts_are_of_the_population(sources):
 
 def test_data_is_told_from_other_data(sources):
     same = Sources(sources.experts, sources.log, "CartPole-v1")
-    assert sharma2024.identity(same) == sharma2024.identity(sources)
+    assert figures.identity(same) == figures.identity(sources)
     actions = sources.log.actions.copy()
     actions[0, 0, 0] = 1 - actions[0, 0, 0]
     changed = Sources(sources.experts, sources.log._replace(actions=actions), "CartPole-v1")
-    assert sharma2024.identity(changed) != sharma2024.identity(sources)
+    assert figures.identity(changed) != figures.identity(sources)
     seen = sources.log.observations.copy()
     seen[0, 0, 0, 0] += 1e-3
     scene = Sources(sources.experts, sources.log._replace(observations=seen), "CartPole-v1")
-    assert sharma2024.identity(scene) != sharma2024.identity(sources)
+    assert figures.identity(scene) != figures.identity(sources)
     one = jax.tree.map(lambda x: x.at[0].add(1e-3), sources.experts)
     moved = Sources(one, sources.log, "CartPole-v1")
-    assert sharma2024.identity(moved) != sharma2024.identity(sources)
+    assert figures.identity(moved) != figures.identity(sources)
 
 
 def test_confidence_is_students():
@@ -322,7 +318,7 @@ def test_confidence_is_students():
 
 def fake_outcome(figure: str, name: str, x: float | None, label="method", private=True, seeds=3):
     rng = np.random.default_rng(len(name))
-    return sharma2024.Outcome(
+    return figures.Outcome(
         figure=figure,
         arm=name,
         label=label,
@@ -372,7 +368,7 @@ def paths(tmp_path, sources, monkeypatch):
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_figures_are_drawn_and_data_kept(figure, paths, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sharma2024, "train", fake)
+    monkeypatch.setattr(figures, "train", fake)
     assert sharma([figure, *paths, "--seeds", "3"]) == 0
     said = capsys.readouterr().out
     assert "3 seeds" in said.splitlines()[1]
@@ -409,10 +405,10 @@ def test_a_stopped_command_goes_on_and_figures_share_arms(paths, monkeypatch, ca
         trained.append(job.arm.name)
         return fake(job, sources)
 
-    monkeypatch.setattr(sharma2024, "train", stopping)
+    monkeypatch.setattr(figures, "train", stopping)
     with pytest.raises(KeyboardInterrupt):
         sharma(["fig3", *paths, "--seeds", "2"])
-    monkeypatch.setattr(sharma2024, "train", lambda j, s: trained.append(j.arm.name) or fake(j, s))
+    monkeypatch.setattr(figures, "train", lambda j, s: trained.append(j.arm.name) or fake(j, s))
     capsys.readouterr()
     assert sharma(["fig3", *paths, "--seeds", "2", "--json"]) == 0
     assert trained == [arm.name for arm in arms("fig3", "CartPole-v1", FACTS_HERE)]
@@ -464,7 +460,7 @@ def test_experts_and_log_are_made_where_they_are_wanted(tmp_path, paths, sources
 
     monkeypatch.setattr(populations, "train", trained)
     monkeypatch.setattr(populations, "collect", lambda *args: sources.log)
-    monkeypatch.setattr(sharma2024, "train", fake)
+    monkeypatch.setattr(figures, "train", fake)
     flags = ["--experts", str(folder), "--dataset", str(log), *paths[4:], "--make"]
     assert sharma(["table1", *flags, "--seeds", "2"]) == 0
     assert made == [("CartPole-v1", 3000)]
@@ -479,9 +475,9 @@ def test_arms_of_a_figure_run_from_beginning_to_end(tmp_path, sources):
     chosen = [named(few, name) for name in ("votes-clones-10", "bc")]
     shrunk = [replace(arm, does=replace(arm.does, **small)) for arm in chosen]
     jobs = [
-        sharma2024.Job("fig3", arm, "CartPole-v1", (1,), "data", tmp_path, quick=True)
+        figures.Job("fig3", arm, "CartPole-v1", (1,), "data", tmp_path, quick=True)
         for arm in shrunk
     ]
-    outcomes = sharma2024.run(jobs, sources)
+    outcomes = figures.run(jobs, sources)
     assert [one.status for one in outcomes] == ["proved", "none"]
     assert all(1 <= one.mean <= 30 for one in outcomes)

@@ -7,10 +7,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sotto.cli.reproduce_wang2019 import wang
-from sotto.papers import wang2019
-from sotto.papers.wang2019_arms import FigureName, arms
-from sotto.runs import functional_figures
+from sotto.cli.reproduce.wang2019 import wang
+from sotto.experiments.wang2019 import figures, plots
+from sotto.experiments.wang2019.arms import FigureName, arms
 
 FIGURES: tuple[FigureName, ...] = ("fig1", "fig2a", "fig2b", "tradeoff", "cartpole")
 
@@ -44,7 +43,7 @@ def tiny(figure: FigureName, name: str):
 @pytest.mark.parametrize("name", ["reward-release", "input", "dp-lsl", "dp-lsw", "dp-sgd"])
 def test_every_sound_method_is_certified_at_its_epsilon(name):
     arm = tiny("fig2a", name)
-    curve = wang2019.train("fig2a", arm, [3, 4], episodes=4)
+    curve = figures.train("fig2a", arm, [3, 4], episodes=4)
     assert curve.status == "proved"
     assert curve.epsilon is not None
     assert 0.88 < curve.epsilon <= 0.9
@@ -55,14 +54,14 @@ def test_every_sound_method_is_certified_at_its_epsilon(name):
 
 
 def test_the_papers_algorithm_and_dqn_are_certified_by_nobody():
-    claim = wang2019.train("fig2a", tiny("fig2a", "paper"), [3], episodes=4)
+    claim = figures.train("fig2a", tiny("fig2a", "paper"), [3], episodes=4)
     assert (claim.status, claim.epsilon) == ("paper-claim", None)
-    dqn = wang2019.train("fig2a", tiny("fig2a", "dqn"), [3], episodes=4)
+    dqn = figures.train("fig2a", tiny("fig2a", "dqn"), [3], episodes=4)
     assert (dqn.status, dqn.epsilon, dqn.unit) == ("not private", None, "")
 
 
 def test_a_reward_function_is_protected_by_input_perturbation():
-    curve = wang2019.train("tradeoff", tiny("tradeoff", "radius-input-0.01"), [3], episodes=4)
+    curve = figures.train("tradeoff", tiny("tradeoff", "radius-input-0.01"), [3], episodes=4)
     assert curve.status == "proved"
     assert (curve.unit, curve.radius, curve.x) == ("reward-function", 0.01, 0.01)
 
@@ -76,7 +75,7 @@ def fake(figure: FigureName, arm, seeds, episodes=64):
     points = 5 if curved else 1
     private = arm.method != "dqn"
     proved = private and arm.task.mode != "paper"
-    return wang2019.Curve(
+    return figures.Curve(
         figure=figure,
         arm=arm.name,
         label=arm.label,
@@ -97,7 +96,7 @@ def fake(figure: FigureName, arm, seeds, episodes=64):
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_figures_are_drawn_and_data_kept(figure, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(wang2019, "train", fake)
+    monkeypatch.setattr(figures, "train", fake)
     assert wang([figure, "--seeds", "3", "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert f"{len(arms(figure))} methods" in said.splitlines()[0]
@@ -118,12 +117,12 @@ def test_a_stopped_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
         trained.append(arm.name)
         return fake(figure, arm, seeds)
 
-    monkeypatch.setattr(wang2019, "train", stopping)
+    monkeypatch.setattr(figures, "train", stopping)
     with pytest.raises(KeyboardInterrupt):
         wang(["fig2a", "--seeds", "2", "--out", str(tmp_path)])
     first = list(trained)
     monkeypatch.setattr(
-        wang2019, "train", lambda f, a, s, episodes=64: trained.append(a.name) or fake(f, a, s)
+        figures, "train", lambda f, a, s, episodes=64: trained.append(a.name) or fake(f, a, s)
     )
     capsys.readouterr()
     assert wang(["fig2a", "--seeds", "2", "--out", str(tmp_path), "--json"]) == 0
@@ -146,7 +145,5 @@ def test_foreign_data_is_refused(tmp_path):
 
 def test_curves_of_one_status_are_not_labelled_with_it(tmp_path):
     curves = [fake("fig1", arm, [1]) for arm in arms("fig1")]
-    functional_figures.learning_curves(
-        tmp_path / "one.png", curves, "title", {"J = 1": "J"}, {"best": 20.0}
-    )
+    plots.learning_curves(tmp_path / "one.png", curves, "title", {"J = 1": "J"}, {"best": 20.0})
     assert (tmp_path / "one.png").exists()

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sotto.privacy.answer_digests import DigestKey
-from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import BudgetExceeded, LedgerUnavailable
 
 DIGEST = DigestKey(bytes(32)).digest("run", b"the same for all")

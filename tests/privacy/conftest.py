@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import Adjacency, Unit
 
 

@@ -8,17 +8,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.claims import Facts
-from sotto.privacy.claims import experts as of_experts
-from sotto.privacy.claims import rewards as of_rewards
-from sotto.privacy.claims import streams as of_streams
-from sotto.privacy.distances import (
+from sotto.privacy.answers.distances import (
     AnyTwoTeachers,
     ObservationDistance,
     PolicyDistance,
     TrainingShards,
 )
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.claims import Facts
+from sotto.privacy.claims import experts as of_experts
+from sotto.privacy.claims import rewards as of_rewards
+from sotto.privacy.claims import streams as of_streams
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.statements import (
     Correlation,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sotto.privacy.released import ReleasedFunction
+from sotto.privacy.release.released import ReleasedFunction
 
 
 def secret(points: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from scipy import integrate, stats
 
-from sotto.privacy.accounting import (
+from sotto.privacy.accounting.composition import (
     ApproximateDP,
     Event,
     Gaussian,

@@ -12,19 +12,19 @@ import pytest
 from pydantic_core import to_json
 from rich.console import Console
 
-from sotto.privacy.accounting import gaussian_epsilon
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement, Schedule
-from sotto.privacy.certificate import Certificate, derive, render, verify
-from sotto.privacy.distances import (
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.answers.distances import (
     AnyTwoTeachers,
     ObservationDistance,
     PolicyDistance,
     TrainingShards,
 )
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement, Schedule
+from sotto.privacy.certificates.derive import Certificate, derive, render, verify
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
-from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Gap
 from sotto.privacy.units import Unit
 

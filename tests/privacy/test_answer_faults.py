@@ -18,13 +18,13 @@ import pytest
 import sqlalchemy as sa
 from answer_replica import DIGEST, noisy, rows_of
 
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.certificate import derive
-from sotto.privacy.distances import TrainingShards
+from sotto.privacy.answers.distances import TrainingShards
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import GaussianPolicy
-from sotto.privacy.spending import Budget
 
 STATEMENT = AnswerStatement(
     name="teacher",

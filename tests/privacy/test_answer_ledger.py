@@ -12,13 +12,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from sotto.privacy import databases
-from sotto.privacy.accounting import compose, gaussian_epsilon
-from sotto.privacy.answer_digests import DigestKey, RequestDigest
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement, Schedule
-from sotto.privacy.distances import TrainingShards
-from sotto.privacy.entries import Entry, canonical, insert
+from sotto.privacy.accounting.composition import compose, gaussian_epsilon
+from sotto.privacy.answers.digests import DigestKey, RequestDigest
+from sotto.privacy.answers.distances import TrainingShards
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement, Schedule
 from sotto.privacy.errors import (
     BudgetExceeded,
     IdempotencyConflict,
@@ -28,9 +26,11 @@ from sotto.privacy.errors import (
     StudentExists,
     UnknownStudent,
 )
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger import databases
+from sotto.privacy.ledger.entries import Entry, canonical, insert
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy
-from sotto.privacy.spending import Budget
 from sotto.privacy.statements import Gap
 from sotto.privacy.units import Unit
 

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from sotto.privacy.accounting import compose
-from sotto.privacy.answers import AnswerStatement, Schedule
-from sotto.privacy.claims import Facts, said
-from sotto.privacy.distances import (
+from sotto.privacy.accounting.composition import compose
+from sotto.privacy.accounting.events import ApproximateDP, Gaussian, NoGuarantee, Renyi
+from sotto.privacy.answers.distances import (
     AnyTwoTeachers,
     Distance,
     ObservationDistance,
     PolicyDistance,
     TrainingShards,
 )
-from sotto.privacy.events import ApproximateDP, Gaussian, NoGuarantee, Renyi
+from sotto.privacy.answers.statement import AnswerStatement, Schedule
+from sotto.privacy.claims import Facts, said
+from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
-from sotto.privacy.noise import GeneratorSource
 from sotto.privacy.statements import Gap
 
 DELTA = 1e-5

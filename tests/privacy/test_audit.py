@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sotto.privacy.accounting import gaussian_epsilon
-from sotto.privacy.audit import ReleaseTrials, audit, audit_mechanism, linear_score
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.audits.audit import ReleaseTrials, audit, audit_mechanism, linear_score
 from sotto.privacy.mechanisms import gaussian
-from sotto.privacy.releases import Release
+from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Once, Part, Participation, Poisson
 from sotto.privacy.units import Adjacency, Unit
 

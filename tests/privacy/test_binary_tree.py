@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.privacy.accounting import gaussian_epsilon
-from sotto.privacy.audit import ReleaseTrials, audit_mechanism
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.mechanisms import binary_tree
 from sotto.privacy.mechanisms.correlated import NoiseSequence, prefix_deviations, sensitivity
-from sotto.privacy.noise import MAGNITUDE
-from sotto.privacy.releases import Release
+from sotto.privacy.mechanisms.noise import MAGNITUDE
+from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Once, Part, Returning
 from sotto.privacy.units import Adjacency, Unit
 

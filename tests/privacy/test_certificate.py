@@ -12,10 +12,10 @@ from pydantic_core import to_json
 from rich.console import Console
 from scipy import stats
 
-from sotto.privacy.certificate import Certificate, derive, render, verify
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.persons import PersonBlock
-from sotto.privacy.spending import Budget
+from sotto.privacy.certificates.derive import Certificate, derive, render, verify
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import (
     Assumption,
     Gap,

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sotto.privacy import composition
-from sotto.privacy.certificate import Certificate, derive
-from sotto.privacy.composition import replaced, together, zero_out_budget
+from sotto.privacy.certificates import joint
+from sotto.privacy.certificates.derive import Certificate, derive
+from sotto.privacy.certificates.joint import replaced, together, zero_out_budget
 from sotto.privacy.errors import LedgerMismatch
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Once, Part, StreamStatement
 from sotto.privacy.units import TRANSITION, Unit
 
-SOURCE = Path(composition.__file__).parent.parent
+SOURCE = Path(joint.__file__).parent.parent
 ZERO_OUT = Unit(kind="transition", adjacency="zero-out")
 
 

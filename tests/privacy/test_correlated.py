@@ -16,7 +16,7 @@ from sotto.privacy.mechanisms.correlated import (
     sensitivity,
     strategy_coefficients,
 )
-from sotto.privacy.noise import MAGNITUDE, GeneratorSource, rounded_normal
+from sotto.privacy.mechanisms.noise import MAGNITUDE, GeneratorSource, rounded_normal
 from sotto.privacy.statements import Correlation, Once, Poisson, Returning
 
 INDEPENDENT = Correlation()

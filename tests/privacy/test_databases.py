@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from sotto.privacy.errors import LedgerUnavailable
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import Unit
 
 UNIT = Unit(kind="trajectory", adjacency="zero-out")

@@ -7,18 +7,18 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from scipy import integrate, stats
 
-from sotto.privacy.accounting import ApproximateDP, Renyi, compose
-from sotto.privacy.audit import audit
-from sotto.privacy.distances import TrainingShards
-from sotto.privacy.mechanisms.dirichlet import LARGEST_FAILURE
-from sotto.privacy.mechanisms.dirichlet_cost import ORDERS
+from sotto.privacy.accounting.composition import ApproximateDP, Renyi, compose
+from sotto.privacy.answers.distances import TrainingShards
+from sotto.privacy.audits.audit import audit
+from sotto.privacy.mechanisms.dirichlet.cost import ORDERS
+from sotto.privacy.mechanisms.dirichlet.mechanism import LARGEST_FAILURE
+from sotto.privacy.mechanisms.dirichlet.simplex import GRID
 from sotto.privacy.mechanisms.policies import (
     Dirichlet,
     GaussianPolicy,
     PolicyMechanism,
     TruncatedDirichlet,
 )
-from sotto.privacy.mechanisms.simplex import GRID
 
 ROW = np.array([0.6, 0.25, 0.1, 0.05])
 

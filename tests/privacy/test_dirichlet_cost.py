@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from scipy import integrate, optimize, special, stats
 
-from sotto.privacy.accounting import Renyi, compose
-from sotto.privacy.mechanisms import dirichlet_cost
-from sotto.privacy.mechanisms.dirichlet import Dirichlet
-from sotto.privacy.mechanisms.dirichlet_cost import (
+from sotto.privacy.accounting.composition import Renyi, compose
+from sotto.privacy.mechanisms.dirichlet import cost
+from sotto.privacy.mechanisms.dirichlet.cost import (
     ORDERS,
     closed_form,
     largest_l1,
@@ -18,6 +17,7 @@ from sotto.privacy.mechanisms.dirichlet_cost import (
     renyi_curve,
     renyi_divergence,
 )
+from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet
 
 # Theory notes, part A2: m = 6, k = 5, delta 1e-5; epsilon of one answer and of a thousand.
 TABLE = {
@@ -208,7 +208,7 @@ def test_shards_cost_what_their_worst_neighbours_do_and_no_more(m: int, teachers
 def test_the_maximum_over_a_cell_is_rigorous() -> None:
     order, x = 1.7, 0.21
     d = np.linspace(-0.25, 0.3, 9)  # few cells: chords that are far off if they are not bounds
-    envelope = dirichlet_cost._Envelope.of(x, d, order)
+    envelope = cost._Envelope.of(x, d, order)
     fine = np.linspace(d[0], d[-1], 40_001)
     a = x + np.maximum(fine, 0)
     h = (

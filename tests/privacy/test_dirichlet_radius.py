@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sotto.privacy.mechanisms.dirichlet_radius import (
+from sotto.privacy.mechanisms.dirichlet.radius import (
     chi_square_radius,
     estimated_radius,
     lemma1_radius,

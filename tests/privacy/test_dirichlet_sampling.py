@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
-from sotto.privacy.mechanisms import dirichlet_sampling as sampling
-from sotto.privacy.mechanisms.dirichlet_sampling import (
+from sotto.privacy.mechanisms.dirichlet import sampling
+from sotto.privacy.mechanisms.dirichlet.sampling import (
     acceptance,
     below_threshold,
     log_dirichlet,

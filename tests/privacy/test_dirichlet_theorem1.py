@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import special
 
-from sotto.privacy.accounting import compose
-from sotto.privacy.mechanisms.dirichlet import Dirichlet
-from sotto.privacy.mechanisms.dirichlet_sampling import below_threshold, log_dirichlet
-from sotto.privacy.mechanisms.dirichlet_theorem1 import (
+from sotto.privacy.accounting.composition import compose
+from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet
+from sotto.privacy.mechanisms.dirichlet.sampling import below_threshold, log_dirichlet
+from sotto.privacy.mechanisms.dirichlet.theorem1 import (
     paper_epsilon,
     paper_theorem1,
     repaired_epsilon,

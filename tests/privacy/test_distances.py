@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.claims import Facts, said
-from sotto.privacy.distances import (
+from sotto.privacy.answers.distances import (
     AnyTwoTeachers,
     Distance,
     ObservationDistance,
     PolicyDistance,
     TrainingShards,
 )
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.claims import Facts, said
+from sotto.privacy.mechanisms.dirichlet.simplex import as_policies, restrict
 from sotto.privacy.mechanisms.policies import GaussianPolicy
-from sotto.privacy.mechanisms.simplex import as_policies, restrict
 
 ALL = [
     ObservationDistance(radius=0.1, lipschitz=0.4),

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from sotto.privacy import factored
-from sotto.privacy.certificate import derive
-from sotto.privacy.factored import Factored
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.mechanisms import gaussian
-from sotto.privacy.releases import Release
+from sotto.privacy.release import factored
+from sotto.privacy.release.factored import Factored
+from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Gap, Part, Poisson
 from sotto.privacy.units import Adjacency, Unit
 

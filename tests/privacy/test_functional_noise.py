@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from sotto.privacy.analytic_gaussian import gaussian_epsilon
-from sotto.privacy.functional_noise import (
+from sotto.privacy.accounting.gaussian import gaussian_epsilon
+from sotto.privacy.mechanisms.functions.calibration import (
     PAPER_GAPS,
     averager_factor,
     impossibility,
@@ -18,7 +18,7 @@ from sotto.privacy.functional_noise import (
     reward_release,
     transition_release,
 )
-from sotto.privacy.mechanisms.rkhs import vector_sensitivity
+from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 
 EPSILON, DELTA = 0.9, 1e-4
 

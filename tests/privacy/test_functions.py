@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from jaxtyping import Float
 
-from sotto.privacy.audit import audit_mechanism
-from sotto.privacy.certificate import derive
+from sotto.privacy.audits.audit import audit_mechanism
+from sotto.privacy.audits.function_trials import FunctionTrials
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import (
     BudgetExceeded,
     HorizonExceeded,
@@ -18,20 +19,19 @@ from sotto.privacy.errors import (
     LedgerUnavailable,
     PrivacyError,
 )
-from sotto.privacy.function_trials import FunctionTrials
-from sotto.privacy.functional_noise import averager_factor, multiplier_for
-from sotto.privacy.functions import FunctionRelease, OpenFunctionRelease, kept_files
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.mechanisms.rkhs import (
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.functions.calibration import averager_factor, multiplier_for
+from sotto.privacy.mechanisms.functions.rkhs import (
     Sensitivity,
     hat_basis_sensitivity,
     mixed_partials_sensitivity,
     norm_at_points,
     vector_sensitivity,
 )
-from sotto.privacy.released import ReleasedFunction, ReleasedValues
-from sotto.privacy.releases import Release
-from sotto.privacy.spending import Budget
+from sotto.privacy.release.functions import FunctionRelease, OpenFunctionRelease, kept_files
+from sotto.privacy.release.release import Release
+from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
 from sotto.privacy.statements import Gap, Part
 from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jaxtyping import Array
 
 from sotto.privacy.mechanisms import gaussian
-from sotto.privacy.noise import MAGNITUDE
+from sotto.privacy.mechanisms.noise import MAGNITUDE
 
 DIMENSIONS = [1, 2, 3, 16, 17, 1000, 5000]
 CLIP_NORMS = [1.0, 0.1, 3e-5, 700.0]

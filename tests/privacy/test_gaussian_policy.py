@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from sotto.privacy.accounting import Gaussian, compose
-from sotto.privacy.audit import audit_mechanism
-from sotto.privacy.events import NoGuarantee
+from sotto.privacy.accounting.composition import Gaussian, compose
+from sotto.privacy.accounting.events import NoGuarantee
+from sotto.privacy.audits.audit import audit_mechanism
 from sotto.privacy.mechanisms.gaussian_policy import GaussianPolicy
-from sotto.privacy.noise import sampler_delta
+from sotto.privacy.mechanisms.noise import sampler_delta
 
 ROW = np.array([0.5, 0.3, 0.2])
 

@@ -7,14 +7,15 @@ from array import array
 import numpy as np
 import pytest
 
-from sotto.privacy.mechanisms import gaussian_process, process_grid
-from sotto.privacy.mechanisms.gaussian_process import Kernel, Path, Paths
-from sotto.privacy.mechanisms.path_rounding import LEAST_SPREAD, NUGGET
-from sotto.privacy.mechanisms.process_grid import grid_rounding, sample_grid
-from sotto.privacy.mechanisms.process_values import MOVED
-from sotto.privacy.mechanisms.scattered_paths import ScatteredPaths
-from sotto.privacy.mechanisms.sorted_points import SortedPoints
-from sotto.privacy.noise import GeneratorSource, Singles, rounded_normal
+from sotto.privacy.mechanisms.functions import gaussian_process
+from sotto.privacy.mechanisms.functions import grid as process_grid
+from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Path, Paths
+from sotto.privacy.mechanisms.functions.grid import grid_rounding, sample_grid
+from sotto.privacy.mechanisms.functions.rounding import LEAST_SPREAD, NUGGET
+from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
+from sotto.privacy.mechanisms.functions.sorted_points import SortedPoints
+from sotto.privacy.mechanisms.functions.values import MOVED
+from sotto.privacy.mechanisms.noise import GeneratorSource, Singles, rounded_normal
 
 
 class UnitVectors:

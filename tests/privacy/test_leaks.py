@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from sotto.privacy import leaks
-from sotto.privacy.audit import AuditResult
-from sotto.privacy.leaks import CATALOGUE, DELTA, Leak, LeakReport, run_catalogue
-from sotto.privacy.leaks.critic import _trials as critic_trials
-from sotto.privacy.leaks.noise import float32_normal_values
+from sotto.privacy.audits import leaks
+from sotto.privacy.audits.audit import AuditResult
+from sotto.privacy.audits.leaks import CATALOGUE, DELTA, Leak, LeakReport, run_catalogue
+from sotto.privacy.audits.leaks.critic import _trials as critic_trials
+from sotto.privacy.audits.leaks.noise import float32_normal_values
 
 SAMPLES = 16_000
 MORE = {"uncentred-clipping-bit": 32_000}

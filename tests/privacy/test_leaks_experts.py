@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sotto.privacy.accounting import gaussian_epsilon
-from sotto.privacy.leaks import experts
-from sotto.privacy.leaks.leak import DELTA
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.audits.leaks import experts
+from sotto.privacy.audits.leaks.leak import DELTA
 
 RUNS = 400_000
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sotto.privacy import databases
 from sotto.privacy.errors import (
     BudgetExceeded,
     HorizonExceeded,
@@ -28,9 +27,10 @@ from sotto.privacy.errors import (
     LedgerUnavailable,
     ParticipationViolation,
 )
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.persons import PersonBlock
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger import databases
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import (
     Correlation,
     Once,
@@ -438,8 +438,8 @@ def test_a_commit_that_reports_failure_is_charged_once(
 
 _VICTIM = """
 import os, sys
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.persons import PersonBlock
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.statements import StreamStatement
 
 path, side, text = sys.argv[1:]

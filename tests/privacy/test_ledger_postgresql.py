@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from sotto.privacy import databases
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.persons import PersonBlock
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger import databases
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Once, Part, StreamStatement
 from sotto.privacy.units import Unit
 
@@ -228,8 +228,8 @@ def test_a_commit_that_reports_failure_is_charged_once(
 
 _VICTIM = """
 import sys
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.persons import PersonBlock
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.statements import StreamStatement
 
 ledger = Ledger.open(sys.argv[1])

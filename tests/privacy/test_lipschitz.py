@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sotto.privacy.lipschitz import certified_lipschitz
+from sotto.privacy.mechanisms.functions.lipschitz import certified_lipschitz
 
 
 def network(rng, sizes):

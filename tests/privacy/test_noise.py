@@ -16,7 +16,7 @@ import pytest
 from randomgen.aes import AESCounter
 from scipy import integrate, stats
 
-from sotto.privacy.noise import (
+from sotto.privacy.mechanisms.noise import (
     ERROR,
     LARGEST_RATIO,
     LAYERS,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_stable_prefixes import DEPTH, Group, Law, Prefix, Run, runs, scattered, tree, votes
 
-from sotto.privacy.certificate import derive, render, verify
+from sotto.privacy.certificates.derive import derive, render, verify
 from sotto.privacy.errors import (
     BudgetExceeded,
     HorizonExceeded,
@@ -19,7 +19,13 @@ from sotto.privacy.errors import (
     LedgerUnavailable,
     PrivacyError,
 )
-from sotto.privacy.ledger import Ledger, LedgerStream
+from sotto.privacy.ledger.ledger import Ledger, LedgerStream
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.prefix_calibration import (
+    Target,
+    calibrate_floor,
+    calibrate_random_stop,
+)
 from sotto.privacy.mechanisms.sparse_vector import NAMES, UNIT, NoiseName, named
 from sotto.privacy.mechanisms.stable_prefixes import (
     Consensus,
@@ -28,8 +34,7 @@ from sotto.privacy.mechanisms.stable_prefixes import (
     Rule,
     StablePrefixMechanism,
 )
-from sotto.privacy.prefix_calibration import Target, calibrate_floor, calibrate_random_stop
-from sotto.privacy.prefixes import (
+from sotto.privacy.release.prefixes import (
     PrefixRelease,
     StablePrefixes,
     World,
@@ -37,9 +42,8 @@ from sotto.privacy.prefixes import (
     _follower,
     _weights,
 )
-from sotto.privacy.purity import ImpureFunction
-from sotto.privacy.releases import Release
-from sotto.privacy.spending import Budget
+from sotto.privacy.release.purity import ImpureFunction
+from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part, Poisson
 from sotto.privacy.units import EXPERT, Adjacency, Unit
 

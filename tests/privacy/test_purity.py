@@ -11,7 +11,7 @@ from jax.experimental import io_callback
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
-from sotto.privacy.purity import ImpureFunction, require_pure
+from sotto.privacy.release.purity import ImpureFunction, require_pure
 
 VECTOR = jax.ShapeDtypeStruct((3,), jnp.float32)
 PRIVATE = jnp.arange(3.0)

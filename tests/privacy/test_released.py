@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from released_replica import secret
 
-from sotto.privacy import databases
 from sotto.privacy.errors import (
     LedgerCorrupt,
     LedgerMismatch,
     LedgerUnavailable,
     PrivacyError,
 )
-from sotto.privacy.mechanisms.gaussian_process import Kernel
-from sotto.privacy.noise import GeneratorSource
-from sotto.privacy.released import ReleasedFunction, ReleasedValues
-from sotto.privacy.released_storage import Store
+from sotto.privacy.ledger import databases
+from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
+from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
+from sotto.privacy.release.storage import Store
 
 KERNEL = Kernel(beta=3.0, sigma=0.5)
 SENSITIVITY = 0.25

@@ -13,7 +13,7 @@ import pytest
 from jaxtyping import Array
 from scipy import linalg, stats
 
-from sotto.privacy.certificate import derive
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import (
     BudgetExceeded,
     HorizonExceeded,
@@ -21,11 +21,11 @@ from sotto.privacy.errors import (
     ParticipationViolation,
     PrivacyError,
 )
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.purity import ImpureFunction
-from sotto.privacy.releases import Release
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.release.purity import ImpureFunction
+from sotto.privacy.release.release import Release
+from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import Correlation, Gap, Part, Poisson, Returning
-from sotto.privacy.streams import Stream
 from sotto.privacy.units import Adjacency, Unit
 
 MakeLedgers = Callable[..., list[Ledger]]

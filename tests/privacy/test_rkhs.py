@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from sotto.privacy.mechanisms.rkhs import (
+from sotto.privacy.mechanisms.functions.rkhs import (
     NotInSpace,
     Sensitivity,
     generic_sensitivity,

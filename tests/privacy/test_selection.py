@@ -13,7 +13,7 @@ from dp_accounting.rdp import RdpAccountant
 from pydantic import TypeAdapter, ValidationError
 from scipy import optimize, stats
 
-from sotto.privacy.accounting import (
+from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
     PrivacyCurve,
@@ -21,17 +21,17 @@ from sotto.privacy.accounting import (
     SampledGaussian,
     compose,
 )
-from sotto.privacy.certificate import derive, verify
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.noise import ERROR, RADIUS, GeneratorSource, sampler_delta
-from sotto.privacy.persons import PersonBlock
-from sotto.privacy.selection import (
+from sotto.privacy.accounting.selection import (
     draw_tries,
     selection_curve,
     selection_divergences,
     selection_sampler_delta,
 )
-from sotto.privacy.spending import Budget
+from sotto.privacy.certificates.derive import derive, verify
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noise import ERROR, RADIUS, GeneratorSource, sampler_delta
 from sotto.privacy.statements import Once, Part, Selection, StreamStatement
 from sotto.privacy.units import Adjacency, Unit
 

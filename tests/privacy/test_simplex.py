@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from sotto.privacy.mechanisms.simplex import (
+from sotto.privacy.mechanisms.dirichlet.simplex import (
     GRID,
     as_policies,
     by_blocks,

@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 from scipy import integrate, stats
 
+from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.mechanisms.sparse_vector import (
     GRID,
     NAMES,
@@ -22,7 +23,6 @@ from sotto.privacy.mechanisms.sparse_vector import (
     geometric,
     named,
 )
-from sotto.privacy.noise import GeneratorSource
 
 
 def transcripts(noise: SparseVector, queries: Sequence[float]) -> np.ndarray:

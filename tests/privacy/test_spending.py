@@ -18,8 +18,8 @@ from sotto.privacy.errors import (
     LedgerMismatch,
     ParticipationViolation,
 )
-from sotto.privacy.persons import PersonBlock, PersonSet, as_blocks
-from sotto.privacy.spending import Account, Budget, groups
+from sotto.privacy.ledger.persons import PersonBlock, PersonSet, as_blocks
+from sotto.privacy.ledger.spending import Account, Budget, groups
 from sotto.privacy.statements import Gap, Once, Part, Poisson, Returning, StreamStatement
 from sotto.privacy.units import Unit
 

@@ -16,9 +16,17 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import integrate, stats
 
-from sotto.privacy.accounting import ApproximateDP, Gaussian, SampledGaussian, compose
-from sotto.privacy.events import PrefixReleases
-from sotto.privacy.mechanisms import two_hop
+from sotto.privacy.accounting import two_hop
+from sotto.privacy.accounting.composition import ApproximateDP, Gaussian, SampledGaussian, compose
+from sotto.privacy.accounting.events import PrefixReleases
+from sotto.privacy.mechanisms.prefix_calibration import (
+    Target,
+    calibrate_consensus,
+    calibrate_floor,
+    calibrate_random_stop,
+    fixed_log_delta,
+    theorem1,
+)
 from sotto.privacy.mechanisms.sparse_vector import NAMES, NoiseName, SparseVector, named
 from sotto.privacy.mechanisms.stable_prefixes import (
     Consensus,
@@ -26,14 +34,6 @@ from sotto.privacy.mechanisms.stable_prefixes import (
     RandomStop,
     Rule,
     StablePrefixMechanism,
-)
-from sotto.privacy.prefix_calibration import (
-    Target,
-    calibrate_consensus,
-    calibrate_floor,
-    calibrate_random_stop,
-    fixed_log_delta,
-    theorem1,
 )
 
 Prefix = tuple[int, ...]

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from sotto.algorithms.a2c import A2CConfig
-from sotto.runs.algorithms import ALGORITHMS, config_from_json, config_to_json
+from sotto.algorithms.baselines.a2c import A2CConfig
 from sotto.runs.baselines import A2C_RUNS
+from sotto.runs.registry import ALGORITHMS, config_from_json, config_to_json
 
 CONFIG = A2CConfig(
     env_id="Pendulum-v1", total_steps=4 * 25 * 3, num_envs=4, num_steps=25, hidden=(4,)

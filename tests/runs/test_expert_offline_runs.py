@@ -16,16 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms import expert_offline_states, expert_offline_votes
-from sotto.algorithms.clones import CloneConfig
-from sotto.algorithms.distillation import DistillationConfig
-from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline import states as expert_offline_states
+from sotto.algorithms.expert_offline import votes
+from sotto.algorithms.expert_offline.clones import CloneConfig
+from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline.distillation import DistillationConfig
 from sotto.cli import main
 from sotto.cli.train import _conclude
 from sotto.data import minari_files
 from sotto.data.trajectories import ExpertLog
-from sotto.privacy.accounting import gaussian_epsilon
-from sotto.privacy.certificate import derive, verify
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.certificates.derive import derive, verify
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 from sotto.runs import checkpoints, experts, metrics
@@ -51,7 +52,7 @@ def quick():
     """Short distillations and clones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            expert_offline_votes,
+            votes,
             "DistillationConfig",
             lambda hidden: DistillationConfig(hidden, steps=100, minibatch=32),
         )

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from sotto.cli import main
-from sotto.privacy.certificate import verify
-from sotto.privacy.released import ReleasedFunction, ReleasedValues
+from sotto.privacy.certificates.derive import verify
+from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
 from sotto.runs import checkpoints, metrics
 from sotto.runs.directory import open_experiment
 from sotto.runs.training import load_states
@@ -119,7 +119,7 @@ def test_killed_after_its_release_it_goes_on_without_another(tmp_path: Path) -> 
 KILLED = """
 import os, signal, sys
 from sotto.cli import main
-from sotto.privacy.released import ReleasedFunction, ReleasedValues
+from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
 from sotto.runs import checkpoints
 place = {
     "checkpoint": (checkpoints, "save"),

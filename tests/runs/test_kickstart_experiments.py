@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from sotto.cli import main
-from sotto.papers.gohari2021 import CONSTANT, EXACT, STUDENT, TEACHER, vanishing
-from sotto.papers.gohari2021_training import blank_policy
-from sotto.papers.learning_curves import Cost, Curve
-from sotto.runs import curve_files, kept_jobs, kept_trainings
+from sotto.experiments import curve_files, kept_jobs
+from sotto.experiments.gohari2021 import kept_trainings
+from sotto.experiments.gohari2021.arms import CONSTANT, EXACT, STUDENT, TEACHER, vanishing
+from sotto.experiments.gohari2021.figures import Experiment, make_figure
+from sotto.experiments.gohari2021.tradeoff_figures import Tradeoff, make_tradeoff
+from sotto.experiments.gohari2021.training import blank_policy
+from sotto.experiments.learning_curves import Cost, Curve
 from sotto.runs.directory import RunError
-from sotto.runs.kickstart_experiments import Experiment, make_figure
-from sotto.runs.kickstart_tradeoff import Tradeoff, make_tradeoff
 
 COST = Cost(512, 3.5, 1.5, 1e-5, 0.01, 2283.52, 1.0)
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from pydantic_core import to_json
 
-from sotto.algorithms.teachers import ExactTeacher
+from sotto.algorithms.kickstarting.teachers import ExactTeacher
 from sotto.cli import main, train_kickstart
-from sotto.privacy.accounting import compose
-from sotto.privacy.certificate import verify
+from sotto.privacy.accounting.composition import compose
+from sotto.privacy.certificates.derive import verify
 from sotto.runs import checkpoints, metrics, teachers
 from sotto.runs.directory import RunError, open_experiment
 from sotto.runs.teachers import rows_to_serve, teacher_policies

@@ -9,16 +9,16 @@ import pytest
 from scipy import stats
 
 from sotto.cli import main
-from sotto.papers import rio2025, rio2025_regret
-from sotto.papers.rio2025 import Cell
-from sotto.papers.rio2025_regret import Curve
-from sotto.privacy import certificate
-from sotto.privacy.ledger import Ledger
-from sotto.runs import rio_trainings
+from sotto.experiments.rio2025 import cells as rio2025
+from sotto.experiments.rio2025 import regret, trainings
+from sotto.experiments.rio2025.cells import Cell
+from sotto.experiments.rio2025.figures import Reproduction, make_figure8, make_table1, make_tradeoff
+from sotto.experiments.rio2025.regret import Curve
+from sotto.experiments.rio2025.regret_runs import make_regret
+from sotto.experiments.rio2025.trainings import Job, Outcome, jobs
+from sotto.privacy.certificates import derive
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs.directory import RunError
-from sotto.runs.rio_regret import make_regret
-from sotto.runs.rio_reproduction import Reproduction, make_figure8, make_table1, make_tradeoff
-from sotto.runs.rio_trainings import Job, Outcome, jobs
 
 SOTTO = Cell("CartPole-v1", "dppg", "sotto", 1.0)
 
@@ -52,7 +52,7 @@ def trained(monkeypatch):
         made.append((cell, tuple(seeds)))
         return [an_outcome(cell, seed) for seed in seeds]
 
-    monkeypatch.setattr(rio_trainings, "train", train)
+    monkeypatch.setattr(trainings, "train", train)
     return made
 
 
@@ -89,7 +89,7 @@ def test_more_seeds_train_only_what_is_missing(tmp_path, trained):
 
 
 def test_a_stopped_command_goes_on(tmp_path, trained, monkeypatch):
-    train = rio_trainings.train
+    train = trainings.train
 
     def stops(cell, seeds, places):
         (places[0] / "ledger.sqlite").write_text("of an attempt that was stopped")
@@ -97,7 +97,7 @@ def test_a_stopped_command_goes_on(tmp_path, trained, monkeypatch):
             raise KeyboardInterrupt
         return train(cell, seeds, places)
 
-    monkeypatch.setattr(rio_trainings, "train", stops)
+    monkeypatch.setattr(trainings, "train", stops)
     with pytest.raises(KeyboardInterrupt):
         make_table1(reproduction(tmp_path))
 
@@ -105,7 +105,7 @@ def test_a_stopped_command_goes_on(tmp_path, trained, monkeypatch):
         assert not any((place / "ledger.sqlite").exists() for place in places)
         return train(cell, seeds, places)
 
-    monkeypatch.setattr(rio_trainings, "train", goes_on)
+    monkeypatch.setattr(trainings, "train", goes_on)
     make_table1(reproduction(tmp_path))
     assert len(trained) == len(set(trained)) == 6
 
@@ -196,7 +196,7 @@ def test_a_training_leaves_its_certificate(tmp_path):
     assert (first.status, first.noise_multiplier) == ("proved", pytest.approx(3.0))
     assert first.epsilon == pytest.approx(cell.noise_epsilon, rel=1e-3)
     ledger = Ledger.open(job.path / "seed-0" / "ledger.sqlite")
-    assert certificate.verify(job.path / "seed-0" / "certificate.json", ledger).status == "verified"
+    assert derive.verify(job.path / "seed-0" / "certificate.json", ledger).status == "verified"
     # Two releases of 64 people, each with one episode of at most 128 steps.
     assert first.steps[0] == 0
     assert 64 * 8 <= first.steps[1] < first.steps[-1] <= 16_384
@@ -232,7 +232,7 @@ def regrets(monkeypatch):
             settings=repr(arm.config),
         )
 
-    monkeypatch.setattr(rio2025_regret, "train", train)
+    monkeypatch.setattr(regret, "train", train)
     return made
 
 
@@ -246,7 +246,7 @@ def test_regret_is_kept_curve_by_curve(tmp_path, regrets, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, say)
-    count = len(rio2025_regret.arms("fig5", 8, 1e-3))
+    count = len(regret.arms("fig5", 8, 1e-3))
     assert len(regrets) == 3
     found = make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, said.append)
     assert len(regrets) == len(found["curves"]) == count

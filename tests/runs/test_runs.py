@@ -21,8 +21,8 @@ from pydantic_core import to_json
 from sqlalchemy import exc
 
 from sotto.cli import main
-from sotto.privacy import entries
-from sotto.privacy.certificate import verify
+from sotto.privacy.certificates.derive import verify
+from sotto.privacy.ledger import entries
 from sotto.runs import checkpoints, metrics
 from sotto.runs.adapters import DPPG_RUNS
 from sotto.runs.directory import RunError, open_experiment

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from sotto.privacy.ledger import Ledger
-from sotto.privacy.spending import Budget
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Gap, Once, Part, StreamStatement
 from sotto.privacy.units import EXPERT, REWARD_FUNCTION, Unit
 from sotto.runs.directory import RunSettings, new_settings

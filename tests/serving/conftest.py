@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from small_teacher import Service, running, secret_rows, statement
 
-from sotto.privacy.answer_digests import DigestKey
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.spending import Budget
+from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.ledger.spending import Budget
 from sotto.serving.app import create_app
 
 

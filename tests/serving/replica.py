@@ -8,8 +8,8 @@ from pathlib import Path
 
 from small_teacher import secret_rows
 
-from sotto.privacy.answer_digests import DigestKey
-from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.serving.app import create_app
 from sotto.serving.limits import Limits
 from sotto.serving.server import Address, serve

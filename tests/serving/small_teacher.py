@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import httpx
 import numpy as np
 
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.distances import PolicyDistance
+from sotto.privacy.answers.distances import PolicyDistance
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.mechanisms.policies import Dirichlet
 from sotto.serving.server import Address, listening, url_of, uvicorn_server
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from small_teacher import ACTIONS, OBSERVATION_SIZE, SECRET, secret_rows
 
-from sotto.privacy.answer_digests import DigestKey
+from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.errors import LedgerUnavailable
-from sotto.privacy.noise import GeneratorSource
+from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving.app import create_app
 from sotto.serving.limits import Limits
 from sotto.serving.refusals import SafeFormatter

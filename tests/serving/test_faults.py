@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from small_teacher import OBSERVATION_SIZE
 
-from sotto.privacy.answer_digests import DigestKey
-from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import BudgetExceeded
 from sotto.serving.questions import Question
 

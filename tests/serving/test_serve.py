@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from small_teacher import running
 
-from sotto.algorithms.ppo import PPOConfig
+from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.cli import main
-from sotto.privacy.answer_digests import DigestKey
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.distances import ObservationDistance, PolicyDistance, TrainingShards
+from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.distances import ObservationDistance, PolicyDistance, TrainingShards
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.runs import checkpoints
-from sotto.runs.algorithms import ALGORITHMS, config_to_json
 from sotto.runs.directory import create_experiment, new_settings
+from sotto.runs.registry import ALGORITHMS, config_to_json
 from sotto.runs.teachers import TeacherRun, rows_to_serve, teacher_policies
 from sotto.serving import server
 from sotto.serving.app import create_app
@@ -183,7 +183,7 @@ def test_a_private_policy_needs_no_service(runs):
 
 
 def test_a_teacher_less_smooth_than_promised_is_refused(runs, monkeypatch):
-    monkeypatch.setattr("sotto.privacy.distances.OFF", 1e-10)  # this network has 1.3e-10
+    monkeypatch.setattr("sotto.privacy.answers.distances.OFF", 1e-10)  # this network has 1.3e-10
     teacher = read_once(runs / "one")
     settings = Promise(
         queries=9,

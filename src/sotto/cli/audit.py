@@ -27,7 +27,7 @@ def audit(args: list[str]) -> int:
             seed: of the experiments.
             json: print one JSON object.
         """
-        from sotto.privacy.leaks import run_catalogue
+        from sotto.privacy.audits.leaks import run_catalogue
 
         seed_range(seed)
         if samples < 4:

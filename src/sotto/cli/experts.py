@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from sotto.algorithms.expert_recipes import HIDDEN
+from sotto.algorithms.experts.recipes import HIDDEN
 from sotto.cli.parsing import parse, print_json, seed_range
 from sotto.data import minari_files
 from sotto.extras import require
@@ -182,7 +182,7 @@ def histogram(args: list[str]) -> int:
             out: folder for figure and data; the experts' own unless given.
             json: print the summary as one JSON object.
         """
-        from sotto.runs import expert_figures
+        from sotto.experiments.sharma2024 import populations as expert_figures
 
         population = populations.load(path)
         folder = out or path

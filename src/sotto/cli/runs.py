@@ -14,7 +14,7 @@ from sotto.runs.directory import Experiment, Named, Run, RunError, open_experime
 from sotto.serving.directory import Service, is_service, open_service
 
 if TYPE_CHECKING:
-    from sotto.privacy.certificate import Certificate
+    from sotto.privacy.certificates.derive import Certificate
 
 RunPath = tyro.conf.Positional[Path]
 
@@ -78,7 +78,7 @@ def _evaluate(
 ) -> dict[str, Any]:
     import numpy as np
 
-    from sotto.runs.algorithms import ALGORITHMS, stored_config
+    from sotto.runs.registry import ALGORITHMS, stored_config
     from sotto.runs.states import last_checkpoint
     from sotto.runs.training import load_states
 
@@ -166,7 +166,7 @@ def _show(
 ) -> int:
     from rich.console import Console
 
-    from sotto.privacy.certificate import derive, render, verify
+    from sotto.privacy.certificates.derive import derive, render, verify
     from sotto.runs.seeds import sharing
 
     console = Console(soft_wrap=False)
@@ -215,7 +215,7 @@ _EXIT_CODES = {"verified": 0, "stale": 3, "false": 2}
 
 
 def _verify(runs: Sequence[Run | Service], json: bool) -> int:
-    from sotto.privacy.certificate import verify
+    from sotto.privacy.certificates.derive import verify
 
     found = [(run, verify(run.certificate, run.open_ledger())) for run in runs]
     statuses = [one.status for _, one in found]

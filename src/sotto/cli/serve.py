@@ -8,7 +8,7 @@ from pathlib import Path
 import tyro
 
 from sotto.cli.parsing import flag, parse, print_json
-from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.runs.directory import RunError, ledger_place
 from sotto.runs.teachers import TeacherRun, rows_to_serve, teacher_policies
 from sotto.serving.directory import (

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from sotto.algorithms.a2c import A2CConfig
-from sotto.algorithms.baseline_presets import a2c_preset, ppo_preset
-from sotto.algorithms.dppg_config import DPPGConfig, PresetName, preset
-from sotto.algorithms.ppo import PPOConfig
+from sotto.algorithms.baselines.a2c import A2CConfig
+from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.baselines.presets import a2c_preset, ppo_preset
+from sotto.algorithms.dppg.config import DPPGConfig, PresetName, preset
 from sotto.cli.parsing import flag, parse, print_json, seed_range, unvalidated
 from sotto.cli.progress import Display
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.certificate import derive
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import PrivacyError
 from sotto.runs.adapters import Algorithm
-from sotto.runs.algorithms import ALGORITHMS, config_to_json
-from sotto.runs.algorithms import stored_config as stored
 from sotto.runs.directory import (
     AlgorithmName,
     Experiment,
@@ -36,14 +34,16 @@ from sotto.runs.directory import (
     new_settings,
     open_experiment,
 )
+from sotto.runs.registry import ALGORITHMS, config_to_json
+from sotto.runs.registry import stored_config as stored
 from sotto.runs.seeds import sharing
 from sotto.runs.states import last_common_checkpoint
 from sotto.runs.training import Update, train
 
 if TYPE_CHECKING:
-    from sotto.algorithms.a2c import A2CConfig as A2CFlags
-    from sotto.algorithms.dppg_config import DPPGConfig as DPPGFlags
-    from sotto.algorithms.ppo import PPOConfig as PPOFlags
+    from sotto.algorithms.baselines.a2c import A2CConfig as A2CFlags
+    from sotto.algorithms.baselines.ppo import PPOConfig as PPOFlags
+    from sotto.algorithms.dppg.config import DPPGConfig as DPPGFlags
 else:
     DPPGFlags, PPOFlags, A2CFlags = map(unvalidated, (DPPGConfig, PPOConfig, A2CConfig))
 

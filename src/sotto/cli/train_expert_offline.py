@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.cli.parsing import parse, unvalidated
 from sotto.cli.train import LedgerOptions, stored_config, train_algorithm
 from sotto.runs.expert_offline import expert_offline as expert_offline_runs
 
 if TYPE_CHECKING:
-    from sotto.algorithms.expert_offline_config import ExpertOfflineConfig as ExpertOfflineFlags
+    from sotto.algorithms.expert_offline.config import ExpertOfflineConfig as ExpertOfflineFlags
 else:
     ExpertOfflineFlags = unvalidated(ExpertOfflineConfig)
 

@@ -3,16 +3,16 @@
 import sys
 from typing import TYPE_CHECKING
 
-from sotto.algorithms.dqn import DQNConfig
-from sotto.algorithms.functional_q_config import FunctionalQConfig
-from sotto.algorithms.functional_q_functions import planned_epsilon
+from sotto.algorithms.baselines.dqn import DQNConfig
+from sotto.algorithms.functional_q.config import FunctionalQConfig
+from sotto.algorithms.functional_q.functions import planned_epsilon
 from sotto.cli.parsing import parse, unvalidated
 from sotto.cli.train import LedgerOptions, PlainOptions, stored_config, train_algorithm
 from sotto.runs.functional_q import functional_q as keeping_releases
 
 if TYPE_CHECKING:
-    from sotto.algorithms.dqn import DQNConfig as DQNFlags
-    from sotto.algorithms.functional_q_config import FunctionalQConfig as FunctionalQFlags
+    from sotto.algorithms.baselines.dqn import DQNConfig as DQNFlags
+    from sotto.algorithms.functional_q.config import FunctionalQConfig as FunctionalQFlags
 else:
     DQNFlags, FunctionalQFlags = unvalidated(DQNConfig), unvalidated(FunctionalQConfig)
 

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.teachers import Teacher
+from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.teachers import Teacher
 from sotto.cli.parsing import flag, parse, unvalidated
 from sotto.cli.train import LedgerOptions, stored_config, train_algorithm
 from sotto.runs.directory import RunError
 from sotto.runs.kickstart import kickstart as kickstart_runs
 
 if TYPE_CHECKING:
-    from sotto.algorithms.kickstarting_config import KickstartConfig as KickstartFlags
+    from sotto.algorithms.kickstarting.config import KickstartConfig as KickstartFlags
 else:
     KickstartFlags = unvalidated(KickstartConfig)
 

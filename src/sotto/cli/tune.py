@@ -12,26 +12,21 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import jax
 from pydantic import TypeAdapter
 
-from sotto.algorithms.dppg_config import DPPGConfig
-from sotto.algorithms.dppg_selection import (
-    Selected,
-    candidates,
-    create_selection_ledger,
-    select,
-)
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
 from sotto.cli.parsing import parse, print_json, unvalidated
 from sotto.cli.train import next_run, preset_config
-from sotto.privacy.certificate import derive
-from sotto.privacy.ledger import NO_TIME, Ledger
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.runs import checkpoints, metrics
-from sotto.runs.algorithms import ALGORITHMS, config_to_json
 from sotto.runs.directory import Run, create_experiment, ledger_place, new_settings, write_model
 from sotto.runs.files import forget_times, silence
 from sotto.runs.marks import mark
 from sotto.runs.metrics import Line
+from sotto.runs.registry import ALGORITHMS, config_to_json
 
 if TYPE_CHECKING:
-    from sotto.algorithms.dppg_config import DPPGConfig as DPPGFlags
+    from sotto.algorithms.dppg.config import DPPGConfig as DPPGFlags
 else:
     DPPGFlags = unvalidated(DPPGConfig)
 

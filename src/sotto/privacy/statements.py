@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sotto.privacy.accounting import (
+from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
     NoGuarantee,

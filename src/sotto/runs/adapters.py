@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from sotto.algorithms import dppg_training
-from sotto.algorithms.dppg_config import DPPGConfig
+from sotto.algorithms.dppg import training
+from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.privacy.keys import new_key
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.registry import make
 from sotto.rl.rollout import Actor, evaluate
 from sotto.runs.directory import AnyLedger
@@ -99,7 +99,7 @@ class _DPPG:
     default_policy = "ema"
 
     def resolved(self, config: DPPGConfig) -> DPPGConfig:
-        dppg_training.training_environment(config)
+        training.training_environment(config)
         return config
 
     def has_ledger(self, config: DPPGConfig) -> bool:
@@ -113,10 +113,10 @@ class _DPPG:
         return config.steps_per_update
 
     def create_ledger(self, config: DPPGConfig, where: Path | str, run_id: str) -> Ledger:
-        return dppg_training.create_ledger(config, where, run_id)
+        return training.create_ledger(config, where, run_id)
 
     def initial_states(self, config: DPPGConfig, seeds: Sequence[int]) -> PyTree:
-        return dppg_training.initial_states(config, seeds)
+        return training.initial_states(config, seeds)
 
     def chunks(
         self,
@@ -126,7 +126,7 @@ class _DPPG:
         states: PyTree,
         done: int,
     ) -> Iterator[Chunk]:
-        for progress in dppg_training.Training(config, seeds, ledgers, states, done):
+        for progress in training.Training(config, seeds, ledgers, states, done):
             yield Chunk(
                 progress.updates,
                 progress.states,
@@ -136,12 +136,12 @@ class _DPPG:
             )
 
     def policies(self, states: PyTree) -> dict[str, Actor]:
-        return dppg_training.policies(states)
+        return training.policies(states)
 
     def evaluate(
         self, config: DPPGConfig, policy: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
     ) -> Float[np.ndarray, "runs episodes"]:
-        return dppg_training.evaluate_policy(config, policy, key, episodes, greedy=greedy)
+        return training.evaluate_policy(config, policy, key, episodes, greedy=greedy)
 
 
 def _simulated(sums: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:

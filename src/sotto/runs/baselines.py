@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from sotto.algorithms import dppg_gymnasium, ppo
-from sotto.algorithms.a2c import A2CConfig
-from sotto.algorithms.hosted import HostedRun
-from sotto.algorithms.ppo import PPOConfig, PPOMetrics
-from sotto.privacy.ledger import Ledger
+from sotto.algorithms.baselines import ppo
+from sotto.algorithms.baselines.a2c import A2CConfig
+from sotto.algorithms.baselines.gymnasium import HostedRun
+from sotto.algorithms.baselines.ppo import PPOConfig, PPOMetrics
+from sotto.algorithms.dppg import gymnasium_users
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, described, processes_for
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described, processes_for
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 from sotto.runs.adapters import Algorithm, Chunk, evaluate_native, evaluation, keys_of
@@ -90,7 +91,7 @@ class _Baseline:
     ) -> Float[np.ndarray, "runs episodes"]:
         if is_native(config.env_id):
             return evaluate_native(config.env_id, policy, key, episodes, greedy)
-        return dppg_gymnasium.evaluate(config.env_id, policy, key, episodes, greedy)
+        return gymnasium_users.evaluate(config.env_id, policy, key, episodes, greedy)
 
 
 Trained = Iterator[tuple[int, PyTree, PPOMetrics]]

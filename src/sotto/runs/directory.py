@@ -26,9 +26,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import LedgerUnavailable
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.regular import require_regular
 from sotto.runs import marks
 from sotto.runs.files import RunError, write_whole

@@ -12,14 +12,14 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from sotto.algorithms import expert_offline as training
-from sotto.algorithms.expert_offline_config import ExpertOfflineConfig
-from sotto.algorithms.expert_offline_presets import filled
-from sotto.algorithms.expert_offline_states import Sources
+from sotto.algorithms.expert_offline import training
+from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline.presets import filled
+from sotto.algorithms.expert_offline.states import Sources
 from sotto.data import minari_files
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.keys import new_key
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.networks import Policy
 from sotto.runs import experts
 from sotto.runs.adapters import Algorithm, Chunk

@@ -17,11 +17,11 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict
 
-from sotto.algorithms import experts as native
-from sotto.algorithms import hosted_experts as hosted
-from sotto.algorithms.expert_recipes import BASE_SECONDS, HIDDEN, SECONDS, recipe
-from sotto.algorithms.experts import Plan, Recipe
-from sotto.algorithms.ppo import Networks
+from sotto.algorithms.baselines.ppo import Networks
+from sotto.algorithms.experts import gymnasium as hosted
+from sotto.algorithms.experts import training as native
+from sotto.algorithms.experts.recipes import BASE_SECONDS, HIDDEN, SECONDS, recipe
+from sotto.algorithms.experts.training import Plan, Recipe
 from sotto.data.trajectories import ExpertLog
 from sotto.regular import require_regular
 from sotto.rl.envs.registry import is_native, make

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from sotto.algorithms import dqn, functional_q_training
-from sotto.algorithms.dqn import DQNConfig
-from sotto.algorithms.functional_q_config import FunctionalQConfig
-from sotto.algorithms.q_learning import EpsilonGreedy
-from sotto.privacy.ledger import Ledger
+from sotto.algorithms.baselines import dqn
+from sotto.algorithms.baselines.dqn import DQNConfig
+from sotto.algorithms.baselines.q_learning import EpsilonGreedy
+from sotto.algorithms.functional_q import training as functional_q_training
+from sotto.algorithms.functional_q.config import FunctionalQConfig
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs.adapters import Algorithm, Chunk, evaluate_native, evaluation, keys_of
 from sotto.runs.directory import AnyLedger, RunError, open_experiment
 

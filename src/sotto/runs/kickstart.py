@@ -8,12 +8,12 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from sotto.algorithms import kickstarting_training
-from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.kickstarting_training import check_teacher
-from sotto.algorithms.promises import promise
-from sotto.algorithms.teachers import ExactTeacher, Teacher
-from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.algorithms.kickstarting import training as kickstarting_training
+from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.promises import promise
+from sotto.algorithms.kickstarting.teachers import ExactTeacher, Teacher
+from sotto.algorithms.kickstarting.training import check_teacher
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.keys import new_key
 from sotto.rl.networks import Policy
 from sotto.runs.adapters import Algorithm, Chunk, evaluate_native

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sotto.privacy.answer_ledger import AnswerLedger
+from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import LedgerOlder
-from sotto.privacy.ledger import Ledger
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs.files import RunError
 
 FILE = "ledger.json"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from sotto.privacy.certificate import Certificate, derive
-from sotto.privacy.certificate_text import meaning_of_delta
-from sotto.privacy.ledger import NO_TIME
+from sotto.privacy.certificates.derive import Certificate, derive
+from sotto.privacy.certificates.text import meaning_of_delta
+from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.runs import figures, page
-from sotto.runs.algorithms import config_from_json
 from sotto.runs.directory import Experiment, Run, RunError
 from sotto.runs.metrics import Line, read
+from sotto.runs.registry import config_from_json
 from sotto.runs.seeds import Sharing, sharing
 
 _GUARANTEE = (

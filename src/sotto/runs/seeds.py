@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sotto.privacy.composition import together
+from sotto.privacy.certificates.joint import together
 from sotto.runs.directory import AnyLedger, RunSettings
 
 _SAME = {

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from sotto.algorithms.teachers import Ensemble, LocalTeacher, RowsFunction
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.certificate import derive, verify
-from sotto.privacy.distances import Distance
+from sotto.algorithms.kickstarting.teachers import Ensemble, LocalTeacher, RowsFunction
+from sotto.privacy.answers.distances import Distance
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.certificates.derive import derive, verify
 from sotto.rl.envs.registry import from_data
 from sotto.rl.networks import Policy
 from sotto.runs import states

@@ -17,13 +17,13 @@ from types import FrameType
 import jax
 from jaxtyping import PyTree
 
-from sotto.privacy import certificate
+from sotto.privacy.certificates import derive
 from sotto.runs import checkpoints, states
 from sotto.runs.adapters import Algorithm, Chunk
-from sotto.runs.algorithms import ALGORITHMS, stored_config
 from sotto.runs.directory import AnyLedger, Experiment, RunError
 from sotto.runs.marks import mark
 from sotto.runs.metrics import Line, Log
+from sotto.runs.registry import ALGORITHMS, stored_config
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _save(
 ) -> None:
     # First all certificates: what they are derived from was charged before anything was released.
     for run, ledger in zip(experiment.runs, ledgers, strict=False):
-        certificate.derive(ledger).write(run.certificate)
+        derive.derive(ledger).write(run.certificate)
     for index, run in enumerate(experiment.runs):
         state = jax.tree.map(lambda x, i=index: x[i], chunk.states)
         made = mark(ledgers[index]) if ledgers else None

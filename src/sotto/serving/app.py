@@ -35,9 +35,9 @@ from jaxtyping import Float64
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from sotto.algorithms.teachers import RowsFunction, require_proved
-from sotto.privacy.answer_digests import DigestKey
-from sotto.privacy.answer_ledger import Answered, AnswerLedger
+from sotto.algorithms.kickstarting.teachers import RowsFunction, require_proved
+from sotto.privacy.answers.digests import DigestKey
+from sotto.privacy.answers.ledger import Answered, AnswerLedger
 from sotto.privacy.errors import (
     BudgetExceeded,
     IdempotencyConflict,
@@ -45,7 +45,7 @@ from sotto.privacy.errors import (
     LedgerMismatch,
     LedgerUnavailable,
 )
-from sotto.privacy.noise import GeneratorSource
+from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving import metrics
 from sotto.serving.callers import Caller, Callers, ledger_failures
 from sotto.serving.connections import Connections

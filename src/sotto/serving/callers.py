@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar
 
 from fastapi import Request
 
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answer_storage import KnownTokens
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.storage import KnownTokens
 from sotto.privacy.errors import (
     LedgerCorrupt,
     LedgerMismatch,

@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Float, Float64
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sotto.algorithms.teachers import Answers, silence
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.observations import checked
+from sotto.algorithms.kickstarting.teachers import Answers, silence
+from sotto.privacy.answers.observations import checked
+from sotto.privacy.answers.statement import AnswerStatement
 
 TOKEN_VARIABLE = "SOTTO_TEACHER_TOKEN"
 

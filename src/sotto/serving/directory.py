@@ -25,12 +25,12 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sotto.privacy.answer_digests import DigestKey, DigestKeyLost
-from sotto.privacy.answer_ledger import AnswerLedger
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.certificate import derive
-from sotto.privacy.entries import versions
-from sotto.privacy.spending import Budget
+from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.entries import versions
+from sotto.privacy.ledger.spending import Budget
 from sotto.runs.directory import RunError, ledger_location, ledger_place, write_model
 
 _SETTINGS = "service.json"

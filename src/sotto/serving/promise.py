@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from sotto.algorithms.kickstarting_config import KickstartConfig
-from sotto.algorithms.promises import promise
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.distances import ObservationDistance, TrainingShards
-from sotto.privacy.spending import Budget
+from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.promises import promise
+from sotto.privacy.answers.distances import ObservationDistance, TrainingShards
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.ledger.spending import Budget
 from sotto.runs.teachers import TeacherRun
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from sotto.privacy.observations import LARGEST
+from sotto.privacy.answers.observations import LARGEST
 from sotto.serving.limits import Limits
 from sotto.serving.refusals import Refusal
 

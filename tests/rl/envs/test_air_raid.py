@@ -5,8 +5,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from sotto.rl.envs.air_raid import air_raid
 from sotto.rl.envs.base import Discrete
+from sotto.rl.envs.gymnasium.air_raid import air_raid
 
 
 def test_the_game_is_the_papers():

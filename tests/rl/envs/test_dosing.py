@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.integrate import solve_ivp
 from scipy.signal import savgol_filter
 
-from sotto.privacy.purity import ImpureFunction, require_pure
+from sotto.privacy.release.purity import ImpureFunction, require_pure
 from sotto.rl.distributions import DiagonalGaussian
 from sotto.rl.envs.dosing import GlucoseController, _day_of_meals, _normal, _smoothed
 from sotto.rl.envs.gymnasium_dosing import GymnasiumDosing

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sotto.rl.envs.base import Box, Discrete
-from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
 
 
 class Corridor(gym.Env):

@@ -16,9 +16,9 @@ import numpy as np
 import psutil
 import pytest
 
-from sotto.rl.envs import gymnasium_bridge
-from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, processes_for
-from sotto.rl.envs.lanes import ProcessLanes
+from sotto.rl.envs.gymnasium import bridge
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.gymnasium.lanes import ProcessLanes
 
 
 @jax.jit
@@ -132,7 +132,7 @@ def test_an_error_in_a_lane_arrives(monkeypatch):
 def test_processes_do_not_outlive_the_one_that_started_them(end):
     script = """
         import time
-        from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers
+        from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
         users = GymnasiumUsers("CartPole-v1", 4, 2)
         print(*users._lanes.process_ids, flush=True)
         time.sleep(60)
@@ -160,7 +160,7 @@ def test_ctrl_c_is_not_for_them(carts):
 
 
 def test_processes_are_as_many_as_are_worth_it(monkeypatch):
-    monkeypatch.setattr(gymnasium_bridge.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setattr(bridge.os, "sched_getaffinity", lambda _: range(8), raising=False)
     assert [processes_for(lanes) for lanes in (1, 7, 8, 31, 1000)] == [1, 1, 2, 7, 8]
 
 

@@ -7,8 +7,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from sotto.rl.envs.gymnasium_bridge import GymnasiumUsers, described
-from sotto.rl.envs.mujoco_facts import FACTS
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described
+from sotto.rl.envs.gymnasium.mujoco_facts import FACTS
 
 
 @pytest.mark.parametrize("env_id", sorted(FACTS))

@@ -3,17 +3,17 @@
 What an answer protects follows from its distance (`distances.py`), whose numbers are in the words.
 """
 
-from sotto.privacy.answers import AnswerStatement
-from sotto.privacy.claims.claim import Claim, Condition, Facts, both, of_answers
-from sotto.privacy.claims.streams import has_noise
-from sotto.privacy.distances import (
+from sotto.privacy.answers.distances import (
     OFF,
     AnyTwoTeachers,
     ObservationDistance,
     PolicyDistance,
     TrainingShards,
 )
-from sotto.privacy.observations import LARGEST
+from sotto.privacy.answers.observations import LARGEST
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.claims.claim import Claim, Condition, Facts, both, of_answers
+from sotto.privacy.claims.streams import has_noise
 
 
 def _about(*kinds: type) -> Condition:

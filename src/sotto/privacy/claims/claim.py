@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from sotto.privacy.answers import AnswerStatement
+from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.statements import Assumption, StreamStatement
 
 Section = Literal["protects", "does-not-protect", "code", "user"]

@@ -3,6 +3,7 @@
 Each names in its comment the module that makes it true.
 """
 
+from sotto.privacy.answers.distances import TrainingShards
 from sotto.privacy.claims.claim import (
     Claim,
     Facts,
@@ -12,7 +13,6 @@ from sotto.privacy.claims.claim import (
     both,
     some,
 )
-from sotto.privacy.distances import TrainingShards
 from sotto.privacy.statements import StreamStatement
 
 

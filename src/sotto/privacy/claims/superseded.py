@@ -6,6 +6,7 @@ to have been untrue in them says so, and verification repeats it.
 
 from dataclasses import replace
 
+from sotto.privacy.answers.distances import AnyTwoTeachers
 from sotto.privacy.claims import answers, experts, rewards, streams
 from sotto.privacy.claims.claim import (
     Claim,
@@ -16,7 +17,6 @@ from sotto.privacy.claims.claim import (
     of_answers,
 )
 from sotto.privacy.claims.streams import has_prefixes, has_selection
-from sotto.privacy.distances import AnyTwoTeachers
 
 _SOURCE = "noise was AES-128 in counter mode already, keyed through numpy's SeedSequence"
 

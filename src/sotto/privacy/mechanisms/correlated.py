@@ -27,7 +27,7 @@ from jax_privacy.matrix_factorization import toeplitz
 from jaxtyping import Float64, Int64
 
 from sotto.privacy.mechanisms import binary_tree
-from sotto.privacy.noise import MAGNITUDE
+from sotto.privacy.mechanisms.noise import MAGNITUDE
 from sotto.privacy.statements import Correlation, Once, Participation, Poisson, Returning
 
 _MEMORY_LIMIT = 8 * 2**30

@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float, Float64
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sotto.privacy.events import Event, Gaussian, NoGuarantee
-from sotto.privacy.mechanisms import simplex
-from sotto.privacy.noise import rounded_normal
+from sotto.privacy.accounting.events import Event, Gaussian, NoGuarantee
+from sotto.privacy.mechanisms.dirichlet import simplex
+from sotto.privacy.mechanisms.noise import rounded_normal
 
 _LEAST_MULTIPLIER = 0.2
 """Of one answer: a row that moves by five standard deviations is 12.3 away from the end of the

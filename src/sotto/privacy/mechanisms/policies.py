@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sotto.privacy.mechanisms.dirichlet import Dirichlet, TruncatedDirichlet
+from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet, TruncatedDirichlet
 from sotto.privacy.mechanisms.gaussian_policy import GaussianPolicy
 
 __all__ = ["Dirichlet", "GaussianPolicy", "PolicyMechanism", "TruncatedDirichlet"]

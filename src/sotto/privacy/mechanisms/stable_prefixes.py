@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sotto.privacy.events import PrefixReleases
+from sotto.privacy.accounting.events import PrefixReleases
 from sotto.privacy.mechanisms.sparse_vector import UNIT, SparseVector
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid")

@@ -1,0 +1,1 @@
+"""Algorithms without privacy: PPO, A2C, DQN and tabular Q-learning."""

@@ -1,0 +1,1 @@
+"""DPPG, the private policy gradient of Rio et al. 2025."""

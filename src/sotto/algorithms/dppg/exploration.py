@@ -1,0 +1,125 @@
+"""A user's update from two episodes: one policy a step along a random direction, one against it.
+
+Augmented random search (Mania, Guy & Recht 2018, arXiv:1803.07055, Algorithm 1 without its choice
+of top directions) cut to what one user can do alone. A user draws a direction of length one, plays
+an episode with the released policy moved along it and another with it moved against it, both
+greedily, and contributes
+
+    learning_rate * (return along - return against) / advantage_scale * direction,
+
+or, without an advantage_scale, learning_rate * the sign of that difference * direction. What a
+user reveals is therefore one number and a direction that they drew themselves; a policy of few
+parameters learns from it where gradients along sampled actions are hopelessly noisy.
+
+Nothing here is private by itself, nor needs to be: whatever a user's update is, the door bounds it.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.networks import Policy
+from sotto.rl.rollout import rollout
+
+
+class Explored(NamedTuple):
+    """What one user tried and met (or several users, with a leading axis)."""
+
+    direction: Policy
+    """Of length one; zero for the standard deviation of actions, which greedy play does not use."""
+    returns: Float[Array, "*users 2"]
+    """Undiscounted returns along the direction and against it."""
+    steps: Float[Array, "*users 2"]
+    """Decisions in each of the two episodes."""
+    ended: Float[Array, "*users 2"]
+    """1 where the episode ended by itself, 0 where it was cut off."""
+
+
+def direction(policy: Policy, key: PRNGKeyArray) -> Policy:
+    """A uniformly random direction of length one in the space of the network's parameters."""
+    leaves, structure = jax.tree.flatten(policy.network)
+    keys = jax.random.split(key, len(leaves))
+    drawn = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
+    length = optax.tree.norm(drawn)
+    network = jax.tree.unflatten(structure, [x / length for x in drawn])
+    nothing = jax.tree.map(jnp.zeros_like, policy)
+    found: Policy = eqx.tree_at(lambda p: p.network, nothing, network)
+    return found
+
+
+def both_ways(config: DPPGConfig, policy: Policy, direction: Policy) -> Policy:
+    """The policy moved along the direction and against it: a leading axis of two.
+
+    The distance is parameter_noise * sqrt(parameters), that of independent normal noise with
+    standard deviation parameter_noise in every parameter.
+    """
+    size = sum(leaf.size for leaf in jax.tree.leaves(policy.network))
+    distance = config.parameter_noise * size**0.5
+    pair: Policy = jax.tree.map(
+        lambda p, d: jnp.stack([p + distance * d, p - distance * d]), policy, direction
+    )
+    return pair
+
+
+def explore(config: DPPGConfig, env: AnyEnvironment, policy: Policy, key: PRNGKeyArray) -> Explored:
+    """Both episodes of one simulated user in an environment written in JAX."""
+    direction_key, play_key = jax.random.split(key)
+    drawn = direction(policy, direction_key)
+
+    def play(moved: Policy, key: PRNGKeyArray) -> tuple[Array, Array, Array]:
+        steps = config.steps_per_user // 2
+        seen = rollout(env, env.default_params, moved, key, steps, one_episode=True, greedy=True)
+        return (
+            jnp.sum(seen.rewards),
+            jnp.sum(seen.alive, dtype=jnp.float32),
+            jnp.any(seen.terminated | seen.truncated).astype(jnp.float32),
+        )
+
+    pair = both_ways(config, policy, drawn)
+    return Explored(drawn, *jax.vmap(play)(pair, jax.random.split(play_key)))
+
+
+def update(config: DPPGConfig, explored: Explored) -> Policy:
+    """The user's contribution, before the door clips it."""
+    difference = explored.returns[0] - explored.returns[1]
+    if config.advantage_scale is None:
+        weight = config.learning_rate * jnp.sign(difference)
+    else:
+        weight = config.learning_rate * difference / config.advantage_scale
+    contribution: Policy = jax.tree.map(lambda d: weight * d, explored.direction)
+    return contribution
+
+
+def diagnostics(explored: Explored) -> dict[str, Array]:
+    """Sums over one simulated user's steps, for the experimenter's learning curve."""
+    return {
+        "steps": jnp.sum(explored.steps),
+        "reward": jnp.sum(explored.returns),
+        "episodes": jnp.sum(explored.ended),
+    }
+
+
+def local(
+    config: DPPGConfig,
+    env: AnyEnvironment,
+    state: Any,
+    unit: Explored | tuple[()],
+    key: PRNGKeyArray,
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """One user's contribution to the door: their two episodes (unless given), their update.
+
+    Args:
+        config: settings.
+        env: the training environment.
+        state: the public state, whose policy is explored.
+        unit: what was collected outside; nothing where the user is simulated here.
+        key: the user's own randomness.
+    """
+    explored = unit if isinstance(unit, Explored) else explore(config, env, state.policy, key)
+    return {"policy": update(config, explored)}, diagnostics(explored)

@@ -1,0 +1,165 @@
+"""Users of DPPG whose environment runs in Gymnasium: collected outside JAX, given to the door."""
+
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sotto.algorithms.dppg import exploration
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.exploration import Explored
+from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.envs.gymnasium import bridge
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.gymnasium.unseen import UnseenError
+from sotto.rl.networks import Policy
+from sotto.rl.rollout import Actor, Trajectory
+
+
+class Collector:
+    """Lanes for the users of one release, kept from one release to the next.
+
+    Every user starts from a reset with a seed of their own; nothing but the environments' memory
+    is kept, of which the certificate says that it must not matter. Whoever makes it calls `close`.
+
+    Raises:
+        ValueError: the environment has a wrapper in which earlier users live on.
+    """
+
+    def __init__(self, config: DPPGConfig) -> None:
+        self._config = config
+        self._exploring = config.local_update == "parameter-exploration"
+        lanes = config.users_per_update * (2 if self._exploring else 1)
+        self._users = GymnasiumUsers(
+            config.env_id,
+            lanes,
+            processes_for(lanes),
+            action_repeat=config.action_repeat,
+            unseen=config.population == "real",
+        )
+
+        if self._users.normalisers:
+            self.close()
+            raise ValueError(
+                f"{config.env_id} is wrapped in {self._users.normalisers[0]}, whose statistics are "
+                "made of earlier users; leave it out, and give --observation-statistics, which "
+                "are released with noise"
+            )
+
+    def collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
+        """One release's unit data, leaves of shape [users, ...].
+
+        Args:
+            policy: what the users follow.
+            key: the users' randomness.
+            first_person: enrolment number of the first of them, who are nobody that came before.
+
+        Raises:
+            UnseenError: something failed where real people were met. Which kind of failure it was,
+                and what it says, may be about them and is not shown.
+        """
+        if self._config.population == "simulated":
+            return self._collect(policy, key, first_person)
+        # Numbers that overflow would warn, and an exception here would quote what it met.
+        with warnings.catch_warnings(), np.errstate(all="ignore"), suppress(Exception):
+            warnings.simplefilter("ignore")
+            return self._collect(policy, key, first_person)
+        raise UnseenError(self._config.env_id)  # without a context: nothing is being handled here
+
+    def _collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
+        seed_key, act_key = jax.random.split(key)
+        drawn = jax.random.randint(seed_key, (self._users.num_users,), 0, 2**31 - 1, jnp.int32)
+        seeds = [int(seed) + first_person for seed in np.asarray(drawn)]
+        if self._exploring:
+            assert isinstance(policy, Policy)
+            return self._explore(policy, act_key, seeds)
+        config = self._config
+        return self._users.collect(
+            partial(bridge.sampled, policy),
+            act_key,
+            seeds,
+            config.steps_per_user,
+            config.one_episode,
+        )
+
+    def _explore(self, policy: Policy, key: PRNGKeyArray, seeds: Sequence[int]) -> Explored:
+        directions, pairs = _pairs(self._config, policy, key)
+        returns, steps, ended = self._users.returns(
+            partial(_greedy_each, pairs), key, seeds, self._config.steps_per_user // 2
+        )
+        by_user = (jnp.asarray(x.reshape(-1, 2), jnp.float32) for x in (returns, steps, ended))
+        return Explored(directions, *by_user)
+
+    def close(self) -> None:
+        """Releases the environments."""
+        self._users.close()
+
+
+def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -> Any:
+    """One release's unit data with nothing in them, for the door to check `local` against.
+
+    Args:
+        config: settings.
+        env: the training environment.
+        policy: of the right shapes.
+    """
+    users, steps = config.users_per_update, config.steps_per_user
+    if config.local_update == "parameter-exploration":
+        pair = jnp.zeros((users, 2), jnp.float32)
+        directions = jax.tree.map(lambda x: jnp.zeros((users, *x.shape), x.dtype), policy)
+        return Explored(directions, pair, pair, pair)
+    seen = jnp.zeros((users, steps, env.observation_size), jnp.float32)
+    flags = jnp.zeros((users, steps), bool)
+    rewards = jnp.zeros((users, steps), jnp.float32)
+    shape = getattr(env.action, "shape", ())
+    actions = jnp.zeros((users, steps, *shape), jnp.float32 if shape else jnp.int32)
+    return Trajectory(seen, actions, rewards, seen, flags, flags, flags)
+
+
+def evaluate(
+    env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[np.ndarray, "runs episodes"]:
+    """Undiscounted returns of whole episodes, one decision for each environment step.
+
+    Args:
+        env_id: the environment.
+        policies: with a leading axis of runs.
+        key: randomness of the episodes.
+        episodes: of each run.
+        greedy: the policy's mode, or sampled actions.
+    """
+    runs = jax.tree.leaves(policies)[0].shape[0]
+    drawn = jax.random.randint(key, (episodes,), 0, 2**31 - 1, jnp.int32)
+    seeds = [int(seed) for seed in np.asarray(drawn)]
+    found = []
+    with GymnasiumUsers(env_id, episodes, processes_for(episodes)) as users:
+        for run in range(runs):
+            one = jax.tree.map(lambda x, i=run: x[i], policies)
+            act = partial(bridge.greedy if greedy else bridge.sampled, one)
+            found.append(users.returns(act, key, seeds, users.max_episode_steps)[0])
+    return np.stack(found)
+
+
+@partial(jax.jit, static_argnums=0)
+def _pairs(config: DPPGConfig, policy: Policy, key: PRNGKeyArray) -> tuple[Policy, Policy]:
+    """Every user's direction, [users, ...], and their two policies one after the other."""
+    keys = jax.random.split(key, config.users_per_update)
+    directions = jax.vmap(lambda k: exploration.direction(policy, k))(keys)
+    pairs = jax.vmap(lambda d: exploration.both_ways(config, policy, d))(directions)
+    flat: Policy = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), pairs)
+    return directions, flat
+
+
+@jax.jit
+def _greedy_each(
+    policies: Policy, observations: Float[Array, "lanes obs"], key: PRNGKeyArray
+) -> Array:
+    del key
+    actions: Array = jax.vmap(lambda policy, seen: policy(seen).mode())(policies, observations)
+    return actions

@@ -1,0 +1,394 @@
+"""Trains DPPG in chunks of releases, over several seeds side by side.
+
+Each seed is a run of its own: its people, its ledger, its certificate. One compiled program trains
+them all. Iterating over a `Training` yields what may be logged after each chunk.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sotto.algorithms.dppg import gymnasium_users, parts, trust_region
+from sotto.algorithms.dppg import release as dppg
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.gymnasium_users import Collector
+from sotto.algorithms.dppg.release import DPPGState
+from sotto.privacy.errors import LedgerOlder
+from sotto.privacy.keys import new_key
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms import correlated
+from sotto.privacy.statements import StreamStatement
+from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.envs.gymnasium.bridge import described, require_real
+from sotto.rl.envs.registry import is_native, make
+from sotto.rl.networks import Policy
+from sotto.rl.rollout import Actor, evaluate, rollout
+from sotto.rl.tabular import TabularEnvironment
+
+_PROGRESS_POINTS = 20
+_FISHER_EPISODES = 25
+_FISHER_REGULARISER = 1e-3  # both as in table 2 of the paper
+_COINS = 2**24  # tossed at once, where users are drawn from a population
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one chunk of releases leaves behind.
+
+    Attributes:
+        updates: releases made so far.
+        states: the public states, leaves of shape [runs, ...].
+        log: functions of releases, [runs, releases] each.
+        diagnostics: sums over simulated users, [runs, releases, users] each; None for real ones.
+        evaluation: mean greedy return per run of the last and of the averaged policies on fresh
+            simulated episodes; None where there is no simulator.
+        logits: of every released policy, [runs, releases, S, A]; None without finitely many states.
+    """
+
+    updates: int
+    states: DPPGState
+    log: dict[str, np.ndarray]
+    diagnostics: dict[str, np.ndarray] | None
+    evaluation: dict[str, np.ndarray] | None
+    logits: np.ndarray | None
+
+
+def training_environment(config: DPPGConfig) -> AnyEnvironment:
+    """The environment users live in; one from Gymnasium is described, not run, by this object.
+
+    Raises:
+        ValueError: settings that do not fit it, or real people in a simulator.
+    """
+    real = config.population == "real"
+    if is_native(config.env_id):
+        if real:
+            require_real(config.env_id)
+        env = make(config.env_id, config.action_repeat)
+        if config.local_update == "visit-average" and not isinstance(env, TabularEnvironment):
+            raise ValueError(
+                f"visit-average counts visits to finitely many states, which {config.env_id} has "
+                "not; use local_update one-step"
+            )
+        return env
+    exploring = config.local_update == "parameter-exploration"
+    perturbed = config.parameter_noise > 0 and not exploring
+    if config.unit == "segment" or config.critic == "public" or perturbed:
+        raise ValueError(
+            f"{config.env_id} runs through Gymnasium, which offers neither continuing segments, a "
+            "public critic nor per-user parameter noise under a policy gradient; choose other "
+            "settings"
+        )
+    if config.population_size is not None:
+        raise ValueError(
+            f"users are drawn in secret inside the compiled program, where {config.env_id} cannot "
+            "run; leave population_size out"
+        )
+    return described(config.env_id, config.action_repeat, unseen=real)
+
+
+def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
+    """The public state of every seed before the first release, leaves of shape [runs, ...]."""
+    env = training_environment(config)
+    states: DPPGState = jax.vmap(partial(dppg.initial_state, config, env))(
+        jnp.asarray(seeds, jnp.int32)
+    )
+    return states
+
+
+def create_ledger(config: DPPGConfig, where: Path | str, run_id: str | None = None) -> Ledger:
+    """A new ledger with the budget and the unit of these settings."""
+    budget = Budget(epsilon=config.budget_epsilon(), delta=config.delta)
+    return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
+
+
+class Training:
+    """An open training: the stream of releases, and the people who are still to come.
+
+    Args:
+        config: settings.
+        seeds: one per run.
+        ledgers: one per run, from `create_ledger`, or re-opened to resume.
+        states: where to go on from; None starts afresh.
+        done: releases already made on the way to `states`. A resumed training opens a new stream
+            with fresh noise and fresh people; what an interrupted chunk charged stays charged.
+            Where users are drawn from a population it goes on with the stream there is, which has
+            lost what was charged and not kept.
+        noise_seed: for tests only; voids the certificate.
+
+    Raises:
+        PrivacyError: the budget does not cover the training. No data has been touched.
+        ValueError: settings that do not fit the environment.
+    """
+
+    def __init__(
+        self,
+        config: DPPGConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: DPPGState | None = None,
+        done: int = 0,
+        noise_seed: int | None = None,
+    ) -> None:
+        if any(stream.statement.selection for one in ledgers for stream in one.streams):
+            raise ValueError(
+                "this ledger was charged for choosing settings, which cannot be gone on with; run "
+                "sotto tune again with another --out"
+            )
+        held = min(sum(stream.releases for stream in one.streams) for one in ledgers)
+        if held < done:
+            raise LedgerOlder("the ledger", "the state to go on from", done, held)
+        self.config, self.done = config, done
+        self.env = training_environment(config)
+        first = initial_states(config, seeds)
+        self.states = first if states is None else states
+        self._native = is_native(config.env_id)
+        self._collector: Collector | None = None
+        remaining = config.updates - done
+        if remaining < 1:
+            raise ValueError(f"all {config.updates} releases of this training have been made")
+        if self._reached():
+            raise ValueError(
+                f"this training stopped after {done} updates, when released returns had reached "
+                f"stop_at_return = {config.stop_at_return:g}"
+            )
+        self._interval = math.ceil(config.updates / _PROGRESS_POINTS)
+        self.chunk_updates = self._interval if self._native else 1
+        self._drawn = config.population_size is not None
+        if self._drawn:  # a coin for each of the population, release and run
+            most = _COINS // (config.users * len(seeds))
+            self.chunk_updates = max(1, min(self.chunk_updates, most))
+        policy = jax.tree.map(lambda x: x[0], first.policy)  # has met no data, nor on resuming
+        critic = jax.tree.map(lambda x: x[0], self.states.critic)
+        extras = parts.extra_parts(config, self.env)
+        if self._drawn:
+            parts.require_stated_bounds(extras, ledgers)
+        dimension = _size(policy) + sum(part.size for part in extras)
+        dimension += _size(critic) if config.critic == "private" else 0
+        self.noise_multiplier = config.total_noise_multiplier(dimension)
+        multipliers = config.part_multipliers(self.noise_multiplier)
+        self.clip_norm = _clip_norm(config, self.env, policy, multipliers["policy"])
+        # The seed alone makes the people; a resumed training meets new ones.
+        keys = jax.vmap(lambda s: jax.random.fold_in(new_key(s), done))(
+            jnp.asarray(seeds, jnp.uint32)
+        )
+        self._keys, lane_keys = jax.vmap(lambda k: jax.random.split(k, 2), out_axes=1)(keys)
+        self._ledgers = ledgers
+        release = dppg.make_release(
+            config,
+            self.env,
+            multipliers=multipliers,
+            clip_norm=self.clip_norm,
+            horizon=config.updates if self._drawn else remaining,
+            collected=not self._native,
+        )
+        self._first_people = [ledger.next_person for ledger in ledgers]
+        self._opened_at = done
+        continuing = release.world is not None
+        self._stream = release.open(
+            ledgers,
+            self.states,
+            () if self._native else gymnasium_users.nothing_collected(config, self.env, policy),
+            world_states=(
+                jax.vmap(partial(dppg.initial_lanes, config, self.env))(lane_keys)
+                if continuing
+                else ()
+            ),
+            chunk=min(self.chunk_updates, remaining),
+            noise_seed=noise_seed,
+            resume=self._drawn and any(ledger.streams for ledger in ledgers),
+        )
+        if self._drawn:
+            self.done = self._stream.released
+            if self.done == config.updates:
+                raise ValueError(
+                    f"all {config.updates} releases of this training have been charged; those "
+                    f"after the first {done} were lost, and are not made again"
+                )
+
+    @property
+    def statement(self) -> StreamStatement:
+        """What the stream promises, as its ledgers hold it."""
+        return self._stream.statement
+
+    def __iter__(self) -> Iterator[Progress]:
+        """Makes the remaining releases, a chunk at a time; stops early where that is asked for."""
+        try:
+            while self.done < self.config.updates and not self._reached():
+                yield self.advance()
+        finally:
+            self.close()
+
+    def advance(self) -> Progress:
+        """Charges and makes the next chunk of releases."""
+        count = min(self.chunk_updates, self.config.updates - self.done)
+        units = () if self._native else self._collect()
+        people = None if self._drawn else self._next_people(count)
+        self.states, log, diagnostics = self._stream.run(self.states, self._keys, people, units)
+        self.done += count
+        evaluation = None
+        due = self._native or self.done % self._interval == 0 or self.done == self.config.updates
+        if due and self.config.evaluation_episodes > 0 and has_simulator(self.config):
+            key = jax.random.fold_in(new_key(20260), self.done)
+            evaluation = {
+                name: evaluate_policy(
+                    self.config, policy, key, self.config.evaluation_episodes
+                ).mean(axis=1)
+                for name, policy in policies(self.states).items()
+                if name != "tail"
+            }
+        as_numpy = partial(jax.tree.map, np.asarray)
+        log = as_numpy(log)
+        logits = log.pop("logits", None)
+        return Progress(self.done, self.states, log, as_numpy(diagnostics), evaluation, logits)
+
+    def _next_people(self, count: int) -> Int[np.ndarray, "runs releases users"]:
+        """Enrolment numbers: people nobody has met yet, who come back in turn if they may."""
+        groups = self.config.groups(self.done - self._opened_at + np.arange(count))
+        size = self.config.users_per_update
+        order = groups[:, None] * size + np.arange(size)
+        return np.stack([first + order for first in self._first_people])
+
+    def _reached(self) -> bool:
+        """Whether the released returns of all runs have reached what training was to stop at."""
+        goal = self.config.stop_at_return
+        return goal is not None and bool(jnp.all(self.states.extras["return"] >= goal))
+
+    def _collect(self) -> Any:
+        """One release's unit data from Gymnasium, leaves of shape [runs, 1, users, ...]."""
+        if self._collector is None:
+            self._collector = Collector(self.config)
+        acting = parts.actor(self.states.extras, self.states.policy)
+        runs = [
+            self._collector.collect(
+                jax.tree.map(lambda x, i=index: x[i], acting),
+                jax.random.fold_in(self._keys[index], self.done),
+                ledger.next_person,
+            )
+            for index, ledger in enumerate(self._ledgers)
+        ]
+        return jax.tree.map(lambda *x: jnp.stack(x)[:, None], *runs)
+
+    def close(self) -> None:
+        """Ends what collects users outside JAX, if anything does; done anyway in the end."""
+        if self._collector is not None:
+            self._collector.close()
+            self._collector = None
+
+
+def policies(states: DPPGState) -> dict[str, Actor]:
+    """The released policies, each with a leading axis of runs."""
+    released = {"last": states.policy, "ema": states.ema, "tail": states.tail}
+    return {name: parts.actor(states.extras, one) for name, one in released.items()}
+
+
+def has_simulator(config: DPPGConfig) -> bool:
+    """Whether the environment can be played without meeting the people who are protected.
+
+    Through Gymnasium real people are met, and what they return must not be shown without noise.
+    """
+    return is_native(config.env_id) or config.population == "simulated"
+
+
+def evaluate_policy(
+    config: DPPGConfig,
+    policy: Actor,
+    key: PRNGKeyArray,
+    episodes: int,
+    *,
+    greedy: bool = True,
+) -> Float[np.ndarray, "runs episodes"]:
+    """Undiscounted returns on fresh simulated people, one decision per environment step.
+
+    Args:
+        config: settings; only the environment matters.
+        policy: with a leading axis of runs.
+        key: randomness of the evaluation.
+        episodes: whole episodes per run.
+        greedy: the policy's mode, or sampled actions.
+
+    Raises:
+        ValueError: there is no simulator.
+    """
+    if not has_simulator(config):
+        raise ValueError(
+            f"{config.env_id} is where real people are met, whose returns are shown with noise "
+            "only; train with private_return for a curve of releases"
+        )
+    if is_native(config.env_id):
+        env = make(config.env_id)
+        return np.asarray(_evaluate(env, policy, key, episodes, greedy))
+    return gymnasium_users.evaluate(config.env_id, policy, key, episodes, greedy)
+
+
+@partial(jax.jit, static_argnums=(0, 3, 4))
+def _evaluate(
+    env: AnyEnvironment, policy: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Array:
+    return jax.vmap(lambda p: evaluate(env, env.default_params, p, key, episodes, greedy))(policy)
+
+
+def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multiplier: float) -> float:
+    """The clip norm: given, or from a trust region around the first policy."""
+    if config.clip_norm_from is None:
+        return config.clip_norm
+    over_time = dppg.correlation(config)
+    # Correlated noise is scaled to the whole stream, and one release of it sums several draws.
+    spread = correlated.sensitivity(over_time, config.participation, config.updates) * float(
+        np.linalg.norm(correlated.noising_coefficients(over_time, config.updates))
+    )
+    common: dict[str, Any] = {
+        "noise_ratio": multiplier * spread / config.users_per_update,
+        "radius": config.trust_region_radius,
+        "confidence": config.trust_region_confidence,
+        "learning_rate": config.server_learning_rate,
+    }
+    match config.clip_norm_from:
+        case "l2-quantile":
+            return trust_region.l2_quantile(dimension=_size(policy), **common)
+        case "l2-markov":
+            return trust_region.l2_markov(dimension=_size(policy), **common)
+        case "kl-quantile":
+            return trust_region.kl_quantile(public_fisher(config, env, policy), **common)
+        case "kl-markov":
+            return trust_region.kl_markov(public_fisher(config, env, policy), **common)
+
+
+def public_fisher(
+    config: DPPGConfig, env: AnyEnvironment, policy: Policy
+) -> Float[np.ndarray, "d d"]:
+    """Fisher matrix of a policy that has met no data, on simulated people who are nobody."""
+    if not is_native(config.env_id):
+        raise ValueError(
+            f"a KL trust region needs a public simulator, which {config.env_id} has not; "
+            "use l2-quantile"
+        )
+
+    def scores(key: PRNGKeyArray) -> Float[Array, "T d"]:
+        seen = rollout(env, env.default_params, policy, key, config.steps_per_user, True)
+        gradients = jax.vmap(jax.grad(lambda p, o, a: p(o).log_prob(a)), in_axes=(None, 0, 0))(
+            policy, seen.observations, seen.actions
+        )
+        flat = jnp.concatenate(
+            [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(gradients)], axis=1
+        )
+        return jnp.where(seen.alive[:, None], flat, jnp.nan)
+
+    keys = jax.random.split(new_key(0), _FISHER_EPISODES)
+    rows = np.asarray(jax.jit(jax.vmap(scores))(keys), dtype=np.float64)
+    rows = rows.reshape(-1, rows.shape[-1])
+    rows = rows[~np.isnan(rows[:, 0])]
+    return rows.T @ rows / len(rows) + _FISHER_REGULARISER * np.eye(rows.shape[1])
+
+
+def _size(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_array)))

@@ -1,0 +1,245 @@
+"""Settings of private policy gradient chosen on the people it learns from, and paid for.
+
+A secret number of tries is made, all on the same people: each draws one of the candidate settings
+by chance, trains, and scores itself by the returns it released. Only the best try leaves, with the
+whole of what it released; how many tries there were, and all others, are forgotten.
+
+Guarantee:
+    What leaves is private as `sotto.privacy.accounting.selection` says of one try's event, which is derived
+    from the try's own door: all candidates must state the same, but for clip norms and sizes. The
+    ledger is charged for it, all people and releases, before the first try. Its budget is the
+    target, whatever is tried.
+"""
+
+import dataclasses
+import itertools
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.release import DPPGState
+from sotto.algorithms.dppg.training import Training, create_ledger
+from sotto.privacy.accounting.composition import (
+    Gaussian,
+    RepeatAndSelect,
+    SampledGaussian,
+    calibrate_noise_multiplier,
+    compose,
+)
+from sotto.privacy.accounting.selection import draw_tries, selection_sampler_delta
+from sotto.privacy.ledger.ledger import NO_TIME, Ledger
+from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.privacy.statements import Part, Poisson, Selection, StreamStatement
+
+_GUARANTEE = {"target_epsilon", "noise_multiplier", "delta", "adjacency", "unit"}
+_PEOPLE = {"env_id", "seed", "population", "population_size", "users_per_update", "total_steps"}
+_SHARED = {*_GUARANTEE, *_PEOPLE, "participations", "min_separation"}
+"""Settings of the guarantee and of who takes part, which are not tried."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What the best try leaves.
+
+    Attributes:
+        config: its settings.
+        updates: releases that it made.
+        states: its public states, leaves of shape [1, ...].
+        log: functions of its releases, [1, updates] each.
+        score: mean released return over its last releases (`tail_fraction`); minus infinity where
+            that is no finite number, so that any two scores compare.
+    """
+
+    config: DPPGConfig
+    updates: int
+    states: DPPGState
+    log: dict[str, np.ndarray]
+    score: float
+
+
+def candidates(
+    config: DPPGConfig, settings: Mapping[str, Sequence[Any]], mean_tries: float
+) -> tuple[DPPGConfig, ...]:
+    """Every combination of the settings, with noise that pays for all tries together.
+
+    Args:
+        config: what they have in common; its noise or target is that of the whole selection.
+        settings: values of each setting that is tried.
+        mean_tries: mean number of tries, geometric.
+
+    Raises:
+        ValueError: settings that may not be tried or do not go together, a try that is not proved,
+            or returns that are not released.
+    """
+    if unknown := sorted(set(settings) - {field.name for field in dataclasses.fields(config)}):
+        raise ValueError(f"DPPG has no setting {unknown[0]!r}")
+    if shared := sorted(_SHARED & set(settings)):
+        raise ValueError(
+            f"{shared[0]} is part of the guarantee or of who takes part, and is the same in all "
+            "tries; give it beside the settings that are tried"
+        )
+    _check(config)
+    noise = _noise_multiplier(config, mean_tries)
+    common = dataclasses.replace(
+        config, target_epsilon=None, noise_multiplier=noise, evaluation_episodes=0
+    )
+    combinations = itertools.product(*settings.values())
+    tried = tuple(
+        dataclasses.replace(common, **dict(zip(settings, one, strict=True))) for one in combinations
+    )
+    for one in tried:
+        _check(one)
+    return tried
+
+
+def create_selection_ledger(
+    config: DPPGConfig, mean_tries: float, where: Path | str, run_id: str | None = None
+) -> Ledger:
+    """A new ledger whose budget is the target, or what a selection with the given noise costs.
+
+    Args:
+        config: what the candidates have in common, as for `candidates`.
+        mean_tries: mean number of tries, geometric.
+        where: as for `Ledger.create`.
+        run_id: name of the run.
+    """
+    epsilon = config.target_epsilon
+    if epsilon is None:
+        assert config.noise_multiplier is not None
+        curve = compose([_selection_event(config, config.noise_multiplier, mean_tries)])
+        epsilon = curve.epsilon(config.delta * 0.99)
+    budget = Budget(epsilon=epsilon, delta=config.delta)
+    # Beside any later time, when it began would tell how many tries there were.
+    return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget, created=NO_TIME)
+
+
+def select(tried: Sequence[DPPGConfig], mean_tries: float, ledger: Ledger, seed: int) -> Selected:
+    """Makes a secret number of tries and returns the best; the ledger is charged first.
+
+    Args:
+        tried: from `candidates`.
+        mean_tries: mean number of tries, geometric.
+        ledger: from `create_selection_ledger`, without charges.
+        seed: of networks and simulated people, the same people in every try.
+
+    Raises:
+        ValueError: candidates that state different things to the door, or a ledger that is not new.
+        PrivacyError: the budget does not cover the selection.
+    """
+    if ledger.streams:
+        raise ValueError("a selection starts a ledger of its own; this one has streams already")
+    statement = _statement(tried, mean_tries, seed)
+    stream = ledger.open_stream(statement)
+    stream.charge(0, statement.horizon, _everybody(tried[0]))
+    event = statement.event
+    assert isinstance(event, RepeatAndSelect)
+    # Both are secret: neither is returned, logged or stored.
+    generator = GeneratorSource().next()
+    drawn = generator.integers(len(tried), size=draw_tries(event, generator))
+    best: Selected | None = None
+    for index in drawn:
+        one = _try(tried[int(index)], seed)
+        if best is None or one.score > best.score:
+            best = one
+    assert best is not None  # a geometric number of tries is at least one
+    return best
+
+
+def _try(config: DPPGConfig, seed: int) -> Selected:
+    """One training with a ledger of its own, which enforces its rules and is then thrown away."""
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(config, [seed], [create_ledger(config, Path(folder) / "ledger")])
+        logs = [progress.log for progress in training]
+        log = {name: np.concatenate([one[name] for one in logs], axis=1) for name in logs[0]}
+        score = _score(log["private_return"][0], config.tail_fraction)
+        return Selected(config, training.done, training.states, log, score)
+
+
+def _score(released: Float[np.ndarray, " updates"], tail_fraction: float) -> float:
+    """Mean of the last releases. The best of several is private under a total order only."""
+    tail = max(1, round(tail_fraction * released.size))
+    score = float(np.mean(released[-tail:], dtype=np.float64))
+    return score if math.isfinite(score) else -math.inf
+
+
+def _check(config: DPPGConfig) -> None:
+    """What a try needs: a score, and a proof."""
+    if config.private_return is None:
+        raise ValueError("tries are scored by released returns; give private_return their range")
+    if not config.is_proved:
+        raise ValueError("a selection needs tries that are proved; leave unproved settings out")
+
+
+def _noise_multiplier(config: DPPGConfig, mean_tries: float) -> float:
+    if config.noise_multiplier is not None:
+        return config.noise_multiplier
+    assert config.target_epsilon is not None
+    return calibrate_noise_multiplier(
+        lambda z: [_selection_event(config, z, mean_tries)],
+        config.target_epsilon,
+        config.delta * 0.98,
+    )
+
+
+def _selection_event(config: DPPGConfig, noise: float, mean_tries: float) -> RepeatAndSelect:
+    one = config.event(noise)
+    assert isinstance(one, Gaussian | SampledGaussian)
+    return RepeatAndSelect(run=one, tries="geometric", mean=mean_tries, accounting=2)
+
+
+def _statement(tried: Sequence[DPPGConfig], mean_tries: float, seed: int) -> StreamStatement:
+    """The statement that every candidate's door makes, as that of a selection among them."""
+    with tempfile.TemporaryDirectory() as folder:
+        stated = [
+            Training(one, [seed], [create_ledger(one, Path(folder) / f"{number}")]).statement
+            for number, one in enumerate(tried)
+        ]
+    common = [_without_sizes(one) for one in stated]
+    if different := next((one for one in common if one != common[0]), None):
+        names = [
+            name
+            for name in StreamStatement.model_fields
+            if getattr(different, name) != getattr(common[0], name)
+        ]
+        raise ValueError(
+            f"candidates differ in what the cost depends on ({', '.join(names)}); try only "
+            "settings that change what is learnt"
+        )
+    selection: StreamStatement = stated[0].model_copy(
+        update={
+            "name": "DPPG policy update, the best of several tries",
+            "selection": Selection(mean=mean_tries, candidates=len(tried), accounting=2),
+            "sampler_delta": selection_sampler_delta(
+                mean_tries, max(one.sampler_delta for one in stated)
+            ),
+        }
+    )
+    return selection
+
+
+def _without_sizes(statement: StreamStatement) -> StreamStatement:
+    """What must be equal: all but clip norms, sizes, and the delta that follows from them."""
+    parts = {
+        name: Part(clip_norm=1.0, noise_multiplier=part.noise_multiplier)
+        for name, part in statement.parts.items()
+    }
+    sizes = dict.fromkeys(parts, 1)
+    return statement.model_copy(update={"parts": parts, "dimensions": sizes, "sampler_delta": 0.0})
+
+
+def _everybody(config: DPPGConfig) -> list[PersonBlock] | None:
+    """Who takes part in each release, in every try; None where they are drawn."""
+    if isinstance(config.participation, Poisson):
+        return None
+    size = config.users_per_update
+    groups = config.groups(np.arange(config.updates)).tolist()
+    return [PersonBlock(group * size, (group + 1) * size) for group in groups]

@@ -1,0 +1,1 @@
+"""Offline learning in which each expert is protected (Sharma et al. 2024)."""

@@ -1,0 +1,267 @@
+"""What a training from private experts starts from and goes through: sources, states, policies."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sotto.algorithms.expert_offline import dp_sgd
+from sotto.algorithms.expert_offline.clones import CloneConfig, fit_clones
+from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline.dp_sgd import DPSGDExpertsConfig, DPSGDState
+from sotto.algorithms.expert_offline.presets import DataFacts
+from sotto.algorithms.offline import learner as offline
+from sotto.algorithms.offline.learner import OfflineState
+from sotto.data.trajectories import ExpertLog, Transitions, all_transitions, ordered_sum
+from sotto.privacy.keys import new_key
+from sotto.rl.envs.base import Discrete
+from sotto.rl.envs.registry import is_native, make
+from sotto.rl.envs.world import GymnasiumWorld
+from sotto.rl.networks import Policy
+from sotto.rl.rollout import evaluate as evaluate_episodes
+
+INITIAL, GATHERING, LEARNING = range(3)
+"""What keys are for."""
+
+_CLONES = CloneConfig()
+_Tree = TypeVar("_Tree")
+
+
+class Sources:
+    """The experts, as far as they can be asked, and their log. Both are private.
+
+    Args:
+        experts: policies with a leading axis of experts.
+        log: their episodes; row i is the i-th expert's.
+        env_id: what they acted in, where that is known.
+        actions: how many there are, where that is known.
+
+    Attributes:
+        facts: what settings are filled in from.
+
+    Raises:
+        ValueError: neither is given, or they are not of equally many experts.
+    """
+
+    def __init__(
+        self,
+        experts: Policy | None = None,
+        log: ExpertLog | None = None,
+        env_id: str | None = None,
+        actions: int | None = None,
+    ) -> None:
+        if experts is not None:
+            count, size = experts.network.weights[0].shape[:2]
+            actions = experts.network.biases[-1].shape[-1]
+        elif log is not None:
+            count, size = log.experts, log.observation_size
+        else:
+            raise ValueError("there are neither experts nor a log of theirs")
+        if log is not None and (log.experts, log.observation_size) != (count, size):
+            raise ValueError(
+                f"there are {count} experts who see {size} numbers, and the log is of "
+                f"{log.experts} who see {log.observation_size}; give the log of these experts"
+            )
+        self.experts, self.log = experts, log
+        self.facts = DataFacts(env_id, count, size, actions)
+        self._clones: dict[tuple[object, ...], Policy] = {}
+        self._transitions: Transitions | None = None
+
+    def voters(self, config: ExpertOfflineConfig) -> Policy:
+        """Who votes; clones are made once, and are the same for all seeds."""
+        if config.voters == "experts":
+            assert self.experts is not None
+            return self.experts
+        assert self.log is not None
+        how = (config.given("actions"), config.given("observation_scale"))
+        if how not in self._clones:
+            self._clones[how] = fit_clones(_CLONES, self.log, *how, new_key(0))
+        return self._clones[how]
+
+    def weights(self, config: ExpertOfflineConfig) -> Float[np.ndarray, " experts"]:
+        """1 for each expert who votes, and 0 for whom abstains.
+
+        Whether one does is a function of their own log and of a public number.
+        """
+        if config.least_return is None:
+            return np.ones(self.facts.experts)
+        assert self.log is not None
+        played = self.log.lengths > 0
+        total = ordered_sum(np.where(played, self.log.returns, 0.0), axis=1)
+        # What is not a number is not enough, and neither is having played nothing.
+        enough = total >= config.least_return * np.maximum(played.sum(axis=1), 1)
+        return np.where(enough & played.any(axis=1), 1.0, 0.0)
+
+    @property
+    def transitions(self) -> Transitions:
+        """All of the log's, as JAX arrays."""
+        assert self.log is not None
+        if self._transitions is None:
+            self._transitions = jax.tree.map(jnp.asarray, all_transitions(self.log))
+        return self._transitions
+
+
+class StudentState(NamedTuple):
+    """What votes have taught."""
+
+    student: Policy
+
+
+class LearnerState(NamedTuple):
+    """A learner from transitions, without noise."""
+
+    learner: OfflineState
+    average: Policy
+    """Moving average of its networks."""
+    transitions: Transitions | tuple[()]
+    """Released ones, repeated to the capacity; none where only the log is learned from."""
+
+
+State = StudentState | LearnerState | DPSGDState
+
+
+def dp_sgd_config(config: ExpertOfflineConfig) -> DPSGDExpertsConfig:
+    """The part of filled settings that DP-SGD reads."""
+    return DPSGDExpertsConfig(
+        experts=config.given("expert_count"),
+        epsilon=config.given("target_epsilon"),
+        delta=config.given("delta"),
+        steps=config.noisy_steps,
+        batch=config.batch,
+        clip_norm=config.clip_norm,
+        public_steps=config.public_steps,
+        population=config.population,
+    )
+
+
+def initial_states(config: ExpertOfflineConfig, seeds: Sequence[int]) -> State:
+    """The states before training, leaves of shape [runs, ...].
+
+    Args:
+        config: filled settings.
+        seeds: one per run.
+    """
+    states: State = jax.jit(jax.vmap(functools.partial(_initial_state, config)))(
+        keys_of(seeds, INITIAL)
+    )
+    return states
+
+
+def _initial_state(config: ExpertOfflineConfig, key: PRNGKeyArray) -> State:
+    scale, actions = config.given("observation_scale"), config.given("actions")
+    if config.learner == "distillation":
+        student = Policy(
+            len(scale), Discrete(actions), config.student_hidden, key, observation_scale=scale
+        )
+        return StudentState(student)
+    if config.uses_dp_sgd:
+        public = _no_transitions(config) if config.public_steps else ()
+        return dp_sgd.initial_state(dp_sgd_config(config), config.offline, key, public)
+    learner = offline.initial_state(config.offline, key)
+    data = _no_transitions(config) if capacity(config) else ()
+    return LearnerState(learner, learner.network, data)
+
+
+def _no_transitions(config: ExpertOfflineConfig) -> Transitions:
+    """Room for all that can be released."""
+    size, scale = capacity(config), config.given("observation_scale")
+    return Transitions(
+        observations=jnp.zeros((size, len(scale)), jnp.float32),
+        actions=jnp.zeros((size,), jnp.int32),
+        rewards=jnp.zeros((size,), jnp.float32),
+        next_observations=jnp.zeros((size, len(scale)), jnp.float32),
+        terminated=jnp.zeros((size,), bool),
+    )
+
+
+def capacity(config: ExpertOfflineConfig) -> int:
+    """Most transitions that are released."""
+    if config.uses_votes:
+        return int(config.given("queries") * config.given("rounds"))
+    if config.uses_prefixes:
+        return int(config.releases * config.given("rollout_cap"))
+    return 0
+
+
+def policies(states: State) -> dict[str, Policy]:
+    """What may be used for ever: released, or made of what was released; with an axis of runs.
+
+    `ema` is a moving average of `last`. A student of votes is fitted once, and is both.
+    """
+    if isinstance(states, StudentState):
+        return {"ema": states.student, "last": states.student}
+    return {"ema": states.average, "last": states.learner.network}
+
+
+def evaluate(
+    config: ExpertOfflineConfig, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[np.ndarray, "runs episodes"]:
+    """Undiscounted returns in the default environment, up to the evaluation cap.
+
+    Raises:
+        ValueError: there is no environment.
+    """
+    if not config.has_environment:
+        raise ValueError("this run has no environment to be evaluated in; train it with --env-id")
+    env_id, cap = config.given("env_id"), config.given("evaluation_cap")
+    if is_native(env_id):
+        return np.asarray(_evaluate_native(env_id, cap, policy, key, episodes, greedy))
+    runs = jax.tree.leaves(policy)[0].shape[0]
+    rows = [jax.tree.map(lambda x, i=run: x[i], policy) for run in range(runs)]
+    return np.stack([_evaluate_hosted(env_id, cap, one, key, episodes, greedy) for one in rows])
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 4, 5))
+def _evaluate_native(
+    env_id: str, cap: int, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[Array, "runs episodes"]:
+    env = replace(make(env_id), max_episode_steps=cap)
+
+    def one(policy: Policy) -> Float[Array, " episodes"]:
+        return evaluate_episodes(env, env.default_params, policy, key, episodes, greedy)
+
+    returns: Float[Array, "runs episodes"] = jax.vmap(one)(policy)
+    return returns
+
+
+def _evaluate_hosted(
+    env_id: str, cap: int, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[np.ndarray, " episodes"]:
+    seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
+    returns = np.zeros(episodes, np.float64)
+    with GymnasiumWorld(env_id, seed, cap) as world:
+        observations = world.reset(episodes)
+        for step in range(cap):
+            chosen = _act(policy, observations, jax.random.fold_in(key, step), greedy)
+            observations, rewards, ended = world.step(np.asarray(chosen))
+            returns += rewards
+            if ended.all():
+                break
+    return returns
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _act(
+    policy: Policy, observations: Float[Array, "n obs"], key: PRNGKeyArray, greedy: bool
+) -> Int[Array, " n"]:
+    distribution = policy(observations)
+    drawn = policy.noise(key, observations.shape[:1])
+    actions: Int[Array, " n"] = distribution.mode() if greedy else distribution.sample(drawn)
+    return actions.astype(jnp.int32)
+
+
+def stacked(trees: Sequence[_Tree]) -> _Tree:
+    """Equal trees with a new leading axis."""
+    together: _Tree = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+    return together
+
+
+def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
+    """One key for each seed."""
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
+    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)

@@ -1,0 +1,219 @@
+"""Where votes are asked: in a simulator, along the votes' own rollouts, or in a public box.
+
+States of a round are functions of earlier rounds and of public randomness, so that all of it is
+post-processing of the votes. A simulator here is a `World`; it must be public, or a model fitted to
+public data: real people's states are not for asking.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from sotto.algorithms.expert_offline.distillation import DistillationConfig, distil
+from sotto.algorithms.expert_offline.voting import Asked, Votes, shrink
+from sotto.data.trajectories import Transitions
+from sotto.rl.envs.base import Discrete
+from sotto.rl.envs.world import World
+from sotto.rl.networks import Policy
+
+_STUDENT = DistillationConfig()
+
+
+@dataclass(frozen=True)
+class DaggerConfig:
+    """How states of the next round are met.
+
+    Attributes:
+        lanes: rollouts of the student side by side before each round.
+        exploration: probability of a uniform action at each step; the first round has nothing to
+            follow, and is all exploration.
+        distillation: settings of the student, which is fitted anew after each round.
+    """
+
+    lanes: int = 32
+    exploration: float = 0.1
+    distillation: DistillationConfig = _STUDENT
+
+    def __post_init__(self) -> None:
+        """Refuses settings that meet no states."""
+        if self.lanes < 1 or not 0 <= self.exploration <= 1:
+            raise ValueError("lanes must be at least 1 and exploration a probability")
+
+
+def ask_along_students(
+    votes: Votes,
+    world: World,
+    config: DaggerConfig,
+    observation_scale: tuple[float, ...],
+    key: PRNGKeyArray,
+) -> tuple[list[Policy], Asked]:
+    """Asks all rounds: each at states that the student of the rounds before met in the world.
+
+    Args:
+        votes: a poll; its remaining rounds are used up.
+        world: a public simulator.
+        config: settings.
+        observation_scale: of the student.
+        key: of states and students.
+
+    Returns:
+        The students, of the votes up to each round, and what the last one was fitted to.
+
+    Source: Ross, Gordon and Bagnell 2011, "A Reduction of Imitation Learning and Structured
+    Prediction to No-Regret Online Learning" (DAgger).
+    """
+    rounds = votes.rounds_left
+    size = world.observation_size
+    observations = np.zeros((rounds * votes.queries, size), np.float32)
+    counts = np.zeros((rounds * votes.queries, votes.actions))
+    asked = Asked(observations, counts)
+    nobody = Policy(
+        size,
+        Discrete(votes.actions),
+        config.distillation.hidden,
+        key,
+        observation_scale=observation_scale,
+    )
+    students: list[Policy] = []
+    for number in range(rounds):
+        meet_key, choose_key, fit_key = jax.random.split(jax.random.fold_in(key, number), 3)
+        exploration = config.exploration if number else 1.0
+        guide = students[-1] if students else nobody
+        met = _states_met(world, guide, config.lanes, exploration, meet_key)
+        # With replacement only where fewer states were met than are asked.
+        chosen = jax.random.choice(
+            choose_key, len(met), (votes.queries,), replace=len(met) < votes.queries
+        )
+        done, filled = number * votes.queries, (number + 1) * votes.queries
+        observations[done:filled] = met[np.asarray(chosen)]
+        counts[done:filled] = votes.ask(observations[done:filled])
+        students.append(
+            fit_student(votes, asked, config.distillation, observation_scale, fit_key, filled)
+        )
+    return students, asked
+
+
+def ask_in_box(
+    votes: Votes,
+    low: Float[np.ndarray, " obs"],
+    high: Float[np.ndarray, " obs"],
+    key: PRNGKeyArray,
+) -> Asked:
+    """Asks all rounds at states drawn uniformly from a public box: no simulator is needed.
+
+    Args:
+        votes: a poll; its remaining rounds are used up.
+        low, high: bounds that do not come from the experts' data.
+        key: of the states.
+    """
+    shape = (votes.rounds_left, votes.queries, len(low))
+    asked = np.asarray(
+        jax.random.uniform(key, shape, jnp.float32, jnp.asarray(low), jnp.asarray(high))
+    )
+    counts = [votes.ask(states) for states in asked]
+    return Asked(asked.reshape(-1, len(low)), np.concatenate(counts))
+
+
+def vote_rollouts(votes: Votes, world: World) -> tuple[Transitions, Asked]:
+    """Plays the noisy majority: at every step each rollout takes the action with most noisy votes.
+
+    There are as many rollouts side by side as a round has states, and a round for every step. When
+    all of them have ended new ones begin, until no round is left. Whole transitions come out, for
+    any offline learner.
+
+    Args:
+        votes: a poll; its remaining rounds are used up.
+        world: a public simulator.
+
+    Returns:
+        The transitions, rollout after rollout and in the order of time; and the states of living
+        rollouts with their noisy votes, in the order of asking.
+    """
+    steps: list[tuple[np.ndarray, ...]] = []
+    rollout, elapsed = 0, 0
+    observations = world.reset(votes.queries)
+    alive = np.ones(votes.queries, bool)
+    while votes.rounds_left:
+        if not alive.any() or elapsed == world.cap:
+            observations = world.reset(votes.queries)
+            alive = np.ones(votes.queries, bool)
+            rollout, elapsed = rollout + votes.queries, 0
+        counts = votes.ask(observations)
+        actions = np.argmax(counts, axis=-1)
+        following, rewards, terminated = world.step(actions)
+        lanes = np.flatnonzero(alive)
+        seen = (rollout + lanes, observations, actions, rewards, following, terminated, counts)
+        steps.append((seen[0], *(np.asarray(array)[lanes] for array in seen[1:])))
+        observations, alive, elapsed = following, alive & ~terminated, elapsed + 1
+    owner, met, taken, earned, after, ended, answered = (
+        np.concatenate(column) for column in zip(*steps, strict=True)
+    )
+    order = np.argsort(owner, kind="stable")
+    transitions = Transitions(
+        observations=jnp.asarray(met[order]),
+        actions=jnp.asarray(taken[order], jnp.int32),
+        rewards=jnp.asarray(earned[order], jnp.float32),
+        next_observations=jnp.asarray(after[order]),
+        terminated=jnp.asarray(ended[order]),
+    )
+    return transitions, Asked(met, answered)
+
+
+def fit_student(
+    votes: Votes,
+    asked: Asked,
+    config: DistillationConfig,
+    observation_scale: tuple[float, ...],
+    key: PRNGKeyArray,
+    filled: int | None = None,
+) -> Policy:
+    """A student of the shares of votes that remain after shrinking (`voting.shrink`).
+
+    Args:
+        votes: the poll that answered; only its public numbers are read.
+        asked: states and noisy votes.
+        config: settings.
+        observation_scale: of the student.
+        key: of its first weights and of its minibatches.
+        filled: rows in use (default: all).
+    """
+    filled = len(asked.counts) if filled is None else filled
+    labels = np.zeros(asked.counts.shape, np.float32)
+    labels[:filled] = shrink(asked.counts[:filled], votes.sigma, votes.experts).shares
+    observations = jnp.asarray(asked.observations)
+    student: Policy = distil(
+        config, observation_scale, observations, jnp.asarray(labels), filled, key
+    )
+    return student
+
+
+def _states_met(
+    world: World, student: Policy, lanes: int, exploration: float, key: PRNGKeyArray
+) -> Float[np.ndarray, "met obs"]:
+    """Observations at which the student acted, in rollouts up to the end or the cap."""
+    observations, alive = world.reset(lanes), np.ones(lanes, bool)
+    met = []
+    for step in range(world.cap):
+        met.append(observations[alive])
+        actions = _explore(student, observations, exploration, jax.random.fold_in(key, step))
+        observations, _, terminated = world.step(np.asarray(actions))
+        alive = alive & ~terminated
+        if not alive.any():
+            break
+    return np.concatenate(met)
+
+
+@jax.jit
+def _explore(
+    student: Policy, observations: Float[Array, "n obs"], exploration: float, key: PRNGKeyArray
+) -> Int[Array, " n"]:
+    """The student's greedy action, or with some probability a uniform one."""
+    distribution = student(observations)
+    count = distribution.logits.shape[-1]  # type: ignore[union-attr]
+    coin_key, action_key = jax.random.split(key)
+    shape = observations.shape[:1]
+    coins: Bool[Array, " n"] = jax.random.uniform(coin_key, shape) < exploration
+    return jnp.where(coins, jax.random.randint(action_key, shape, 0, count), distribution.mode())

@@ -1,0 +1,99 @@
+"""How experts are trained, environment by environment, and about how long that takes.
+
+The stops are early on purpose: a third of the experts of each environment has hardly learned, a
+third plays well. Greedy experts in the default environment return, mean and standard deviation
+over 3,000 of seed 0: 181 ± 35 of 200 on CartPole, -124 ± 48 on Acrobot. Of few experts in trials:
+between 1e8 and 1.2e9 on HIV, where the base policy has 2.5e6; 100 to 160 on LunarLander, where it
+has 96.
+"""
+
+from dataclasses import replace
+
+from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.experts.training import Recipe
+from sotto.rl.envs.variants import LUNAR_LANDER, variants
+
+HIDDEN = (64, 64)
+
+
+def recipe(env_id: str, hidden: tuple[int, ...] = HIDDEN) -> Recipe:
+    """The recipe of an environment that has variants.
+
+    Args:
+        env_id: its name.
+        hidden: layers of every policy and critic.
+
+    Raises:
+        ValueError: it has none.
+    """
+    variants(env_id)  # refuses other environments
+    common = PPOConfig(
+        env_id=env_id,
+        num_envs=8,
+        num_steps=32,
+        num_epochs=8,
+        num_minibatches=2,
+        discount=0.98,
+        anneal_learning_rate=False,
+        hidden=hidden,
+    )
+    if env_id == "CartPole-v1":
+        return Recipe(
+            replace(common, gae_lambda=0.8),
+            learning_rates=(5e-4, 1e-3, 2e-3),
+            stops=(7, 15, 40),
+            time_limit=200,
+            cap=200,
+        )
+    if env_id == "Acrobot-v1":
+        return Recipe(
+            replace(common, num_envs=16, discount=0.99, gae_lambda=0.9),
+            learning_rates=(5e-4, 1e-3, 2e-3),
+            stops=(10, 20, 40),
+            time_limit=500,
+            cap=200,
+        )
+    if env_id == "HIV-v0":
+        # Rewards go from 1e3 to 1e8. From them alone most experts end with one drug for ever.
+        treatment = replace(
+            common, num_steps=50, gae_lambda=0.95, learning_rate=4e-3, entropy_coefficient=0.02
+        )
+        base = replace(treatment, num_envs=32, entropy_coefficient=0.1)
+        return Recipe(
+            treatment,
+            learning_rates=(2e-3, 4e-3),
+            stops=(20, 30, 40),
+            time_limit=50,
+            cap=50,
+            # Much entropy keeps it from settling where experts would not leave.
+            base=replace(base, total_steps=40 * base.batch_size),
+            log_reward=20_000.0,
+        )
+    lander = replace(
+        common,
+        total_steps=102_400,
+        num_envs=16,
+        num_steps=128,
+        num_epochs=6,
+        num_minibatches=8,
+        learning_rate=1e-3,
+        discount=0.99,
+        gae_lambda=0.98,
+        entropy_coefficient=0.01,
+    )
+    return Recipe(
+        replace(lander, total_steps=80 * lander.batch_size),
+        learning_rates=(6e-4, 1e-3),
+        stops=(20, 40, 80),
+        time_limit=1000,
+        cap=400,
+        # It stops early, too: what experts have learned beyond it is to be worth asking for.
+        base=lander,
+    )
+
+
+SECONDS = {"CartPole-v1": 0.1, "Acrobot-v1": 0.2, "HIV-v0": 0.5, LUNAR_LANDER: 6.0}
+"""Of one core for an expert with 64x64 networks, judging included."""
+
+BASE_SECONDS = {"HIV-v0": 20.0, LUNAR_LANDER: 12.0}
+"""For the policy that all experts start from."""

@@ -1,0 +1,379 @@
+"""Thousands of experts: PPO on variants of an environment, and their logs (Sharma et al. 2024).
+
+An expert is a function of a public seed and of its number: its variant of the physics, its learning
+rate, when it stops learning, and all randomness. Experts of environments written in JAX are trained
+side by side, in one compiled program with a leading axis of experts; `sotto.algorithms.
+hosted_experts` has those that play in Gymnasium. Diversity is wanted: some stop early and are poor.
+
+Experts are judged, logged and later asked in the default environment. Nothing here is private.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from sotto.algorithms.baselines import ppo
+from sotto.algorithms.baselines.ppo import Networks, PPOConfig, PPOState
+from sotto.data.trajectories import ExpertLog
+from sotto.privacy.keys import new_key
+from sotto.rl.distributions import Categorical
+from sotto.rl.envs.base import AnyEnvironment, Discrete
+from sotto.rl.envs.registry import make
+from sotto.rl.envs.variants import Variants, variants
+from sotto.rl.envs.wrappers import LogReward
+from sotto.rl.networks import Policy
+from sotto.rl.rollout import Trajectory, continue_rollout, evaluate, rollout, start
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the experts of an environment are trained.
+
+    Attributes:
+        ppo: PPO's settings; the learning rate is each expert's own and is not annealed.
+        learning_rates: an expert has one of them, drawn uniformly.
+        stops: an expert stops after one of these numbers of updates, drawn uniformly.
+        time_limit: of an episode while learning.
+        cap: steps of an episode that is logged or judged, in the default environment.
+        base: PPO's settings for one policy that all experts start from; None: from nothing.
+        log_reward: scale of the logarithmic rewards that experts learn from; None: from rewards.
+    """
+
+    ppo: PPOConfig
+    learning_rates: tuple[float, ...]
+    stops: tuple[int, ...]
+    time_limit: int
+    cap: int
+    base: PPOConfig | None = None
+    log_reward: float | None = None
+
+
+class Plan(NamedTuple):
+    """Who the experts are, by number."""
+
+    numbers: Int[np.ndarray, " experts"]
+    variants: Variants
+    learning_rates: Float[np.ndarray, " experts"]
+    stops: Int[np.ndarray, " experts"]
+    """Updates after which each stops."""
+
+    def select(self, rows: Int[np.ndarray, " n"]) -> "Plan":
+        """These experts alone."""
+        return Plan(
+            self.numbers[rows],
+            self.variants.select(rows),
+            self.learning_rates[rows],
+            self.stops[rows],
+        )
+
+
+def plan(env_id: str, recipe: Recipe, experts: int, seed: int) -> Plan:
+    """The first `experts` experts of a seed; asking for more leaves the first ones as they are.
+
+    Variants are gone through in a random order, so that few experts spread over the whole grid, and
+    gone through again when there are more experts than variants.
+
+    Raises:
+        ValueError: no experts, or no variants of the environment.
+    """
+    if experts < 1:
+        raise ValueError(f"experts must be at least 1, got {experts}")
+    grid = variants(env_id)
+    orders, rates, stops = (np.random.default_rng([seed, purpose]) for purpose in range(3))
+    order = orders.permutation(len(grid.values))
+    numbers = np.arange(experts)
+    return Plan(
+        numbers,
+        grid.select(order[numbers % len(order)]),
+        np.asarray(recipe.learning_rates)[rates.integers(len(recipe.learning_rates), size=experts)],
+        np.asarray(recipe.stops)[stops.integers(len(recipe.stops), size=experts)],
+    )
+
+
+class _Learner(NamedTuple):
+    """One expert's own facts."""
+
+    params: Any
+    learning_rate: Float[Array, ""]
+    stop: Int[Array, ""]
+    key: PRNGKeyArray
+
+
+def train_base(
+    env_id: str, recipe: Recipe, seed: int, report: Callable[[float, float], None]
+) -> Networks:
+    """The base policy and critic, trained in the default environment.
+
+    Args:
+        env_id: an environment written in JAX.
+        recipe: one that has a base.
+        seed: of the networks and the games.
+        report: told the share that is done, and the greedy return.
+    """
+    assert recipe.base is not None
+    env = learning_environment(env_id, recipe)
+    alone = replace(recipe, ppo=recipe.base)
+    defaults = type(env.default_params)(
+        **{
+            name: jnp.full(1, value, jnp.float32)
+            for name, value in vars(env.default_params).items()
+        }
+    )
+    learner = _Learner(
+        defaults,
+        jnp.full(1, recipe.base.learning_rate, jnp.float32),
+        jnp.full(1, recipe.base.num_updates, jnp.int32),
+        new_key(seed)[None],
+    )
+    state = _begin(env, alone, learner)
+    share = math.ceil(recipe.base.num_updates / 5)
+    for done in range(share, recipe.base.num_updates + share, share):  # it stops by itself
+        state = _advance(env, alone, learner, state, share)
+        mean = judge(env_id, state.networks.policy, np.zeros(1, int), seed, recipe.cap, 1).mean()
+        report(min(1.0, done / recipe.base.num_updates), float(mean))
+    base: Networks = jax.tree.map(lambda x: x[0], state.networks)
+    return base
+
+
+def learning_environment(env_id: str, recipe: Recipe) -> AnyEnvironment:
+    """The environment in which experts learn."""
+    env: AnyEnvironment = replace(make(env_id), max_episode_steps=recipe.time_limit)
+    return env if recipe.log_reward is None else LogReward.of(env, recipe.log_reward)
+
+
+def train(
+    env_id: str, recipe: Recipe, chosen: Plan, seed: int, base: Networks | None = None
+) -> Policy:
+    """Trains these experts side by side.
+
+    The program is called for a few updates at a time and again until all have stopped, so that
+    experts that stop together are best trained together, and one compilation serves all chunks.
+
+    Args:
+        env_id: an environment written in JAX.
+        recipe: how.
+        chosen: which.
+        seed: the plan's.
+        base: what they all start from; None: each from networks of its own.
+
+    Returns:
+        Their policies: every leaf has a leading axis of experts.
+    """
+    env = learning_environment(env_id, recipe)
+    learners = _Learner(
+        chosen.variants.params(),
+        jnp.asarray(chosen.learning_rates, jnp.float32),
+        jnp.asarray(chosen.stops, jnp.int32),
+        expert_keys(seed, 0, chosen.numbers),
+    )
+    states = _begin(env, recipe, learners)
+    if base is not None:
+        count = len(chosen.numbers)
+        shared = jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), base)
+        states = states._replace(networks=shared)
+    common = int(np.gcd.reduce(recipe.stops))
+    for _ in range(int(chosen.stops.max()) // common):
+        states = _advance(env, recipe, learners, states, common)
+    policies: Policy = states.networks.policy
+    return policies
+
+
+def expert_keys(seed: int, purpose: int, numbers: Int[np.ndarray, " n"]) -> PRNGKeyArray:
+    """A key for each expert and purpose (0: training, 1: judging, 2: logging)."""
+    key = jax.random.fold_in(new_key(seed), purpose)
+    return jax.vmap(partial(jax.random.fold_in, key))(jnp.asarray(numbers, jnp.uint32))
+
+
+@partial(jax.jit, static_argnames=("env", "recipe"))
+def _begin(env: AnyEnvironment, recipe: Recipe, learners: _Learner) -> PPOState:
+    def one(learner: _Learner) -> PPOState:
+        network_key, lane_key, _ = jax.random.split(learner.key, 3)
+        lane_keys = jax.random.split(lane_key, recipe.ppo.num_envs)
+        lanes = jax.vmap(lambda key: start(env, learner.params, key))(lane_keys)
+        return ppo.begin(recipe.ppo, env, network_key, lanes)
+
+    return jax.vmap(one)(learners)
+
+
+@partial(jax.jit, static_argnames=("env", "recipe", "updates"))
+def _advance(
+    env: AnyEnvironment, recipe: Recipe, learners: _Learner, states: PPOState, updates: int
+) -> PPOState:
+    """`updates` more updates of every expert that has not stopped."""
+
+    def one(learner: _Learner, state: PPOState) -> PPOState:
+        # PPO's settings are read while this is traced, so that one of them may be traced.
+        rate: Any = learner.learning_rate
+        config = replace(recipe.ppo, learning_rate=rate)
+        training_key = jax.random.split(learner.key, 3)[2]
+
+        def step(state: PPOState, _: None) -> tuple[PPOState, None]:
+            key = jax.random.fold_in(training_key, state.updates)
+            after = _updated(env, config, learner.params, state, key)
+            going = state.updates < learner.stop
+            return jax.tree.map(lambda new, old: jnp.where(going, new, old), after, state), None
+
+        return jax.lax.scan(step, state, None, length=updates)[0]
+
+    return jax.vmap(one)(learners, states)
+
+
+def _updated(
+    env: AnyEnvironment, config: PPOConfig, params: Any, state: PPOState, key: PRNGKeyArray
+) -> PPOState:
+    """`ppo.update` with physics that may be traced."""
+    rollout_key, shuffle_key = jax.random.split(key)
+
+    def steps(lane: Any, key: PRNGKeyArray) -> tuple[Trajectory, Any]:
+        return continue_rollout(env, params, state.networks.policy, key, lane, config.num_steps)
+
+    keys = jax.random.split(rollout_key, config.num_envs)
+    trajectory, lanes = jax.vmap(steps)(state.lanes, keys)
+    collected = ppo.gather(config, state, trajectory, lanes)
+    return ppo.optimise(config, state, collected, shuffle_key)[0]
+
+
+def judge(
+    env_id: str,
+    policies: Policy,
+    numbers: Int[np.ndarray, " experts"],
+    seed: int,
+    cap: int,
+    episodes: int,
+) -> Float[np.ndarray, "experts episodes"]:
+    """Undiscounted returns of greedy experts in the default environment, up to `cap` steps."""
+    env = replace(make(env_id), max_episode_steps=cap)
+    returns: np.ndarray = np.asarray(_judge(env, policies, expert_keys(seed, 1, numbers), episodes))
+    return returns
+
+
+@partial(jax.jit, static_argnames=("env", "episodes"))
+def _judge(
+    env: AnyEnvironment, policies: Policy, keys: PRNGKeyArray, episodes: int
+) -> Float[Array, "experts episodes"]:
+    def one(policy: Policy, key: PRNGKeyArray) -> Float[Array, " episodes"]:
+        return evaluate(env, env.default_params, policy, key, episodes, greedy=True)
+
+    return jax.vmap(one)(policies, keys)
+
+
+class Floored(eqx.Module):
+    """The greedy action with probability 1 - (A - 1) floor, every other one with `floor`."""
+
+    policy: Policy
+    floor: float = eqx.field(static=True)
+
+    def __call__(self, observation: Float[Array, "*batch obs"]) -> Categorical:
+        """The distribution of the action at each observation: a function of the greedy one."""
+        distribution = self.policy(observation)
+        if not isinstance(distribution, Categorical):
+            raise TypeError("only policies with discrete actions have a floor")
+        actions = distribution.logits.shape[-1]
+        best = distribution.mode()[..., None] == jax.lax.iota(jnp.int32, actions)
+        return Categorical(jnp.log(jnp.where(best, 1 - (actions - 1) * self.floor, self.floor)))
+
+    def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape 1"]:
+        """Uniforms that `Categorical.sample` turns into `shape` actions."""
+        return self.policy.noise(key, shape)
+
+
+def blank(env: AnyEnvironment, config: PPOConfig) -> Networks:
+    """Networks of the shapes and scales that this environment and these settings give.
+
+    Args:
+        env: the one that is learned in, see `learning_environment`.
+        config: PPO's settings.
+    """
+    return ppo.begin(config, env, new_key(0), ()).networks
+
+
+def actions_of(env: AnyEnvironment) -> int:
+    """How many actions there are.
+
+    Raises:
+        ValueError: not finitely many.
+    """
+    if not isinstance(env.action, Discrete):
+        raise ValueError(f"{env.id} has no finite set of actions, which experts need.")
+    return env.action.n
+
+
+def check_floor(floor: float, actions: int) -> None:
+    """Refuses a floor that would leave the greedy action less likely than another.
+
+    Raises:
+        ValueError: it is not at least 0 and below 1 / actions.
+    """
+    if not 0 <= floor < 1 / actions:
+        raise ValueError(
+            f"floor must be at least 0 and below 1/{actions}, one over the number of actions; got "
+            f"{floor:g}."
+        )
+
+
+def logs(
+    env_id: str,
+    policies: Policy,
+    numbers: Int[np.ndarray, " experts"],
+    seed: int,
+    floor: float,
+    cap: int,
+    episodes: int,
+) -> ExpertLog:
+    """Episodes of floored experts in the default environment, of at most `cap` steps.
+
+    Args:
+        env_id: an environment written in JAX.
+        policies: the experts.
+        numbers: theirs, in the population.
+        seed: of the episodes; other seeds make other episodes.
+        floor: least probability of every action.
+        cap: T.
+        episodes: of each expert.
+
+    Raises:
+        ValueError: a floor that is not below one over the number of actions.
+    """
+    env = replace(make(env_id), max_episode_steps=cap)
+    check_floor(floor, actions_of(env))
+    keys = expert_keys(seed, 2, numbers)
+    played = jax.tree.map(np.asarray, _logs(env, Floored(policies, floor), keys, episodes))
+    return as_log(played)
+
+
+@partial(jax.jit, static_argnames=("env", "episodes"))
+def _logs(env: AnyEnvironment, policies: Floored, keys: PRNGKeyArray, episodes: int) -> Trajectory:
+    def one(policy: Floored, key: PRNGKeyArray) -> Trajectory:
+        def episode(key: PRNGKeyArray) -> Trajectory:
+            return rollout(
+                env, env.default_params, policy, key, env.max_episode_steps, one_episode=True
+            )
+
+        return jax.vmap(episode)(jax.random.split(key, episodes))
+
+    return jax.vmap(one)(policies, keys)
+
+
+def as_log(played: Trajectory) -> ExpertLog:
+    """Episodes [experts, episodes, T] as a log, what lies beyond an episode's end made zero."""
+    alive: Bool[np.ndarray, "experts episodes T"] = np.asarray(played.alive)
+    lengths = alive.sum(axis=-1, dtype=np.int32)
+    observations = np.concatenate(
+        [played.observations[..., :1, :], played.next_observations], axis=-2
+    )
+    reached = np.arange(observations.shape[-2]) <= lengths[..., None]
+    return ExpertLog(
+        observations=np.where(reached[..., None], observations, 0.0).astype(np.float32),
+        actions=np.where(alive, played.actions, 0).astype(np.int32),
+        rewards=np.where(alive, played.rewards, 0.0).astype(np.float32),
+        lengths=lengths,
+        terminated=np.any(np.asarray(played.terminated), axis=-1, keepdims=False),
+    )

@@ -1,0 +1,1 @@
+"""Q-learning whose rewards are private (Wang and Hegde 2019)."""

@@ -1,0 +1,121 @@
+"""States of Q-learning that protects rewards, and the keys of its random numbers.
+
+Nothing in a state is secret, except in mode paper, which keeps no secrets.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sotto.algorithms.baselines.q_learning import Learner, QNetwork, start_learner
+from sotto.algorithms.functional_q import paper, release
+from sotto.algorithms.functional_q.config import FunctionalQConfig
+from sotto.algorithms.functional_q.nodes import GridValues
+from sotto.algorithms.functional_q.paper import PaperState
+from sotto.algorithms.functional_q.release import Logged
+from sotto.privacy.keys import new_key
+from sotto.rl.rollout import Lane
+
+INITIAL, RELEASING, STARTING, COLLECTING, LEARNING = range(5)
+"""What keys are for."""
+
+
+class RewardState(NamedTuple):
+    """Mode reward-release: all that is known, and nothing of it is secret."""
+
+    logged: Logged
+    """Steps of all rounds so far; the rest is zero."""
+    lanes: Lane
+    sums: Float[Array, " features"]
+    """Noisy sums of rewards about the middle; zero where the unit is the reward function."""
+    rewards: Float[Array, " features"]
+    """Released rewards at nodes."""
+    learner: Learner | GridValues
+
+
+class OutputState(NamedTuple):
+    """Modes output-release and per-iteration: the released action values."""
+
+    values: GridValues
+
+
+State = RewardState | OutputState | PaperState
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What one chunk leaves behind.
+
+    Attributes:
+        updates: made so far.
+        env_steps: taken so far.
+        states: public, leaves of shape [runs, ...].
+        released: one value for each update of the chunk, [runs, updates] each.
+        simulated: of a simulator's rewards, for the experimenter, [runs, updates] each.
+        learned: whether the action values have changed.
+    """
+
+    updates: int
+    env_steps: int
+    states: State
+    released: dict[str, np.ndarray]
+    simulated: dict[str, np.ndarray]
+    learned: bool = True
+
+
+def initial_states(config: FunctionalQConfig, seeds: Sequence[int]) -> State:
+    """The states before training, leaves of shape [runs, ...]."""
+    states: State = eqx.filter_vmap(partial(_initial_state, config))(keys_of(seeds, INITIAL))
+    return states
+
+
+def _initial_state(config: FunctionalQConfig, key: PRNGKeyArray) -> State:
+    if config.mode == "paper":
+        return paper.init(config, key)
+    low = config.rewards[0] / (1 - config.discount)
+    table = GridValues(jnp.full((config.grid.size, config.actions), low, jnp.float32), config.grid)
+    if config.mode != "reward-release":
+        return OutputState(table)
+    network_key, lane_key = jax.random.split(key)
+    # The largest reward at every step is the largest value: targets are then of order one.
+    largest = max(abs(bound) for bound in config.rewards) / (1 - config.discount)
+    network = QNetwork(config.environment, config.hidden, network_key, largest)
+    nothing = jnp.zeros((config.features,), jnp.float32)
+    return RewardState(
+        logged=release.empty_log(config),
+        lanes=release.start_lanes(config, lane_key),
+        sums=nothing,
+        rewards=nothing + config.middle,
+        learner=(
+            start_learner(config.learner_settings, network) if config.learner == "dqn" else table
+        ),
+    )
+
+
+def action_values(states: State) -> QNetwork | GridValues:
+    """What may be asked for ever: released, or made of what was released (except in paper)."""
+    if isinstance(states, RewardState):
+        learner = states.learner
+        return learner.values if isinstance(learner, Learner) else learner
+    return states.values
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
+    """One key for each seed."""
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
+    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
+
+
+def folded_keys(seeds: Sequence[int], purpose: int, numbers: Sequence[int]) -> PRNGKeyArray:
+    """Fresh keys for the steps or the learning of one part."""
+    return jax.vmap(jax.random.fold_in)(keys_of(seeds, purpose), jnp.asarray(numbers, jnp.uint32))

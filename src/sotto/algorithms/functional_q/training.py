@@ -1,0 +1,160 @@
+"""Trains Q-learning that protects rewards, several seeds side by side.
+
+Each seed is a run of its own: its steps, its ledger, its noise, its certificate. Iterating over
+`train` yields what may be logged after each chunk; the first chunk of a round is its release, so
+that what was released is stored before anything is made of it. A resumed training goes on with it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sotto.algorithms.functional_q import functions as functional_q_functions
+from sotto.algorithms.functional_q import release
+from sotto.algorithms.functional_q.accounts import Account
+from sotto.algorithms.functional_q.config import FunctionalQConfig
+from sotto.algorithms.functional_q.nodes import GridValues
+from sotto.algorithms.functional_q.paper import Algorithm1, PaperState
+from sotto.algorithms.functional_q.rounds import collect_steps, train_on_released_rewards
+from sotto.algorithms.functional_q.states import (
+    COLLECTING,
+    RELEASING,
+    STARTING,
+    OutputState,
+    Progress,
+    RewardState,
+    State,
+    action_values,
+    folded_keys,
+    initial_states,
+    keys_of,
+)
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.statements import UNBOUNDED_DRAWS
+
+__all__ = ["Progress", "action_values", "check", "create_ledger", "initial_states", "train"]
+
+_PAPER_CHUNKS = 25
+
+
+def check(config: FunctionalQConfig) -> None:
+    """Refuses settings that do not fit the environment, before anything is made.
+
+    Raises:
+        ValueError: what is wrong, and what to do.
+    """
+    grid = config.grid
+    _ = config.rewards
+    if config.noise == "process" and len(grid.nodes) != 1:
+        raise ValueError(
+            f"sample paths are calibrated in one dimension, and {config.env_id} has "
+            f"{len(grid.nodes)}; choose --noise vector, and another --mode than paper"
+        )
+    if config.unit == "transition" and config.delta * config.samples >= 1:
+        raise ValueError(
+            f"delta {config.delta:g} is vacuous for {config.samples} transitions, since publishing "
+            f"one of them at random would meet it; give --delta below {1 / config.samples:g}"
+        )
+    if config.mode == "reward-release" and config.unit == "transition":
+        release.reward_multiplier(config)
+    elif config.mode != "paper" and config.target_epsilon is not None:
+        table = config.features * config.iterations
+        release.calibrated(config, UNBOUNDED_DRAWS if config.learner == "network" else table)
+
+
+def create_ledger(
+    config: FunctionalQConfig, where: Path | str, run_id: str | None = None
+) -> Ledger:
+    """A new ledger with the budget and the unit of these settings."""
+    budget = Budget(epsilon=config.budget_epsilon, delta=config.delta)
+    return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
+
+
+def train(
+    config: FunctionalQConfig,
+    seeds: Sequence[int],
+    ledgers: Sequence[Ledger],
+    states: State | None = None,
+    done: int = 0,
+    folders: Sequence[Path] | None = None,
+) -> Iterator[Progress]:
+    """Trains from `states` on, `done` updates into the training, to the end.
+
+    Args:
+        config: settings.
+        seeds: one per run.
+        ledgers: one per run, from `create_ledger`, or re-opened to resume.
+        states: where to go on from; None starts afresh. Releases in it are not made again.
+        done: updates behind `states`.
+        folders: one per run, for files of what was released. A training that was killed finds it
+            there and goes on at no cost; without them, what was not in `states` is lost.
+
+    Raises:
+        PrivacyError: the budget does not cover the training. What was charged and then killed
+            before it was written stays charged: new transitions are collected and released, and a
+            reward function may have no budget left.
+        ValueError: settings that do not fit the environment.
+    """
+    states = initial_states(config, seeds) if states is None else states
+    kept: Sequence[Path | None] = [None] * len(ledgers) if folders is None else folders
+    accounts = [Account(*both) for both in zip(ledgers, kept, strict=True)]
+    match states:
+        case RewardState():
+            yield from train_on_released_rewards(config, seeds, accounts, states, done)
+        case OutputState():
+            yield _release_output(config, seeds, accounts)
+        case PaperState():
+            yield from _train_as_printed(config, seeds, ledgers, states, done)
+
+
+# --- the other modes -----------------------------------------------------------------------------
+
+
+def _release_output(
+    config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[Account]
+) -> Progress:
+    """Collects uniformly, learns in secret, and releases action values."""
+    functions = {
+        "output-release": functional_q_functions.release_output,
+        "per-iteration": functional_q_functions.release_iterations,
+    }
+    charges = [account.place(0).charge for account in accounts]
+    lanes = jax.vmap(partial(release.start_lanes, config))(keys_of(seeds, STARTING))
+    nothing = initial_states(config, seeds)
+    logged, _ = collect_steps(
+        config, action_values(nothing), lanes, folded_keys(seeds, COLLECTING, charges), 1.0
+    )
+    tables = [
+        functions[config.mode](config, jax.tree.map(lambda x, i=run: x[i], logged), account)
+        for run, account in enumerate(accounts)
+    ]
+    states = OutputState(GridValues(jnp.asarray(np.stack(tables), jnp.float32), config.grid))
+    return Progress(1, config.samples, states, {}, {})
+
+
+def _train_as_printed(
+    config: FunctionalQConfig,
+    seeds: Sequence[int],
+    ledgers: Sequence[Ledger],
+    states: PaperState,
+    done: int,
+) -> Iterator[Progress]:
+    keys = keys_of(seeds, RELEASING)
+    runs = [
+        Algorithm1(config, jax.tree.map(lambda x, i=run: x[i], states), ledger, keys[run])
+        for run, ledger in enumerate(ledgers)
+    ]
+    chunk = math.ceil(config.num_updates / _PAPER_CHUNKS)
+    while done < config.num_updates:
+        count = min(chunk, config.num_updates - done)
+        done += count
+        seen = np.array([[one.advance() for _ in range(count)] for one in runs])
+        states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[one.state for one in runs])
+        simulated = {"reward": seen[..., 0], "noise": seen[..., 1]}
+        yield Progress(done, done * config.batch, states, {}, simulated)

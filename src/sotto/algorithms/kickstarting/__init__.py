@@ -1,0 +1,1 @@
+"""Students that learn from a private teacher (Gohari et al. 2021)."""

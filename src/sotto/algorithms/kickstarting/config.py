@@ -1,0 +1,221 @@
+"""Settings of private kickstarting: the dataclass is the command line."""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from sotto.algorithms.baselines.ppo import PPOConfig
+
+MechanismName = Literal["dirichlet", "truncated-dirichlet", "gaussian-policy", "exact"]
+ProtectName = Literal["observation", "policy", "any-two-teachers", "training-shards", "dppg"]
+RadiusName = Literal["valid", "chi-square", "markov", "monte-carlo", "paper"]
+
+_PROMISES = (
+    *("teacher_mechanism", "concentration", "noise_stddev", "protect", "observation_radius"),
+    *("policy_distance", "queries", "rollouts", "queries_per_rollout", "target_epsilon"),
+)
+"""Settings that are the teacher's to choose, which a service chooses itself."""
+
+
+@dataclass(frozen=True)
+class KickstartConfig(PPOConfig):
+    """Private kickstarting (Gohari et al. 2021): PPO that also listens to a teacher's answers."""
+
+    teacher: str = ""
+    """The teacher: a run of ppo (several seeds are an ensemble of shards) or of dppg, or the URL
+    of a teacher's service (token in SOTTO_TEACHER_TOKEN), which sets all that is private itself."""
+    teacher_mechanism: MechanismName | None = None
+    """How the teacher's row becomes an answer; exact protects nobody, unless the teacher is a run
+    of dppg. None: dirichlet, and exact for a run of dppg."""
+    concentration: float | None = None
+    """Dirichlet's k. None: calibrated to target_epsilon, or 5 without one (the paper's)."""
+    noise_stddev: float | None = None
+    """Noise of gaussian-policy in each probability. None: calibrated to target_epsilon."""
+    floor: float = 0.05
+    """Eta: the teacher's row is mixed with the uniform one until no probability is below it."""
+    threshold: float = 0.01
+    """Tau of truncated-dirichlet: no probability of an answer is below it; less than the floor."""
+
+    protect: ProtectName | None = None
+    """What the answers protect: observation (within observation_radius), policy (within
+    policy_distance), any-two-teachers, training-shards (every person in the training of several
+    seeds), or dppg (the people of a dppg run, whose answers are free). None: training-shards for
+    several seeds, dppg for dppg, else any-two-teachers."""
+    observation_radius: float | None = None
+    """B: L2 distance of neighbouring observations, in the environment's units."""
+    policy_distance: float | None = None
+    """L2 distance of neighbouring teachers' rows."""
+    queries: int | None = None
+    """Answers the teacher gives at most, a public stop. None: as many as the student may ask."""
+    schedule: Literal["constant", "vanishing"] = "constant"
+    """Constant noise, or the paper's: concentration * vanishing_coefficient after each roll-out."""
+    vanishing_coefficient: float = 0.3
+    """Factor on the concentration after each roll-out."""
+    queries_per_rollout: int | None = None
+    """Answers at one concentration. None: queries_per_update."""
+    rollouts: int | None = None
+    """Roll-outs after which the teacher is silent, a public stop. None: 5."""
+    target_epsilon: float | None = None
+    """Epsilon the certificate must not exceed."""
+    delta: float = 1e-5
+    """Delta of the guarantee."""
+
+    queries_per_update: int = 256
+    """States of each update that the teacher is asked about, a public number."""
+    stop_after: int | None = None
+    """Updates after which the student asks no more."""
+    heedless: bool = False
+    """Take the uniform rows of a silent teacher for answers, as a student does that knows nothing
+    of the budget; otherwise the hinge is left out."""
+    remember_updates: int = 20
+    """The hinge is averaged over the answers of so many last updates, at no further cost; 1 is the
+    paper's student, which forgets an answer with the steps it was about."""
+    radius_factor: float = 0.5
+    """Lambda: the hinge is inactive within lambda * radius of an answer. 0 is a student that knows
+    nothing of the noise, and non-private kickstarting."""
+    keep_floor: bool = False
+    """Follow answers as they are, about the row mixed with the uniform one (the paper's);
+    otherwise the mixing is undone, and the radius grows by as much."""
+    radius: RadiusName = "monte-carlo"
+    """How far answers are from rows: chi-square, markov or the least of them (valid), which are
+    proved; monte-carlo, which is estimated; or paper, its Lemma 1, which does not hold."""
+    beta: float = 0.05
+    """The radius holds with probability 1 - beta."""
+    kickstart_weight: float = 1.0
+    """Weight of the hinge beside PPO's loss."""
+    anneal_kickstart: int | None = None
+    """Updates over which the weight goes linearly to zero; None: it stays."""
+    total_steps: int = 50_000
+    """Environment steps over the whole training, summed over environments."""
+    hidden: tuple[int, ...] = (32, 32)
+    """Hidden layers of the student's policy and critic."""
+
+    def __post_init__(self) -> None:
+        """Refuses settings that cannot run, or contradict each other."""
+        super().__post_init__()
+        _check_student(self)
+        _check_teacher(self)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the teacher is a service."""
+        return "://" in self.teacher
+
+    @property
+    def ppo(self) -> PPOConfig:
+        """The settings that PPO knows."""
+        return PPOConfig(**{one.name: getattr(self, one.name) for one in fields(PPOConfig)})
+
+    @property
+    def asking_updates(self) -> int:
+        """Updates in which the teacher is asked."""
+        return min(self.num_updates, self.stop_after or self.num_updates)
+
+    @property
+    def rows_per_rollout(self) -> int:
+        """Answers at one concentration, under the vanishing schedule."""
+        return self.queries_per_rollout or self.queries_per_update
+
+    @property
+    def rollout_stop(self) -> int:
+        """Roll-outs that the teacher answers, under the vanishing schedule."""
+        return self.rollouts or 5
+
+    @property
+    def total_queries(self) -> int:
+        """Answers the teacher gives at most."""
+        if self.queries is not None:
+            return self.queries
+        asked = self.asking_updates * self.queries_per_update
+        if self.schedule == "vanishing":
+            return min(asked, self.rows_per_rollout * self.rollout_stop)
+        return asked
+
+    def weight(self, updates: int) -> float:
+        """Weight of the hinge after `updates` updates."""
+        if self.anneal_kickstart is None:
+            return self.kickstart_weight
+        return self.kickstart_weight * max(0.0, 1.0 - updates / self.anneal_kickstart)
+
+
+def _check_student(config: KickstartConfig) -> None:
+    if not 1 <= config.queries_per_update <= config.batch_size:
+        raise ValueError(
+            f"queries_per_update must be between 1 and num_envs * num_steps = {config.batch_size}, "
+            f"got {config.queries_per_update}"
+        )
+    if config.queries_per_update % config.num_minibatches:
+        raise ValueError(
+            f"num_minibatches must divide queries_per_update = {config.queries_per_update}; "
+            f"{config.num_minibatches} does not"
+        )
+    for name in ("stop_after", "anneal_kickstart", "remember_updates"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    for name in ("radius_factor", "kickstart_weight"):
+        if not 0 <= getattr(config, name) < math.inf:
+            raise ValueError(f"{name} must be a finite number that is not negative")
+    if config.heedless and config.radius_factor > 0:
+        raise ValueError("a heedless student knows nothing of noise; give it --radius-factor 0")
+    if not 0 < config.beta < 1:
+        raise ValueError(f"beta must be strictly between 0 and 1, got {config.beta}")
+
+
+def _check_teacher(config: KickstartConfig) -> None:
+    if not config.teacher:
+        raise ValueError("give --teacher: the directory of a run, or the URL of a teacher")
+    if config.remote:
+        given = [name for name in _PROMISES if getattr(config, name) is not None]
+        if given or config.schedule != "constant":
+            name = (given or ["schedule"])[0].replace("_", "-")
+            raise ValueError(f"a teacher's service sets --{name} itself; leave it out")
+    for name in ("queries", "queries_per_rollout", "rollouts"):
+        value = getattr(config, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    _check_mechanism(config)
+    _check_protection(config)
+
+
+def _check_mechanism(config: KickstartConfig) -> None:
+    mechanism = config.teacher_mechanism
+    if config.noise_stddev is not None and mechanism != "gaussian-policy":
+        raise ValueError("noise_stddev belongs to --teacher-mechanism gaussian-policy")
+    if config.concentration is not None and mechanism in ("gaussian-policy", "exact"):
+        raise ValueError(f"{mechanism} answers have no concentration; leave out --concentration")
+    if mechanism == "gaussian-policy":
+        if config.noise_stddev is None and config.target_epsilon is None:
+            raise ValueError("gaussian-policy needs --noise-stddev or --target-epsilon")
+        if config.schedule == "vanishing":
+            raise ValueError("the vanishing schedule is one of Dirichlet's concentration")
+    elif config.schedule == "vanishing" and mechanism == "exact":
+        raise ValueError("exact answers have no noise to schedule; leave out --schedule")
+    if config.schedule == "constant" and (config.rollouts or config.queries_per_rollout):
+        raise ValueError("rollouts and queries_per_rollout belong to --schedule vanishing")
+    if not 0 < config.vanishing_coefficient <= 1:
+        raise ValueError("vanishing_coefficient must be above 0 and at most 1")
+
+
+def _check_protection(config: KickstartConfig) -> None:
+    if config.teacher_mechanism == "exact" and config.protect not in (None, "dppg"):
+        raise ValueError(
+            f"exact answers do not protect {config.protect}; choose another --teacher-mechanism"
+        )
+    if config.protect == "dppg" and config.teacher_mechanism not in (None, "exact"):
+        raise ValueError("answers of a dppg teacher are free, so need no --teacher-mechanism")
+    for name, kind in (("observation_radius", "observation"), ("policy_distance", "policy")):
+        value = getattr(config, name)
+        if (value is None) == (config.protect == kind):
+            flag = name.replace("_", "-")
+            raise ValueError(
+                f"--protect {kind} needs --{flag}"
+                if value is None
+                else f"--{flag} belongs to --protect {kind}"
+            )
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a positive finite number, got {value}")
+    if not 0 < config.delta < 1:
+        raise ValueError(f"delta must be strictly between 0 and 1, got {config.delta}")
+    if config.target_epsilon is not None and not config.target_epsilon > 0:
+        raise ValueError(f"target_epsilon must be positive, got {config.target_epsilon}")

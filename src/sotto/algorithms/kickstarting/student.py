@@ -1,0 +1,204 @@
+"""The student of private kickstarting (Gohari et al. 2021, section 4): PPO with a hinge.
+
+One update asks the teacher about some of the states it has just met, and adds to PPO's loss the
+mean over them of (equation 16)
+
+    phi_lambda = ||pi_theta(s) - answer||_2  where that exceeds lambda * radius, else 0
+
+so that the student follows an answer only as far as the answer is likely to be right. The radius
+says how far an answer is from the teacher's row (`sotto.privacy.mechanisms.dirichlet.radius`);
+lambda = 0 is the student that knows nothing of the noise. Answers are what the teacher released:
+whatever is done to them here costs nobody any privacy.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sotto.algorithms.baselines import ppo
+from sotto.algorithms.baselines.ppo import Collected, Networks, PPOConfig, PPOMetrics, PPOState
+from sotto.rl.distributions import Categorical
+from sotto.rl.envs.base import Discrete
+from sotto.rl.envs.registry import make
+from sotto.rl.networks import Policy
+
+_ASK = 2  # folded into an update's key; PPO itself uses the key's two halves
+
+
+class Rows(NamedTuple):
+    """States, and what the teacher said of them."""
+
+    observations: Float[Array, "rows obs"]
+    answers: Float[Array, "rows actions"]
+    thresholds: Float[Array, " rows"]
+    """Alpha_lambda: lambda * radius of each answer."""
+    weights: Float[Array, " rows"]
+    """1 where the hinge is about this row, else 0."""
+    answered: Float[Array, " rows"]
+    """1 where the teacher released this row, else 0."""
+
+
+class KickstartState(NamedTuple):
+    """Everything that one update hands to the next."""
+
+    ppo: PPOState
+    rows: Rows
+    """The answers of the last updates, the newest last."""
+    answered: Int[Array, ""]
+    """Answers received."""
+
+
+class KickstartMetrics(NamedTuple):
+    """What one update reports."""
+
+    ppo: PPOMetrics
+    answered: Int[Array, ""]
+    """Answers received so far."""
+    hinge: Float[Array, ""]
+    """Mean of phi_lambda over the rows that were answered, after the update; 0 without any."""
+    active: Float[Array, ""]
+    """Share of these rows on which it is active."""
+
+
+def sizes(env_id: str) -> tuple[int, int]:
+    """Length of an observation, and number of actions.
+
+    Raises:
+        ValueError: the environment has no finite set of actions, or is not written in JAX.
+    """
+    env = make(env_id)
+    if not isinstance(env.action, Discrete):
+        raise ValueError(f"kickstarting needs a finite set of actions, which {env.id} has not")
+    return env.observation_size, env.action.n
+
+
+@partial(jax.jit, static_argnames=("config", "rows"))
+def init(config: PPOConfig, rows: int, keys: PRNGKeyArray) -> KickstartState:
+    """Students that have asked nothing, for several runs.
+
+    Args:
+        config: PPO's settings.
+        rows: answers to remember; a multiple of num_minibatches.
+        keys: one for each run.
+    """
+    return listening(jax.vmap(partial(ppo.init, config))(keys), rows, *sizes(config.env_id))
+
+
+def listening(states: PPOState, rows: int, observation_size: int, actions: int) -> KickstartState:
+    """PPO's states, leaves of shape [runs, ...], as those of students that have asked nothing."""
+    runs = states.updates.shape[0]
+    column = jnp.zeros((runs, rows), jnp.float32)
+    return KickstartState(
+        ppo=states,
+        rows=Rows(
+            observations=jnp.zeros((runs, rows, observation_size), jnp.float32),
+            answers=jnp.zeros((runs, rows, actions), jnp.float32),
+            thresholds=column,
+            weights=column,
+            answered=column,
+        ),
+        answered=jnp.zeros((runs,), jnp.int32),
+    )
+
+
+@partial(jax.jit, static_argnames=("config", "queries"))
+def collect(
+    config: PPOConfig, queries: int, states: KickstartState, keys: PRNGKeyArray
+) -> tuple[Collected, Float[Array, "runs queries obs"]]:
+    """Collects one update's steps, and draws the states to ask about, for several runs.
+
+    Args:
+        config: PPO's settings.
+        queries: states to draw, each at most once.
+        states: leaves of shape [runs, ...].
+        keys: one for each run, for the whole training.
+    """
+
+    def one(state: PPOState, key: PRNGKeyArray) -> tuple[Collected, Float[Array, "queries obs"]]:
+        key = jax.random.fold_in(key, state.updates)
+        collected = ppo.collect(config, state, jax.random.split(key)[0])
+        return collected, to_ask(config, queries, collected, key)
+
+    return jax.vmap(one)(states.ppo, keys)
+
+
+def to_ask(
+    config: PPOConfig, queries: int, collected: Collected, key: PRNGKeyArray
+) -> Float[Array, "queries obs"]:
+    """States to ask about, of those one run has just met; `key` is that of its update."""
+    order = jax.random.permutation(jax.random.fold_in(key, _ASK), config.batch_size)
+    return collected.batch.observations[order[:queries]]
+
+
+@partial(jax.jit, static_argnames=("config",))
+def optimise(
+    config: PPOConfig,
+    states: KickstartState,
+    collected: Collected,
+    answered: Rows,
+    weight: Float[Array, ""],
+    keys: PRNGKeyArray,
+) -> tuple[KickstartState, KickstartMetrics]:
+    """Learns from what was collected and answered, for several runs.
+
+    Args:
+        config: PPO's settings.
+        states: leaves of shape [runs, ...].
+        collected: from `collect`.
+        answered: the new rows of each run, at most as many as are remembered.
+        weight: of the hinge.
+        keys: as for `collect`.
+    """
+
+    def one(
+        state: KickstartState, collected: Collected, answered: Rows, key: PRNGKeyArray
+    ) -> tuple[KickstartState, KickstartMetrics]:
+        key = jax.random.fold_in(key, state.ppo.updates)
+        rows = _remembered(state.rows, answered)
+        after, metrics = ppo.optimise(
+            config,
+            state.ppo,
+            collected,
+            jax.random.split(key)[1],
+            lambda networks, chosen: weight * _penalty(networks, chosen),
+            # The mean over a minibatch is then a fair part of the mean over all answered rows.
+            rows._replace(weights=rows.weights / jnp.maximum(jnp.mean(rows.weights), 1e-9)),
+        )
+        count = state.answered + jnp.sum(answered.answered, dtype=jnp.int32)
+        distance = hinge(after.networks.policy, rows)
+        total = jnp.maximum(jnp.sum(rows.weights), 1.0)
+        return KickstartState(after, rows, count), KickstartMetrics(
+            ppo=metrics,
+            answered=count,
+            hinge=jnp.sum(rows.weights * distance) / total,
+            active=jnp.sum(rows.weights * (distance > 0)) / total,
+        )
+
+    return jax.vmap(one)(states, collected, answered, keys)
+
+
+def hinge(policy: Policy, rows: Rows) -> Float[Array, " rows"]:
+    """Phi_lambda of each row (equation 16): the distance to the answer where it is large enough.
+
+    Where the hinge is inactive, also at a distance of exactly 0, its gradient is 0.
+    """
+    distribution = policy(rows.observations)
+    assert isinstance(distribution, Categorical)
+    probabilities = jax.nn.softmax(distribution.logits)
+    squared = jnp.sum(jnp.square(probabilities - rows.answers), axis=-1)
+    active = squared > jnp.square(rows.thresholds)
+    # The root's gradient is infinite at 0, and infinity times an unused 0 is NaN.
+    return jnp.where(active, jnp.sqrt(jnp.where(active, squared, 1.0)), 0.0)
+
+
+def _penalty(networks: Networks, rows: Rows) -> Float[Array, ""]:
+    return jnp.mean(rows.weights * hinge(networks.policy, rows))
+
+
+def _remembered(old: Rows, new: Rows) -> Rows:
+    """The newest rows, the new ones last."""
+    kept: Rows = jax.tree.map(lambda a, b: jnp.concatenate([a[len(b) :], b]), old, new)
+    return kept

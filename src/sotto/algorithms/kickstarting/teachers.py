@@ -1,0 +1,285 @@
+"""Teachers: whoever answers a student's observations with rows of probabilities.
+
+A student needs no more than the `Teacher` protocol. `ExactTeacher` answers with its own rows and
+protects nobody; `LocalTeacher` answers through a ledger, in the same process; a teacher on another
+machine is `sotto.serving.client.RemoteTeacher`. All refuse observations beyond a public bound.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Float64, Int
+
+from sotto.privacy.answers.distances import Distance, ObservationDistance
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.observations import LARGEST, checked
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.errors import BudgetExceeded
+from sotto.privacy.mechanisms.dirichlet.simplex import as_policies
+from sotto.privacy.mechanisms.functions.lipschitz import certified_lipschitz
+from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.rl.distributions import Categorical
+from sotto.rl.networks import MLP, Policy
+
+RowsFunction = Callable[[Float[np.ndarray, "rows obs"]], Float64[np.ndarray, "rows actions"]]
+"""A teacher's own rows, unrestricted and without noise, one for each observation."""
+
+_UNIT = 2.0**-53  # relative error of an operation in float64
+_SAME = 1 + 1e-6  # between two computations of one Lipschitz constant, which is rounded up by more
+_BLOCK = 256  # rows computed at once: an ensemble's hidden layers are large
+
+
+class Answers(NamedTuple):
+    """What a teacher says of some observations."""
+
+    policies: Float64[np.ndarray, "rows actions"]
+    """Rows of probabilities; uniform where the teacher is silent."""
+    levels: Int[np.ndarray, " rows"]
+    """Which step of its schedule each answer belongs to, which says how much noise is in it."""
+    released: bool
+    """False where the teacher is silent: the rows then depend on no data and say nothing."""
+
+
+class Teacher(Protocol):
+    """Whoever answers."""
+
+    actions: int
+    observation_size: int
+
+    @property
+    def statement(self) -> AnswerStatement | None:
+        """What it promises; None where answers are exact."""
+
+    def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
+        """One row for each observation, all of them charged before they are returned.
+
+        A teacher that may not answer all of them answers none, and charges nothing.
+
+        Raises:
+            ValueError: an observation is not within `observations.LARGEST`; nothing is charged.
+        """
+
+
+class TeacherFacts(Protocol):
+    """What a promise needs to know of a teacher; no rows."""
+
+    @property
+    def actions(self) -> int:
+        """Length of a row."""
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation."""
+
+    @property
+    def teachers(self) -> int:
+        """How many policies the mean is taken over."""
+
+    @property
+    def lipschitz(self) -> float:
+        """Certified L2 Lipschitz constant of the mean row, input scaling included."""
+
+    @property
+    def rounding(self) -> float:
+        """How far rounding moves a row at most, for observations that are not refused."""
+
+
+class ExactTeacher:
+    """A teacher that answers with its own rows: nothing here protects anybody."""
+
+    statement = None
+
+    def __init__(self, rows: RowsFunction, actions: int, observation_size: int) -> None:
+        self._rows = rows
+        self.actions = actions
+        self.observation_size = observation_size
+
+    def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
+        """The rows themselves."""
+        rows = self._rows(checked(observations, self.observation_size))
+        return Answers(rows, np.zeros(len(rows), int), True)
+
+
+class LocalTeacher:
+    """A teacher in this process, which charges its ledger before it answers.
+
+    Guarantee:
+        Rows leave through `AnswerStatement.randomize` with fresh noise only, after
+        `AnswerLedger.answer` has charged for them.
+
+    Args:
+        rows: the teacher's own.
+        ledger: what it promises, and what it has answered.
+        student: who asks, by the ledger's name.
+        noise: for tests only; a fixed seed must be stated in the ledger, and voids the certificate.
+
+    Raises:
+        ValueError: the noise is not of the kind that the statement promises, or the teacher's rows
+            move further than it states.
+    """
+
+    def __init__(
+        self,
+        rows: RowsFunction,
+        ledger: AnswerLedger,
+        student: str,
+        noise: GeneratorSource | None = None,
+    ) -> None:
+        self._rows = rows
+        self._ledger = ledger
+        self._student = student
+        self._noise = noise or GeneratorSource()
+        if self._noise.entropy != ledger.statement.entropy:
+            raise ValueError(
+                f"the statement promises noise from {ledger.statement.entropy} entropy, "
+                f"not {self._noise.entropy}"
+            )
+        require_proved(rows, ledger.statement.distance)
+        self.statement = ledger.statement
+        self.actions = self.statement.mechanism.actions
+        self.observation_size = self.statement.observation_size
+
+    def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
+        """Private rows; silence once the budget, the schedule or the queries are spent."""
+        observations = checked(observations, self.observation_size)
+
+        def compute(levels: Sequence[int]) -> Float64[np.ndarray, "rows actions"]:
+            return self.statement.randomize(self._rows(observations), levels, self._noise.next())
+
+        try:
+            answered = self._ledger.answer(self._student, len(observations), compute)
+        except BudgetExceeded:
+            return silence(len(observations), self.actions)
+        return Answers(answered.policies, np.asarray(answered.levels, int), True)
+
+
+def require_proved(rows: RowsFunction, distance: Distance) -> None:
+    """Refuses rows that may move further than a distance says.
+
+    Raises:
+        ValueError: the distance is one of observations, and nothing proves it of these rows.
+    """
+    known = isinstance(rows, Ensemble) and rows.moves_within(distance)
+    if isinstance(distance, ObservationDistance) and not known:
+        raise ValueError(
+            "the statement's Lipschitz constant and rounding are not proved of this teacher's "
+            "network; make a new statement for it"
+        )
+
+
+def silence(rows: int, actions: int) -> Answers:
+    """What a teacher says that has nothing to say: the uniform row, whatever it was asked."""
+    return Answers(np.full((rows, actions), 1 / actions), np.zeros(rows, int), False)
+
+
+class Ensemble:
+    """The mean of the rows of policies of one shape, in float64.
+
+    Each policy's row is made a probability vector before the mean is taken, so that one policy,
+    whatever it has become, moves the mean by at most sqrt(2) / (number of policies).
+
+    Args:
+        policies: with a leading axis of policies, which may be 1; over discrete actions.
+    """
+
+    def __init__(self, policies: Policy) -> None:
+        if policies.log_std is not None:
+            raise ValueError("a teacher must have a finite set of actions")
+        network = policies.network
+        self._policies = policies
+        self._scale = np.asarray(policies.observation_scale, np.float64)
+        centre = policies.observation_centre
+        self._centre = np.zeros_like(self._scale) if centre is None else np.asarray(centre)
+        self._weights = [np.asarray(one, np.float64) for one in network.weights]
+        self._biases = [np.asarray(one, np.float64)[:, None, :] for one in network.biases]
+        self.teachers: int = self._weights[0].shape[0]
+        self.observation_size: int = self._weights[0].shape[1]
+        self.actions: int = self._weights[-1].shape[-1]
+
+    def __call__(
+        self, observations: Float[np.ndarray, "rows obs"]
+    ) -> Float64[np.ndarray, "rows actions"]:
+        """The mean row at each observation, which is within `observations.LARGEST`."""
+        observations = checked(observations, self.observation_size)
+        inputs = (observations - self._centre) * self._scale
+        blocks = [inputs[i : i + _BLOCK] for i in range(0, len(inputs), _BLOCK)]
+        return np.concatenate([self._mean(block) for block in blocks])
+
+    def _mean(self, inputs: Float64[np.ndarray, "rows obs"]) -> Float64[np.ndarray, "rows actions"]:
+        values = inputs[None]
+        for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
+            values = np.tanh(values @ weight + bias)
+        logits = values @ self._weights[-1] + self._biases[-1]
+        with np.errstate(invalid="ignore"):  # a warning would tell that a teacher is not finite
+            rows = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        valid = as_policies(rows.reshape(-1, self.actions))
+        mean: Float64[np.ndarray, "rows actions"] = valid.reshape(rows.shape).mean(axis=0)
+        return mean
+
+    @property
+    def lipschitz(self) -> float:
+        """Certified L2 Lipschitz constant of the mean row: the mean of the policies' constants."""
+        constants = [
+            certified_lipschitz([weight[i] for weight in self._weights], self._scale.tolist())
+            for i in range(self.teachers)
+        ]
+        return float(np.mean(constants))
+
+    @property
+    def rounding(self) -> float:
+        """Bound on the L2 distance of a computed mean row, mixed with the uniform one, from exact.
+
+        A forward error analysis in float64 of this network, for observations within
+        `observations.LARGEST` (docs/privacy.md, section 12); two decimal digits, rounded up.
+        """
+        return float(f"{1.06 * self._rounding():.1e}")
+
+    def moves_within(self, distance: Distance) -> bool:
+        """Whether rows of observations within a distance's radius are as near as it states."""
+        return not isinstance(distance, ObservationDistance) or (
+            self.lipschitz <= distance.lipschitz * _SAME and self._rounding() <= distance.off
+        )
+
+    def _rounding(self) -> float:
+        largest = (LARGEST + np.abs(self._centre)) * np.abs(self._scale)
+        size, off = largest[None, None], 4 * _UNIT * largest[None, None]
+        last = len(self._weights) - 1
+        with np.errstate(over="ignore", invalid="ignore"):
+            for layer, (weight, bias) in enumerate(zip(self._weights, self._biases, strict=True)):
+                gain, roundings = np.abs(weight), (weight.shape[1] + 4) * _UNIT
+                off = off @ gain + roundings * ((size + off) @ gain + np.abs(bias))
+                if layer < last:  # tanh: slope and values at most 1, computed to 4 units
+                    off = np.fmin(off, 2.0) + 8 * _UNIT
+                    size = np.ones_like(off)
+            moved = np.fmin(0.5 * np.linalg.norm(off, axis=-1), math.sqrt(2.0))
+        return float(moved.mean()) + (self.actions + self.teachers + 32) * _UNIT
+
+    @property
+    def policy(self) -> Policy:
+        """The mean as one policy in JAX, to be evaluated in an environment."""
+        return _Mean(self._policies)
+
+
+class _Mean(Policy):
+    """The policy whose probabilities are the mean of several policies' probabilities."""
+
+    def __init__(self, policies: Policy) -> None:
+        self.network, self.log_std = policies.network, None
+        self.observation_scale = policies.observation_scale
+        self.observation_centre = policies.observation_centre
+        self.action_scale = self.action_centre = None
+
+    def __call__(self, observation: Float[Array, "*batch obs"]) -> Categorical:
+        """The mean at each observation."""
+
+        def one(network: MLP) -> Float[Array, "*batch n"]:
+            alone = eqx.tree_at(lambda policy: policy.network, self, network)
+            distribution = Policy.__call__(alone, observation)
+            assert isinstance(distribution, Categorical)
+            return jax.nn.log_softmax(distribution.logits)
+
+        return Categorical(jax.nn.logsumexp(jax.vmap(one)(self.network), axis=0))

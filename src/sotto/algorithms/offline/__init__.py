@@ -1,0 +1,1 @@
+"""Offline learners without privacy: CQL and behaviour cloning."""

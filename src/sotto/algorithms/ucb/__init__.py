@@ -1,0 +1,1 @@
+"""Private UCB-VI on finite problems, calibrated and as published."""

@@ -1,0 +1,345 @@
+"""UCB-VI and UCB-PO with private counters (Chowdhury and Zhou 2021), for finite MDPs.
+
+Every episode is one user. What crosses from one to the next are counters: how often each state and
+action led to which state, and the rewards received. The server plans on the noisy counters with
+bonuses for what is uncertain, and the next user plays the plan: greedily (UCB-VI), or the policy
+that exponential weights have made of all plans so far (UCB-PO).
+
+The counters go through the door, with the noise that their sensitivity asks for. The published
+code adds far less: `ucb_official` is that, and has no guarantee.
+
+Guarantee:
+    The stream of noisy counters, hence every plan, is Gaussian differentially private for one
+    user's whole episode under zero-out adjacency. `joint`: correlated noise on the sums (Theorem
+    2'; square root of the prefix workload, or a binary tree); what all others are recommended is
+    then private even if they collude, which is joint differential privacy (billboard lemma,
+    Hsu et al. 2016). `local`: independent noise on each user's counters, which could be added
+    before they leave the user. See docs/privacy.md, section 16.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
+from scipy.stats import norm
+
+from sotto.privacy.accounting.composition import Gaussian, calibrate_noise_multiplier
+from sotto.privacy.claims import streams as claims
+from sotto.privacy.keys import new_key
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms import correlated
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Correlation, Once, Part
+from sotto.privacy.units import Adjacency, Unit
+from sotto.rl.envs.base import Discrete
+from sotto.rl.envs.registry import make
+from sotto.rl.tabular import AnyTabularEnvironment, TabularEnvironment, regret
+
+CONFIDENCE = 2 * math.log(3)
+"""c in the bonus sqrt(c / N), as in the published code; theory has 2 ln(4 S A T / beta)."""
+
+REWARD_WEIGHT = 0.25
+"""Rewards are counted in quarters. An error in a transition costs up to H, one in a reward 1: a
+small weight costs rewards a little accuracy and brings the sensitivity from 1.41 H to 1.03 H."""
+
+_CHUNK = 100
+_UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
+
+Table = Float[Array, "S A"]
+Plan = Float[Array, "H S A"]
+
+
+@dataclass(frozen=True)
+class UCBConfig:
+    """Settings of UCB-VI and UCB-PO with certified counters."""
+
+    env_id: str = "RiverSwim-v0"
+    """An environment with finitely many states and rewards between 0 and 1."""
+    variant: Literal["vi", "po"] = "vi"
+    """Play greedily on the plan, or by exponential weights over plans."""
+    trust: Literal["joint", "local"] = "joint"
+    """Who adds the noise: a curator, to sums, or every user to their own counters."""
+    noise: Literal["prefix-sum", "binary-tree"] = "prefix-sum"
+    """Noise over time of joint privacy; a binary tree has three times the error."""
+    episodes: int = 2000
+    """Users, one episode each: the horizon of the noise."""
+    target_epsilon: float = 1.0
+    """Epsilon the certificate must not exceed."""
+    delta: float = 1e-5
+    """Delta of the guarantee; below 1 / episodes."""
+    failure_probability: float = 0.05
+    """Of one bound on the noise in one state's and action's counters."""
+    policy_rate: float = math.sqrt(2 / 1000)
+    """Learning rate of exponential weights (po), as in the published code."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot run, or cannot be certified."""
+        if self.episodes < 1 or not 0 < self.failure_probability < 1 or self.policy_rate <= 0:
+            raise ValueError(
+                "episodes and policy_rate must be positive and failure_probability in (0, 1)"
+            )
+        if not (self.target_epsilon > 0 and 0 < self.delta < 1 / self.episodes):
+            raise ValueError(
+                f"epsilon must be positive and delta below 1 / episodes = {1 / self.episodes:.3g}"
+            )
+
+    @property
+    def noise_multiplier(self) -> float:
+        """Noise standard deviation over the sensitivity; a hundredth of delta is the sampler's."""
+        return calibrate_noise_multiplier(
+            lambda z: [Gaussian(noise_multiplier=z)], self.target_epsilon, 0.99 * self.delta
+        )
+
+    @property
+    def correlation(self) -> Correlation:
+        """The counters' noise over time."""
+        return Correlation(kind="independent" if self.trust == "local" else self.noise)
+
+
+class Counters(NamedTuple):
+    """What episodes leave behind: one user's, or noisy sums."""
+
+    transitions: Float[Array, "S A S"]
+    """How often each state and action led to which state."""
+    rewards: Table
+    """Sum of rewards times REWARD_WEIGHT."""
+
+
+class UCBState(NamedTuple):
+    """The public state: constants, and functions of releases."""
+
+    counters: Counters
+    """Noisy sums over all users so far."""
+    policy: Plan
+    """Action probabilities that the next user follows."""
+    episodes: Int[Array, ""]
+    """Users so far."""
+    deviations: Float[Array, " episodes"]
+    """Standard deviation of the noise in each counter after 1, 2, ... users: a public constant."""
+
+
+def environment(env_id: str) -> AnyTabularEnvironment:
+    """The environment, which must have finitely many states and discrete actions."""
+    env = make(env_id)
+    if not (isinstance(env, TabularEnvironment) and isinstance(env.action, Discrete)):
+        raise ValueError(f"{env_id} has no finite number of states; UCB-VI needs RiverSwim-v0")
+    return env
+
+
+def clip_norm(env: AnyTabularEnvironment) -> float:
+    """Largest L2 norm of one user's counters, so that nothing is ever clipped.
+
+    H visits in one transition counter and as many rewards of 1 in one reward counter.
+    """
+    return env.max_episode_steps * math.sqrt(1 + REWARD_WEIGHT**2)
+
+
+def initial_state(config: UCBConfig, env: AnyTabularEnvironment) -> UCBState:
+    """Empty counters and uniform actions."""
+    assert isinstance(env.action, Discrete)
+    shape = (env.observation_size, env.action.n)
+    counters = Counters(jnp.zeros((*shape, shape[0])), jnp.zeros(shape))
+    policy = jnp.full((env.max_episode_steps, *shape), 1 / shape[1], jnp.float32)
+    scale = (
+        config.noise_multiplier
+        * clip_norm(env)
+        * correlated.sensitivity(config.correlation, Once(), config.episodes)
+    )
+    deviations = scale * correlated.prefix_deviations(config.correlation, config.episodes)
+    return UCBState(counters, policy, jnp.int32(0), jnp.asarray(deviations, jnp.float32))
+
+
+def make_release(config: UCBConfig, env: AnyTabularEnvironment) -> Release:
+    """The release of one user's counters into the noisy sums."""
+    return Release(
+        name=f"counters of UCB-{config.variant.upper()}",
+        local=partial(_local, env),
+        server=partial(_server, config),
+        unit=_UNIT,
+        parts={
+            "counters": Part(clip_norm=clip_norm(env), noise_multiplier=config.noise_multiplier)
+        },
+        slots=1,
+        divisor=1.0,
+        horizon=config.episodes,
+        population="simulated",
+        correlation=config.correlation,
+        protects=(
+            claims.COUNTERS(),
+            *((claims.LOCAL_COUNTERS(),) if config.trust == "local" else ()),
+        ),
+        does_not_protect=(claims.OWN_ACTIONS(), claims.IN_COMMON()),
+    )
+
+
+def play(
+    env: AnyTabularEnvironment, policy: Plan, key: PRNGKeyArray
+) -> tuple[Int[Array, " H"], Int[Array, " H"], Float[Array, " H"], Int[Array, " H"]]:
+    """One episode: states, actions, rewards and next states."""
+    reset_key, action_key = jax.random.split(key)
+    uniforms = jax.random.uniform(reset_key, (env.reset_size,), jnp.float32)
+    first = env.reset(uniforms, env.default_params)
+
+    def step(state: Any, inputs: tuple[Array, Array]) -> tuple[Any, tuple[Array, ...]]:
+        probabilities, uniform = inputs
+        here = env.state_index(state)
+        cumulative = jnp.cumsum(probabilities[here])[:-1]
+        action = jnp.sum(uniform >= cumulative, dtype=jnp.int32)
+        after, reward, _ = env.step(state, action, env.default_params)
+        return after, (here, action, reward, env.state_index(after))
+
+    draws = jax.random.uniform(action_key, (env.max_episode_steps,), jnp.float32)
+    here, action, reward, after = jax.lax.scan(step, first, (policy, draws))[1]
+    return here, action, reward, after
+
+
+def _local(
+    env: AnyTabularEnvironment, state: UCBState, unit: tuple[()], key: PRNGKeyArray
+) -> tuple[dict[str, Counters], dict[str, Array]]:
+    """One user's counters."""
+    del unit
+    here, action, reward, after = play(env, state.policy, key)
+    shape = state.counters.transitions.shape
+    transitions = jnp.zeros(shape, jnp.float32).at[here, action, after].add(1.0)
+    rewards = jnp.zeros(shape[:2], jnp.float32).at[here, action].add(REWARD_WEIGHT * reward)
+    return {"counters": Counters(transitions, rewards)}, {"reward": jnp.sum(reward)}
+
+
+def _server(
+    config: UCBConfig, state: UCBState, released: dict[str, Counters]
+) -> tuple[UCBState, dict[str, Array]]:
+    """Post-processing: the sums, a plan on them, and the policy that the next user follows."""
+    counters = Counters(*map(jnp.add, state.counters, released["counters"]))
+    width = float(norm.ppf(1 - config.failure_probability / 2))
+    deviation = state.deviations[state.episodes]
+    rewards, transitions, bonuses = estimates(counters, width * deviation, len(state.policy))
+    own = state.policy if config.variant == "po" else None
+    left = len(state.policy) - jnp.arange(len(state.policy), dtype=jnp.float32)
+    values = plan(rewards, transitions, bonuses, own, jnp.zeros_like(left), left)
+    if config.variant == "vi":
+        policy = greedy(values)
+    else:
+        policy = reweighted(state.policy, values, config.policy_rate)
+    after = UCBState(counters, policy, state.episodes + 1, state.deviations)
+    return after, {"policy": policy}
+
+
+def estimates(
+    counters: Counters, error: Float[Array, ""], horizon: int
+) -> tuple[Table, Float[Array, "S A S"], Plan]:
+    """Rewards, transitions and bonuses from noisy counters.
+
+    With e_s' the noise of N(s, a, s'), a plan V with values in [0, R], and N = sum_s' N(s, a, s'),
+    the noise moves the estimate of P V by sum_s' e_s' (V(s') - P V) / N, whose deviation is at most
+    sqrt(S) R / 2 times that of e, over N: hence the second term of the bonus. N itself is taken at
+    the lower end of its bounds.
+
+    Args:
+        counters: noisy sums.
+        error: bound on the noise of one counter.
+        horizon: steps of an episode.
+    """
+    states = counters.transitions.shape[0]
+    spread = math.sqrt(states)
+    visits = jnp.sum(counters.transitions, axis=-1)
+    surely = jnp.maximum(visits - spread * error, 1.0)
+    positive = jnp.maximum(counters.transitions, 0.0)
+    total = jnp.sum(positive, axis=-1, keepdims=True)
+    transitions = jnp.where(total > 0, positive / jnp.maximum(total, 1e-6), 1 / states)
+    rewards = jnp.clip(counters.rewards / REWARD_WEIGHT / jnp.maximum(visits, 1.0), 0.0, 1.0)
+    remaining = (horizon - 1 - jnp.arange(horizon, dtype=jnp.float32))[:, None, None]
+    statistical = jnp.sqrt(CONFIDENCE / surely) * (1 + remaining)
+    private = error / surely * (1 / REWARD_WEIGHT + spread * remaining / 2)
+    return rewards, transitions, statistical + private
+
+
+def plan(
+    rewards: Table,
+    transitions: Float[Array, "S A S"],
+    bonuses: Plan,
+    policy: Plan | None,
+    lowest: Float[Array, " H"],
+    highest: Float[Array, " H"],
+) -> Plan:
+    """Optimistic values of each step, state and action, by backward induction.
+
+    Args:
+        rewards, transitions: estimates.
+        bonuses: added at each step.
+        policy: what follows each action; None: the best.
+        lowest, highest: bounds on the values of each step.
+    """
+
+    def back(following: Array, inputs: tuple[Array, ...]) -> tuple[Array, Array]:
+        bonus, own, low, high = inputs
+        values = jnp.clip(rewards + transitions @ following + bonus, low, high)
+        before = jnp.max(values, axis=-1) if policy is None else jnp.sum(own * values, axis=-1)
+        return before, values
+
+    own = bonuses if policy is None else policy
+    last = jnp.zeros(rewards.shape[0], jnp.float32)
+    steps = (bonuses, own, lowest, highest)
+    values: Plan = jax.lax.scan(back, last, steps, reverse=True)[1]
+    return values
+
+
+def greedy(values: Plan) -> Plan:
+    """The best action of each step and state; several are equally likely."""
+    best = values >= jnp.max(values, axis=-1, keepdims=True) - 1e-6
+    return best / jnp.sum(best, axis=-1, keepdims=True, dtype=jnp.float32)
+
+
+def reweighted(policy: Plan, values: Plan, rate: float) -> Plan:
+    """policy * exp(rate * values), normalised: mirror ascent."""
+    logits = jnp.log(jnp.maximum(policy, 1e-30)) + rate * values
+    return jax.nn.softmax(logits, axis=-1)
+
+
+def create_ledger(config: UCBConfig, where: Path | str, run_id: str | None = None) -> Ledger:
+    """A new ledger with the budget and the unit of these settings."""
+    budget = Budget(epsilon=config.target_epsilon, delta=config.delta)
+    return Ledger.create(where, run_id, unit=_UNIT, budget=budget)
+
+
+def train(
+    config: UCBConfig,
+    seeds: Sequence[int],
+    ledgers: Sequence[Ledger],
+    noise_seed: int | None = None,
+) -> Float64[np.ndarray, "runs episodes"]:
+    """Trains with certified counters, several seeds side by side.
+
+    Args:
+        config: settings.
+        seeds: one per run.
+        ledgers: one per run, from `create_ledger`.
+        noise_seed: for tests only; voids the certificate.
+
+    Returns:
+        Exact regret of the policy played in each episode, V* - V^pi.
+    """
+    env = environment(config.env_id)
+    first = initial_state(config, env)
+    states = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), first)
+    chunk = min(_CHUNK, config.episodes)
+    stream = make_release(config, env).open(ledgers, states, chunk=chunk, noise_seed=noise_seed)
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
+    mdp = env.mdp(env.default_params)
+    losses = []
+    for start in range(0, config.episodes, chunk):
+        count = min(chunk, config.episodes - start)
+        people = np.broadcast_to(np.arange(start, start + count)[:, None], (len(seeds), count, 1))
+        before = np.asarray(states.policy)[:, None]
+        states, log, _ = stream.run(states, keys, people)
+        # What a release leads to is what the next user follows.
+        followed = np.concatenate([before, np.asarray(log["policy"])[:, :-1]], axis=1)
+        losses.append(regret(mdp, followed))
+    return np.concatenate(losses, axis=1)

@@ -1,0 +1,206 @@
+"""UCB-VI and UCB-PO as their authors' code has them (Chowdhury and Zhou 2021), and without noise.
+
+Rules, constants and noise follow the published code, for the figures that compare with it. Counters
+start at one. With c = 2 ln 3, Q_h = R + b_R + P V_{h+1} + b_P (H - 1 - h), values are not clipped
+for UCB-VI and clipped to [0, H] for UCB-PO, and the last step's transition is not counted.
+
+Joint: in episode k each counter gets a fresh sum of floor(ln k) + 1 draws of Laplace(1 / epsilon).
+Local: one draw a user, the running sum of which is added to all states and actions alike.
+
+Guarantee:
+    None (`GAP`): neither noise is that of a mechanism with this epsilon. `ucb_vi` has one.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
+
+from sotto.algorithms.ucb.calibrated import (
+    CONFIDENCE,
+    Plan,
+    Table,
+    environment,
+    greedy,
+    plan,
+    play,
+    reweighted,
+)
+from sotto.privacy.accounting.composition import NoGuarantee
+from sotto.privacy.keys import new_key
+from sotto.privacy.statements import Gap
+from sotto.rl.tabular import AnyTabularEnvironment, regret
+
+_CHUNK = 100
+
+GAP = Gap(
+    name="noise of the published code",
+    why="the noise in a counter is Laplace(1 / epsilon) for each level of a tree, whatever the "
+    "horizon and the number of counters (three families of them, H visits and log K levels ask for "
+    "3 H log K / epsilon), and it is drawn afresh for every episode, so that averaging the plans "
+    "of many episodes removes it",
+)
+
+
+@dataclass(frozen=True)
+class OfficialConfig:
+    """Settings of the published code."""
+
+    env_id: str = "RiverSwim-v0"
+    """An environment with finitely many states."""
+    variant: Literal["vi", "po"] = "vi"
+    """Play greedily on the plan, or by exponential weights over plans."""
+    trust: Literal["joint", "local"] = "joint"
+    """Which of the two noises."""
+    episodes: int = 2000
+    """Users, one episode each."""
+    nominal_epsilon: float | None = 1.0
+    """Epsilon as the code has it, which is none; None leaves the noise out."""
+    policy_rate: float = math.sqrt(2 / 1000)
+    """Learning rate of exponential weights (po)."""
+
+    def __post_init__(self) -> None:
+        """Refuses what cannot run."""
+        if self.episodes < 1 or self.policy_rate <= 0:
+            raise ValueError("episodes and policy_rate must be positive")
+        if self.nominal_epsilon is not None and self.nominal_epsilon <= 0:
+            raise ValueError("nominal_epsilon must be positive, or None for no noise")
+
+    @property
+    def event(self) -> NoGuarantee:
+        """What the run costs, for an accountant: nothing is bounded."""
+        if self.nominal_epsilon is None:
+            return NoGuarantee(reason="there is no noise")
+        return NoGuarantee(reason=f"{GAP.name}: {GAP.why}")
+
+
+class OfficialState(NamedTuple):
+    """Un-noised counters, the policy of exponential weights, and local privacy's summed noise."""
+
+    visits: Table
+    rewards: Table
+    transitions: Float[Array, "S A S"]
+    policy: Plan
+    noise: tuple[Float[Array, ""], Float[Array, ""], Float[Array, " S"]]
+
+
+def simulate(config: OfficialConfig, seeds: Sequence[int]) -> Float64[np.ndarray, "runs episodes"]:
+    """Exact regret of the policy played in each episode, V* - V^pi, several seeds side by side."""
+    env = environment(config.env_id)
+    mdp = env.mdp(env.default_params)
+    states, actions = mdp.rewards.shape
+    ones = jnp.ones((states, actions))
+    zero = jnp.zeros(())
+    uniform = jnp.full((mdp.horizon, states, actions), 1 / actions)
+    first = OfficialState(
+        ones, ones, jnp.ones((states, actions, states)), uniform, (zero, zero, jnp.zeros(states))
+    )
+    state = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(seeds), *x.shape)), first)
+    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
+    chunk = jax.jit(jax.vmap(partial(_episodes, config, env), in_axes=(0, 0, None)))
+    losses = []
+    for start in range(0, config.episodes, _CHUNK):
+        numbers = jnp.arange(start + 1, start + _CHUNK + 1, dtype=jnp.int32)
+        state, policies = chunk(state, keys, numbers)
+        count = min(_CHUNK, config.episodes - start)
+        losses.append(regret(mdp, np.asarray(policies)[:, :count]))
+    return np.concatenate(losses, axis=1)
+
+
+def _episodes(
+    config: OfficialConfig,
+    env: AnyTabularEnvironment,
+    state: OfficialState,
+    key: PRNGKeyArray,
+    numbers: Int[Array, " k"],
+) -> tuple[OfficialState, Float[Array, "k H S A"]]:
+    """Some episodes, and the policies played in them."""
+
+    def episode(state: OfficialState, number: Array) -> tuple[OfficialState, Plan]:
+        noise_key, play_key = jax.random.split(jax.random.fold_in(key, number))
+        visits_noise, rewards_noise, noise, summed = _noise(config, state, noise_key, number)
+        values = _optimistic(config, state, visits_noise, rewards_noise, noise, number)
+        if config.variant == "vi":
+            played = following = greedy(values)
+        else:
+            played, following = state.policy, reweighted(state.policy, values, config.policy_rate)
+        here, action, reward, after = play(env, played, play_key)
+        counted = OfficialState(
+            state.visits.at[here, action].add(1.0),
+            state.rewards.at[here, action].add(reward),
+            state.transitions.at[here[:-1], action[:-1], after[:-1]].add(1.0),
+            following,
+            summed,
+        )
+        return counted, played
+
+    after, policies = jax.lax.scan(episode, state, numbers)
+    return after, policies
+
+
+def _noise(
+    config: OfficialConfig, state: OfficialState, key: PRNGKeyArray, number: Int[Array, ""]
+) -> tuple[Array, Array, Array, tuple[Array, Array, Array]]:
+    """Noise in visits, rewards and transitions of one episode; and the sums of local privacy."""
+    if config.nominal_epsilon is None:
+        return jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), state.noise
+    keys = jax.random.split(key, 3)
+    scale = 1 / config.nominal_epsilon
+    if config.trust == "local":
+        visits, rewards, transitions = (
+            total + scale * jax.random.laplace(k, total.shape)
+            for total, k in zip(state.noise, keys, strict=True)
+        )
+        return visits, rewards, transitions, (visits, rewards, transitions)
+    most = math.floor(math.log(config.episodes)) + 1
+    levels = (jnp.arange(most) < _levels(number)).astype(jnp.float32)
+    shapes = (state.visits.shape, state.rewards.shape, state.transitions.shape)
+    visits, rewards, transitions = (
+        scale * jnp.tensordot(levels, jax.random.laplace(k, (most, *shape)), 1)
+        for k, shape in zip(keys, shapes, strict=True)
+    )
+    return visits, rewards, transitions, state.noise
+
+
+def _levels(number: Int[Array, ""]) -> Float[Array, ""]:
+    """floor(ln k) + 1, of episodes k = 1, 2, ..."""
+    return jnp.floor(jnp.log(number.astype(jnp.float32))) + 1
+
+
+def _optimistic(
+    config: OfficialConfig,
+    state: OfficialState,
+    visits_noise: Array,
+    rewards_noise: Array,
+    transitions_noise: Array,
+    number: Int[Array, ""],
+) -> Plan:
+    """Q_h of the published code."""
+    horizon, states, _ = state.policy.shape
+    if config.nominal_epsilon is None:
+        error = jnp.zeros(())
+    elif config.trust == "joint":
+        error = jnp.sqrt(_levels(number)) / config.nominal_epsilon
+    else:
+        error = jnp.sqrt(number.astype(jnp.float32)) / config.nominal_epsilon
+    left = jnp.sum(state.transitions, axis=-1)
+    moved = jnp.maximum(1.0, left + visits_noise + error)
+    paid = jnp.maximum(1.0, state.visits + visits_noise + error)
+    rewards = (state.rewards + rewards_noise) / paid
+    transitions = (state.transitions + transitions_noise) / moved[..., None]
+    reward_bonus = jnp.sqrt(CONFIDENCE / paid) + error / paid
+    bonus = jnp.sqrt(CONFIDENCE / moved)
+    if config.trust == "joint":
+        bonus = bonus + states * error / moved
+    remaining = (horizon - 1 - jnp.arange(horizon, dtype=jnp.float32))[:, None, None]
+    bonuses = reward_bonus + bonus * remaining
+    own, reach = (None, math.inf) if config.variant == "vi" else (state.policy, float(horizon))
+    highest = jnp.full(horizon, reach)
+    lowest = jnp.full(horizon, -reach if config.variant == "vi" else 0.0)
+    return plan(rewards, transitions, bonuses, own, lowest, highest)

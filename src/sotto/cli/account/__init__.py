@@ -1,0 +1,1 @@
+"""`sotto account` and `sotto calibrate`."""

@@ -1,0 +1,225 @@
+"""`sotto account functional-noise`: noise that hides rewards, of each mode of `functional-q`."""
+
+import math
+from typing import Any, Literal
+
+from sotto.cli.parsing import parse, print_json
+
+_Mode = Literal["reward-release", "output-release", "per-iteration", "paper"]
+_Unit = Literal["reward-function", "transition"]
+
+
+def account_functional_noise(args: list[str]) -> int:
+    """Runs `sotto account functional-noise`."""
+
+    def run(
+        mode: _Mode,
+        delta: float,
+        target_epsilon: float | None = None,
+        nodes: int | None = None,
+        actions: int | None = None,
+        reward_radius: float | None = None,
+        reward_range: float | None = None,
+        unit: _Unit = "reward-function",
+        least_visits: float | None = None,
+        iterations: int | None = None,
+        discount: float | None = None,
+        epsilon: float | None = None,
+        steps: int | None = None,
+        batch: int | None = None,
+        lipschitz: float | None = None,
+        learning_rate: float | None = None,
+        json: bool = False,
+    ) -> None:
+        """Standard deviation of the noise that hides rewards from whoever sees the learnt values.
+
+        The first three modes are proved (analytic Gaussian mechanism). "sigma" is the noise of each
+        released value, "sigma_gp" that of Gaussian-process paths on functions linear between even
+        nodes. The mode "paper" is Theorem 5 of Wang and Hegde 2019 as printed: not a guarantee.
+
+        Examples:
+          sotto account functional-noise --mode reward-release --nodes 11 --actions 2
+          --reward-radius 1 --target-epsilon 0.9 --delta 1e-4 --json
+          sotto account functional-noise --mode reward-release --unit transition
+          --least-visits 118 --reward-range 1 --target-epsilon 0.9 --delta 1e-4
+          sotto account functional-noise --mode paper --steps 5000 --batch 128 --lipschitz 1
+          --learning-rate 0.01 --epsilon 0.9 --delta 1e-4 --json
+
+        Args:
+            mode: reward-release (averaged rewards, once), output-release (values after averager
+                fitted Q-iteration, once), per-iteration (every iterate), or paper.
+            delta: probability scale of failure.
+            target_epsilon: epsilon that must not be exceeded; of the first three modes.
+            nodes: where values are held.
+            actions: values at each node.
+            reward_radius: neighbouring reward functions differ by at most so much, everywhere.
+            reward_range: largest minus smallest reward.
+            unit: what neighbours differ in; transition: the reward of one (reward-release only).
+            least_visits: of unit transition: visits that every node's average is divided by.
+            iterations: of output-release and per-iteration.
+            discount: of output-release.
+            epsilon: of paper: what the theorem claims.
+            steps: of paper: samples T.
+            batch: of paper: batch size B.
+            lipschitz: of paper: Lipschitz constant L.
+            learning_rate: of paper: alpha.
+            json: print one JSON object.
+        """
+        given = {
+            name: value
+            for name, value in {
+                "target_epsilon": target_epsilon,
+                "nodes": nodes,
+                "actions": actions,
+                "reward_radius": reward_radius,
+                "reward_range": reward_range,
+                "least_visits": least_visits,
+                "iterations": iterations,
+                "discount": discount,
+                "epsilon": epsilon,
+                "steps": steps,
+                "batch": batch,
+                "lipschitz": lipschitz,
+                "learning_rate": learning_rate,
+            }.items()
+            if value is not None
+        }
+        if unit == "transition" and mode != "reward-release":
+            raise ValueError("--unit transition belongs to --mode reward-release")
+        kind = "transition" if unit == "transition" else mode
+        answer = {"mode": mode, "unit": unit} | _ACCOUNTS[kind](_only(kind, given), delta)
+        print_json(answer) if json else _print(answer)
+
+    parse(run, args, "account functional-noise")
+    return 0
+
+
+_NEEDED = {
+    "reward-release": ("target_epsilon", "nodes", "actions", "reward_radius"),
+    "transition": ("target_epsilon", "least_visits", "reward_range"),
+    "output-release": (
+        "target_epsilon",
+        "nodes",
+        "actions",
+        "reward_radius",
+        "iterations",
+        "discount",
+    ),
+    "per-iteration": ("target_epsilon", "nodes", "actions", "reward_radius", "iterations"),
+    "paper": ("epsilon", "steps", "batch", "lipschitz", "learning_rate"),
+}
+
+
+def _only(kind: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings of this mode: all that it needs, and none that it does not use."""
+    needed = _NEEDED[kind]
+    allowed = {*needed, *(() if kind in ("transition", "paper") else ("reward_range",))}
+    flags = {name: f"--{name.replace('_', '-')}" for name in (*needed, *given)}
+    what = "--unit transition" if kind == "transition" else f"--mode {kind}"
+    if missing := [flags[name] for name in needed if name not in given]:
+        raise ValueError(f"{what} needs {', '.join(missing)}")
+    if foreign := [flags[name] for name in given if name not in allowed]:
+        raise ValueError(f"{what} has no use for {', '.join(foreign)}")
+    return given
+
+
+def _released(kind: str, given: dict[str, Any], delta: float) -> dict[str, Any]:
+    from sotto.privacy.mechanisms.functions import calibration as noise
+
+    target, radius = given["target_epsilon"], given["reward_radius"]
+    size = (given["nodes"], given["actions"], radius)
+    if kind == "reward-release":
+        found = noise.reward_release(*size, target, delta)
+    elif kind == "output-release":
+        found = noise.output_release(*size, given["discount"], given["iterations"], target, delta)
+    else:
+        found = noise.per_iteration(*size, given["iterations"], target, delta)
+    answer = {
+        "status": "proved",
+        "epsilon": target,
+        "delta": delta,
+        **{name: value for name, value in given.items() if name != "target_epsilon"},
+        "sigma": found.sigma,
+        "sigma_gp": found.sigma_process,
+        "beta_gp": found.process.beta,
+        "sensitivity": found.vector.value,
+        "sensitivity_gp": found.process.value,
+        "releases": found.releases,
+    }
+    if reward_range := given.get("reward_range"):
+        answer["radius_to_range"] = radius / reward_range
+        answer["impossible"] = noise.impossibility(target, delta, radius, reward_range)
+    return answer
+
+
+def _transition(given: dict[str, Any], delta: float) -> dict[str, Any]:
+    from sotto.privacy.mechanisms.functions.calibration import transition_release
+
+    target, visits, reach = given["target_epsilon"], given["least_visits"], given["reward_range"]
+    return {
+        "status": "proved",
+        "epsilon": target,
+        "delta": delta,
+        "least_visits": visits,
+        "reward_range": reach,
+        "sigma": transition_release(visits, reach, target, delta),
+        "sensitivity": reach / visits,
+        "releases": 1,
+    }
+
+
+def _paper(given: dict[str, Any], delta: float) -> dict[str, Any]:
+    from sotto.privacy.mechanisms.functions.calibration import (
+        PAPER_AUDITED_EPSILON,
+        PAPER_GAPS,
+        paper_noise,
+    )
+
+    found = paper_noise(**given, delta=delta)
+    return {
+        "status": "paper-claim",
+        "epsilon": math.inf,
+        "claimed_epsilon": given["epsilon"],
+        "audited_epsilon_at_least": PAPER_AUDITED_EPSILON,
+        "delta": delta,
+        **{name: value for name, value in given.items() if name != "epsilon"},
+        "sigma": found.sigma,
+        "beta": found.beta,
+        "k": found.k,
+        "resets": found.resets,
+        "gaps": [f"{gap.name}: {gap.why}" for gap in PAPER_GAPS],
+    }
+
+
+_ACCOUNTS = {
+    "reward-release": lambda given, delta: _released("reward-release", given, delta),
+    "output-release": lambda given, delta: _released("output-release", given, delta),
+    "per-iteration": lambda given, delta: _released("per-iteration", given, delta),
+    "transition": _transition,
+    "paper": _paper,
+}
+
+
+def _print(answer: dict[str, Any]) -> None:
+    if answer["status"] == "paper-claim":
+        print(
+            f"sigma {answer['sigma']:.4g}, beta {answer['beta']:.4g}: Theorem 5 as printed, for "
+            f"epsilon {answer['claimed_epsilon']:g}. Not a guarantee; at 0.9 an audit of such a "
+            f"run finds epsilon of at least {answer['audited_epsilon_at_least']:g}. Gaps:"
+        )
+        for gap in answer["gaps"]:
+            print(f"  {gap}")
+        return
+    print(
+        f"sigma {answer['sigma']:.4g} for epsilon {answer['epsilon']:g} at delta "
+        f"{answer['delta']:.3g} ({answer['releases']} releases, sensitivity "
+        f"{answer['sensitivity']:.4g})"
+    )
+    if "sigma_gp" in answer:
+        print(
+            f"As Gaussian-process paths: sigma {answer['sigma_gp']:.4g}, beta "
+            f"{answer['beta_gp']:.4g}."
+        )
+        print(f"Protected: the reward function, within {answer['reward_radius']:g} everywhere.")
+    if answer.get("impossible"):
+        print(f"Learning is out of reach: {answer['impossible']}.")

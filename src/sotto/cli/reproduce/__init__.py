@@ -1,0 +1,1 @@
+"""`sotto reproduce`, one module for each paper."""

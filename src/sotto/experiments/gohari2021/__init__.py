@@ -1,0 +1,1 @@
+"""The figures of Gohari et al. 2021."""

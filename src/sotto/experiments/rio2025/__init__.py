@@ -1,0 +1,1 @@
+"""The tables and figures of Rio et al. 2025."""

@@ -1,0 +1,1 @@
+"""The figures and tables of Sharma et al. 2024."""

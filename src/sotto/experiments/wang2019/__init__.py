@@ -1,0 +1,1 @@
+"""The figures of Wang and Hegde 2019."""

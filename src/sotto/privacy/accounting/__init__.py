@@ -1,0 +1,1 @@
+"""What events cost: privacy curves, composition, and the events themselves."""

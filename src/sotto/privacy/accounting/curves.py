@@ -1,0 +1,55 @@
+"""A privacy curve: epsilon as a function of delta, and the other way round."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+
+from sotto.privacy.accounting.gaussian import checked_delta, checked_epsilon
+
+
+@dataclass(frozen=True)
+class PrivacyCurve:
+    """The joint cost of a collection of releases, as a function.
+
+    Attributes:
+        method: which accountant computed it, in plain words.
+    """
+
+    method: str
+    _epsilon_at: Callable[[float], float]
+    _delta_at: Callable[[float], float]
+    _deltas_at: Callable[[Float64[np.ndarray, " k"]], Float64[np.ndarray, "2 k"]] | None = None
+
+    def epsilon(self, delta: float) -> float:
+        """An epsilon such that all releases together are (epsilon, delta)-DP; may be infinite.
+
+        Raises:
+            ValueError: if delta is not strictly between 0 and 1, or is finer than a PLD resolves.
+        """
+        return float(self._epsilon_at(checked_delta(delta)))
+
+    def delta(self, epsilon: float) -> float:
+        """A delta such that all releases together are (epsilon, delta)-DP; at most 1.
+
+        Raises:
+            ValueError: if epsilon is negative, infinite or not a number.
+        """
+        return min(1.0, float(self._delta_at(checked_epsilon(epsilon))))
+
+    def deltas(self, epsilons: Float64[np.ndarray, " k"]) -> Float64[np.ndarray, "2 k"]:
+        """At each of these epsilons, for each order of two neighbours; `delta` is the larger one.
+
+        Where the accountant does not tell the orders apart, both are `delta`.
+
+        Raises:
+            ValueError: as for `delta`.
+        """
+        for epsilon in epsilons.tolist():
+            checked_epsilon(epsilon)
+        if self._deltas_at is None:
+            either = [self.delta(epsilon) for epsilon in epsilons.tolist()]
+            return np.array([either, either])
+        both = np.minimum(1.0, self._deltas_at(epsilons))
+        return np.asarray(both)

@@ -1,0 +1,1 @@
+"""A private teacher's answers: statement, account and ledger."""

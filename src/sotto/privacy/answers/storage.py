@@ -1,0 +1,205 @@
+"""What an answer ledger keeps beside its entries: hashes of tokens, and answers given.
+
+Tokens have 256 random bits, and answers were released: plain hashes of them tell nothing. What was
+asked is kept as a keyed digest (`answer_digests`).
+
+A stored answer is what a student gets who repeats a request: the noisy rows and nothing else. The
+charge's entry holds its hash, so an answer that was changed is found.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import sqlalchemy as sa
+from jaxtyping import Float64
+
+from sotto.privacy.ledger.entries import canonical
+
+_PAGE = 1000  # answers read at once
+_KEY_LENGTH = 255
+_TOKEN_BYTES = 32
+
+_metadata = sa.MetaData()
+_tokens = sa.Table(
+    "tokens",
+    _metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("student", sa.String(64), primary_key=True),
+    sa.Column("token_hash", sa.String(64), nullable=False),
+)
+_answers = sa.Table(
+    "answers",
+    _metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("student", sa.String(64), nullable=False),
+    sa.Column("idempotency_key", sa.String(_KEY_LENGTH), nullable=False),
+    sa.Column("request_digest", sa.String(_KEY_LENGTH), nullable=False),
+    sa.Column("rows", sa.LargeBinary, nullable=False),
+    sa.UniqueConstraint("run_id", "student", "idempotency_key"),
+)
+TABLES = (_tokens, _answers)
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+def issue_token(connection: sa.Connection, run_id: str, student: str) -> str:
+    """A new bearer token of 256 random bits, in place of any other; only its hash is kept."""
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    remove_token(connection, run_id, student)
+    row = {"run_id": run_id, "student": student, "token_hash": _sha256(token.encode())}
+    connection.execute(sa.insert(_tokens).values(**row))
+    return token
+
+
+def remove_token(connection: sa.Connection, run_id: str, student: str) -> None:
+    """The student's token opens nothing any longer."""
+    here = (_tokens.c.run_id == run_id, _tokens.c.student == student)
+    connection.execute(sa.delete(_tokens).where(*here))
+
+
+class KnownTokens:
+    """Hashes of students' tokens, as they were when they were read.
+
+    Args:
+        hashes: pairs of a student and the hash of their token.
+    """
+
+    def __init__(self, hashes: Iterable[tuple[str, str]]) -> None:
+        self._hashes = tuple(hashes)
+
+    def holder(self, token: str) -> str | None:
+        """Whose token it is; every one is compared, each in constant time."""
+        given = _sha256(token.encode(errors="backslashreplace"))
+        holder = None
+        for student, token_hash in self._hashes:
+            if hmac.compare_digest(given, token_hash):
+                holder = student
+        return holder
+
+
+def known_tokens(connection: sa.Connection, run_id: str) -> KnownTokens:
+    """The tokens that are known now."""
+    query = sa.select(_tokens.c.student, _tokens.c.token_hash).where(_tokens.c.run_id == run_id)
+    return KnownTokens((student, kept) for student, kept in connection.execute(query))
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that may be repeated: its key, and a digest of what was asked."""
+
+    key: str
+    digest: str
+
+    def __post_init__(self) -> None:
+        for name, text, least in (("idempotency key", self.key, 1), ("digest", self.digest, 0)):
+            if (
+                not least <= len(text) <= _KEY_LENGTH
+                or not text.isascii()
+                or not text.isprintable()
+            ):
+                raise ValueError(
+                    f"a request's {name} has {least} to {_KEY_LENGTH} printable ASCII characters"
+                )
+
+    @property
+    def hash(self) -> str:
+        """SHA-256, for the charge's entry."""
+        return _sha256(canonical([self.key, self.digest]).encode())
+
+
+@dataclass(frozen=True)
+class StoredAnswer:
+    """An answer as it was given."""
+
+    sequence: int
+    student: str
+    request: Request
+    rows: bytes
+
+    def belongs_to(self, charge: dict[str, object]) -> bool:
+        """Whether this is the answer that the contents of a charge's entry are about."""
+        mine = (self.student, self.request.hash, answer_hash(self.rows))
+        return mine == (charge["student"], charge["request"], charge["answer"])
+
+    def policies(self, actions: int) -> Float64[np.ndarray, "rows actions"]:
+        """The rows as numbers, equal to those given."""
+        return np.frombuffer(self.rows, "<f8").reshape(-1, actions).astype(np.float64)
+
+
+def as_bytes(policies: Float64[np.ndarray, "rows actions"]) -> bytes:
+    """The rows, to be stored and hashed: float64, little-endian, row by row."""
+    return np.ascontiguousarray(policies, "<f8").tobytes()
+
+
+def answer_hash(rows: bytes) -> str:
+    """SHA-256 of an answer, in hexadecimal."""
+    return _sha256(rows)
+
+
+def keep_answer(connection: sa.Connection, run_id: str, answer: StoredAnswer) -> None:
+    """Stores an answer."""
+    row = {
+        "run_id": run_id,
+        "sequence": answer.sequence,
+        "student": answer.student,
+        "idempotency_key": answer.request.key,
+        "request_digest": answer.request.digest,
+        "rows": answer.rows,
+    }
+    connection.execute(sa.insert(_answers).values(**row))
+
+
+def find_answer(
+    connection: sa.Connection, run_id: str, student: str, key: str
+) -> StoredAnswer | None:
+    """The answer to the student's request of this key."""
+    here = (
+        _answers.c.run_id == run_id,
+        _answers.c.student == student,
+        _answers.c.idempotency_key == key,
+    )
+    row = connection.execute(sa.select(_answers).where(*here)).one_or_none()
+    return None if row is None else _stored(row)
+
+
+def has_digest_like(connection: sa.Connection, run_id: str, pattern: str) -> bool:
+    """Whether the digest of some request of the run is of this form."""
+    query = sa.select(_answers.c.sequence).where(
+        _answers.c.run_id == run_id, _answers.c.request_digest.like(pattern)
+    )
+    return connection.execute(query.limit(1)).first() is not None
+
+
+def all_answers(connection: sa.Connection, run_id: str) -> Iterator[StoredAnswer]:
+    """Every stored answer of a run, in order."""
+    last = -1
+    while True:
+        query = (
+            sa.select(_answers)
+            .where(_answers.c.run_id == run_id, _answers.c.sequence > last)
+            .order_by(_answers.c.sequence)
+            .limit(_PAGE)
+        )
+        rows = connection.execute(query).all()
+        yield from map(_stored, rows)
+        if len(rows) < _PAGE:
+            return
+        last = rows[-1].sequence
+
+
+def _stored(row: sa.Row[tuple[object, ...]]) -> StoredAnswer:
+    request = Request(row.idempotency_key, row.request_digest)
+    return StoredAnswer(row.sequence, row.student, request, bytes(row.rows))
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

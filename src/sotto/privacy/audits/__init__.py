@@ -1,0 +1,1 @@
+"""Attacks on small examples that measure how much a mechanism gives away."""

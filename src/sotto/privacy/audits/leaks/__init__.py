@@ -1,0 +1,120 @@
+"""The leak catalogue: ways of losing a guarantee, each a small experiment that shows the loss.
+
+The leaky variant's audited lower bound exceeds the epsilon that it would have claimed; the sound
+variant, through the real door, stays below its certificate.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sotto.privacy.audits.leaks.adaptive_clip import UNCENTRED_BIT
+from sotto.privacy.audits.leaks.close_points import CLOSE_POINTS
+from sotto.privacy.audits.leaks.counters import COUNTERS
+from sotto.privacy.audits.leaks.counting import DIVISOR, RETURNS, SEGMENTS, SEGMENTS_AT_ONCE
+from sotto.privacy.audits.leaks.critic import CRITIC
+from sotto.privacy.audits.leaks.experts import (
+    FIXED_BATCHES,
+    FIXED_LOG,
+    REUSED_POOL,
+    VISIBLE_COIN,
+    VOTES,
+)
+from sotto.privacy.audits.leaks.functional import FUNCTIONAL_NOISE
+from sotto.privacy.audits.leaks.leak import DELTA, Leak
+from sotto.privacy.audits.leaks.noise import FINE_GRID, FLOAT32_TAILS, REUSED_NOISE
+from sotto.privacy.audits.leaks.normalisation import ADVANTAGE_NORMALISATION, OBSERVATION_NORMALISER
+from sotto.privacy.audits.leaks.randomness import BATCH_RANDOMNESS
+
+__all__ = ["CATALOGUE", "DELTA", "Leak", "LeakReport", "run_catalogue"]
+
+CATALOGUE: tuple[Leak, ...] = (
+    CRITIC,
+    OBSERVATION_NORMALISER,
+    ADVANTAGE_NORMALISATION,
+    REUSED_NOISE,
+    SEGMENTS,
+    SEGMENTS_AT_ONCE,
+    RETURNS,
+    UNCENTRED_BIT,
+    FLOAT32_TAILS,
+    FINE_GRID,
+    DIVISOR,
+    FUNCTIONAL_NOISE,
+    CLOSE_POINTS,
+    VOTES,
+    FIXED_BATCHES,
+    VISIBLE_COIN,
+    FIXED_LOG,
+    REUSED_POOL,
+    COUNTERS,
+    BATCH_RANDOMNESS,
+)
+
+
+@dataclass(frozen=True)
+class LeakReport:
+    """What one entry of the catalogue showed. Epsilons are at delta `DELTA`, and may be infinite.
+
+    Attributes:
+        name: of the leak.
+        claimed_epsilon: what the leaky variant would claim.
+        leaky_lower_bound: audited lower bound of the leaky variant.
+        sound_lower_bound: audited lower bound of the sound variant.
+        sound_certified_epsilon: epsilon of the sound variant's certificate.
+        confidence: of each lower bound.
+        seconds: wall-clock time.
+        verdict: "leak shown": the claim is refuted and the sound variant's certificate is not;
+            "not shown": too few samples; "certificate refuted": the sound variant leaks too.
+    """
+
+    name: str
+    claimed_epsilon: float
+    leaky_lower_bound: float
+    sound_lower_bound: float
+    sound_certified_epsilon: float
+    confidence: float
+    seconds: float
+    verdict: Literal["leak shown", "not shown", "certificate refuted"]
+
+
+def run_catalogue(
+    names: Sequence[str] | None = None, samples: int = 50_000, seed: int = 0
+) -> list[LeakReport]:
+    """Runs entries of the catalogue.
+
+    Args:
+        names: which leaks; None runs all of them.
+        samples: runs of each variant on each of two neighbouring inputs. The first half trains
+            the adversary; the bounds come from the second.
+        seed: of the experiments; the same seed gives the same figures.
+
+    Raises:
+        ValueError: a name that is not in the catalogue.
+    """
+    known = {leak.name: leak for leak in CATALOGUE}
+    if unknown := sorted(set(names or ()) - set(known)):
+        raise ValueError(f"no leak is called {', '.join(unknown)}; choose from {', '.join(known)}")
+    chosen = CATALOGUE if names is None else [known[name] for name in names]
+    return [_report(leak, samples, seed) for leak in chosen]
+
+
+def _report(leak: Leak, samples: int, seed: int) -> LeakReport:
+    start = time.perf_counter()
+    leaky, sound = leak.leaky(samples, seed), leak.sound(samples, seed)
+    verdict: Literal["leak shown", "not shown", "certificate refuted"]
+    if sound.refuted:
+        verdict = "certificate refuted"
+    else:
+        verdict = "leak shown" if leaky.refuted else "not shown"
+    return LeakReport(
+        name=leak.name,
+        claimed_epsilon=leak.claimed_epsilon,
+        leaky_lower_bound=leaky.epsilon_lower,
+        sound_lower_bound=sound.epsilon_lower,
+        sound_certified_epsilon=sound.certified_epsilon,
+        confidence=min(leaky.confidence, sound.confidence),
+        seconds=time.perf_counter() - start,
+        verdict=verdict,
+    )

@@ -1,0 +1,94 @@
+"""Non-private critic: the value function is fitted to everybody's returns without noise.
+
+A policy gradient on one state, two actions and one step. The adversary sees released policies
+only. One person's high return moves the critic, and with it the sign of the tiny advantages of
+everybody who comes later: their clipped updates flip, by 2 S each.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.audits.audit import ReleaseTrials
+from sotto.privacy.audits.leaks.leak import (
+    DELTA,
+    PERSON,
+    SMALL_CLIP,
+    Leak,
+    against,
+    against_certificate,
+)
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Gap, Part
+
+_Z, _USERS, _RELEASES = 5.0, 8, 6
+_VALUE_RATE = 0.5
+
+
+def _local(state: Any, unit: Any, key: Array) -> tuple[Any, Any]:
+    """One honest person's action and reward; the person in question acts 1 and gets 1."""
+    action_key, reward_key = jax.random.split(key)
+    probability = jax.nn.sigmoid(state["theta"])
+    action = unit | jax.random.bernoulli(action_key, probability)
+    reward = jnp.where(unit, 1.0, 0.5 + 0.02 * jax.random.normal(reward_key))
+    advantage = jnp.clip(reward, 0, 1) - state["value"]
+    gradient = 100 * (action - probability) * advantage
+    return {
+        "policy": jnp.clip(gradient, -SMALL_CLIP, SMALL_CLIP),
+        "value": _VALUE_RATE * advantage,
+    }, ()
+
+
+def _server(state: Any, released: Any) -> tuple[Any, Any]:
+    theta = state["theta"] + released["policy"]
+    value = jnp.clip(state["value"] + released["value"], 0, 1)
+    return {"theta": theta, "value": value}, released["policy"]
+
+
+def _inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
+    persons = np.arange(_RELEASES * _USERS).reshape(_RELEASES, _USERS)
+    person = persons == 0
+    return np.where(person & (not present), -1, persons), person
+
+
+def _observe(policy_increments: Float[np.ndarray, "samples n"]) -> Float[np.ndarray, "samples n"]:
+    return policy_increments
+
+
+def _trials(private_critic: bool) -> ReleaseTrials:
+    policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=_Z)}
+    value = {"value": Part(clip_norm=_VALUE_RATE, noise_multiplier=_Z)}
+    gap = Gap(name="critic", why="it is fitted to everybody's returns without noise")
+    release = Release(
+        name="policy and critic",
+        local=_local,
+        server=_server,
+        unit=PERSON,
+        parts=policy | value if private_critic else policy,
+        unprotected={} if private_critic else {"value": gap},
+        clipping="joint",
+        slots=_USERS,
+        divisor=_USERS,
+        horizon=_RELEASES,
+        population="simulated",
+    )
+    state = {"theta": jnp.float32(2.0), "value": jnp.float32(0.5)}
+    return ReleaseTrials(release, state, _inputs, _observe)
+
+
+_CLAIMED = gaussian_epsilon(_Z, DELTA)
+
+CRITIC = Leak(
+    name="non-private-critic",
+    claim="The critic needs no noise, since only policy updates are released.",
+    why="It outlives its users, and a shift of it flips the clipped updates of later ones.",
+    remedy="the critic's update is a part of the same release, clipped jointly with the policy's",
+    theory="theory notes, section 5; Rio et al. 2025, appendix C.2.1",
+    claimed_epsilon=_CLAIMED,
+    leaky=against(_CLAIMED, _trials(private_critic=False)),
+    sound=against_certificate(_trials(private_critic=True)),
+)

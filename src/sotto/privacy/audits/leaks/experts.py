@@ -1,0 +1,327 @@
+"""Experts: samplers and pools that are not what the accounting takes them for, and votes.
+
+Where an event that tells two neighbours apart can be written down, its probabilities are computed
+and not sampled: such a lower bound is exact (confidence 1).
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy import special
+
+from sotto.privacy.accounting.composition import (
+    ApproximateDP,
+    Gaussian,
+    SampledGaussian,
+    compose,
+    gaussian_epsilon,
+)
+from sotto.privacy.audits.audit import AuditResult, ReleaseTrials
+from sotto.privacy.audits.leaks.leak import DELTA, Audit, Leak, against, against_certificate
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Part, Participation, Poisson, Returning
+from sotto.privacy.units import EXPERT
+
+
+def _local(_state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+    return {"sum": unit}, ()
+
+
+def _server(state: Any, released: Any) -> tuple[Any, Any]:
+    return state, released["sum"]
+
+
+def _release(noise_multiplier: float, slots: int, participation: Participation, **of: Any) -> Any:
+    return Release(
+        name="sums over experts",
+        local=_local,
+        server=_server,
+        unit=EXPERT,
+        parts={"sum": Part(clip_norm=of.pop("clip_norm", 1.0), noise_multiplier=noise_multiplier)},
+        slots=slots,
+        divisor=1.0,
+        population="simulated",
+        participation=participation,
+        **of,
+    )
+
+
+Tail = Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]
+"""Probability that what is released reaches each of some thresholds."""
+
+
+def _exactly(claimed: float, present: Tail, absent: Tail, thresholds: np.ndarray) -> Audit:
+    """The largest epsilon that one of these events shows: P(E) <= e^epsilon Q(E) + delta."""
+
+    def audited(_samples: int, _seed: int) -> AuditResult:
+        gain, missed = present(thresholds) - DELTA, absent(thresholds)
+        with np.errstate(divide="ignore"):  # an event impossible without the expert is infinite
+            shown = np.where(gain > 0, np.log(np.maximum(gain, 1e-300)) - np.log(missed), 0.0)
+        best = int(np.argmax(shown))
+        return AuditResult(
+            epsilon_lower=max(0.0, float(shown[best])),
+            certified_epsilon=claimed,
+            delta=DELTA,
+            confidence=1.0,
+            threshold=float(thresholds[best]),
+            orientation=1,
+            samples=len(thresholds),
+        )
+
+    return audited
+
+
+def _normal_tail(thresholds: np.ndarray, mean: float, deviation: float) -> np.ndarray:
+    tail: np.ndarray = special.ndtr(-(thresholds - mean) / deviation)
+    return tail
+
+
+# --- votes with the noise of one query -----------------------------------------------------------
+
+_VOTE_Z, _ROUNDS, _STATES, _VOTERS = 5.0, 4, 8, 8
+
+
+def _ballots(present: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Everybody but one expert votes for the second of two actions, at every state."""
+    persons = np.tile(np.arange(_VOTERS), (_ROUNDS, 1))
+    persons[:, 0] = 0 if present else -1
+    ballots = np.tile(np.array([-0.5, 0.5], np.float32), (_ROUNDS, _VOTERS, _STATES, 1))
+    ballots[:, 0] *= -1
+    return persons, ballots
+
+
+def _votes(noise_multiplier: float) -> ReleaseTrials:
+    release = _release(
+        noise_multiplier,
+        _VOTERS,
+        Returning(max_participations=_ROUNDS, min_separation=1),
+        clip_norm=math.sqrt(_STATES / 2),
+        horizon=_ROUNDS,
+    )
+    return ReleaseTrials(
+        release, jnp.float32(0.0), _ballots, lambda log: np.reshape(log, (len(log), -1))
+    )
+
+
+_VOTE_CLAIMED = gaussian_epsilon(_VOTE_Z, DELTA)
+
+VOTES = Leak(
+    name="noise-per-vote",
+    claim="Every vote has Gaussian noise of the stated multiplier, so that all votes have it.",
+    why="The same expert votes on every state of every round: K votes have sensitivity sqrt(K).",
+    remedy="noise grows with the root of all queries that are ever asked",
+    theory="docs/privacy.md, section 15; theory notes, Theorem 2'",
+    claimed_epsilon=_VOTE_CLAIMED,
+    leaky=against(_VOTE_CLAIMED, _votes(_VOTE_Z / math.sqrt(_ROUNDS * _STATES))),
+    sound=against_certificate(_votes(_VOTE_Z)),
+)
+
+# --- fixed-size batches --------------------------------------------------------------------------
+
+_POPULATION, _RATE, _BATCH_Z = 10, 0.1, 1.0
+
+
+def _sampled(noise_multiplier: float, rate: float) -> ReleaseTrials:
+    """The expert's update is +1, everybody else's -1; who is in a batch is secret."""
+
+    def inputs(present: bool) -> tuple[None, np.ndarray]:
+        updates = -np.ones(_POPULATION, np.float32)
+        updates[0] = 1.0 if present else 0.0
+        return None, updates
+
+    participation = Poisson(sampling_rate=rate, population=_POPULATION)
+    release = _release(noise_multiplier, _POPULATION, participation, horizon=1)
+    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
+
+
+def _sampled_claim(noise_multiplier: float, rate: float) -> float:
+    event = SampledGaussian(noise_multiplier=noise_multiplier, sampling_rate=rate, count=1)
+    return compose([event]).epsilon(DELTA)
+
+
+def _fixed_batch(thresholds: np.ndarray, update: float) -> np.ndarray:
+    """A batch of one, from an origin of -1: the expert's update where they are drawn, else -1."""
+    drawn = _normal_tail(thresholds, update + 1.0, _BATCH_Z)
+    return (1 - _RATE) * _normal_tail(thresholds, 0.0, _BATCH_Z) + _RATE * drawn
+
+
+_BATCH_CLAIMED = _sampled_claim(_BATCH_Z, _RATE)
+
+FIXED_BATCHES = Leak(
+    name="fixed-size-batches",
+    claim="A batch of B experts out of m costs what Poisson sampling at rate B/m costs.",
+    why="Whoever is drawn takes somebody's place, so that an absent expert's zero is seen, too: "
+    "+1 stands against 0, where it was to stand against -1 and 0 alike (computed).",
+    remedy="every expert is drawn alone, at a public rate; batches are padded, and divided by a "
+    "public number",
+    theory="theory notes, section 2: 5 is 11.98",
+    claimed_epsilon=_BATCH_CLAIMED,
+    leaky=_exactly(
+        _BATCH_CLAIMED,
+        functools.partial(_fixed_batch, update=1.0),
+        functools.partial(_fixed_batch, update=0.0),
+        np.linspace(0.0, 8.0, 801),
+    ),
+    sound=against_certificate(_sampled(_BATCH_Z, _RATE)),
+)
+
+# --- noiseless steps between noisy ones ----------------------------------------------------------
+
+_SHARE, _STEP_RATE = 0.1, 0.5
+
+
+def _noisy_step(thresholds: np.ndarray, shift: float) -> np.ndarray:
+    """That a step is seen to be noisy, and the sum over the drawn experts reaches a threshold."""
+    drawn = _STEP_RATE * _normal_tail(thresholds, shift, _BATCH_Z)
+    return _SHARE * ((1 - _STEP_RATE) * _normal_tail(thresholds, 0.0, _BATCH_Z) + drawn)
+
+
+_COIN_CLAIMED = _sampled_claim(_BATCH_Z, _SHARE * _STEP_RATE)
+
+VISIBLE_COIN = Leak(
+    name="visible-coin",
+    claim="If a step is private with probability p and draws experts at rate q, it draws them at "
+    "rate p q.",
+    why="The other steps have no noise: everybody sees which steps are private, and each of those "
+    "draws at rate q (computed).",
+    remedy="each private step is charged at its own rate, or has noise and a rate of p q",
+    theory="theory notes, section 2: 5 is 5.72",
+    claimed_epsilon=_COIN_CLAIMED,
+    leaky=_exactly(
+        _COIN_CLAIMED,
+        functools.partial(_noisy_step, shift=1.0),
+        functools.partial(_noisy_step, shift=0.0),
+        np.linspace(0.0, 8.0, 801),
+    ),
+    sound=against_certificate(_sampled(_BATCH_Z, _SHARE * _STEP_RATE)),
+)
+
+# --- stable prefixes -----------------------------------------------------------------------------
+# One release of Theorem 1 of the theory notes: the drawn expert's first action and the state it
+# leads to are released if enough experts would have taken it. All experts agree, up to a floor.
+
+_EXPERTS, _FLOOR, _PREFIX_EPSILON, _PREFIX_DELTA = 3000, 0.01, 0.5, 1e-6
+_PREFIX_CLAIMED = 2 * _PREFIX_EPSILON
+_THRESHOLD = 1 / (_FLOOR * -math.expm1(-_PREFIX_EPSILON)) + 4 / _PREFIX_EPSILON * math.log(
+    2 / (3 * _PREFIX_DELTA)
+)
+
+
+def _released_at_least() -> float:
+    """Probability of releasing a drawn expert's first action, at least.
+
+    Their action is the common one but for the floor; it fails only if one of the two Laplace
+    draws, of scale 2 / e' and 4 / e', takes half of the way to the threshold.
+    """
+    half = ((_EXPERTS - 1) * (1 - _FLOOR) - _THRESHOLD) / 2
+    fails = math.exp(-half * _PREFIX_EPSILON / 2) + math.exp(-half * _PREFIX_EPSILON / 4)
+    return (1 - _FLOOR) * (1 - fails / 2)
+
+
+def _prefixes(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples 2"]:
+    """Fresh rollouts in a world whose states say nothing of who acts: released or not, and what.
+
+    The expert, where there is one, differs as much as the floor allows.
+    """
+    rng = np.random.default_rng(seed)
+    differs = present & (rng.random(samples) < 1 / _EXPERTS)
+    common = rng.random(samples) < np.where(differs, _FLOOR, 1 - _FLOOR)
+    others = _EXPERTS - 1
+    mass = others * np.where(common, 1 - _FLOOR, _FLOOR)
+    mass += present * np.where(common, _FLOOR, 1 - _FLOOR)
+    threshold = _THRESHOLD + rng.laplace(0, 2 / _PREFIX_EPSILON, samples)
+    released = mass + rng.laplace(0, 4 / _PREFIX_EPSILON, samples) >= threshold
+    return np.column_stack([released, released & common]).astype(np.float64)
+
+
+def _impossible_without(thresholds: np.ndarray) -> np.ndarray:
+    return np.zeros_like(thresholds)
+
+
+def _owner_released(thresholds: np.ndarray) -> np.ndarray:
+    """The expert is drawn, and so is a state of their log that is in nobody else's."""
+    return np.full_like(thresholds, _released_at_least() / _EXPERTS)
+
+
+FIXED_LOG = Leak(
+    name="prefixes-of-a-fixed-log",
+    claim="Stable prefixes may be taken from trajectories that were logged before.",
+    why="States are real numbers: a released prefix of a log is its owner's, and the owner is the "
+    "expert with probability 1/m, which no epsilon covers (computed).",
+    remedy="every prefix is a fresh rollout in a world that all experts share",
+    theory="theory notes, section 1: delta of at least 0.83% for 25 prefixes of 3000 experts",
+    claimed_epsilon=_PREFIX_CLAIMED,
+    leaky=_exactly(_PREFIX_CLAIMED, _owner_released, _impossible_without, np.zeros(1)),
+    sound=against(_PREFIX_CLAIMED, _prefixes),
+)
+
+# --- one pool for prefixes and for DP-SGD --------------------------------------------------------
+
+_POOL_Z = 0.5
+_POOL_CLAIMED = compose(
+    [
+        ApproximateDP(epsilon=_PREFIX_CLAIMED, delta=_PREFIX_DELTA),
+        Gaussian(noise_multiplier=_POOL_Z),
+    ]
+).epsilon(DELTA)
+
+
+def _tails_reused(thresholds: np.ndarray) -> np.ndarray:
+    """A prefix is released, and the noisy sum of what is left in the pool is high.
+
+    Everybody has two trajectories, with updates +1 and -1, and contributes the first while it is
+    left. The drawn expert's first one is used up. Without the expert under test that always is one
+    of the others: the sum is then the origin. With the expert, who contributes +1 either way, the
+    sum is 1 more; and where they are drawn themselves, nobody else turned from +1 to -1: 3 more.
+    """
+    drawn = _normal_tail(thresholds, 3.0, _POOL_Z) / _EXPERTS
+    other = _normal_tail(thresholds, 1.0, _POOL_Z) * (1 - 1 / _EXPERTS)
+    return _released_at_least() * (drawn + other)
+
+
+def _one_update(present: bool) -> tuple[np.ndarray, np.ndarray]:
+    return np.array([[0 if present else -1, 1]]), np.ones((1, 2), np.float32)
+
+
+_POOL = ReleaseTrials(
+    _release(_POOL_Z, 2, Returning(max_participations=1, min_separation=1), horizon=1),
+    jnp.float32(0.0),
+    _one_update,
+    np.asarray,
+)
+
+
+def _disjoint(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples 3"]:
+    """Prefixes of fresh rollouts, and an update from trajectories that were never used for them."""
+    prefixes = _prefixes(present, seed, samples)
+    return np.concatenate([prefixes, _POOL(present, seed ^ 1, samples)], axis=1)
+
+
+def _disjoint_claim() -> float:
+    """The prefixes' epsilon and what the ledger holds of the update, composed."""
+    update = Gaussian(noise_multiplier=_POOL.release.parts["sum"].noise_multiplier)
+    prefixes = ApproximateDP(epsilon=_PREFIX_CLAIMED, delta=_PREFIX_DELTA)
+    return compose([prefixes, update]).epsilon(DELTA)
+
+
+REUSED_POOL = Leak(
+    name="reused-pool",
+    claim="Prefixes and DP-SGD on what they leave behind cost the sum of the two.",
+    why="Which trajectories are left depends on who was drawn, in secret: where it was the expert, "
+    "somebody else's update changes too, and the sum moves by 3 clip norms (computed).",
+    remedy="trajectories for prefixes are never used for updates: the pools are disjoint",
+    theory="theory notes, section 1, reuse gap: 5.30 is 12.65",
+    claimed_epsilon=_POOL_CLAIMED,
+    leaky=_exactly(
+        _POOL_CLAIMED,
+        _tails_reused,
+        functools.partial(_normal_tail, mean=0.0, deviation=_POOL_Z),
+        np.linspace(0.0, 6.0, 601),
+    ),
+    sound=lambda samples, seed: against(_disjoint_claim(), _disjoint)(samples, seed),
+)

@@ -1,0 +1,189 @@
+"""Noise that is not what the proof says: used twice, cut off, or on too fine a grid."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32
+
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.audits.audit import AuditResult, ReleaseTrials
+from sotto.privacy.audits.function_trials import FunctionTrials
+from sotto.privacy.audits.leaks.leak import DELTA, PERSON, Leak, against, against_certificate
+from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
+from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.privacy.release.functions import FunctionRelease
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Part
+from sotto.privacy.units import REWARD_FUNCTION
+
+# --- one draw for two releases -------------------------------------------------------------------
+
+_Z, _USERS = 5.0, 8
+
+
+def _local(_state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+    return {"update": unit}, ()
+
+
+def _server(state: Any, released: Any) -> tuple[Any, Any]:
+    return state + released["update"], released["update"]
+
+
+def _inputs(present: bool, first_person: int) -> tuple[np.ndarray, np.ndarray]:
+    """Everybody contributes 1; the first slot is the person's, or kept empty."""
+    persons = np.arange(first_person, first_person + _USERS)
+    if not present:
+        persons[0] = -1
+    return persons[None], np.ones((1, _USERS), np.float32)
+
+
+def _trials(noise_multiplier: float, first_person: int = 0) -> ReleaseTrials:
+    release = Release(
+        name="update",
+        local=_local,
+        server=_server,
+        unit=PERSON,
+        parts={"update": Part(clip_norm=1.0, noise_multiplier=noise_multiplier)},
+        slots=_USERS,
+        divisor=_USERS,
+        horizon=1,
+        population="simulated",
+    )
+    inputs = functools.partial(_inputs, first_person=first_person)
+    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
+
+
+_BEFORE, _AFTER = _trials(_Z), _trials(_Z, first_person=_USERS)
+
+
+def _resumed(present: bool, seed: int, samples: int, *, fresh: bool) -> Float[np.ndarray, "n 2"]:
+    """A release, and after a resumption another one, of other people, from the same seed or not.
+
+    The person is in the first release only.
+    """
+    before = _BEFORE(present, seed, samples)
+    after = _AFTER(True, seed ^ 1 if fresh else seed, samples)
+    return np.concatenate([before, after], axis=1)
+
+
+_CLAIMED = gaussian_epsilon(_Z, DELTA)
+
+REUSED_NOISE = Leak(
+    name="reused-noise",
+    claim="A run that is resumed may seed its noise as before, as its releases are of new people.",
+    why="The difference of two releases with the same noise has no noise.",
+    remedy="every draw has a fresh key, which is forgotten: a resumed run opens a new stream",
+    theory="design notes, the door; theory notes, Theorem 2 (omega_u independent)",
+    claimed_epsilon=_CLAIMED,
+    leaky=against(_CLAIMED, functools.partial(_resumed, fresh=False)),
+    sound=lambda samples, seed: against(
+        _BEFORE.certified_epsilon(DELTA), functools.partial(_resumed, fresh=True)
+    )(samples, seed),
+)
+
+# --- float32 tails -------------------------------------------------------------------------------
+
+_TAIL_Z = 1.0
+
+
+def float32_normal_values() -> Float32[np.ndarray, "8388608"]:
+    """Every value of float32 `jax.random.normal`; all are equally likely.
+
+    The generator's 32 random bits become a 23-bit mantissa, a uniform number in (-1, 1), and
+    sqrt(2) erfinv of it.
+    """
+    mantissas = jnp.arange(2**23, dtype=jnp.uint32) | jnp.uint32(0x3F800000)
+    unit = jax.lax.bitcast_convert_type(mantissas, jnp.float32) - 1
+    low = np.nextafter(np.float32(-1), np.float32(0))
+    uniform = jnp.maximum(low, unit * (np.float32(1) - low) + low)
+    return np.asarray(np.float32(math.sqrt(2)) * jax.lax.erf_inv(uniform))
+
+
+def _enumerated_tails(_samples: int, _seed: int) -> AuditResult:
+    """Exact: outputs that only one of two neighbours, 0 and 1 at noise multiplier 1, can have."""
+    values = float32_normal_values() * np.float32(_TAIL_Z)
+    largest = values.max()
+    impossible_without = float(np.mean(values + np.float32(1) > largest))
+    return AuditResult(
+        epsilon_lower=math.inf if impossible_without > DELTA else 0.0,
+        certified_epsilon=_TAIL_CLAIMED,
+        delta=DELTA,
+        confidence=1.0,
+        threshold=float(largest),
+        orientation=1,
+        samples=values.size,
+    )
+
+
+_TAIL_CLAIMED = gaussian_epsilon(_TAIL_Z, DELTA)
+
+FLOAT32_TAILS = Leak(
+    name="float32-tails",
+    claim="Noise from float32 jax.random.normal is Gaussian noise.",
+    why="It never exceeds 5.22 standard deviations: at noise multiplier 1, outputs beyond what one "
+    "neighbour can reach have probability 1.2e-5, which no epsilon covers (enumerated).",
+    remedy="a sampler whose tails reach 17 standard deviations, and its delta is stated",
+    theory="theory notes, section 4",
+    claimed_epsilon=_TAIL_CLAIMED,
+    leaky=_enumerated_tails,
+    sound=against_certificate(_trials(_TAIL_Z)),
+)
+
+# --- a grid finer than the sampler ---------------------------------------------------------------
+
+_VALUES, _GRID_Z, _FINE_RATIO = 32, 5.0, 2.0**50
+
+
+def _even(integers: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n 1"]:
+    """How many of the released integers are even: all that this adversary looks at."""
+    return np.asarray(np.mean(integers % 2 == 0, axis=1, keepdims=True))
+
+
+def _too_fine(present: bool, seed: int, samples: int) -> Float[np.ndarray, "n 1"]:
+    """Values that move by an odd number of grid steps, under float64 noise that is rounded.
+
+    A float64 number this large is a multiple of 1/4 or 1/2, and ties go to even integers.
+    """
+    moved = round(_FINE_RATIO / _GRID_Z / math.sqrt(_VALUES)) | 1
+    generator = GeneratorSource(seed).next()
+    drawn = np.rint(generator.standard_normal((samples, _VALUES)) * _FINE_RATIO)
+    return _even(drawn.astype(np.int64) + moved * present)
+
+
+_ON_THE_GRID = FunctionTrials(
+    FunctionRelease(
+        "values",
+        REWARD_FUNCTION,
+        vector_sensitivity(_VALUES, 1, 1.0),
+        _GRID_Z,
+        "simulated",
+        size=_VALUES,
+    ),
+    (_VALUES, 1),
+    lambda present, _: np.full((_VALUES, 1), float(present)),
+)
+
+
+def _on_the_grid(present: bool, seed: int, samples: int) -> Float[np.ndarray, "n 1"]:
+    return _even(_ON_THE_GRID(present, seed, samples) / _ON_THE_GRID.release.grid)
+
+
+FINE_GRID = Leak(
+    name="fine-grid",
+    claim="A float64 normal, scaled and rounded to a grid, is Gaussian noise on that grid.",
+    why="Where the grid is so fine that 53 bits do not reach it, some integers are hit more often "
+    "than others: at 2^50 steps in a standard deviation most are even, and a shift by an odd "
+    "number of steps makes them odd.",
+    remedy="noise is drawn on the grid with the law of a rounded normal, and more bits where 53 do "
+    "not decide",
+    theory="docs/privacy.md, section 7",
+    claimed_epsilon=gaussian_epsilon(_GRID_Z, DELTA),
+    leaky=against(gaussian_epsilon(_GRID_Z, DELTA), _too_fine),
+    sound=lambda samples, seed: against(_ON_THE_GRID.certified_epsilon(DELTA), _on_the_grid)(
+        samples, seed
+    ),
+)

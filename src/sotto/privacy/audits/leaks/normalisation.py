@@ -1,0 +1,182 @@
+"""Normalisation with statistics of everybody: of observations over time, of advantages in a batch.
+
+Both rescale what *other* people contribute, so clipping each contribution no longer bounds what
+one person can do.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.audits.audit import ReleaseTrials
+from sotto.privacy.audits.leaks.leak import (
+    DELTA,
+    PERSON,
+    SMALL_CLIP,
+    Leak,
+    against,
+    against_certificate,
+)
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Gap, Part
+
+_USERS = 8
+
+# --- running statistics of observations ----------------------------------------------------------
+
+_OBS_Z, _OBS_RELEASES, _OBS_RATE = 5.0, 12, 0.1
+
+
+def _observation_local(state: Any, unit: Any, key: Array) -> tuple[Any, Any]:
+    """One step of an honest person; the person in question observes an outlier."""
+    observation_key, action_key, reward_key = jax.random.split(key, 3)
+    observation = jnp.where(unit, 1000.0, jax.random.normal(observation_key))
+    deviation = observation - state["mean"]
+    seen = jnp.clip(deviation / jnp.sqrt(state["variance"]), -10, 10)
+    probability = jax.nn.sigmoid(state["theta"] * seen)
+    action = unit | jax.random.bernoulli(action_key, probability)
+    right = 0.2 * (2 * action - 1) * jnp.sign(observation)
+    reward = jnp.where(unit, 1.0, 0.5 + right + 0.1 * jax.random.normal(reward_key))
+    gradient = 100 * (action - probability) * seen * (jnp.clip(reward, 0, 1) - 0.5)
+    return {
+        "policy": jnp.clip(gradient, -SMALL_CLIP, SMALL_CLIP),
+        "statistics": jnp.stack([deviation, deviation**2 - state["variance"]]),
+    }, ()
+
+
+def _observation_server(state: Any, released: Any) -> tuple[Any, Any]:
+    mean_step, variance_step = _OBS_RATE * released["statistics"]
+    return {
+        "theta": state["theta"] + released["policy"],
+        "mean": state["mean"] + mean_step,
+        "variance": jnp.maximum(state["variance"] + variance_step, 0.1),
+    }, released["policy"]
+
+
+def _observation_inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
+    persons = np.arange(_OBS_RELEASES * _USERS).reshape(_OBS_RELEASES, _USERS)
+    person = persons == 0
+    return np.where(person & (not present), -1, persons), person
+
+
+def _with_squares(increments: Float[np.ndarray, "samples n"]) -> Float[np.ndarray, "samples 2*n"]:
+    """A policy that has stopped learning shows in the size of its updates too."""
+    scaled = increments * _USERS / SMALL_CLIP
+    return np.concatenate([scaled, scaled**2], axis=1)
+
+
+def _observation_trials(private_statistics: bool) -> ReleaseTrials:
+    z = _OBS_Z * math.sqrt(2) if private_statistics else _OBS_Z  # two parts share the budget
+    policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=z)}
+    statistics = {"statistics": Part(clip_norm=5.0, noise_multiplier=z)}
+    gap = Gap(name="observation normaliser", why="its statistics are of everybody, without noise")
+    release = Release(
+        name="policy and observation statistics",
+        local=_observation_local,
+        server=_observation_server,
+        unit=PERSON,
+        parts=policy | statistics if private_statistics else policy,
+        unprotected={} if private_statistics else {"statistics": gap},
+        slots=_USERS,
+        divisor=_USERS,
+        horizon=_OBS_RELEASES,
+        population="simulated",
+    )
+    state = {"theta": jnp.float32(2.0), "mean": jnp.float32(0.0), "variance": jnp.float32(1.0)}
+    return ReleaseTrials(release, state, _observation_inputs, _with_squares)
+
+
+_OBS_CLAIMED = gaussian_epsilon(_OBS_Z, DELTA)
+
+OBSERVATION_NORMALISER = Leak(
+    name="observation-normaliser",
+    claim="Running statistics of observations are preprocessing and need no noise.",
+    why="One outlier rescales all later inputs of everybody.",
+    remedy="the statistics are a part of the same release; public ranges would do as well",
+    theory="theory notes, section 5",
+    claimed_epsilon=_OBS_CLAIMED,
+    leaky=against(_OBS_CLAIMED, _observation_trials(private_statistics=False)),
+    sound=against_certificate(_observation_trials(private_statistics=True)),
+)
+
+# --- advantages normalised over a batch of people ------------------------------------------------
+
+_ADV_Z = 5.0
+# Two steps each. Everybody else's returns are almost equal, and the person's are far above.
+_ACTIONS = np.array([[1, 0]] + [[1, 1]] * (_USERS - 1), dtype=np.float32)
+_RETURNS = np.array(
+    [[1.0, 0.9]] + [[0.501, 0.501]] * (_USERS - 2) + [[0.494, 0.494]], dtype=np.float32
+)
+
+
+def _advantage_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+    """The gradient of one person, from returns normalised within the person."""
+    returns = unit["returns"]
+    advantages = (returns - jnp.mean(returns)) / (jnp.std(returns) + 1e-6)
+    return {"policy": _policy_gradient(state, unit["actions"], advantages)}, ()
+
+
+def _normalised_outside_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+    """The gradient of one person, from advantages that came in normalised already."""
+    return {"policy": _policy_gradient(state, unit["actions"], unit["advantages"])}, ()
+
+
+def _policy_gradient(state: Array, actions: Array, advantages: Array) -> Array:
+    return 100 * jnp.mean((actions - jax.nn.sigmoid(state)) * advantages)
+
+
+def _advantage_server(state: Any, released: Any) -> tuple[Any, Any]:
+    return state + released["policy"], released["policy"]
+
+
+def _advantage_persons(present: bool) -> np.ndarray:
+    persons = np.arange(_USERS)
+    persons[0] = 0 if present else -1
+    return persons[None]
+
+
+def _raw_inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    return _advantage_persons(present), {"actions": _ACTIONS[None], "returns": _RETURNS[None]}
+
+
+def _normalised_inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """What a pipeline in front of the door hands over: advantages normalised over the batch."""
+    persons = _advantage_persons(present)
+    batch = _RETURNS[persons[0] >= 0]
+    advantages = (_RETURNS - batch.mean()) / (batch.std() + 1e-6)
+    return persons, {"actions": _ACTIONS[None], "advantages": advantages[None]}
+
+
+def _advantage_trials(within_person: bool) -> ReleaseTrials:
+    release = Release(
+        name="policy",
+        local=_advantage_local if within_person else _normalised_outside_local,
+        server=_advantage_server,
+        unit=PERSON,
+        parts={"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=_ADV_Z)},
+        slots=_USERS,
+        divisor=_USERS,
+        horizon=1,
+        population="simulated",
+    )
+    inputs = _raw_inputs if within_person else _normalised_inputs
+    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
+
+
+_ADV_CLAIMED = gaussian_epsilon(_ADV_Z, DELTA)
+
+ADVANTAGE_NORMALISATION = Leak(
+    name="advantage-normalisation",
+    claim="Advantages may be normalised over the batch, since every update is clipped afterwards.",
+    why="One high return turns everybody's advantages negative: the sum moves by up to 2K-1 clips.",
+    remedy="advantages are normalised within each person",
+    theory="theory notes, section 5",
+    claimed_epsilon=_ADV_CLAIMED,
+    leaky=against(_ADV_CLAIMED, _advantage_trials(within_person=False)),
+    sound=against_certificate(_advantage_trials(within_person=True)),
+)

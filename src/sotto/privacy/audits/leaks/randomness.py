@@ -1,0 +1,77 @@
+"""Random numbers that are drawn for a batch of people at once."""
+
+import functools
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float32
+
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.audits.audit import ReleaseTrials
+from sotto.privacy.audits.leaks.leak import DELTA, PERSON, Leak, against, against_certificate
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Part
+
+_Z, _USERS, _SEED = 5.0, 8, 30
+
+
+@functools.cache
+def batch_sides(kind: Literal["rbg", "threefry2x32"], present: bool) -> Float32[np.ndarray, " k"]:
+    """What each person's random numbers decide, -1 or 1, as `vmap` draws them for a batch.
+
+    Everybody's key is folded from the training's by enrolment number; the first person is there,
+    or the slot is empty and folds -1.
+    """
+    training = jax.random.key(_SEED, impl=kind)
+    persons = jnp.arange(_USERS).at[0].set(0 if present else -1)
+    keys = jax.vmap(functools.partial(jax.random.fold_in, training))(persons)
+    return np.asarray(jax.vmap(lambda key: jnp.sign(jax.random.normal(key)))(keys))
+
+
+def _inputs(
+    present: bool, kind: Literal["rbg", "threefry2x32"]
+) -> tuple[np.ndarray, Float32[np.ndarray, "1 k"]]:
+    persons = np.arange(_USERS)
+    persons[0] = 0 if present else -1
+    return persons[None], batch_sides(kind, present)[None]
+
+
+def _local(_state: Any, side: Array, _key: Array) -> tuple[Any, Any]:
+    return {"update": side}, ()
+
+
+def _server(state: Any, released: Any) -> tuple[Any, Any]:
+    return state + released["update"], released["update"]
+
+
+def _trials(kind: Literal["rbg", "threefry2x32"]) -> ReleaseTrials:
+    release = Release(
+        name="update",
+        local=_local,
+        server=_server,
+        unit=PERSON,
+        parts={"update": Part(clip_norm=1.0, noise_multiplier=_Z)},
+        slots=_USERS,
+        divisor=_USERS,
+        horizon=1,
+        population="simulated",
+    )
+    inputs = functools.partial(_inputs, kind=kind)
+    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
+
+
+_CLAIMED = gaussian_epsilon(_Z, DELTA)
+
+BATCH_RANDOMNESS = Leak(
+    name="batch-randomness",
+    claim="Everybody has a random key of their own, so nobody moves anybody else's numbers.",
+    why="Keys of the kind rbg are drawn from for a whole batch at once, by its first key: whether "
+    "the first person is there decides everybody's numbers.",
+    remedy="keys of the kind threefry2x32, made in one place; the door refuses all others",
+    theory="docs/privacy.md, section 10",
+    claimed_epsilon=_CLAIMED,
+    leaky=against(_CLAIMED, _trials("rbg")),
+    sound=against_certificate(_trials("threefry2x32")),
+)

@@ -1,0 +1,1 @@
+"""Certificates: derived from ledgers, stored as data, printed as text."""

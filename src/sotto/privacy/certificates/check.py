@@ -1,0 +1,266 @@
+"""Whether a stored certificate is true: it is read strictly, and compared with its ledger.
+
+A certificate is true if it is what its ledger gives; stale, if it is what its ledger gave at an
+earlier entry; and false otherwise. Numbers that were computed may differ by `_TOLERANCE`, as
+another machine's arithmetic would have it. Deltas are inputs, and may not.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ValidationError
+
+from sotto.privacy.accounting.composition import (
+    Event,
+    Gaussian,
+    NoGuarantee,
+    PrivacyCurve,
+    SampledGaussian,
+    compose,
+)
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.certificates.model import (
+    Certificate,
+    CertificateOfSchema1,
+    CertifiedAnswers,
+    CertifiedStudent,
+    WorstPerson,
+    points,
+)
+from sotto.privacy.certificates.text import visible
+from sotto.privacy.claims import Facts, said_by_schema_1
+from sotto.privacy.errors import PrivacyError
+from sotto.privacy.ledger.ledger import Ledger
+
+AnyLedger = Ledger | AnswerLedger
+AnyCertificate = Certificate | CertificateOfSchema1
+Derive = Callable[[AnyLedger], Certificate]
+
+_TOLERANCE = 1e-6
+"""Relative difference in epsilon that another machine's arithmetic may make."""
+
+_COMPUTED = ("epsilon", "planned_epsilon", "spent_epsilon", "divergences")
+"""Fields that hold results of floating-point arithmetic."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What became of comparing a stored certificate with its ledger.
+
+    Attributes:
+        status: "verified": it is what the ledger gives. "stale": it is what the ledger gave at an
+            earlier entry. "false": it is neither.
+        mismatches: one sentence for each thing in which a false one differs.
+        corrections: what earlier versions said in words, and is known by now not to be true,
+            although the numbers are; one sentence each.
+        current: what the ledger gives now; None where nothing can be derived.
+    """
+
+    status: Literal["verified", "stale", "false"]
+    mismatches: tuple[str, ...] = ()
+    corrections: tuple[str, ...] = ()
+    current: Certificate | None = None
+
+
+def check(path: Path, ledger: AnyLedger, derive: Derive) -> Verification:
+    """Compares the certificate at `path` with what `derive` makes of the ledger."""
+    mismatches = []
+    try:
+        ledger.verify()
+    except PrivacyError as error:
+        mismatches.append(str(error))
+    try:
+        stored = read(path)
+    except PrivacyError as error:
+        return Verification("false", (*mismatches, str(error)))
+    try:
+        current = derive(ledger)
+    except PrivacyError as error:  # nothing can be derived from what is left of the ledger
+        return Verification("false", tuple(dict.fromkeys([*mismatches, str(error)])))
+    then = None if mismatches else ledger.at(stored.head_hash)
+    if then is None:  # no entry of this ledger, or a ledger that is not what was written
+        mismatches += _mismatches(stored, current, ledger)
+        return Verification("false", tuple(mismatches), (), current)
+    up_to_date = stored.head_hash == current.head_hash
+    if found := _mismatches(stored, current if up_to_date else derive(then), then):
+        return Verification("false", tuple(found), (), current)
+    status: Literal["verified", "stale"] = "verified" if up_to_date else "stale"
+    return Verification(status, (), _corrections(stored, then), current)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read(path: Path) -> AnyCertificate:
+    """The certificate at `path`, if it is byte for byte what was written of these values.
+
+    Raises:
+        PrivacyError: it cannot be read: no file or no JSON, a name twice, a field that no
+            certificate has, a value of another type, or a text that nothing writes.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+        contents = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        if not isinstance(contents, dict):
+            raise ValueError("it is no JSON object")
+        kind = CertificateOfSchema1 if contents.get("schema_version") == 1 else Certificate
+        stored: AnyCertificate = kind.model_validate_json(text)
+        written = stored.text()
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise _unreadable(path, f"{where}: {problem['msg']}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(path, str(error).splitlines()[0]) from error
+    if text != written:
+        raise PrivacyError(f"the certificate at {path} is not canonical: {_first(text, written)}")
+    return stored
+
+
+def _unreadable(path: Path, reason: str) -> PrivacyError:
+    return PrivacyError(f"the certificate at {path} cannot be read ({reason})")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it says {twice!r} twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON; a certificate says it in quotes")
+
+
+def _first(text: str, written: str) -> str:
+    """The first line in which a text is not what is written."""
+    lines, expected = text.split("\n"), written.split("\n")
+    for number, (line, other) in enumerate(zip(lines, expected, strict=False), 1):
+        if line != other:
+            here, there = (_short(one.strip(" ,")) for one in (line, other))
+            return f"line {number} says {here}, and not {there}"
+    return f"it has {len(lines) - 1} lines, and not {len(expected) - 1}"
+
+
+# --- comparing -----------------------------------------------------------------------------------
+
+
+def _mismatches(stored: AnyCertificate, derived: Certificate, ledger: AnyLedger) -> list[str]:
+    """One sentence for each field in which the certificate is not what was derived."""
+    true = derived if isinstance(stored, Certificate) else _as_schema_1(derived, ledger)
+    retracted = [
+        f"nothing is proved of {one.statement.name!r}: {one.event.reason}"
+        for one in derived.streams
+        if isinstance(one.event, NoGuarantee) and stored.status == "proved"
+    ]
+    return retracted + [
+        f"{name} is not what the ledger gives: "
+        f"the certificate says {_short(getattr(stored, name))}, "
+        f"the ledger {_short(getattr(true, name))}"
+        for name in type(stored).model_fields
+        if not _same(getattr(stored, name), getattr(true, name), name)
+    ]
+
+
+def facts_of(ledger: AnyLedger) -> Facts:
+    """What decides which sentences a certificate of this ledger says."""
+    if isinstance(ledger, AnswerLedger):
+        return Facts(answers=ledger.statement)
+    charged = tuple(one.statement for one in ledger.streams if one.releases)
+    checked = getattr(ledger, "stream_settings", ())  # of every stream; empty where none were
+    return Facts(charged, settings_checked=bool(checked) and all(checked))
+
+
+def _as_schema_1(derived: Certificate, ledger: AnyLedger) -> CertificateOfSchema1:
+    """What an earlier version would have written."""
+    words = said_by_schema_1(facts_of(ledger))
+    fields = {name: getattr(derived, name) for name in CertificateOfSchema1.model_fields}
+    fields |= {
+        "schema_version": 1,
+        "protects": words.protects,
+        "does_not_protect": words.does_not_protect,
+        "assumptions": words.assumptions,
+    }
+    if isinstance(ledger, AnswerLedger):
+        fields |= _answers_so_far(ledger)
+    return CertificateOfSchema1.model_construct(**fields)
+
+
+def _answers_so_far(ledger: AnswerLedger) -> dict[str, Any]:
+    """What a certificate of schema 1 said of a teacher: the cost of what was answered so far."""
+    statement, delta, students = ledger.statement, ledger.budget.delta, ledger.students()
+
+    def cost(answered: Sequence[int]) -> tuple[tuple[Event, ...], PrivacyCurve]:
+        counts: Counter[int] = Counter()
+        for one in answered:
+            counts.update(statement.level_counts(one))
+        events = statement.events(counts)
+        return events, compose(events)
+
+    events, curve = cost([one.answered for one in students])
+    return {
+        "epsilon": curve.epsilon(delta),
+        "curve": points(curve.epsilon),
+        "method": curve.method,
+        "answers": CertifiedAnswers(
+            statement=statement,
+            answered=sum(one.answered for one in students),
+            planned_epsilon=statement.planned_epsilon(delta),
+            students=tuple(
+                CertifiedStudent(
+                    name=one.name,
+                    queries=one.queries,
+                    answered=one.answered,
+                    revoked=one.revoked,
+                    epsilon=cost([one.answered])[1].epsilon(delta),
+                )
+                for one in students
+            ),
+        ),
+        "worst_person": WorstPerson(streams=(), events=events, sampler_delta=0.0),
+    }
+
+
+def _corrections(stored: AnyCertificate, ledger: AnyLedger) -> tuple[str, ...]:
+    return () if isinstance(stored, Certificate) else said_by_schema_1(facts_of(ledger)).corrections
+
+
+def _same(said: Any, true: Any, name: str) -> bool:
+    """Equal, up to a tolerance where a number was computed."""
+    if name == "curve":  # pairs of a computed epsilon and its delta
+        return len(said) == len(true) and all(
+            _same(epsilon, other, "epsilon") and delta == at
+            for (epsilon, delta), (other, at) in zip(said, true, strict=True)
+        )
+    if type(said) is not type(true):
+        return False
+    if isinstance(true, Gaussian | SampledGaussian):  # an event's multiplier is computed, too
+        close = math.isclose(said.noise_multiplier, true.noise_multiplier, rel_tol=_TOLERANCE)
+        rest = {"noise_multiplier": 1.0}
+        return close and said.model_copy(update=rest) == true.model_copy(update=rest)
+    if isinstance(true, BaseModel):
+        return all(
+            _same(getattr(said, field), getattr(true, field), field)
+            for field in type(true).model_fields
+        )
+    if isinstance(true, tuple):
+        return len(said) == len(true) and all(
+            _same(one, other, name) for one, other in zip(said, true, strict=True)
+        )
+    if isinstance(true, dict):
+        return list(said) == list(true) and all(_same(said[k], true[k], k) for k in true)
+    if name in _COMPUTED and isinstance(true, float):
+        return math.isclose(said, true, rel_tol=_TOLERANCE)
+    return bool(said == true)
+
+
+def _short(value: Any) -> str:
+    text = visible(str(value))
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,135 @@
+"""The certificate: what is proved about a run, derived from its ledger and never written by hand.
+
+`derive` turns a ledger into a `Certificate`; `write` stores it; `read` brings it back; `verify`
+derives it again and says whether a stored one is true; `render` says it to a person.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.certificates.check import Verification, check, facts_of, read
+from sotto.privacy.certificates.model import (
+    Certificate,
+    CertifiedAnswers,
+    CertifiedStream,
+    CertifiedStudent,
+    Status,
+    WorstPerson,
+    points,
+)
+from sotto.privacy.certificates.text import render
+from sotto.privacy.claims import said
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.statements import StreamStatement
+
+__all__ = ["Certificate", "Verification", "derive", "read", "render", "verify"]
+
+
+def derive(ledger: Ledger | AnswerLedger) -> Certificate:
+    """The certificate of everything charged to the ledger so far."""
+    return _of_answers(ledger) if isinstance(ledger, AnswerLedger) else _of_streams(ledger)
+
+
+def _of_streams(ledger: Ledger) -> Certificate:
+    spent = ledger.spent()
+    charged = [record.statement for record in ledger.streams if record.releases]
+    streams = tuple(
+        CertifiedStream(
+            statement=record.statement,
+            releases=record.releases,
+            persons=len(record.persons),
+            event=record.statement.event if record.releases else None,
+            versions=versions,
+        )
+        for record, versions in zip(ledger.streams, ledger.stream_versions, strict=True)
+    )
+    return Certificate(
+        run_id=ledger.run_id,
+        created=ledger.created,
+        status=_status(charged, spent.epsilon),
+        unit=ledger.unit,
+        epsilon=spent.epsilon,
+        delta=spent.delta,
+        budget=ledger.budget,
+        curve=points(spent.epsilon_at),
+        method=spent.worst.curve.method,
+        persons=spent.persons,
+        claims=said(facts_of(ledger)),
+        gaps=_distinct(one.gaps for one in charged),
+        streams=streams,
+        worst_person=WorstPerson(
+            streams=tuple(ledger.streams[i].statement.name for i in spent.worst.streams),
+            events=spent.worst.events,
+            sampler_delta=spent.worst.sampler_delta,
+        ),
+        versions=ledger.versions,
+        head_hash=ledger.head_hash,
+    )
+
+
+def _of_answers(ledger: AnswerLedger) -> Certificate:
+    statement, spent = ledger.statement, ledger.spent()
+    answers = CertifiedAnswers(
+        statement=statement,
+        answered=spent.answered,
+        planned_epsilon=statement.planned_epsilon(spent.delta),
+        spent_epsilon=spent.spent_epsilon,
+        students=tuple(
+            CertifiedStudent(
+                name=one.name,
+                queries=one.queries,
+                answered=one.answered,
+                revoked=one.revoked,
+                epsilon=one.epsilon,
+                spent_epsilon=one.spent_epsilon,
+            )
+            for one in spent.students
+        ),
+    )
+    return Certificate(
+        run_id=ledger.run_id,
+        created=ledger.created,
+        status=_status([statement] if spent.answered else [], spent.epsilon),
+        unit=statement.distance.unit,
+        epsilon=spent.epsilon,
+        delta=spent.delta,
+        budget=ledger.budget,
+        curve=points(spent.curve.epsilon),
+        method=spent.curve.method,
+        persons=0,
+        claims=said(facts_of(ledger)),
+        gaps=statement.gaps,
+        streams=(),
+        answers=answers,
+        worst_person=WorstPerson(streams=(), events=spent.events, sampler_delta=0.0),
+        versions=ledger.versions,
+        head_hash=spent.head_hash,
+    )
+
+
+def verify(path: Path, ledger: Ledger | AnswerLedger) -> Verification:
+    """Derives the certificate again and compares it with the one stored at `path`.
+
+    The ledger's chain of hashes is read again and checked too, and a teacher's stored answers.
+    """
+    return check(path, ledger, derive)
+
+
+def _status(charged: Sequence[StreamStatement | AnswerStatement], epsilon: float) -> Status:
+    if not charged or any(one.entropy == "fixed-seed" for one in charged):
+        return "none"
+    if any(one.gaps for one in charged):
+        return "paper-claim"
+    return "proved" if math.isfinite(epsilon) else "none"
+
+
+_T = TypeVar("_T")
+
+
+def _distinct(lists: Iterable[Iterable[_T]]) -> tuple[_T, ...]:
+    """All items, each once, in order."""
+    return tuple(dict.fromkeys(item for items in lists for item in items))

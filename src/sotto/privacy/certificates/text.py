@@ -1,0 +1,222 @@
+"""The certificate in plain words, for a person."""
+
+import math
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from sotto.privacy.accounting.events import (
+    Gaussian,
+    NoGuarantee,
+    PrefixReleases,
+    RepeatAndSelect,
+    SampledGaussian,
+)
+from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.certificates.model import Certificate, CertifiedAnswers, CertifiedStream
+from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
+from sotto.privacy.mechanisms.stable_prefixes import Consensus, Floor, RandomStop
+from sotto.privacy.statements import Returning
+
+
+def render(certificate: Certificate) -> RenderableType:
+    """The certificate in plain words, for `rich.console.Console.print`."""
+    c = certificate
+    parts: list[RenderableType] = [
+        Text(visible(f"Privacy certificate of run {c.run_id}"), style="bold"),
+        Text(""),
+        _headline(c),
+        Text(""),
+        Text(c.unit_sentence),
+    ]
+    if meaning := meaning_of_delta(c):
+        parts += [Text(""), Text(meaning)]
+    for title, lines in (
+        ("Protected", c.protects),
+        ("Not protected", c.does_not_protect),
+        ("Steps that are not private", tuple(f"{gap.name}: {gap.why}" for gap in c.gaps)),
+        ("Enforced by the code", _assumed(c, "code")),
+        ("Up to you", _assumed(c, "user")),
+        ("Released", tuple(map(_stream_line, c.streams)) + _answer_lines(c)),
+        ("What each student learns alone", _student_lines(c)),
+    ):
+        if lines:
+            parts += [Text(""), Text(title, style="bold")]
+            parts += [Padding(Text(f"- {visible(line)}"), (0, 0, 0, 2)) for line in lines]
+    software = ", ".join(f"{name} {number}" for name, number in c.versions.items())
+    persons = "" if c.answers else f"{c.unit.counted(c.persons)}. "
+    parts += [
+        Text(""),
+        Text(visible(f"Computed by: {c.method}. {persons}{software}."), style="dim"),
+        Text(visible(f"Ledger of {c.created}, head {c.head_hash}"), style="dim"),
+    ]
+    return Group(*parts)
+
+
+def visible(text: str) -> str:
+    """The text with every character that does not print spelled out.
+
+    Names and sentences in a ledger may be somebody else's: none of them moves the cursor, begins a
+    line of its own, or turns the direction of what follows.
+    """
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def _headline(c: Certificate) -> Text:
+    if c.status == "proved":
+        right = _accuracy(c.epsilon, c.delta)
+        return Text.assemble(
+            ("Proved", "bold green"),
+            f": epsilon {c.epsilon:.4g} at delta {c.delta:.3g}. Whoever sees {_everything(c)} "
+            "can tell the two neighbouring inputs apart correctly at most "
+            f"{100 * right:.1f}% of the time; tossing a coin gives 50%.",
+        )
+    if c.status == "paper-claim":
+        return Text.assemble(
+            ("Not proved", "bold red"),
+            ": epsilon is infinite. This run follows a paper whose claim does not hold for the "
+            "steps named below; nothing is promised to anybody.",
+        )
+    reasons = [e.reason for e in c.worst_person.events if isinstance(e, NoGuarantee)]
+    why = "; ".join(reasons) or "nothing has been released yet"
+    return Text.assemble(("No guarantee", "bold red"), visible(f": {why}."))
+
+
+def meaning_of_delta(c: Certificate) -> str:
+    """Delta in one sentence, with the numbers of the run; empty where nothing is proved.
+
+    Two laws are (epsilon, delta)-indistinguishable if and only if each has an event of probability
+    1 - delta, given which they are (epsilon, 0)-indistinguishable (Vadhan 2017, Lemma 1.5). How
+    many units are outside their event is at most delta times their number on average, because
+    expectations add up.
+    """
+    if c.status != "proved":
+        return ""
+    each = "any two neighbouring inputs" if c.answers else f"each {c.unit.name}"
+    sentence = (
+        f"Delta {c.delta:.3g} is the chance that is left out: for {each}, epsilon {c.epsilon:.4g} "
+        f"holds without exception but for an event of probability at most {c.delta:.3g} (about 1 "
+        f"in {1 / c.delta:,.0f}), in which nothing is promised"
+    )
+    if c.persons > 1:
+        sentence += (
+            f"; over the {c.unit.counted(c.persons)} here, at most {c.delta * c.persons:.2g} such "
+            "events are expected"
+        )
+    return f"{sentence}."
+
+
+def _everything(c: Certificate) -> str:
+    if c.answers:
+        return "every answer to every student, and knows everything else,"
+    return "everything released, and knows everything about everybody else,"
+
+
+def _accuracy(epsilon: float, delta: float) -> float:
+    """Best accuracy of telling two equally likely neighbours apart (Kairouz et al. 2015)."""
+    return 1 - (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
+
+
+def _assumed(c: Certificate, by: Literal["code", "user"]) -> tuple[str, ...]:
+    return tuple(f"{a.statement} ({a.how})" for a in c.assumptions if a.enforced_by == by)
+
+
+def _stream_line(stream: CertifiedStream) -> str:
+    match stream.event:
+        case None:
+            cost = "no cost yet"
+        case Gaussian(noise_multiplier=z):
+            cost = f"Gaussian noise, multiplier {z:.4g}"
+        case SampledGaussian(noise_multiplier=z, sampling_rate=q):
+            cost = f"Gaussian noise, multiplier {z:.4g}, people sampled at rate {q:.4g}"
+        case RepeatAndSelect(tries=law, mean=mean, run=run):
+            cost = f"the best of a secret number of tries, {law} with mean {mean:.4g}, "
+            cost += f"each with Gaussian noise, multiplier {run.noise_multiplier:.4g}"
+        case PrefixReleases():
+            cost = _prefixes(stream)
+        case NoGuarantee(reason=reason):
+            cost = f"no guarantee: {reason}"
+        case other:
+            cost = str(other)
+    return (
+        f"{stream.statement.name}: {stream.releases} of {stream.statement.horizon} releases, "
+        f"{stream.statement.unit.counted(stream.persons)}{_turns(stream)}, {cost}"
+    )
+
+
+def _turns(stream: CertifiedStream) -> str:
+    """How often one person takes part, where that is more than once."""
+    match stream.statement.participation:
+        case Returning(max_participations=count, min_separation=gap) if count > 1:
+            return f", each in at most {count} of them, {gap} or more apart"
+        case _:
+            return ""
+
+
+def _prefixes(stream: CertifiedStream) -> str:
+    said = stream.statement.prefixes
+    assert said is not None
+    match said.rule:
+        case Floor(floor=floor):
+            rule = f"actions with probability {floor:.4g} at least"
+        case RandomStop(hazard=hazard):
+            rule = f"ended by a secret coin at rate {hazard:.4g}"
+        case Consensus():
+            rule = "actions by the experts' votes"
+    return f"stable prefixes, {rule}, threshold {said.threshold:.1f} of {said.experts}"
+
+
+def _answer_lines(c: Certificate) -> tuple[str, ...]:
+    if c.answers is None:
+        return ()
+    said, statement = c.answers, c.answers.statement
+    answers = f"{said.answered} of {statement.queries} answers of teacher {statement.name!r}"
+    return (
+        f"{answers}, {_mechanism(statement)}",
+        f"all {statement.queries} of them cost at most epsilon {said.planned_epsilon:.4g} at "
+        f"delta {c.delta:.3g}, whoever asks for them, and whenever they stop",
+        *_so_far(said),
+    )
+
+
+def _so_far(said: CertifiedAnswers) -> tuple[str, ...]:
+    """What was spent, which is no guarantee where students may stop by what they have seen."""
+    if said.spent_epsilon is None or said.answered == said.statement.queries:
+        return ()
+    return (
+        f"those given so far cost epsilon {said.spent_epsilon:.4g}, if their number was fixed in "
+        "advance; where students decide by what they were answered whether to ask again, only the "
+        "cost of all of them holds",
+    )
+
+
+def _mechanism(statement: AnswerStatement) -> str:
+    match statement.mechanism:
+        case GaussianPolicy(noise_stddev=noise):
+            answers = f"the policy with Gaussian noise of standard deviation {noise:.4g}"
+        case TruncatedDirichlet(concentration=k, floor=floor, threshold=threshold):
+            answers = f"truncated Dirichlet, concentration {k:.4g}, floor {floor:.4g}, "
+            answers += f"threshold {threshold:.4g}"
+        case Dirichlet(concentration=k, floor=floor):
+            answers = f"Dirichlet, concentration {k:.4g}, floor {floor:.4g}"
+    schedule = statement.schedule
+    if schedule.kind == "vanishing":
+        answers += (
+            f", times {schedule.coefficient:.4g} after every {schedule.queries_per_rollout} "
+            f"answers to a student, {schedule.rollouts} levels in all"
+        )
+    return answers
+
+
+def _student_lines(c: Certificate) -> tuple[str, ...]:
+    if c.answers is None:
+        return ()
+    return tuple(
+        f"{one.name}{' (revoked)' if one.revoked else ''}: {one.answered} of {one.queries} "
+        f"answers, epsilon {one.epsilon:.4g} for all they may get"
+        for one in c.answers.students
+    )

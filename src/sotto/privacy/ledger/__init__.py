@@ -1,0 +1,1 @@
+"""The ledger: entries, databases, persons and what they have spent."""

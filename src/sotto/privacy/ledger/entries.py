@@ -1,0 +1,242 @@
+"""Entries of a ledger in a database: written once, synced, chained by hashes, never changed.
+
+One database may hold several runs. Whatever wrote an entry, the primary key makes the second of
+two writers of the same sequence number fail; writers that take `lock` first wait for each other.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from pydantic import BaseModel
+
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
+from sotto.privacy.ledger import databases
+
+GENESIS = "0" * 64
+"""What the first entry has for the hash of the one before it."""
+
+_PAGE = 1000  # entries read at once
+_NAME_LENGTH = 64
+
+_entries = sa.Table(
+    "entries",
+    sa.MetaData(),
+    sa.Column("run_id", sa.String(_NAME_LENGTH), primary_key=True),
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("previous_hash", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(64), nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row: what happened, chained to everything that happened before."""
+
+    run_id: str
+    sequence: int
+    kind: Literal["create", "open", "charge", "student", "revoke"]
+    payload: str
+    previous_hash: str
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over all of it, in hexadecimal."""
+        contents = [self.run_id, self.sequence, self.kind, self.payload, self.previous_hash]
+        return hashlib.sha256(canonical(contents).encode()).hexdigest()
+
+
+def canonical(contents: Any) -> str:
+    """The one JSON text of these contents."""
+    return json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def plain(model: BaseModel) -> Any:
+    """The model as JSON values, with infinity as a string."""
+    return json.loads(model.model_dump_json())
+
+
+def versions() -> dict[str, str]:
+    """Versions of the software that an epsilon and its noise depend on, by distribution name."""
+    names = ("sotto", "jax", "jaxlib", "numpy", "randomgen", "jax-privacy", "dp-accounting")
+    return {name: version(name) for name in names} | {"python": python_version()}
+
+
+def find_run(engine: sa.Engine, run_id: str | None) -> str:
+    """The run of this name; None stands for the only one that the database holds.
+
+    Raises:
+        LedgerMismatch: it holds other runs, or several and none was named.
+        LedgerUnavailable: there is no database, or it cannot be read.
+        LedgerCorrupt: it is damaged.
+    """
+    file = engine.url.database
+    missing = f"there is no ledger at {databases.place(engine)}; create it first"
+    if engine.dialect.name == "sqlite" and not (file and Path(file).is_file()):
+        raise LedgerUnavailable(missing)
+    with (
+        databases.failures(engine, "nothing was changed"),
+        databases.reading(engine) as connection,
+    ):
+        if not sa.inspect(connection).has_table(_entries.name):
+            raise LedgerUnavailable(missing)
+        held: list[str] = list(connection.scalars(sa.select(_entries.c.run_id).distinct()))
+    if run_id is None and len(held) == 1:
+        return held[0]
+    if run_id is None or run_id not in held:
+        names = ", ".join(map(repr, sorted(held))) or "no run"
+        raise LedgerMismatch(
+            f"this ledger belongs to run {names}, not {run_id!r}"
+            if run_id
+            else f"this ledger holds {names}; say which run to open"
+        )
+    return run_id
+
+
+def read(engine: sa.Engine, run_id: str) -> list[Entry]:
+    """All entries of a run, in order.
+
+    Raises:
+        LedgerCorrupt: one of them is not what was written, or the database is damaged.
+        LedgerUnavailable: it cannot be read.
+    """
+    with (
+        databases.failures(engine, "nothing was changed"),
+        databases.reading(engine) as connection,
+    ):
+        return list(follow(connection, run_id, 0, GENESIS))
+
+
+def follow(connection: sa.Connection, run_id: str, sequence: int, head: str) -> Iterator[Entry]:
+    """The entries of a run from `sequence` on, each checked against the one before it.
+
+    Args:
+        connection: in a transaction.
+        run_id: the run.
+        sequence: number of the first entry wanted.
+        head: hash of the entry before it, which must still be there.
+
+    Raises:
+        LedgerCorrupt: an entry is not what was written, or the one before the first is gone.
+    """
+    while True:
+        query = (
+            sa.select(_entries)
+            .where(_entries.c.run_id == run_id, _entries.c.sequence >= sequence - 1)
+            .order_by(_entries.c.sequence)
+            .limit(_PAGE)
+        )
+        rows = connection.execute(query).all()
+        if sequence:
+            if not rows or (rows[0].sequence, rows[0].hash) != (sequence - 1, head):
+                raise LedgerCorrupt("the ledger's last entries are gone; restore it from a backup")
+            rows = rows[1:]
+        for row in rows:
+            entry = Entry(row.run_id, row.sequence, row.kind, row.payload, row.previous_hash)
+            if (entry.sequence, entry.previous_hash, entry.hash) != (sequence, head, row.hash):
+                raise LedgerCorrupt(
+                    f"entry {sequence} of the ledger is not what was written; "
+                    "restore the ledger from a backup"
+                )
+            yield entry
+            sequence, head = sequence + 1, entry.hash
+        if len(rows) < _PAGE - 1:
+            return
+
+
+def holds(engine: sa.Engine, run_id: str, entry_hash: str) -> bool:
+    """Whether one of the run's entries has this hash.
+
+    Raises:
+        LedgerUnavailable: it cannot be read.
+    """
+    query = sa.select(_entries.c.sequence).where(
+        _entries.c.run_id == run_id, _entries.c.hash == entry_hash
+    )
+    with (
+        databases.failures(engine, "nothing was changed"),
+        databases.reading(engine) as connection,
+    ):
+        return connection.execute(query).first() is not None
+
+
+def create(engine: sa.Engine, entry: Entry, tables: Sequence[sa.Table] = ()) -> None:
+    """Writes the first entry of a run; makes the database and its tables if need be.
+
+    Args:
+        engine: the database.
+        entry: the run's first entry.
+        tables: needed beside the entries.
+
+    Raises:
+        LedgerMismatch: the run exists.
+        LedgerUnavailable: it cannot be written.
+    """
+    if not 1 <= len(entry.run_id) <= _NAME_LENGTH or not entry.run_id.isprintable():
+        raise ValueError(f"a run's name has 1 to {_NAME_LENGTH} printable characters")
+    with databases.failures(engine, "nothing was created"), engine.begin() as connection:
+        databases.one_creator(connection)
+        if not sa.inspect(connection).has_table(_entries.name):
+            _entries.create(connection)
+            databases.make_append_only(connection, _entries)
+        for table in tables:
+            table.create(connection, checkfirst=True)
+        if _hash_at(connection, entry) is not None:
+            raise LedgerMismatch(
+                f"the run {entry.run_id!r} has a ledger already; open it, or name the new run "
+                "differently"
+            )
+        insert(connection, entry)
+    databases.sync_directory(engine)
+
+
+def append(engine: sa.Engine, entry: Entry) -> None:
+    """Writes an entry; when it returns, the entry is on disk. Writing it again changes nothing.
+
+    Raises:
+        LedgerMismatch: there is another entry in its place.
+        LedgerUnavailable: it cannot be written, or whether it was written is not known.
+    """
+    with (
+        databases.failures(engine, "nothing was charged, and trying again is safe"),
+        engine.begin() as connection,
+    ):
+        found = _hash_at(connection, entry)
+        if found is None:
+            insert(connection, entry)
+        elif found != entry.hash:
+            raise LedgerMismatch("another process has written to the ledger; open it again")
+
+
+def lock(connection: sa.Connection, run_id: str) -> None:
+    """Until the end of the transaction nobody else who takes the lock adds to the run.
+
+    On SQLite the transaction itself is the lock, from its beginning.
+    """
+    if connection.dialect.name != "sqlite":
+        first = (_entries.c.run_id == run_id, _entries.c.sequence == 0)
+        connection.execute(sa.select(_entries.c.sequence).where(*first).with_for_update())
+
+
+def insert(connection: sa.Connection, entry: Entry) -> None:
+    """Adds the next entry to a transaction, whose commit makes it durable."""
+    connection.execute(sa.insert(_entries).values(**vars(entry), hash=entry.hash))
+
+
+def payload_at(connection: sa.Connection, run_id: str, sequence: int) -> str | None:
+    """What the entry says; None if there is none."""
+    here = (_entries.c.run_id == run_id, _entries.c.sequence == sequence)
+    return connection.scalar(sa.select(_entries.c.payload).where(*here))
+
+
+def _hash_at(connection: sa.Connection, entry: Entry) -> str | None:
+    here = (_entries.c.run_id == entry.run_id, _entries.c.sequence == entry.sequence)
+    return connection.scalar(sa.select(_entries.c.hash).where(*here))

@@ -1,0 +1,388 @@
+"""The ledger: durable, append-only, charged before a release is made, never refunded.
+
+One run is one chain of entries: `create`, then `open` for every stream and `charge` for its
+releases. Every entry holds the SHA-256 hash of its contents and of the entry before it, so a
+changed, missing or foreign entry is found when the ledger is opened. An entry is one transaction,
+synced to disk before `charge` returns: a run killed at any moment leaves a ledger that holds at
+least what was released. What is charged and then not released stays charged.
+
+Entries hold statements, enrolment numbers and counts: no data, no parameters, no noise keys.
+"""
+
+import json
+import os
+import threading
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from sotto.privacy import settings
+from sotto.privacy.claims import same_stream
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
+from sotto.privacy.ledger import entries
+from sotto.privacy.ledger.databases import database
+from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, plain, versions
+from sotto.privacy.ledger.persons import PersonBlock, Persons, as_blocks
+from sotto.privacy.ledger.spending import Account, Budget, Spent, StreamRecord
+from sotto.privacy.statements import Poisson, StreamStatement
+from sotto.privacy.units import Unit
+
+_FORMAT = 1
+NO_TIME = "1970-01-01T00:00:00+00:00"
+"""Stands for a time that is not said."""
+
+
+class LedgerStream:
+    """An open stream of one ledger. Made by `Ledger.open_stream`."""
+
+    def __init__(self, ledger: "Ledger", index: int) -> None:
+        self._ledger = ledger
+        self._index = index
+
+    @property
+    def statement(self) -> StreamStatement:
+        """The statement, as the ledger holds it."""
+        return self._ledger.streams[self._index].statement
+
+    @property
+    def releases(self) -> int:
+        """How many releases have been charged."""
+        return self._ledger.streams[self._index].releases
+
+    def charge(
+        self, first_release: int, count: int, persons: Sequence[Persons] | None = None
+    ) -> None:
+        """Charges `count` releases; when it returns they are on disk, and may be made.
+
+        Args:
+            first_release: number of the first of them in the stream; it must be the next one.
+            count: how many.
+            persons: who takes part in each; None under Poisson sampling, where everybody may.
+
+        Raises:
+            ParticipationViolation, HorizonExceeded, BudgetExceeded: not covered by the statement.
+            LedgerMismatch: not the next release, or another process has written to the ledger.
+            PrivacyError: a setting of JAX or XLA is in force that is not understood.
+            LedgerUnavailable: the ledger cannot be written. Nothing may be released; charging the
+                same releases again is safe, and never charges them twice.
+        """
+        sampled = isinstance(self.statement.participation, Poisson)
+        settings.in_force()  # they may have changed since the stream was opened
+        if sampled != (persons is None) or (persons is not None and len(persons) != count):
+            raise ValueError(
+                f"a charge of {count} releases takes persons for each of them, "
+                "or None under Poisson sampling"
+            )
+        blocks = None if persons is None else [as_blocks(one) for one in persons]
+        self._ledger._charge(self._index, first_release, count, blocks)
+
+
+class Ledger:
+    """The durable account of one run. Use `Ledger.create` or `Ledger.open`.
+
+    Attributes:
+        run_id: which run this is.
+        created: when, ISO 8601 in UTC.
+        versions: of the software that created it, by distribution name.
+    """
+
+    def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
+        self._engine = engine
+        self._last = last  # hash of the entry to read up to; None: all of them
+        # Makes our entries differ from those of another process that writes the same ones.
+        self._writer = uuid.uuid4().hex
+        # What is checked before an entry or a stream still holds once it is there: one thread at a
+        # time.
+        self._lock = threading.Lock()
+        self.run_id = run_id
+        self._replay()
+
+    @classmethod
+    def create(
+        cls,
+        where: Path | str,
+        run_id: str | None = None,
+        *,
+        unit: Unit,
+        budget: Budget,
+        created: str | None = None,
+    ) -> "Ledger":
+        """Starts the ledger of a new run.
+
+        Args:
+            where: path of an SQLite file, or the SQLAlchemy URL of an SQLite or PostgreSQL
+                database; it may hold other runs.
+            run_id: name of the run; a random one by default.
+            unit: whom the ledger protects; every stream must have the same.
+            budget: what the worst person may pay.
+            created: when, ISO 8601 in UTC; None: now. `NO_TIME` where a time would tell too much.
+
+        Raises:
+            LedgerMismatch: the run exists.
+            LedgerUnavailable: it cannot be written.
+        """
+        engine = database(where)
+        run_id = run_id or uuid.uuid4().hex
+        contents = {
+            "format": _FORMAT,
+            "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
+            "unit": plain(unit),
+            "budget": plain(budget),
+            "versions": versions(),
+        }
+        entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)
+        entries.create(engine, entry)
+        return cls(engine, run_id)
+
+    @classmethod
+    def open(cls, where: Path | str, run_id: str | None = None) -> "Ledger":
+        """Opens the ledger of an earlier run, verifies every entry and goes on from there.
+
+        Streams that were open stay as they are: open a new one, or `resume_stream`.
+
+        Args:
+            where: as for `create`.
+            run_id: the run it must belong to; None takes the only one there is.
+
+        Raises:
+            LedgerMismatch: it belongs to another run, or holds several and none was named.
+            LedgerCorrupt: its entries are not what was written.
+            LedgerUnavailable: there is none, or it cannot be read.
+        """
+        engine = database(where)
+        return cls(engine, entries.find_run(engine, run_id))
+
+    @property
+    def unit(self) -> Unit:
+        """Whom the ledger protects."""
+        return self._account.unit
+
+    @property
+    def budget(self) -> Budget:
+        """What the worst person may pay."""
+        return self._account.budget
+
+    @property
+    def streams(self) -> tuple[StreamRecord, ...]:
+        """Every stream ever opened: statement, releases charged, persons. Not to be changed."""
+        return tuple(self._account.streams)
+
+    @property
+    def stream_versions(self) -> tuple[dict[str, str], ...]:
+        """Versions of the software that opened each stream."""
+        return tuple(self._stream_versions)
+
+    @property
+    def stream_settings(self) -> tuple[dict[str, str], ...]:
+        """Settings of JAX and XLA that each stream was opened under; old ledgers have none."""
+        return tuple(self._stream_settings)
+
+    @property
+    def persons(self) -> int:
+        """How many persons took part, or may have under Poisson sampling."""
+        return len(self._account.everyone)
+
+    @property
+    def next_person(self) -> int:
+        """The first enrolment number that nobody has."""
+        return self._account.next_person
+
+    @property
+    def head_hash(self) -> str:
+        """Hash of the last entry, which fixes all of them."""
+        return self._head
+
+    def holds(self, entry_hash: str) -> bool:
+        """Whether an entry has this hash: one that a ledger restored from an old copy has not.
+
+        Raises:
+            LedgerUnavailable: it cannot be read.
+        """
+        return entries.holds(self._engine, self.run_id, entry_hash)
+
+    def at(self, entry_hash: str) -> "Ledger | None":
+        """The ledger as it was when this was its last entry, to be read; None if it never was.
+
+        Raises:
+            LedgerUnavailable, LedgerCorrupt: as `open`.
+        """
+        if not self.holds(entry_hash):
+            return None
+        return Ledger(self._engine, self.run_id, entry_hash)
+
+    def spent(self) -> Spent:
+        """What the releases charged so far cost the worst person. Changes nothing."""
+        return self._account.spent()
+
+    def open_stream(self, statement: StreamStatement) -> LedgerStream:
+        """Writes the statement down, if the budget covers the stream to its horizon.
+
+        Counted in full are also the streams opened through this object before, since they may
+        still go on. It is checked here, before any data is touched; charging cannot exceed it.
+
+        Raises:
+            BudgetExceeded: over budget, vacuous delta, or too little noise for the sampler.
+            PrivacyError: a setting of JAX or XLA is in force that is not understood.
+            LedgerMismatch: another unit, or another process has written to the ledger.
+            LedgerUnavailable: the ledger cannot be written.
+        """
+        with self._lock:
+            self._account.check_open(statement, self._live)
+            contents = {
+                "statement": plain(statement),
+                "versions": versions(),
+                "settings": settings.in_force(),
+            }
+            self._append("open", contents)
+            self._live.append(len(self._account.streams) - 1)
+            return LedgerStream(self, self._live[-1])
+
+    def resume_stream(self, statement: StreamStatement) -> LedgerStream:
+        """The last stream of an earlier process with this statement, for the releases it has left.
+
+        They are covered by the statement as if nobody had stopped in between: the noise of one
+        release is independent of that of all others, so that nothing is missing of what an earlier
+        process has forgotten. Correlated noise is refused.
+
+        Raises:
+            LedgerMismatch: there is no such stream, or its noise is correlated over releases.
+            BudgetExceeded: streams opened since have taken what it would need.
+        """
+        with self._lock:
+            streams = enumerate(self.streams)
+            found = [i for i, record in streams if same_stream(record.statement, statement)]
+            if not found and any(_of_an_earlier_law(r.statement, statement) for r in self.streams):
+                raise LedgerMismatch(
+                    f"{statement.name!r} was opened by an earlier version, which drew its noise by "
+                    "another law than this one; what it released stays as it was certified, but it "
+                    "cannot go on: open a new stream"
+                )
+            if not found or found[-1] in self._live:
+                raise LedgerMismatch(
+                    f"this ledger has no interrupted stream {statement.name!r} with these "
+                    "settings; open a new one"
+                )
+            if statement.correlation.kind != "independent":
+                raise LedgerMismatch(
+                    f"the noise of {statement.name!r} is correlated over releases, and what was "
+                    "drawn is forgotten; open a new stream"
+                )
+            self._account.check_resume(found[-1], self._live)
+            self._live.append(found[-1])
+            return LedgerStream(self, found[-1])
+
+    def verify(self) -> None:
+        """Reads every entry again and compares the chain with what this object holds.
+
+        Raises:
+            LedgerCorrupt: an entry was changed, or the last ones are gone.
+            LedgerMismatch: another process has written to the ledger.
+        """
+        stored = Ledger(self._engine, self.run_id)
+        if stored._next_sequence < self._next_sequence:
+            raise LedgerCorrupt("the ledger's last entries are gone; restore it from a backup")
+        if stored.head_hash != self.head_hash:
+            raise LedgerMismatch("another process has written to the ledger; open it again")
+
+    def _charge(
+        self,
+        index: int,
+        first_release: int,
+        count: int,
+        blocks: Sequence[tuple[PersonBlock, ...]] | None,
+    ) -> None:
+        contents = {
+            "stream": index,
+            "first_release": first_release,
+            "count": count,
+            "persons": blocks,
+        }
+        taking_part = self._taking_part(index, count, blocks)
+        with self._lock:
+            self._account.check_charge(index, first_release, taking_part)
+            self._append("charge", contents)
+
+    def _taking_part(
+        self, index: int, count: int, blocks: Sequence[tuple[PersonBlock, ...]] | None
+    ) -> Sequence[tuple[PersonBlock, ...]]:
+        if blocks is not None:
+            return blocks
+        participation = self._account.streams[index].statement.participation
+        assert isinstance(participation, Poisson)
+        return [(PersonBlock(0, participation.population),)] * count
+
+    def _append(self, kind: Literal["open", "charge"], contents: dict[str, Any]) -> None:
+        """Writes an entry durably, then takes it into account; all of it or nothing."""
+        # A forked process is another writer, although it has our name.
+        payload = canonical(contents | {"writer": f"{self._writer}-{os.getpid()}"})
+        entry = Entry(self.run_id, self._next_sequence, kind, payload, self._head)
+        entries.append(self._engine, entry)
+        self._apply(entry)
+
+    def _replay(self) -> None:
+        """Adds up all entries, each under the rules it was written under."""
+        self._head = GENESIS
+        self._next_sequence = 0
+        self._live: list[int] = []
+        self._stream_versions: list[dict[str, str]] = []
+        self._stream_settings: list[dict[str, str]] = []
+        for entry in entries.read(self._engine, self.run_id):
+            if self._head == self._last:
+                return
+            try:
+                self._check(entry)
+                self._apply(entry)
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise LedgerCorrupt(
+                    f"entry {entry.sequence} of the ledger breaks its rules ({error}); "
+                    "restore the ledger from a backup"
+                ) from error
+
+    def _check(self, entry: Entry) -> None:
+        """What was checked before an entry was written still holds when it is read."""
+        contents = json.loads(entry.payload)
+        if (entry.kind == "create") != (entry.sequence == 0):
+            raise PrivacyError(f"an entry of kind {entry.kind!r} is out of place")
+        if entry.kind == "charge":
+            index, count = contents["stream"], contents["count"]
+            blocks = _blocks(contents["persons"])
+            taking_part = self._taking_part(index, count, blocks)
+            self._account.check_charge(index, contents["first_release"], taking_part)
+
+    def _apply(self, entry: Entry) -> None:
+        contents = json.loads(entry.payload)
+        if entry.kind == "create":
+            if contents["format"] != _FORMAT:
+                raise LedgerMismatch(f"the ledger has format {contents['format']}, not {_FORMAT}")
+            self.created: str = contents["created"]
+            self.versions: dict[str, str] = contents["versions"]
+            self._account = Account(
+                Unit.model_validate(contents["unit"]), Budget.model_validate(contents["budget"])
+            )
+        elif entry.kind == "open":
+            self._account.apply_open(StreamStatement.model_validate(contents["statement"]))
+            self._stream_versions.append(contents["versions"])
+            self._stream_settings.append(contents.get("settings", {}))
+        else:
+            index, blocks = contents["stream"], _blocks(contents["persons"])
+            taking_part = self._taking_part(index, contents["count"], blocks)
+            self._account.apply_charge(index, taking_part)
+        self._head = entry.hash
+        self._next_sequence = entry.sequence + 1
+
+
+def _blocks(persons: list[list[list[int]]] | None) -> list[tuple[PersonBlock, ...]] | None:
+    if persons is None:
+        return None
+    return [tuple(PersonBlock(*block) for block in release) for release in persons]
+
+
+def _of_an_earlier_law(stored: StreamStatement, asked: StreamStatement) -> bool:
+    """Whether the stored statement is this one but for how its noise was drawn, and that's cost."""
+    drawing = ("noise_law", "noise_rounding", "sampler_delta")
+    same = asked.model_copy(update={name: getattr(stored, name) for name in drawing})
+    return stored.noise_law != asked.noise_law and same_stream(stored, same)

@@ -1,0 +1,257 @@
+"""The Dirichlet mechanism on a policy, plain and truncated (Gohari et al. 2021, Section 3).
+
+A teacher's row pi is mixed with the uniform row until no probability is below a public floor, and
+the answer is one draw from the Dirichlet distribution with parameters concentration * row. Its
+mean is the row; the larger the concentration, the closer the draw.
+
+Guarantee:
+    For rows at L2 distance at most c after mixing, `Dirichlet.events(c, n)` bounds the Renyi
+    divergence of n answers in both directions. `TruncatedDirichlet` is a bounded-range mechanism:
+    pure epsilon and zCDP, up to the probability that all proposals are refused, which is charged
+    as a delta. Answers are rounded to a public grid, which is post-processing. Proofs:
+    docs/privacy.md, "Answers of a teacher".
+"""
+
+import functools
+import math
+from typing import Literal, Self
+
+import numpy as np
+from jaxtyping import Float, Float64
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sotto.privacy.accounting.events import ApproximateDP, Event, Renyi
+from sotto.privacy.mechanisms.dirichlet import simplex
+from sotto.privacy.mechanisms.dirichlet.cost import ORDERS, largest_l1, renyi_curve
+from sotto.privacy.mechanisms.dirichlet.sampling import (
+    ProposalKind,
+    acceptance,
+    log_dirichlet,
+    truncated_dirichlet,
+)
+
+LARGEST_FAILURE = 1e-9
+"""A truncated answer that fails more often than this is refused."""
+
+_MOST_PROPOSALS = 100_000
+
+
+class _DirichletMechanism(BaseModel):
+    """What the two forms share: the public parameters and the floor."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    actions: int = Field(ge=2)
+    concentration: float = Field(gt=0, allow_inf_nan=False)
+    floor: float = Field(gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _floor_fits(self) -> Self:
+        if self.floor * self.actions > 1:
+            raise ValueError(
+                f"floor must be at most 1 / actions = {1 / self.actions:.6g}, got {self.floor}"
+            )
+        return self
+
+    def restrict(
+        self, policies: Float[np.ndarray, "rows actions"]
+    ) -> Float64[np.ndarray, "rows actions"]:
+        """The rows mixed with the uniform row: no probability is below the floor."""
+        return simplex.restrict(simplex.as_policies(policies), self.floor)
+
+
+class Dirichlet(_DirichletMechanism):
+    """One draw from Dir(concentration * restricted row) per row.
+
+    Guarantee:
+        `events(distance, count)`: certified Renyi divergences (`dirichlet_cost`).
+
+    Attributes:
+        actions: length m of a row.
+        concentration: k; the answer's variance in one probability p is p (1 - p) / (k + 1).
+        floor: eta; rows are mixed with the uniform row to (1 - m eta) pi + eta.
+    """
+
+    kind: Literal["dirichlet"] = "dirichlet"
+
+    def at(self, concentration: float) -> Self:
+        """The same mechanism at another concentration."""
+        return type(self)(actions=self.actions, concentration=concentration, floor=self.floor)
+
+    def answer(
+        self, policies: Float[np.ndarray, "rows actions"], generator: np.random.Generator
+    ) -> Float64[np.ndarray, "rows actions"]:
+        """One private answer per row. Takes the teacher's own rows and restricts them itself.
+
+        Args:
+            policies: the teacher's rows, unrestricted. What is no probability vector counts as
+                the uniform one; nothing is raised for what is in the rows.
+            generator: fresh, from `noise.GeneratorSource`.
+
+        Returns:
+            Rows on the public grid, each summing to 1 exactly; entries may be 0.
+
+        Raises:
+            ValueError: the array is not [rows, actions].
+        """
+        policies = simplex.checked(policies, self.actions)
+        return simplex.by_blocks(self._draw, policies, generator)
+
+    def _draw(self, policies: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        parameters = self.concentration * self.restrict(policies)
+        return simplex.to_grid(np.exp(log_dirichlet(parameters, generator)))
+
+    def events(self, distance: float, count: int, l1: float = math.inf) -> tuple[Event, ...]:
+        """What `count` answers cost, for neighbours whose restricted rows are `distance` apart.
+
+        Rows may be chosen adaptively, after earlier answers; the parameters here are public.
+
+        Args:
+            distance: L2 distance c of neighbouring *restricted* rows (`Distance.between`); capped
+                at the diameter sqrt(2) (1 - m floor). Without a distance there is no cost.
+            count: answers, at least 1.
+            l1: bound on their L1 distance (`Distance.l1_between`), where more is known of it.
+        """
+        if simplex.capped_distance(distance, self.actions, self.floor) == 0:
+            return ()
+        curve = renyi_curve(self.actions, self.concentration, self.floor, distance, l1)
+        known = max(1, sum(math.isfinite(divergence) for divergence in curve))
+        return (Renyi(orders=ORDERS[:known], divergences=curve[:known], count=count),)
+
+
+class TruncatedDirichlet(_DirichletMechanism):
+    """One draw from Dir(concentration * restricted row) given that no entry is below `threshold`.
+
+    Every row draws all its `proposals`, whatever they are, so that their number says nothing; the
+    first that is accepted is the answer. Where none is, the answer is the uniform row. The answer
+    is closer to uniform, on average, than the row.
+
+    Guarantee:
+        `events(distance, count)`: with epsilon_0 = k |pi - pi'|_1 log((1 - (m-1) tau) / tau) an
+        accepted draw is epsilon_0-DP and (epsilon_0^2 / 8)-zCDP; `failure` is a delta.
+
+    Attributes:
+        actions: length m of a row.
+        concentration: k.
+        floor: eta; rows are mixed with the uniform row to (1 - m eta) pi + eta.
+        threshold: tau, smallest entry of an answer; below the floor.
+        proposals: draws per row; `TruncatedDirichlet.sized` finds how many it takes.
+    """
+
+    kind: Literal["truncated-dirichlet"] = "truncated-dirichlet"
+    threshold: float = Field(gt=0, allow_inf_nan=False)
+    proposals: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _accepts(self) -> Self:
+        if self.threshold >= self.floor:
+            raise ValueError(
+                f"threshold must be below the floor {self.floor}, got {self.threshold}"
+            )
+        if self.failure > LARGEST_FAILURE:
+            raise ValueError(
+                f"{self.proposals} proposals may all be refused with probability up to "
+                f"{self.failure:.2g}, above {LARGEST_FAILURE}: {self._remedy()}"
+            )
+        return self
+
+    @classmethod
+    def sized(
+        cls, *, actions: int, concentration: float, floor: float, threshold: float
+    ) -> "TruncatedDirichlet":
+        """The mechanism with as many proposals as it needs.
+
+        Raises:
+            ValueError: where that is more than a hundred thousand.
+        """
+        _, accepted = _proposal_kind(actions, concentration, floor, threshold)
+        if accepted < -math.log(LARGEST_FAILURE) / _MOST_PROPOSALS:
+            raise ValueError(
+                f"at concentration {concentration:g} and threshold {threshold:g} hardly any draw "
+                "is sure to be accepted; lower the threshold, raise the floor, or take a "
+                "concentration that is much larger or much smaller"
+            )
+        needed = math.ceil(math.log(LARGEST_FAILURE) / math.log1p(-min(accepted, 1 - 1e-9)))
+        return cls(
+            actions=actions,
+            concentration=concentration,
+            floor=floor,
+            threshold=threshold,
+            proposals=needed,
+        )
+
+    def at(self, concentration: float) -> Self:
+        """The same mechanism at another concentration, with more proposals where it needs them."""
+        needed = self.sized(
+            actions=self.actions,
+            concentration=concentration,
+            floor=self.floor,
+            threshold=self.threshold,
+        ).proposals
+        return type(self)(
+            actions=self.actions,
+            concentration=concentration,
+            floor=self.floor,
+            threshold=self.threshold,
+            proposals=max(self.proposals, needed),
+        )
+
+    @property
+    def failure(self) -> float:
+        """Bound on the probability that all proposals of a row are refused."""
+        _, accepted = self._proposal_kind()
+        return math.exp(self.proposals * math.log1p(-min(accepted, 1 - 1e-9)))
+
+    def answer(
+        self, policies: Float[np.ndarray, "rows actions"], generator: np.random.Generator
+    ) -> Float64[np.ndarray, "rows actions"]:
+        """One private answer per row; see `Dirichlet.answer`."""
+        policies = simplex.checked(policies, self.actions)
+        block = max(1, 2**18 // (self.proposals * self.actions))
+        return simplex.by_blocks(self._draw, policies, generator, block)
+
+    def _draw(self, policies: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        parameters = self.concentration * self.restrict(policies)
+        kind, _ = self._proposal_kind()
+        return simplex.to_grid(
+            truncated_dirichlet(parameters, self.threshold, self.proposals, kind, generator)
+        )
+
+    def events(self, distance: float, count: int, l1: float = math.inf) -> tuple[Event, ...]:
+        """What `count` answers cost; see `Dirichlet.events`."""
+        capped = simplex.capped_distance(distance, self.actions, self.floor)
+        if capped == 0:
+            return ()
+        epsilon = self.pure_epsilon(capped, l1)
+        divergences = tuple(min(order * epsilon**2 / 8, epsilon) for order in ORDERS)
+        return (
+            Renyi(orders=ORDERS, divergences=divergences, count=count),
+            ApproximateDP(epsilon=0.0, delta=self.failure, count=count),
+        )
+
+    def pure_epsilon(self, distance: float, l1: float = math.inf) -> float:
+        """epsilon_0 of one accepted draw: k |pi - pi'|_1 log((1 - (m-1) tau) / tau)."""
+        spread = math.log1p(-(self.actions - 1) * self.threshold) - math.log(self.threshold)
+        moved = largest_l1(self.actions, self.floor, distance, l1)
+        return self.concentration * moved * spread * (1 + 1e-12)
+
+    def _proposal_kind(self) -> tuple[ProposalKind, float]:
+        return _proposal_kind(self.actions, self.concentration, self.floor, self.threshold)
+
+    def _remedy(self) -> str:
+        _, accepted = self._proposal_kind()
+        if accepted * _MOST_PROPOSALS > -math.log(LARGEST_FAILURE):
+            needed = math.ceil(math.log(LARGEST_FAILURE) / math.log1p(-accepted))
+            return f"take at least {needed} proposals, or a lower threshold"
+        return "lower the threshold, raise the floor, or change the concentration"
+
+
+@functools.lru_cache(maxsize=256)
+def _proposal_kind(
+    actions: int, concentration: float, floor: float, threshold: float
+) -> tuple[ProposalKind, float]:
+    """The kind of proposal that is accepted more often for sure, and how often."""
+    kinds: tuple[ProposalKind, ...] = ("dirichlet", "power-law")
+    bounds = {one: acceptance(one, actions, concentration, floor, threshold) for one in kinds}
+    best = max(kinds, key=lambda one: bounds[one])
+    return best, bounds[best]

@@ -1,0 +1,1 @@
+"""Noise on functions: Gaussian processes, their kernels' sensitivities, and calibration."""

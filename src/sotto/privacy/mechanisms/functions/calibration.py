@@ -1,0 +1,255 @@
+"""How much noise Q-learning needs to hide rewards: as the paper prints it, and as it is true.
+
+`paper_noise` is Theorem 5 of Wang and Hegde 2019 as printed, which is not a certificate
+(`PAPER_GAPS`). The other calibrations are exact: one Gaussian mechanism, analytic epsilon.
+
+Guarantee:
+    A function or vector with sensitivity D released with fresh noise sigma = z D sqrt(K), K times,
+    is Gaussian with multiplier z (docs/privacy.md, section 13). Whatever is computed from it costs
+    nothing more.
+"""
+
+import math
+from dataclasses import dataclass
+
+from sotto.privacy.accounting.composition import Gaussian, calibrate_noise_multiplier
+from sotto.privacy.accounting.gaussian import checked_delta, checked_epsilon
+from sotto.privacy.mechanisms.functions.rkhs import (
+    Sensitivity,
+    hat_basis_sensitivity,
+    vector_sensitivity,
+)
+from sotto.privacy.statements import Gap
+
+# --- exact calibrations --------------------------------------------------------------------------
+
+
+def noise_for(sensitivity: Sensitivity, epsilon: float, delta: float, releases: int = 1) -> float:
+    """Standard deviation of the noise of each release, for (epsilon, delta) over all of them."""
+    if releases < 1:
+        raise ValueError(f"there must be at least one release, got {releases}")
+    return multiplier_for(epsilon, delta) * sensitivity.value * math.sqrt(releases)
+
+
+def multiplier_for(epsilon: float, delta: float) -> float:
+    """The least noise multiplier of one Gaussian mechanism; 3.497 for (0.9, 1e-4)."""
+    return calibrate_noise_multiplier(lambda z: [Gaussian(noise_multiplier=z)], epsilon, delta)
+
+
+def averager_factor(discount: float, iterations: int) -> float:
+    """How far values of averager fitted Q-iteration move if every reward moves by at most 1.
+
+    (1 - discount^K) / (1 - discount): an averager does not expand, so each iteration adds 1 to
+    discount times what was there. Attained where all rewards move by 1.
+    """
+    if not 0 <= discount <= 1 or iterations < 1:
+        raise ValueError(
+            f"discount must be in [0, 1] and iterations at least 1, got {discount}, {iterations}"
+        )
+    return math.fsum(discount**k for k in range(iterations))
+
+
+@dataclass(frozen=True)
+class FunctionNoise:
+    """Noise for values at nodes, as a vector and as Gaussian-process paths.
+
+    Attributes:
+        vector: Euclidean sensitivity.
+        process: sensitivity in the norm of the best kernel for a hat basis.
+        sigma: standard deviation of the noise of each value of the vector, in each release.
+        sigma_process: standard deviation of the paths' noise, in each release.
+        releases: how many releases share epsilon.
+    """
+
+    vector: Sensitivity
+    process: Sensitivity
+    sigma: float
+    sigma_process: float
+    releases: int
+
+
+def reward_release(
+    nodes: int, actions: int, radius: float, epsilon: float, delta: float
+) -> FunctionNoise:
+    """Mode C: node averages of the reward, released once; everything after is post-processing."""
+    return _noise(nodes, actions, radius, 1, epsilon, delta)
+
+
+def output_release(
+    nodes: int,
+    actions: int,
+    radius: float,
+    discount: float,
+    iterations: int,
+    epsilon: float,
+    delta: float,
+) -> FunctionNoise:
+    """Mode A: the values after K iterations of averager fitted Q-iteration, released once."""
+    moved = radius * averager_factor(discount, iterations)
+    return _noise(nodes, actions, moved, 1, epsilon, delta)
+
+
+def per_iteration(
+    nodes: int, actions: int, radius: float, iterations: int, epsilon: float, delta: float
+) -> FunctionNoise:
+    """Mode B: every iterate is released with fresh noise, and the next is made from it.
+
+    An iterate is the averaged reward plus a function of the last release: it moves by the radius,
+    without a discount. Noise grows with sqrt(iterations).
+    """
+    return _noise(nodes, actions, radius, iterations, epsilon, delta)
+
+
+def transition_release(
+    least_visits: float, reward_range: float, epsilon: float, delta: float
+) -> float:
+    """Mode C, one transition's reward: noise of node averages over at least so many visits each."""
+    if not least_visits > 0:
+        raise ValueError(f"least_visits must be positive, got {least_visits}")
+    moved = Sensitivity(reward_range / least_visits, None, "one reward of a node's average moves")
+    return noise_for(moved, epsilon, delta)
+
+
+def _noise(
+    nodes: int, actions: int, moved: float, releases: int, epsilon: float, delta: float
+) -> FunctionNoise:
+    vector = vector_sensitivity(nodes, actions, moved)
+    process = hat_basis_sensitivity(nodes, actions, moved)
+    return FunctionNoise(
+        vector=vector,
+        process=process,
+        sigma=noise_for(vector, epsilon, delta, releases),
+        sigma_process=noise_for(process, epsilon, delta, releases),
+        releases=releases,
+    )
+
+
+# --- what no learner can do ----------------------------------------------------------------------
+
+
+def largest_success(epsilon: float, delta: float, steps: int = 1) -> float:
+    """Bound on the probability of learning well under a reward and under its mirror image.
+
+    No behaviour is good under both r and (low + high) - r. If neighbours reach from one to the
+    other in k steps, then a learner that succeeds on both with probability p has
+    p <= e^(k epsilon) (1 - p) + delta_k, delta_k = delta (1 + e^epsilon + ... + e^((k-1) epsilon)).
+
+    Returns:
+        The bound; 1 where privacy forbids nothing.
+    """
+    checked_epsilon(epsilon)
+    checked_delta(delta)
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    if steps * epsilon > 700:
+        return 1.0
+    grown = delta * math.fsum(math.exp(k * epsilon) for k in range(steps))
+    odds = math.exp(steps * epsilon)
+    return min(1.0, (odds + grown) / (1 + odds))
+
+
+def impossibility(epsilon: float, delta: float, radius: float, reward_range: float) -> str | None:
+    """A sentence where privacy makes reliable learning impossible; None where it does not.
+
+    Args:
+        epsilon: of the whole training.
+        delta: of the whole training.
+        radius: of neighbouring reward functions.
+        reward_range: largest minus smallest reward.
+    """
+    steps = math.ceil(reward_range / radius - 1e-9)
+    success = largest_success(epsilon, delta, max(1, steps))
+    if success > 0.95:
+        return None
+    return (
+        f"the radius {radius:g} is {radius / reward_range:.3g} times the reward range "
+        f"{reward_range:g}, so a reward function and its mirror image are "
+        + ("neighbours" if steps <= 1 else f"{steps} neighbours apart")
+        + f": no learner with epsilon {epsilon:g} and delta {delta:g} does well on both with "
+        f"probability above {success:.3f}"
+    )
+
+
+# --- the paper -----------------------------------------------------------------------------------
+
+PAPER_GAPS = (
+    Gap(name="returned function", why="Q itself is returned, without noise"),
+    Gap(
+        name="unreleased parameters",
+        why="each step starts from parameters that were never released, so changes accumulate",
+    ),
+    Gap(
+        name="batch size",
+        why="all rewards of a batch differ between neighbours, so nothing is divided by it",
+    ),
+    Gap(
+        name="Lipschitz constant",
+        why="the one that matters is in the parameters, and nothing bounds it",
+    ),
+    Gap(name="difference", why="the slope of a difference is up to 2 L, not L"),
+    Gap(name="actions", why="one path for each action, and sensitivity counts one of them"),
+    Gap(name="reused path", why="two releases under one path differ by an update without noise"),
+    Gap(name="tail", why="the bound on the path's maximum does not hold for sigma above 1"),
+    Gap(name="rewards", why="temporal differences are taken to be at most 2, and are not bounded"),
+)
+"""Why Theorem 5 is not a guarantee (theory notes, B5)."""
+
+PAPER_AUDITED_EPSILON = 4.39
+"""Lower bound on the epsilon of Algorithm 1 at the noise of Theorem 5 for 0.9 (theory, B5.3)."""
+
+
+@dataclass(frozen=True)
+class PaperNoise:
+    """The noise that Theorem 5 asks for.
+
+    Attributes:
+        sigma: standard deviation of the paths.
+        beta: of their kernel.
+        k: the constant of the theorem: noise is taken to stay below it.
+        resets: the reset factor J: how many fresh paths there are.
+    """
+
+    sigma: float
+    beta: float
+    k: float
+    resets: float
+
+
+def paper_noise(
+    steps: int,
+    batch: int,
+    lipschitz: float,
+    learning_rate: float,
+    epsilon: float,
+    delta: float,
+    resets: float | None = None,
+) -> PaperNoise:
+    """Theorem 5 as printed, with equality; not a guarantee.
+
+    v = 4 alpha (k+1) / B, beta = 1 / v, sigma^2 = 2 (T/B) ln(e + epsilon/d) (v^2 + v) L^2 /
+    epsilon^2, 2k = 8.68 sqrt(beta) sigma + sqrt(2 ln(J/d)), with d = delta / 2 for either use.
+
+    Args:
+        steps: samples T.
+        batch: B.
+        lipschitz: L of the function approximation.
+        learning_rate: alpha.
+        epsilon: claimed.
+        delta: claimed, half of it for the tail.
+        resets: J (default: T/B, a fresh path at every step).
+    """
+    resets = steps / batch if resets is None else resets
+    settings = (steps, batch, lipschitz, learning_rate, epsilon, resets)
+    if not all(0 < value < math.inf for value in settings):
+        raise ValueError("steps, batch, lipschitz, learning_rate and epsilon must all be positive")
+    half = checked_delta(delta) / 2
+    tail = math.sqrt(2 * math.log(max(1.0, resets / half)))
+    noise = 2 * (steps / batch) * math.log(math.e + epsilon / half) / epsilon**2 * lipschitz**2
+    # 2k - tail = 8.68 sqrt(noise (1 + rate (k + 1))): the larger root of a quadratic in k.
+    rate = 4 * learning_rate / batch
+    push = 8.68**2 * noise
+    linear = 4 * tail + push * rate
+    constant = tail**2 - push * (1 + rate)
+    k = (linear + math.sqrt(linear**2 - 16 * constant)) / 8
+    v = rate * (k + 1)
+    return PaperNoise(math.sqrt(noise * (v * v + v)), 1 / v, k, resets)

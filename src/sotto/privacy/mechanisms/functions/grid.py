@@ -1,0 +1,99 @@
+"""Sample paths of the process of `gaussian_process` on a whole grid, at once.
+
+Guarantee:
+    The nodes have the joint law of the process. What rounding them to the grid of values moves is
+    `grid_rounding` (docs/privacy.md, section 13).
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
+from sotto.privacy.mechanisms.functions.values import (
+    FINEST,
+    LEAST_RATIO,
+    MOVED,
+    Sample,
+    line,
+    power_below,
+    recursion,
+)
+from sotto.privacy.mechanisms.noise import rounded_normal
+
+
+def sample_grid(
+    axes: Sequence[Float[np.ndarray, " n"]],
+    beta: float,
+    sigma: float,
+    generator: np.random.Generator,
+    paths: int | None = None,
+    grid: float | None = None,
+) -> Sample:
+    """Sample paths on a grid in d dimensions; time linear in the size of the grid.
+
+    The kernel is a product over the axes, so its square root on a grid is a Kronecker product: an
+    autoregression along each axis in turn. Given the nodes before it, along no axis behind it, the
+    mean at a node is made of those one step back along any of the axes.
+
+    Args:
+        axes: strictly increasing positions along each dimension.
+        beta: of the kernel sigma^2 exp(-beta |x - y|_1).
+        sigma: of the kernel.
+        generator: fresh.
+        paths: independent ones, along a last axis; None: one, without that axis.
+        grid: spacing of the grid of values, a power of two; by default 2^-40 of sigma.
+
+    Returns:
+        Values of shape [*lengths of axes] or [*lengths of axes, paths].
+    """
+    kernel = Kernel(beta=beta, sigma=sigma)
+    grid = power_below(sigma) * FINEST if grid is None else grid
+    shape = tuple(len(axis) for axis in axes)
+    decays, spreads = zip(*(_autoregression(line(axis), kernel.beta) for axis in axes), strict=True)
+    spread = np.ones(())
+    for one in spreads:
+        spread = spread[..., None] * one
+    ratios = np.maximum(spread * kernel.sigma / grid, LEAST_RATIO)
+    fresh = rounded_normal(generator, (*shape, paths or 1), ratios[..., None])
+    path = fresh * grid
+    for dimension, decay in enumerate(decays):
+        moved = np.moveaxis(path, dimension, 0)
+        flat = moved.reshape(shape[dimension], -1)
+        path = np.moveaxis(recursion(decay, flat).reshape(moved.shape), 0, dimension)
+    means = np.zeros(path.shape)
+    for back in product((0, 1), repeat=len(axes)):
+        if any(back):
+            weight = np.full((), -((-1.0) ** sum(back)))
+            for step, decay in zip(back, decays, strict=True):
+                weight = weight[..., None] * (decay[1:] if step else np.ones(len(decay)))
+            here = tuple(slice(step, None) for step in back)
+            before = tuple(slice(None, -1) if step else slice(None) for step in back)
+            means[here] += weight[..., None] * path[before]
+    if paths is None:
+        means, fresh = means[..., 0], fresh[..., 0]
+    return Sample(means, fresh, grid, grid_rounding(axes, beta, sigma, grid) * (paths or 1))
+
+
+def grid_rounding(
+    axes: Sequence[Float[np.ndarray, " n"]], beta: float, sigma: float, grid: float
+) -> float:
+    """`Sample.rounding` of one path on a grid; it depends on public positions only."""
+    inverse = 1.0
+    for axis in axes:
+        _, spread = _autoregression(line(axis), beta)
+        inverse *= float(np.sum(np.maximum(spread, LEAST_RATIO) ** -2.0))
+    return float(inverse * (2 ** len(axes) * MOVED * grid / sigma) ** 2)
+
+
+def _autoregression(
+    axis: Float64[np.ndarray, " n"], beta: float
+) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
+    """Weight of the node before, and standard deviation given it, of each node along an axis."""
+    if not len(axis) or not np.all(np.diff(axis) > 0):
+        raise ValueError("the positions along an axis must increase strictly")
+    steps = np.diff(axis, prepend=-math.inf)
+    return np.exp(-beta * steps), np.sqrt(-np.expm1(-2 * beta * steps))

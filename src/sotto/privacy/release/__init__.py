@@ -1,0 +1,1 @@
+"""The door: releases of sums, functions and prefixes."""

@@ -1,0 +1,225 @@
+"""What a stream draws for its releases: noise, and in secret who takes part.
+
+Both are drawn ahead of time, by a thread of their own: while one chunk of releases is being made,
+the next one's noise is computed. Nothing is drawn before the first charge, every row of noise
+serves one release, and what has been drawn lives in memory only.
+"""
+
+import math
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+from jaxtyping import Array, Bool, Int, Int32, PyTree
+
+from sotto.privacy.mechanisms import noise
+from sotto.privacy.mechanisms.correlated import NoiseSequence
+from sotto.privacy.statements import Poisson
+
+_ALIGNMENT = 64
+
+UnitData = PyTree[Array | np.ndarray]
+
+
+class Pool(Protocol):
+    """Data of a population that stay outside the program: it is given the rows of those drawn.
+
+    What a pool hands out for a person must be made of that person's data and of the generator
+    only, whoever else is asked for. A person who has nothing to give gets a row all the same.
+    """
+
+    def draw(
+        self, persons: Int[np.ndarray, " n"], generator: np.random.Generator
+    ) -> PyTree[np.ndarray]:
+        """One row of unit data for each of these persons, leaves of shape [n, ...]."""
+
+
+class Drawn(NamedTuple):
+    """What some releases need; leaves have leading axes [runs, releases].
+
+    Attributes:
+        noise: integers on the grid of each part.
+        persons: who was drawn by Poisson sampling, -1 in what is left of the capacity; None
+            without sampling.
+        units: rows of a pool for these persons; () without one.
+    """
+
+    noise: dict[str, Int32[np.ndarray, "runs releases d"]]
+    persons: Int32[np.ndarray, "runs releases capacity"] | None = None
+    units: PyTree[np.ndarray] = ()
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How many sampled people are processed at once: a large batch, then small ones if need be.
+
+    What goes beyond the people drawn is padding; nobody who was drawn is left out.
+    """
+
+    first: int
+    rest: int
+    likely: int
+    """Slots that hold nearly every draw, so that one program serves nearly every chunk."""
+
+    @property
+    def largest(self) -> int:
+        """The larger of the two."""
+        return max(self.first, self.rest)
+
+    def capacity(self, drawn: int) -> int:
+        """The least number of slots, in whole batches, that hold this many people."""
+        return self.first + self.rest * max(0, -(-(drawn - self.first) // self.rest))
+
+
+def batches(participation: Poisson, microbatch: int | None) -> Batches:
+    """Batches for a sampling rate: the first one holds five draws in six."""
+    population, rate = participation.population, participation.sampling_rate
+    mean, deviation = population * rate, (population * rate * (1 - rate)) ** 0.5
+    if microbatch is not None:
+        first = rest = min(population, microbatch)
+    else:
+        first = min(population, math.ceil(mean + deviation))
+        rest = min(population, math.ceil(2 * deviation))
+    likely = Batches(first, rest, 0).capacity(min(population, round(mean + 6 * deviation) + 6))
+    return Batches(first, rest, likely)
+
+
+class Draws:
+    """Makes what each chunk of releases needs, one chunk ahead.
+
+    Args:
+        generators: where generators come from; each is used once.
+        sequence: the stream's noise over time.
+        dimensions, scales, grids: of each part.
+        runs: how many runs there are.
+        horizon: releases of the stream.
+        chunk: releases drawn at once.
+        participation: given where people are sampled.
+        batches: how sampled people are processed.
+        pool: given where the sampled people's data are outside the program.
+    """
+
+    def __init__(
+        self,
+        generators: noise.GeneratorSource,
+        sequence: NoiseSequence,
+        dimensions: dict[str, int],
+        scales: dict[str, float],
+        grids: dict[str, float],
+        *,
+        runs: int,
+        horizon: int,
+        chunk: int,
+        participation: Poisson | None,
+        batches: Batches | None,
+        pool: Pool | None,
+    ) -> None:
+        self._generators = generators
+        self._sequence = sequence
+        self._dimensions, self._scales, self._grids = dimensions, scales, grids
+        self._runs, self._horizon, self._chunk = runs, horizon, chunk
+        self._participation, self._batches, self._pool = participation, batches, pool
+        self._capacity = 0 if batches is None else batches.likely
+        self._made = 0
+        self._left: Drawn | None = None
+        self._worker = ThreadPoolExecutor(max_workers=1)
+        self._next: Future[Drawn] | None = None
+
+    def take(self, count: int) -> Drawn:
+        """What the next `count` releases need; at most a chunk, and not beyond the horizon."""
+        ready, self._left = self._left, None
+        while ready is None or _releases(ready) < count:
+            more = (self._next or self._begin()).result()
+            ready = more if ready is None else _joined(ready, more)
+            self._next = self._begin() if self._made < self._horizon else None
+        if _releases(ready) > count:
+            self._left = jax.tree.map(lambda x: x[:, count:], ready)
+            ready = jax.tree.map(lambda x: x[:, :count], ready)
+        return ready
+
+    def _begin(self) -> "Future[Drawn]":
+        count = min(self._chunk, self._horizon - self._made)
+        self._made += count
+        return self._worker.submit(self._draw, count)
+
+    def _draw(self, count: int) -> Drawn:
+        noises = self._noise(count)
+        if self._participation is None:
+            return Drawn(noises)
+        shape = (self._runs, count, self._participation.population)
+        coins = self._generators.next().random(shape)
+        persons = self._compacted(coins < self._participation.sampling_rate)
+        return Drawn(noises, persons, self._rows(persons))
+
+    def _noise(self, count: int) -> dict[str, Int32[np.ndarray, "runs releases d"]]:
+        generator, size = self._generators.next(), sum(self._dimensions.values())
+        noises = {
+            name: _aligned((self._runs, count, d), np.int32) for name, d in self._dimensions.items()
+        }
+        stops = np.cumsum([0, *self._dimensions.values()])
+        ratios = {
+            name: self._sequence.refinement * scale / self._grids[name]
+            for name, scale in self._scales.items()
+        }
+        if self._sequence.correlation.kind == "independent":
+            # Release by release, while they are in the processor's cache.
+            for number in range(count):
+                for name, d in self._dimensions.items():
+                    noises[name][:, number] = noise.rounded_normal(
+                        generator, (self._runs, d), ratios[name]
+                    )
+            return noises
+        each = np.repeat([ratios[name] for name in noises], list(self._dimensions.values()))
+        fresh = noise.rounded_normal(generator, (self._runs, count, size), each)
+        rows = self._sequence.next_rows(fresh)
+        for name, start, stop in zip(noises, stops, stops[1:], strict=False):
+            noises[name][:] = rows[..., start:stop]
+        return noises
+
+    def _compacted(
+        self, present: Bool[np.ndarray, "runs releases population"]
+    ) -> Int32[np.ndarray, "runs releases capacity"]:
+        """Numbers of those present, then -1. The capacity grows if ever it has to."""
+        assert self._batches is not None
+        sizes = present.sum(axis=2)
+        if sizes.max() > self._capacity:
+            self._capacity = self._batches.capacity(int(sizes.max()))
+        persons = np.full((*sizes.shape, self._capacity), -1, np.int32)
+        run, release, person = np.nonzero(present)
+        begins = np.cumsum(sizes) - sizes.ravel()
+        place = np.arange(person.size) - np.repeat(begins, sizes.ravel())
+        persons[run, release, place] = person
+        return persons
+
+    def _rows(self, persons: Int32[np.ndarray, "runs releases capacity"]) -> Any:
+        """The pool's rows for those who were drawn, zero elsewhere."""
+        if self._pool is None:
+            return ()
+        drawn = persons >= 0
+
+        def placed(rows: np.ndarray) -> np.ndarray:
+            whole = np.zeros((*persons.shape, *rows.shape[1:]), rows.dtype)
+            whole[drawn] = rows
+            return whole
+
+        return jax.tree.map(placed, self._pool.draw(persons[drawn], self._generators.next()))
+
+
+def _aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+    """An empty array that starts where JAX can use its memory as it is, without a copy."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    whole: np.ndarray = memory[start : start + size].view(dtype).reshape(shape)
+    return whole
+
+
+def _releases(drawn: Drawn) -> int:
+    return int(next(iter(drawn.noise.values())).shape[1])
+
+
+def _joined(one: Drawn, other: Drawn) -> Drawn:
+    joined: Drawn = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), one, other)
+    return joined

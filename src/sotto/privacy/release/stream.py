@@ -1,0 +1,390 @@
+"""An open stream of releases: the compiled program that people's data passes through.
+
+`sotto.privacy.release.release` says what is declared and checks it; here it is carried out, in this
+order: charge the ledgers, draw the noise, run the program.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int, Int32, PRNGKeyArray, PyTree
+
+from sotto.privacy.ledger.ledger import LedgerStream
+from sotto.privacy.mechanisms import correlated, gaussian, noise
+from sotto.privacy.release import factored
+from sotto.privacy.release.draws import Batches, Draws, Pool, UnitData, batches
+from sotto.privacy.release.purity import signature
+from sotto.privacy.settings import COMPILER_OPTIONS
+from sotto.privacy.statements import Poisson, StreamStatement
+
+if TYPE_CHECKING:
+    from sotto.privacy.release.release import Release
+
+State: TypeAlias = PyTree[Array]
+Contribution: TypeAlias = dict[str, PyTree[Array]]
+
+_WORLD = 2**31
+"""Where people's keys are folded by enrolment number, the world's is folded by this one."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The checked programs, which are what runs, and the shapes that they were checked for.
+
+    Attributes:
+        local, server: as in `Release`.
+        state, unit, key: shapes of one run's state, one person's data, one key.
+        parts: shapes of what is released.
+        has_factored: whether `local` returns `Factored` leaves.
+    """
+
+    local: Callable[[State, Any, PRNGKeyArray], tuple[Contribution, Any]]
+    server: Callable[[State, Contribution], tuple[State, Any]]
+    state: PyTree[jax.ShapeDtypeStruct]
+    unit: PyTree[jax.ShapeDtypeStruct]
+    key: jax.ShapeDtypeStruct
+    parts: dict[str, PyTree[jax.ShapeDtypeStruct]]
+    has_factored: bool
+
+
+class Stream:
+    """An open stream of releases over one or more runs. Only `run` releases anything."""
+
+    def __init__(
+        self,
+        release: "Release",
+        traced: Traced,
+        statement: StreamStatement,
+        streams: Sequence[LedgerStream],
+        generators: noise.GeneratorSource,
+        chunk: int,
+        world_states: PyTree[Array],
+        pool: Pool | None,
+    ) -> None:
+        self.statement = statement
+        self.released = streams[0].releases  # by an earlier process, if it goes on with a stream
+        self._release = release
+        self._traced = traced
+        self._ledger_streams = streams
+        self._chunk = chunk
+        self._worlds = jax.tree.map(jnp.array, world_states)  # copies, for they are donated
+        self._pool = pool
+        self._batches = people_at_once(release)
+        self._grids = grids(release, traced.has_factored)
+        self._draws = Draws(
+            generators,
+            correlated.NoiseSequence(release.correlation, release.horizon),
+            statement.dimensions,
+            {
+                name: scale * (1 + statement.sum_rounding + statement.noise_rounding)
+                for name, scale in noise_scales(release).items()
+            },
+            self._grids,
+            runs=len(streams),
+            horizon=release.horizon - self.released,
+            chunk=chunk,
+            participation=_sampling(release),
+            batches=self._batches,
+            pool=pool,
+        )
+        runs = jax.vmap(self._releases, in_axes=(0, 0, 0, 0, 0, 0, 0, None))
+        self._program = jax.jit(
+            runs if len(streams) > 1 else self._one_run,
+            donate_argnums=(1,),
+            compiler_options=COMPILER_OPTIONS,
+        )
+
+    def run(
+        self,
+        states: State,
+        keys: Array,
+        persons: Int[np.ndarray, "runs releases slots"] | None = None,
+        units: UnitData = (),
+    ) -> tuple[State, Any, Any]:
+        """Charges every ledger, then makes the releases.
+
+        Args:
+            states: public states, leaves of shape [runs, ...].
+            keys: typed training keys of shape [runs], never used for noise. Each person's own key
+                is folded from the run's, so nobody's data moves another one's random numbers.
+            persons: enrolment number in each slot, -1 where nobody is; not given with Poisson
+                sampling, where everybody may take part in every release.
+            units: unit data, leaves of shape [runs, releases, slots, ...]; with Poisson sampling
+                [runs, population, ...]; nothing where `local` or `world` makes it, or a pool has
+                it.
+
+        Returns:
+            The new public states; the server's log, leaves of shape [runs, releases, ...]; and the
+            diagnostics of simulated people, [runs, releases, slots, ...] (None for real people and
+            under Poisson sampling, whose draws are secret).
+
+        Raises:
+            PrivacyError: somebody takes part too often, the horizon is exceeded, or the ledger
+                cannot be written. Nothing has been released then; ledgers that were charged before
+                another one refused stay charged, and the stream cannot go on.
+            ValueError: something has not the shape it was opened with. Nothing has been charged.
+        """
+        sampled = _sampling(self._release) is not None
+        if sampled == (persons is not None):
+            raise ValueError("give `persons`, except under Poisson sampling, which draws them")
+        runs = len(self._ledger_streams)
+        count = self._chunk if persons is None else persons.shape[1]
+        if persons is None:
+            count = max(1, min(count, self._release.horizon - self.released))
+        elif persons.shape != (runs, count, self._release.slots) or not 1 <= count <= self._chunk:
+            raise ValueError(
+                f"persons has shape {persons.shape}; it must be "
+                f"({runs}, 1 to {self._chunk}, {self._release.slots})"
+            )
+        leading = (runs, self._release.slots) if sampled else (runs, count, self._release.slots)
+        _require_shapes("states", states, self._traced.state, (runs,))
+        _require_shapes("keys", keys, self._traced.key, (runs,))
+        if self._pool is not None:
+            if jax.tree.leaves(units):
+                raise ValueError("the stream was opened for a pool; leave `units` out")
+        elif self._release.world is None:
+            _require_shapes("units", units, self._traced.unit, leading)
+        self._charge(count, persons)
+        drawn = self._draws.take(count)
+        present = drawn.persons if persons is None else persons
+        per_release = drawn.units if self._pool is not None else units
+        table = sampled and self._pool is None
+        padding = self._chunk - count
+        active = np.arange(self._chunk) < count
+        states, self._worlds, log, diagnostics = self._program(
+            states,
+            self._worlds,
+            keys,
+            _pad(present, padding, -1),
+            units if table else jax.tree.map(lambda x: _pad(x, padding, 0), per_release),
+            {name: _pad(rows, padding, 0) for name, rows in drawn.noise.items()},
+            jnp.full(runs, self.released, dtype=jnp.int32),
+            active,
+        )
+        self.released += count
+        if padding:  # cut off by numpy, for JAX would compile a program for every shape
+            log, diagnostics = jax.tree.map(lambda x: np.asarray(x)[:, :count], (log, diagnostics))
+        return states, log, diagnostics
+
+    def _charge(self, count: int, persons: np.ndarray | None) -> None:
+        for index, stream in enumerate(self._ledger_streams):
+            people = None if persons is None else [row[row >= 0] for row in persons[index]]
+            stream.charge(self.released, count, people)
+
+    def _releases(
+        self,
+        state: State,
+        world: Any,
+        key: PRNGKeyArray,
+        persons: Int[Array, "releases slots"],
+        units: Any,
+        noises: dict[str, Int32[Array, "releases d"]],
+        first: Int[Array, ""],
+        active: Bool[Array, " releases"],
+    ) -> tuple[State, Any, Any, Any]:
+        """The releases of one run, in one program."""
+        table = _sampling(self._release) is not None and self._pool is None
+
+        def one(carry: Any, inputs: Any) -> tuple[Any, Any]:
+            index, people, unit_data, noise_row = inputs
+            own = units if table else unit_data
+            return self._one_release(
+                carry, jax.random.fold_in(key, first + index), people, own, noise_row
+            )
+
+        def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
+            # A chunk shorter than the compiled one is padded; what pads it releases nothing.
+            is_active, rest = inputs
+            skipped = jax.tree.map(
+                lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, carry, rest)[1]
+            )
+            after: tuple[Any, Any] = jax.lax.cond(
+                is_active, one, lambda c, _: (c, skipped), carry, rest
+            )
+            return after
+
+        order = jnp.arange(active.size, dtype=jnp.int32)
+        inputs = (active, (order, persons, () if table else units, noises))
+        (state, world), (log, diagnostics) = jax.lax.scan(step, (state, world), inputs)
+        return state, world, log, diagnostics
+
+    def _one_run(
+        self,
+        state: State,
+        world: Any,
+        key: PRNGKeyArray,
+        persons: Any,
+        units: Any,
+        noises: Any,
+        first: Any,
+        active: Bool[Array, " releases"],
+    ) -> Any:
+        """A single run without `vmap`, under which branches and loops cost more."""
+        stacked = (state, world, key, persons, units, noises, first)
+        state, world, key, persons, units, noises, first = jax.tree.map(lambda x: x[0], stacked)
+        after = self._releases(state, world, key, persons, units, noises, first, active)
+        return jax.tree.map(lambda x: x[None], after)
+
+    def _one_release(
+        self, carry: Any, key: PRNGKeyArray, persons: Any, units: Any, noise_row: Any
+    ) -> tuple[Any, Any]:
+        state, world = carry
+        release = self._release
+        if release.world is not None:
+            world, units = release.world(state, world, jax.random.fold_in(key, _WORLD))
+        if self._batches is not None:
+            totals, diagnostics = self._sum_sampled(state, key, persons, units), None
+        else:
+            totals, diagnostics = self._sum_slots(state, key, persons, units)
+        state, log = self._traced.server(state, self._publish(totals, noise_row))
+        shown = diagnostics if release.population == "simulated" else None
+        return (state, world), (log, shown)
+
+    def _sum_slots(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
+        """Sums over all slots, `microbatch` of them at a time."""
+        size = self._release.microbatch or self._release.slots
+        if size == self._release.slots:
+            return self._sum_batch(state, key, persons, units)
+        batches = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), (persons, units))
+        zero = jax.eval_shape(self._sum_batch, state, key, *jax.tree.map(lambda x: x[0], batches))[
+            0
+        ]
+
+        def add(totals: Any, batch: Any) -> tuple[Any, Any]:
+            batch_totals, diagnostics = self._sum_batch(state, key, *batch)
+            return jax.tree.map(jnp.add, totals, batch_totals), diagnostics
+
+        start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), zero)
+        totals, diagnostics = jax.lax.scan(add, start, batches)
+        return totals, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), diagnostics)
+
+    def _sum_sampled(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
+        """Sums over everybody who was drawn, in as many batches as it takes: none is cut off."""
+        assert self._batches is not None
+        first, rest = self._batches.first, self._batches.rest
+        drawn = jnp.sum(persons >= 0)
+
+        def batch_sum(start: Any, size: int) -> Any:
+            people = jax.lax.dynamic_slice_in_dim(persons, start, size)
+            if self._pool is None:
+                own = jax.tree.map(lambda x: x[jnp.maximum(people, 0)], units)
+            else:
+                own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), units)
+            return self._sum_batch(state, key, people, own)[0]
+
+        def add(carry: Any) -> Any:
+            start, totals = carry
+            return start + rest, jax.tree.map(jnp.add, totals, batch_sum(start, rest))
+
+        start = (jnp.int32(first), batch_sum(0, first))
+        return jax.lax.while_loop(lambda carry: carry[0] < drawn, add, start)[1]
+
+    def _sum_batch(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
+        """Clips, rounds and sums one batch of people; an absent one contributes zero."""
+        person_keys = jax.vmap(functools.partial(jax.random.fold_in, key))(persons)
+        parts, diagnostics = jax.vmap(self._traced.local, in_axes=(None, 0, 0))(
+            state, units, person_keys
+        )
+        clip_norms = {name: part.clip_norm for name, part in self.statement.parts.items()}
+        bound = (
+            factored.bound_contribution
+            if self._traced.has_factored
+            else gaussian.bound_contribution
+        )
+        bounded = jax.vmap(lambda p: bound(p, clip_norms, self._release.clipping))(
+            {name: parts[name] for name in clip_norms}
+        )
+        present = persons >= 0
+        totals = {
+            name: factored.sum_batch(bounded[name], clip_norms[name], self._grids[name], present)
+            for name in clip_norms
+        }
+        for name in self._release.unprotected or {}:
+            totals[name] = jax.tree.map(
+                lambda x: jnp.sum(x, axis=0, where=jnp.expand_dims(present, range(1, x.ndim))),
+                parts[name],
+            )
+        return totals, diagnostics
+
+    def _publish(self, totals: Any, noise_row: Any) -> Contribution:
+        """Adds noise to the exact sums and gives them back the shape that `local` gave them."""
+        divisor = self._release.divisor
+        released: Contribution = {}
+        for name, total in totals.items():
+            shapes = self._traced.parts[name]
+            if name not in noise_row:
+                released[name] = jax.tree.map(lambda x: x.astype(jnp.float32) / divisor, total)
+                continue
+            # Parts without factors come as one vector, the others leaf by leaf.
+            shaped = total if self._traced.has_factored else _unflatten(total, shapes)
+            released[name] = jax.tree.map(
+                functools.partial(self._noisy, name), shaped, _unflatten(noise_row[name], shapes)
+            )
+        return released
+
+    def _noisy(self, name: str, total: Int32[Array, "..."], noises: Int32[Array, "..."]) -> Array:
+        return gaussian.from_grid(total + noises, self._grids[name], self._release.divisor)
+
+
+def people_at_once(release: "Release") -> Batches | None:
+    """The batches in which sampled people are processed; None where people are not sampled."""
+    sampling = _sampling(release)
+    return None if sampling is None else batches(sampling, release.microbatch)
+
+
+def noise_scales(release: "Release") -> dict[str, float]:
+    """Standard deviation of each part's noise, for one that multiplies `C^-1 w`, in exact sums."""
+    sensitivity = correlated.sensitivity(
+        release.correlation, release.participation, release.horizon
+    )
+    return {
+        name: part.noise_multiplier * part.clip_norm * sensitivity
+        for name, part in release.parts.items()
+    }
+
+
+def grids(release: "Release", has_factored: bool) -> dict[str, float]:
+    """Spacing of each part's public grid, with room for the noise that pays for rounding."""
+    rounds = has_factored or release.correlation.kind == "prefix-sum"
+    room = 1 + factored.LARGEST_ROUNDING if rounds else 1.0
+    largest = correlated.NoiseSequence(release.correlation, release.horizon).largest
+    return {
+        name: gaussian.grid_size(
+            room * release.parts[name].clip_norm, release.slots, room * largest * scale
+        )
+        for name, scale in noise_scales(release).items()
+    }
+
+
+def _sampling(release: "Release") -> Poisson | None:
+    return release.participation if isinstance(release.participation, Poisson) else None
+
+
+def _unflatten(flat: Array, shapes: Any) -> Any:
+    leaves = jax.tree.leaves(shapes)
+    stops = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    pieces = jnp.split(flat, stops)
+    shaped = [piece.reshape(leaf.shape) for piece, leaf in zip(pieces, leaves, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(shapes), shaped)
+
+
+def _pad(array: Any, padding: int, value: int) -> Any:
+    """Pads the release axis (axis 1) of an array."""
+    if padding:
+        pad = np.pad if isinstance(array, np.ndarray) else jnp.pad
+        widths = [(0, 0), (0, padding)] + [(0, 0)] * (array.ndim - 2)
+        array = pad(array, widths, constant_values=value)
+    return array
+
+
+def _require_shapes(role: str, given: Any, expected: Any, leading: tuple[int, ...]) -> None:
+    """Refuses arrays that are not `expected` with the `leading` axes in front."""
+    expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), expected)
+    given = jax.tree.map(jax.typeof, given)
+    if signature(given) != signature(expected):
+        raise ValueError(f"{role} are {given}, but the stream was opened for {expected}")

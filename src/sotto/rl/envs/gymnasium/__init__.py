@@ -1,0 +1,1 @@
+"""Gymnasium environments: the bridge, vectorised workers and AirRaid."""
