@@ -6,8 +6,8 @@ What the server makes of it is post-processing, and is kept in `DPPGState.extras
 
 Guarantee:
     A part is a function of one user's trajectory and of the public state, so that the claim is the
-    door's (`sotto.privacy.release.release`). An absent user contributes zero to each part: values are
-    centred where that makes the most that one user can move a part the least (docs/privacy.md,
+    door's (`sotto.privacy.release.release`). An absent user contributes zero to each part: values
+    are centred where that makes the most that one user can move a part the least (docs/privacy.md,
     section 17; uncentred, a bit has sensitivity 1).
 """
 

@@ -5,10 +5,10 @@ by chance, trains, and scores itself by the returns it released. Only the best t
 whole of what it released; how many tries there were, and all others, are forgotten.
 
 Guarantee:
-    What leaves is private as `sotto.privacy.accounting.selection` says of one try's event, which is derived
-    from the try's own door: all candidates must state the same, but for clip norms and sizes. The
-    ledger is charged for it, all people and releases, before the first try. Its budget is the
-    target, whatever is tried.
+    What leaves is private as `sotto.privacy.accounting.selection` says of one try's event, which is
+    derived from the try's own door: all candidates must state the same, but for clip norms and
+    sizes. The ledger is charged for it, all people and releases, before the first try. Its budget
+    is the target, whatever is tried.
 """
 
 import dataclasses

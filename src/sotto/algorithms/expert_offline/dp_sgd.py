@@ -28,18 +28,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Int32, PRNGKeyArray
 
-from sotto.algorithms.offline.learner import (
-    AVERAGE_DECAY,
-    OfflineConfig,
-    OfflineLearner,
-    OfflineState,
-    apply_gradient,
-    averaged,
-    factored_gradient,
-    gradient_step,
-    minibatch,
-)
-from sotto.algorithms.offline.learner import initial_state as initial_learner
+from sotto.algorithms.offline import learner as learning
+from sotto.algorithms.offline.learner import OfflineConfig, OfflineLearner, OfflineState
 from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.privacy.accounting.composition import (
     Event,
@@ -83,7 +73,7 @@ class DPSGDExpertsConfig:
     batch: int = 256
     clip_norm: float = 1.0
     public_steps: int = 0
-    average_decay: float = AVERAGE_DECAY
+    average_decay: float = learning.AVERAGE_DECAY
     batches: Literal["poisson", "cyclic"] = "poisson"
     population: Literal["simulated", "real"] = "simulated"
     schedule_seed: int = 0
@@ -155,7 +145,7 @@ def initial_state(
     """
     if bool(jax.tree.leaves(public)) != (config.public_steps > 0):
         raise ValueError("give public transitions where there are public steps, and only there")
-    learner = initial_learner(offline, key)
+    learner = learning.initial_state(offline, key)
     return DPSGDState(
         learner,
         learner.network,
@@ -221,7 +211,9 @@ def gradient_release(
         del key
         transition, there = unit
         network, target = state.learner.network, state.learner.target
-        return {"gradient": factored_gradient(learner, network, target, transition, there)}, ()
+        return {
+            "gradient": learning.factored_gradient(learner, network, target, transition, there)
+        }, ()
 
     cyclic = config.batches == "cyclic"
     return Release(
@@ -372,16 +364,16 @@ def _server(
     released: Any,
 ) -> tuple[Any, tuple[()]]:
     """Post-processing: a step of Adam, the public steps that come next, and the average."""
-    after = apply_gradient(offline, learner, state.learner, released["gradient"])
+    after = learning.apply_gradient(offline, learner, state.learner, released["gradient"])
     if config.public_steps:
         key = new_key(config.schedule_seed)
 
         def public_step(_: Any, inner: OfflineState) -> OfflineState:
-            some = minibatch(offline, state.public, jax.random.fold_in(key, inner.steps))
-            return gradient_step(offline, learner, inner, some)[0]
+            some = learning.minibatch(offline, state.public, jax.random.fold_in(key, inner.steps))
+            return learning.gradient_step(offline, learner, inner, some)[0]
 
         after = jax.lax.fori_loop(0, state.schedule[state.made], public_step, after)
-    average = averaged(state.average, after.network, state.made, config.average_decay)
+    average = learning.averaged(state.average, after.network, state.made, config.average_decay)
     return DPSGDState(after, average, state.made + 1, state.public, state.schedule), ()
 
 

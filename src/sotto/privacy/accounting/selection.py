@@ -208,7 +208,7 @@ def selection_sampler_delta(mean: float, one_try: float) -> float:
 
     Args:
         mean: mean number of tries.
-        one_try: bound on the probability that one fails (`sotto.privacy.mechanisms.noise.sampler_delta`).
+        one_try: bound on the probability that one fails (`mechanisms.noise.sampler_delta`).
     """
     return mean * one_try
 
