@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sotto.algorithms.experts import population as experts
 from sotto.algorithms.experts.recipes import recipe
 from sotto.cli import main
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.runs import experts
 
 TINY = (
     *("--queries", "4", "--rounds", "2", "--lanes", "2", "--rollout-cap", "10"),

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from sotto.algorithms.experts import population as experts
+from sotto.algorithms.experts.population import ExpertSettings
 from sotto.algorithms.experts.recipes import recipe
 from sotto.cli import main
 from sotto.data.minari_files import load as load_log
-from sotto.runs import experts
-from sotto.runs.experts import ExpertSettings
 
 SETTINGS = ExpertSettings(env_id="CartPole-v1", experts=6, hidden=(8,))
 

@@ -116,7 +116,7 @@ def test_released_noise_has_the_scale_the_certificate_claims(tmp_path):
         delta=1e-5,
     )
     _, chunks, _ = _train(config, tmp_path)
-    norms = np.concatenate([chunk.log["update_norm"][0] for chunk in chunks])
+    norms = np.concatenate([chunk.released["update_norm"][0] for chunk in chunks])
     dimension = 4 * 8 + 8 + 8 * 2 + 2
     measured = np.sqrt(np.mean(norms**2) / dimension)
     claimed = 50.0 * 0.01 / 4
@@ -221,7 +221,7 @@ def test_critic_fit_lowers_its_error():
 def test_seeds_side_by_side_have_their_own_noise_ledger_and_certificate(tmp_path):
     config = _tiny()
     _, chunks, ledgers = _train(config, tmp_path, runs=3)
-    norms = chunks[-1].log["update_norm"]
+    norms = chunks[-1].released["update_norm"]
     assert norms.shape[0] == 3
     assert len({float(n) for n in norms[:, 0]}) == 3
     assert len({derive(ledger).run_id for ledger in ledgers}) == 3
@@ -234,7 +234,7 @@ def test_the_same_training_seed_never_gives_the_same_noise(tmp_path):
     (tmp_path / "b").mkdir()
     _, first, _ = _train(config, tmp_path / "a")
     _, second, _ = _train(config, tmp_path / "b")
-    assert not np.array_equal(first[-1].log["update_norm"], second[-1].log["update_norm"])
+    assert not np.array_equal(first[-1].released["update_norm"], second[-1].released["update_norm"])
 
 
 def test_a_fixed_noise_seed_needs_a_ledger_without_a_budget(tmp_path):

@@ -231,8 +231,8 @@ def test_noise_follows_the_public_clip_norm(
 ) -> None:
     """The update's spread is z C_t / K with the C_t of the release; a fixed C is rejected."""
     config, chunks, _ = loud
-    norms = np.concatenate([chunk.log["update_norm"][0] for chunk in chunks])
-    clips = np.concatenate([chunk.log["clip_norm"][0] for chunk in chunks])
+    norms = np.concatenate([chunk.released["update_norm"][0] for chunk in chunks])
+    clips = np.concatenate([chunk.released["clip_norm"][0] for chunk in chunks])
     z = config.part_multipliers(100.0)["policy"]
     squares = np.square(norms * USERS / (z * clips)).sum()
 
@@ -244,7 +244,7 @@ def test_noise_follows_the_public_clip_norm(
     assert p_value(0.9) < 1e-9
     assert p_value(1.1) < 1e-9
     ratio = clips[1:] / clips[:-1]
-    shares = np.concatenate([chunk.log["share_within_clip_norm"][0] for chunk in chunks])
+    shares = np.concatenate([chunk.released["share_within_clip_norm"][0] for chunk in chunks])
     np.testing.assert_allclose(ratio, np.exp(-0.2 * (shares[:-1] - 0.5)), rtol=1e-4)
     assert clips[0] == pytest.approx(config.clip_norm)
     assert np.ptp(clips) > 0
@@ -264,7 +264,7 @@ def test_noise_of_the_returns_is_that_of_the_statement(tmp_path: Path) -> None:
     )
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
     chunks = list(Training(config, [0], [ledger]))
-    released = np.concatenate([chunk.log["private_return"][0] for chunk in chunks])
+    released = np.concatenate([chunk.released["private_return"][0] for chunk in chunks])
     half = 10.0  # of the range, which is the unit
     unit = config.part_multipliers(4.0)["return"] * half / USERS
     squares = float(np.square((released - STEPS) / unit).sum())
@@ -275,7 +275,7 @@ def test_noise_of_the_returns_is_that_of_the_statement(tmp_path: Path) -> None:
 
     assert p_value(1.0) > 1e-7
     assert p_value(0.3) < 1e-9
-    average = np.concatenate([chunk.log["private_return_average"][0] for chunk in chunks])
+    average = np.concatenate([chunk.released["private_return_average"][0] for chunk in chunks])
     expected = 0.0
     for value in released:
         expected = 0.98 * expected + 0.02 * float(value)
@@ -318,7 +318,7 @@ def test_a_training_stops_on_released_returns_and_pays_for_what_it_released(
     chunks = list(training)
     # Returns are at least 8 on average, and their noise is below 1: two to four releases.
     assert 1 <= chunks[-1].updates < config.updates
-    assert float(chunks[-1].log["private_return_average"][0, -1]) >= 2.0
+    assert float(chunks[-1].released["private_return_average"][0, -1]) >= 2.0
     certificate = derive(ledger)
     assert certificate.streams[0].releases == chunks[-1].updates
     assert 49 < certificate.epsilon <= 50
@@ -337,11 +337,11 @@ def test_real_users_leave_nothing_without_noise(
         "update_norm", "clip_norm", "share_within_clip_norm",
         "private_return", "private_return_average",
     }  # fmt: skip
-    assert set(chunks[0].log) == functions_of_releases
+    assert set(chunks[0].released) == functions_of_releases
     config = tiny(updates=2, env_id="clinics:TestClinic-v0", population="real")
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
     met = list(Training(config, [0], [ledger]))
-    assert all(set(chunk.log) == functions_of_releases for chunk in met)
+    assert all(set(chunk.released) == functions_of_releases for chunk in met)
     assert all(chunk.diagnostics is None for chunk in met)
     out = tmp_path / "real"
     flags = "--env-id clinics:TestClinic-v0 --population real --private-return 0 20 --hidden 4"

@@ -259,7 +259,7 @@ def test_drawn_users_leave_no_trace_of_who_they_were(interrupted: Finished) -> N
     (stream,) = certificate.streams
     assert stream.event == SampledGaussian(noise_multiplier=Z, sampling_rate=0.1, count=24)
     # The divisor is the public expectation, and nothing of the draws is in the noise's scale.
-    norms = np.concatenate([chunk.log["update_norm"][0] for chunk in chunks])
+    norms = np.concatenate([chunk.released["update_norm"][0] for chunk in chunks])
     squares = float(np.square(norms / (Z * config.clip_norm / USERS)).sum())
 
     def p_value(scale: float) -> float:

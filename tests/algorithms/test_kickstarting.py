@@ -183,7 +183,7 @@ def test_without_an_answer_the_student_is_ppo():
         jax.tree.leaves(last.states.ppo.networks), jax.tree.leaves(state.networks), strict=True
     ):
         np.testing.assert_allclose(a[0], b, rtol=1e-4, atol=1e-5)
-    assert np.all(last.metrics["hinge"] == 0)
+    assert np.all(last.simulated["hinge"] == 0)
 
 
 def test_seeds_side_by_side_equal_single_seeds():
@@ -246,7 +246,7 @@ def test_the_floor_is_undone_in_answers_and_thresholds_alike():
 def test_stop_after_and_the_silent_teacher():
     teacher = Scripted(times=9)
     config = replace(SMALL, stop_after=2)
-    metrics = [one.metrics for one in Training(config, [0], [teacher])]
+    metrics = [one.released | one.simulated for one in Training(config, [0], [teacher])]
     assert teacher.asked == 2
     assert [int(one["answered"][0, 0]) for one in metrics] == [64, 128, 128, 128]
     assert [float(one["hinge"][0, 0]) > 0 for one in metrics] == [True, True, False, False]
@@ -389,5 +389,5 @@ def test_a_student_learns_faster_than_alone():
     for name, weight in (("kickstarted", 1.0), ("alone", 0.0)):
         one = replace(config, kickstart_weight=weight)
         *_, last = Training(one, [0, 1], [EXACT, EXACT])
-        returns[name] = np.nanmean(last.metrics["episode_return"])
+        returns[name] = np.nanmean(last.simulated["episode_return"])
     assert returns["kickstarted"] > 1.5 * returns["alone"]

@@ -224,7 +224,7 @@ def test_real_people_met_through_gymnasium_are_not_evaluated(tmp_path, monkeypat
         ledger = create_ledger(config, tmp_path / f"{population}.sqlite")
         *_, last = Training(config, [0], [ledger])
         simulated = population == "simulated"
-        assert (last.evaluation is not None, last.diagnostics is not None) == (simulated,) * 2
+        assert (bool(last.evaluation), last.diagnostics is not None) == (simulated,) * 2
         assert bool(played) == simulated
         played.clear()
     with pytest.raises(ValueError, match="with noise only"):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
+from sotto.errors import RunError
 from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
 from sotto.privacy.answers.distances import ObservationDistance
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -20,7 +21,6 @@ from sotto.privacy.errors import IdempotencyConflict
 from sotto.privacy.ledger.entries import canonical
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet
-from sotto.runs.directory import RunError
 from sotto.serving.directory import Service, ServiceSettings, create_service, open_service
 from sotto.serving.questions import Question
 

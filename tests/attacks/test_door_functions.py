@@ -26,7 +26,7 @@ from jax.extend.core import primitives as jp
 from jax.extend.random import threefry_2x32
 from jaxtyping import Array
 
-from sotto.privacy.keys import new_key
+from sotto.keys import new_key
 from sotto.privacy.release import primitives, purity
 from sotto.privacy.release.purity import ImpureFunction, require_pure
 

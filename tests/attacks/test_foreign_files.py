@@ -31,7 +31,7 @@ from sotto.privacy.units import Unit
 from sotto.rl.envs.registry import from_data
 from sotto.runs import checkpoints, experts
 from sotto.runs.directory import create_experiment, new_settings
-from sotto.runs.registry import ALGORITHMS, config_to_json
+from sotto.runs.registry import algorithm_named, config_to_json
 from sotto.serving.directory import ServiceSettings, create_service
 
 TRAP = """
@@ -118,7 +118,7 @@ def run_of(path: Path, algorithm: str, chosen, ledger: bool, **changes) -> Path:
 
     experiment = create_experiment(path, settings, create)
     if algorithm == "ppo":
-        states = ALGORITHMS["ppo"].initial_states(chosen, (0,))
+        states = algorithm_named("ppo").initial_states(chosen, (0,))
         checkpoints.save(experiment.runs[0].checkpoints, 1, jax.tree.map(lambda x: x[0], states))
     edit(path, **changes)
     return path

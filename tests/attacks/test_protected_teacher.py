@@ -11,9 +11,10 @@ import sotto
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.teachers import Ensemble
 from sotto.cli import main
+from sotto.errors import RunError
 from sotto.runs import checkpoints, metrics
-from sotto.runs.directory import RunError, create_experiment, new_settings, open_experiment
-from sotto.runs.registry import ALGORITHMS, config_to_json
+from sotto.runs.directory import create_experiment, new_settings, open_experiment
+from sotto.runs.registry import algorithm_named, config_to_json
 from sotto.runs.teachers import rows_to_serve, teacher_policies
 
 SOURCE = Path(sotto.__file__).parent
@@ -29,7 +30,7 @@ def shards(tmp_path_factory) -> Path:
     path, config = tmp_path_factory.mktemp("runs") / "shards", PPOConfig(hidden=(8,))
     settings = new_settings(
         algorithm="ppo",
-        config=config_to_json("ppo", config),
+        config=config_to_json(algorithm_named("ppo"), config),
         preset=None,
         seeds=(0, 1, 2),
         population="simulated",
@@ -37,7 +38,7 @@ def shards(tmp_path_factory) -> Path:
         command="test",
     )
     experiment = create_experiment(path, settings, lambda _run: None)
-    states = ALGORITHMS["ppo"].initial_states(config, range(3))
+    states = algorithm_named("ppo").initial_states(config, range(3))
     for index, run in enumerate(experiment.runs):
         checkpoints.save(run.checkpoints, 1, jax.tree.map(lambda x, i=index: x[i], states))
     return path

@@ -14,11 +14,13 @@ from scipy import stats
 
 from sotto.algorithms.expert_offline import arms as expert_offline_arms
 from sotto.algorithms.expert_offline import presets, states, votes
+from sotto.algorithms.expert_offline import sources as expert_runs
 from sotto.algorithms.expert_offline.clones import CloneConfig
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.distillation import DistillationConfig
 from sotto.algorithms.expert_offline.presets import DataFacts, filled
 from sotto.algorithms.expert_offline.states import Sources
+from sotto.algorithms.experts import population as populations
 from sotto.algorithms.experts.training import logs
 from sotto.cli import main
 from sotto.cli.reproduce.sharma2024 import sharma
@@ -32,8 +34,6 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.mechanisms.prefix_calibration import Target, calibrate_consensus
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
-from sotto.runs import expert_offline as expert_runs
-from sotto.runs import experts as populations
 
 FIGURES: tuple[FigureName, ...] = ("fig3", "fig4", "table1")
 FACTS = {

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from sotto.algorithms.baselines.a2c import A2CConfig
-from sotto.runs.baselines import A2C_RUNS
-from sotto.runs.registry import ALGORITHMS, config_from_json, config_to_json
+from sotto.algorithms.baselines.algorithm import A2C
+from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
 
 CONFIG = A2CConfig(
     env_id="Pendulum-v1", total_steps=4 * 25 * 3, num_envs=4, num_steps=25, hidden=(4,)
@@ -16,10 +16,10 @@ CONFIG = A2CConfig(
 
 
 def test_seeds_side_by_side_are_runs_of_their_own_and_go_on(monkeypatch):
-    monkeypatch.setattr("sotto.runs.baselines._HOSTED_EVALUATION_EPISODES", 1)
-    assert A2C_RUNS.resolved(CONFIG) == CONFIG
-    begin = A2C_RUNS.initial_states(CONFIG, [5, 6])
-    chunks = list(A2C_RUNS.chunks(CONFIG, [5, 6], [], begin, 0))
+    monkeypatch.setattr("sotto.algorithms.baselines.algorithm._GYMNASIUM_EVALUATION_EPISODES", 1)
+    assert A2C().resolved(CONFIG) == CONFIG
+    begin = A2C().initial_states(CONFIG, [5, 6])
+    chunks = list(A2C().train(CONFIG, [5, 6], [], begin, 0, []))
     assert [chunk.updates for chunk in chunks] == [1, 2, 3]
     for chunk in chunks:
         assert chunk.evaluation["last"].shape == (2,)
@@ -27,23 +27,23 @@ def test_seeds_side_by_side_are_runs_of_their_own_and_go_on(monkeypatch):
         assert chunk.simulated["entropy"].shape == (2, 1)
     weights = np.asarray(chunks[-1].states.networks.policy.network.weights[0])
     assert not np.array_equal(weights[0], weights[1])
-    alone = list(A2C_RUNS.chunks(CONFIG, [6], [], A2C_RUNS.initial_states(CONFIG, [6]), 0))
+    alone = list(A2C().train(CONFIG, [6], [], A2C().initial_states(CONFIG, [6]), 0, []))
     np.testing.assert_array_equal(
         alone[-1].states.networks.policy.network.weights[0][0], weights[1]
     )
-    rest = list(A2C_RUNS.chunks(CONFIG, [5, 6], [], chunks[1].states, 2))
+    rest = list(A2C().train(CONFIG, [5, 6], [], chunks[1].states, 2, []))
     assert [chunk.updates for chunk in rest] == [3]
     assert math.isfinite(rest[0].simulated["value_loss"].sum())
-    policy = A2C_RUNS.policies(rest[0].states)["last"]
-    returns = A2C_RUNS.evaluate(CONFIG, policy, jax.random.key(0), 3, True)
+    policy = A2C().policies(rest[0].states)["last"]
+    returns = A2C().evaluate(CONFIG, policy, jax.random.key(0), 3, True)
     assert returns.shape == (2, 3)
 
 
 def test_settings_of_a2c_survive_as_json():
-    assert ALGORITHMS["a2c"] is A2C_RUNS
-    assert config_from_json("a2c", config_to_json("a2c", CONFIG)) == CONFIG
+    assert isinstance(algorithm_named("a2c"), A2C)
+    assert config_from_json(A2C(), config_to_json(A2C(), CONFIG)) == CONFIG
 
 
 def test_an_unknown_environment_is_refused():
     with pytest.raises(ValueError, match="NoSuch-v0"):
-        A2C_RUNS.resolved(A2CConfig(env_id="NoSuch-v0"))
+        A2C().resolved(A2CConfig(env_id="NoSuch-v0"))

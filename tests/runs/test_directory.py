@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sotto.runs.directory import Run, RunError, create_experiment, new_settings, open_experiment
+from sotto.errors import RunError
+from sotto.runs.directory import Run, create_experiment, new_settings, open_experiment
 
 
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])

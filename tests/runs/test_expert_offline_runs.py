@@ -18,9 +18,13 @@ import pytest
 
 from sotto.algorithms.expert_offline import states as expert_offline_states
 from sotto.algorithms.expert_offline import votes
+from sotto.algorithms.expert_offline.algorithm import ExpertOffline
 from sotto.algorithms.expert_offline.clones import CloneConfig
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.distillation import DistillationConfig
+from sotto.algorithms.expert_offline.sources import read_sources
+from sotto.algorithms.experts import population as experts
+from sotto.algorithms.experts.population import ExpertSettings, Population
 from sotto.cli import main
 from sotto.cli.train import _conclude
 from sotto.data import minari_files
@@ -29,10 +33,8 @@ from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
-from sotto.runs import checkpoints, experts, metrics
+from sotto.runs import checkpoints, metrics
 from sotto.runs.directory import open_experiment
-from sotto.runs.expert_offline import expert_offline, read_sources
-from sotto.runs.experts import ExpertSettings, Population
 from sotto.runs.training import Update, load_states
 
 COUNT = 30
@@ -210,7 +212,7 @@ def test_an_expert_who_takes_their_episodes_away_changes_nobody_else(
     found = []
     for path in (dataset, tmp_path / "without-v0"):
         theirs = of_real_people(path, tmp_path / f"real-{path.name}")
-        algorithm = expert_offline()
+        algorithm = ExpertOffline()
         resolved = algorithm.resolved(replace(config, dataset=str(theirs)))
         voters = read_sources(None, str(theirs), count=COUNT).voters(resolved)
         leaves = [np.delete(np.asarray(leaf), 3, 0) for leaf in jax.tree.leaves(voters)]

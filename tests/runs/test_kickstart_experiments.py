@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sotto.cli import main
+from sotto.errors import RunError
 from sotto.experiments import curve_files, kept_jobs
 from sotto.experiments.gohari2021 import kept_trainings
 from sotto.experiments.gohari2021.arms import CONSTANT, EXACT, STUDENT, TEACHER, vanishing
@@ -17,7 +18,6 @@ from sotto.experiments.gohari2021.figures import Experiment, make_figure
 from sotto.experiments.gohari2021.tradeoff_figures import Tradeoff, make_tradeoff
 from sotto.experiments.gohari2021.training import blank_policy
 from sotto.experiments.learning_curves import Cost, Curve
-from sotto.runs.directory import RunError
 
 COST = Cost(512, 3.5, 1.5, 1e-5, 0.01, 2283.52, 1.0)
 

@@ -9,12 +9,14 @@ import pytest
 from pydantic_core import to_json
 
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
-from sotto.cli import main, train_kickstart
+from sotto.cli import main
+from sotto.errors import RunError
 from sotto.privacy.accounting.composition import compose
 from sotto.privacy.certificates.derive import verify
 from sotto.runs import checkpoints, metrics, teachers
-from sotto.runs.directory import RunError, open_experiment
+from sotto.runs.directory import open_experiment
 from sotto.runs.teachers import rows_to_serve, teacher_policies
+from sotto.serving.kickstart import Kickstart
 
 TEACHER = ("--total-steps", "256", "--num-envs", "2", "--num-steps", "64", "--hidden", "8")
 # 4 updates of 128 steps, 32 questions each.
@@ -220,7 +222,7 @@ def test_a_service_as_teacher(capsys, monkeypatch, shards: Path, tmp_path: Path)
         asked.append(where)
         return ExactTeacher(teacher_policies(shards, protected=False).exact(), 2, 4)
 
-    monkeypatch.setattr(train_kickstart, "_connect", connect)
+    monkeypatch.setattr(Kickstart, "connect", lambda _self, url: connect(url))
     assert main(student(out, url, "--seeds", "2")) == 0
     assert set(asked) == {url}
     assert open_experiment(out).settings.ledger is None

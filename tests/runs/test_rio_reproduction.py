@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from sotto.cli import main
+from sotto.errors import RunError
 from sotto.experiments.rio2025 import cells as rio2025
 from sotto.experiments.rio2025 import regret, trainings
 from sotto.experiments.rio2025.cells import Cell
@@ -18,7 +19,6 @@ from sotto.experiments.rio2025.regret_runs import make_regret
 from sotto.experiments.rio2025.trainings import Job, Outcome, jobs
 from sotto.privacy.certificates import derive
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.runs.directory import RunError
 
 SOTTO = Cell("CartPole-v1", "dppg", "sotto", 1.0)
 

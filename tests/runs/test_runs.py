@@ -20,12 +20,13 @@ import pytest
 from pydantic_core import to_json
 from sqlalchemy import exc
 
+from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.cli import main
+from sotto.errors import RunError
 from sotto.privacy.certificates.derive import verify
 from sotto.privacy.ledger import entries
 from sotto.runs import checkpoints, metrics
-from sotto.runs.adapters import DPPG_RUNS
-from sotto.runs.directory import RunError, open_experiment
+from sotto.runs.directory import open_experiment
 
 pytestmark = pytest.mark.usefixtures("compilation_cache")
 
@@ -261,15 +262,15 @@ def test_a_full_disk_while_charging_loses_nothing(capsys, monkeypatch, tmp_path:
 def test_whatever_stops_it_a_run_that_made_nothing_leaves_nothing(
     monkeypatch, tmp_path: Path, failure: type[BaseException], chunks: int
 ) -> None:
-    algorithm, out = type(DPPG_RUNS), tmp_path / "run"
-    begin = algorithm.chunks
+    algorithm, out = DPPG, tmp_path / "run"
+    begin = algorithm.train
 
     def stopped(*given):
         if chunks:
             yield next(begin(*given))
         raise failure
 
-    monkeypatch.setattr(algorithm, "chunks", stopped)
+    monkeypatch.setattr(algorithm, "train", stopped)
     if failure is KeyboardInterrupt:
         assert main(train(out)) == 130
     else:

@@ -13,16 +13,25 @@ from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Gap, Once, Part, StreamStatement
 from sotto.privacy.units import EXPERT, REWARD_FUNCTION, Unit
 from sotto.runs.directory import RunSettings, new_settings
+from sotto.runs.registry import algorithm_named, config_to_json
 from sotto.runs.seeds import sharing
 
 DELTA = 1e-3
 PERSON = Unit(kind="trajectory", adjacency="zero-out")
 
 
-def settings(algorithm: Any, population: Any = "simulated", **config: Any) -> RunSettings:
+CONFIGS = {
+    "expert-offline": {"dataset": "log", "target_epsilon": 1.0},
+    "functional-q": {"target_epsilon": 1.0},
+    "dppg": {"target_epsilon": 1.0},
+}
+
+
+def settings(algorithm: str, population: Any = "simulated", **config: Any) -> RunSettings:
+    which = algorithm_named(algorithm)
     return new_settings(
         algorithm=algorithm,
-        config=config,
+        config=config_to_json(which, which.config_type(**(CONFIGS[algorithm] | config))),
         preset=None,
         seeds=(0, 1),
         population=population,
@@ -67,7 +76,12 @@ def gaussian(noise_multiplier: float, delta: float) -> float:
     ("algorithm", "unit", "config", "same"),
     [
         ("expert-offline", EXPERT, {}, "the same experts"),
-        ("functional-q", REWARD_FUNCTION, {"unit": "reward-function"}, "the same reward function"),
+        (
+            "functional-q",
+            REWARD_FUNCTION,
+            {"unit": "reward-function", "reward_radius": 0.1},
+            "the same reward function",
+        ),
     ],
 )
 def test_seeds_about_the_same_people_cost_what_one_ledger_of_all_would(

@@ -15,14 +15,15 @@ import pytest
 from small_teacher import running
 
 from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.cli import main
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.distances import ObservationDistance, PolicyDistance, TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.runs import checkpoints
 from sotto.runs.directory import create_experiment, new_settings
-from sotto.runs.registry import ALGORITHMS, config_to_json
-from sotto.runs.teachers import TeacherRun, rows_to_serve, teacher_policies
+from sotto.runs.registry import algorithm_named, config_to_json
+from sotto.runs.teachers import rows_to_serve, teacher_policies
 from sotto.serving import server
 from sotto.serving.app import create_app
 from sotto.serving.client import RemoteTeacher
@@ -40,7 +41,7 @@ def untrained(path: Path, seeds: int) -> Path:
     config = PPOConfig(hidden=(8,))
     settings = new_settings(
         algorithm="ppo",
-        config=config_to_json("ppo", config),
+        config=config_to_json(algorithm_named("ppo"), config),
         preset=None,
         seeds=tuple(range(seeds)),
         population="simulated",
@@ -48,7 +49,7 @@ def untrained(path: Path, seeds: int) -> Path:
         command="test",
     )
     experiment = create_experiment(path, settings, lambda _run: None)
-    states = ALGORITHMS["ppo"].initial_states(config, range(seeds))
+    states = algorithm_named("ppo").initial_states(config, range(seeds))
     for index, run in enumerate(experiment.runs):
         checkpoints.save(run.checkpoints, 1, jax.tree.map(lambda x, i=index: x[i], states))
     return path

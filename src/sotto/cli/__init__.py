@@ -1,35 +1,21 @@
 """The command line: `sotto COMMAND --help` teaches each command.
 
-Commands are looked up in a table and imported when they run, so that asking for help or for an
+Commands are looked up in a table, those of `sotto train` in the registry of algorithms, and are
+imported when they run, so that asking for help or for an
 epsilon does not wait for JAX. An expected error is one sentence on stderr and exit code 2.
 """
 
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sotto import __version__
 from sotto.extras import EXTRAS, missing
+from sotto.runs.registry import entries
 
 _COMMANDS = {
-    "train dppg": ("sotto.cli.train:dppg", "private policy gradient, with a certificate"),
-    "train ppo": ("sotto.cli.train:ppo", "the baseline without privacy"),
-    "train a2c": ("sotto.cli.train:a2c", "a simpler baseline without privacy"),
-    "train kickstart": (
-        "sotto.cli.train_kickstart:kickstart",
-        "a student that asks a private teacher",
-    ),
-    "train dqn": ("sotto.cli.train_functional:dqn", "Q-learning without privacy"),
-    "train functional-q": (
-        "sotto.cli.train_functional:functional_q",
-        "Q-learning that protects rewards",
-    ),
-    "train expert-offline": (
-        "sotto.cli.train_expert_offline:expert_offline",
-        "offline learning from experts, each protected",
-    ),
     "tune dppg": ("sotto.cli.tune:dppg", "settings chosen privately, on the same people"),
     "serve teacher": ("sotto.cli.serve:serve_teacher", "a teacher that students ask over HTTP"),
     "students issue": ("sotto.cli.students:issue", "a token for a student of a served teacher"),
@@ -162,29 +148,35 @@ def _dispatch(words: list[str]) -> int:
     if words in (["--version"], ["-V"]):
         print(f"sotto {__version__}")
         return 0
+    algorithms = {f"train {name}": entry.summary for name, entry in entries().items()}
     for length in (2, 1):
         name = " ".join(words[:length])
+        if name in algorithms:
+            train = importlib.import_module("sotto.cli.train")
+            code: int = train.run(words[1], words[2:])
+            return code
         if name in _COMMANDS:
             module, function = _COMMANDS[name][0].split(":")
             command: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
             return command(words[length:])
+    summaries = algorithms | {name: summary for name, (_, summary) in _COMMANDS.items()}
     asked = [word for word in words if not word.startswith("-")]
     group = asked[0] if asked else ""
-    listed = [name for name in _COMMANDS if not group or name.split()[0] == group]
-    _print_help(listed or list(_COMMANDS), group if listed else "")
+    listed = {name: one for name, one in summaries.items() if name.split()[0] == group}
+    _print_help(listed or summaries, group if listed else "")
     if (asked and not listed) or len(asked) > 1:
         raise ValueError(f"there is no command {' '.join(asked)!r}; see the list above")
     return 0
 
 
-def _print_help(names: Sequence[str], group: str) -> None:
+def _print_help(summaries: Mapping[str, str], group: str) -> None:
     print("usage: sotto COMMAND [OPTIONS]\n")
     if not group:
         print("Reinforcement learning under differential privacy, with certificates that are true.")
     print("\ncommands:")
-    for name in names:
-        print(f"  {name:<25}{_COMMANDS[name][1]}")
-    print(f"\n{_EXAMPLES}" if not group else f"\nsotto {names[0]} --help says more.")
+    for name, summary in summaries.items():
+        print(f"  {name:<25}{summary}")
+    print(f"\n{_EXAMPLES}" if not group else f"\nsotto {next(iter(summaries))} --help says more.")
 
 
 def _sentence(error: Exception) -> str:

@@ -2,7 +2,8 @@
 
 from dataclasses import asdict
 
-from sotto.cli.parsing import parse, print_json, seed_range
+from sotto.cli.parsing import parse, print_json
+from sotto.keys import seed_range
 
 
 def audit(args: list[str]) -> int:

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import tyro
 
+from sotto.algorithms.experts import population as populations
+from sotto.algorithms.experts.population import ExpertSettings, Say
 from sotto.algorithms.experts.recipes import HIDDEN
-from sotto.cli.parsing import parse, print_json, seed_range
+from sotto.cli.parsing import parse, print_json
 from sotto.data import minari_files
 from sotto.extras import require
+from sotto.keys import seed_range
 from sotto.rl.envs.registry import is_native
-from sotto.runs import experts as populations
-from sotto.runs.experts import ExpertSettings, Say
 
 ExpertsPath = tyro.conf.Positional[Path]
 

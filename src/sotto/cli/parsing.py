@@ -39,33 +39,21 @@ def unvalidated(config_type: type[_C]) -> type[_C]:
     return dataclass(frozen=True)(subclass)
 
 
-def flag(args: Sequence[str], name: str) -> str | None:
-    """What the command line says for one flag, looked at before it is parsed.
+def flags_given(args: Sequence[str]) -> dict[str, str]:
+    """The flags of a command line as they are written, looked at before it is parsed.
 
-    A flag may be written with underscores too, which the parser takes for hyphens.
+    Names have underscores, and a flag without a value is "". Of a flag that is given twice the
+    first one counts.
     """
-    for index, word in enumerate(args):
-        written, equals, value = word.partition("=")
-        if written.replace("_", "-") != name:
+    found: dict[str, str] = {}
+    for word, following in zip(args, [*args[1:], ""], strict=False):
+        if not word.startswith("--"):
             continue
-        if equals:
-            return value
-        if index + 1 < len(args):
-            return args[index + 1]
-    return None
-
-
-def seed_range(first: int, count: int = 1) -> range:
-    """So many seeds from the first on.
-
-    Raises:
-        ValueError: there are none, or some that compiled programs cannot hold.
-    """
-    if count < 1:
-        raise ValueError(f"--seeds must be at least 1, got {count}")
-    if not 0 <= first <= first + count - 1 < 2**31:  # they are int32 in compiled programs
-        raise ValueError(f"seeds go from 0 to {2**31 - 1}; those from {first} do not")
-    return range(first, first + count)
+        written, equals, value = word.removeprefix("--").partition("=")
+        if not equals and not following.startswith("--"):
+            value = following
+        found.setdefault(written.replace("-", "_"), value)
+    return found
 
 
 def print_json(values: dict[str, Any]) -> None:

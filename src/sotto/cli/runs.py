@@ -4,13 +4,14 @@ import json as json_module
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from sotto.cli.parsing import parse, print_json
-from sotto.privacy.keys import new_key
-from sotto.runs.directory import Experiment, Named, Run, RunError, open_experiment
+from sotto.errors import RunError
+from sotto.keys import new_key
+from sotto.runs.directory import Experiment, Named, Run, open_experiment
 from sotto.serving.directory import Service, is_service, open_service
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def evaluate(args: list[str]) -> int:
         path: RunPath,
         /,
         episodes: int = 100,
-        policy: Literal["ema", "tail", "last"] | None = None,
+        policy: str | None = None,
         sampled: bool = False,
         seed: int = 12345,
         env_id: str | None = None,
@@ -78,13 +79,14 @@ def _evaluate(
 ) -> dict[str, Any]:
     import numpy as np
 
-    from sotto.runs.registry import ALGORITHMS, stored_config
+    from sotto.runs.registry import algorithm_named
+    from sotto.runs.start import config_of
     from sotto.runs.states import last_checkpoint
     from sotto.runs.training import load_states
 
     settings = experiment.settings
-    algorithm = ALGORITHMS[settings.algorithm]
-    config = stored_config(experiment)
+    algorithm = algorithm_named(settings.algorithm)
+    config = config_of(experiment)
     updates = last_checkpoint(experiment)
     policies = algorithm.policies(load_states(experiment, updates))
     name = policy or algorithm.default_policy

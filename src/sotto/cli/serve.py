@@ -7,10 +7,12 @@ from pathlib import Path
 
 import tyro
 
-from sotto.cli.parsing import flag, parse, print_json
+from sotto.algorithms.kickstarting.teacher_run import TeacherRun
+from sotto.cli.parsing import flags_given, parse, print_json
+from sotto.errors import RunError
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.runs.directory import RunError, ledger_place
-from sotto.runs.teachers import TeacherRun, rows_to_serve, teacher_policies
+from sotto.runs.directory import ledger_place
+from sotto.runs.teachers import rows_to_serve, teacher_policies
 from sotto.serving.directory import (
     Service,
     ServiceSettings,
@@ -172,7 +174,7 @@ def _go_on(run: Path | None, where: Where, promise: Promise) -> Service:
 
 def _stored_promise(args: list[str]) -> Promise:
     """What a service promised that is to go on; a new one has to say what it answers at most."""
-    out = flag(args, "--out")
+    out = flags_given(args).get("out")
     if out is None or not is_service(Path(out)):
         return Promise(queries=tyro.MISSING, target_epsilon=tyro.MISSING)
     return Promise(**open_service(Path(out)).settings.promise)

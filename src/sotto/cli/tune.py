@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import jax
 from pydantic import TypeAdapter
 
+from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
-from sotto.cli.parsing import parse, print_json, unvalidated
-from sotto.cli.train import next_run, preset_config
+from sotto.cli.parsing import flags_given, parse, print_json, unvalidated
+from sotto.cli.train import next_run
+from sotto.files import forget_times, silence, write_model
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.runs import checkpoints, metrics
-from sotto.runs.directory import Run, create_experiment, ledger_place, new_settings, write_model
-from sotto.runs.files import forget_times, silence
+from sotto.runs.directory import Run, create_experiment, ledger_place, new_settings
 from sotto.runs.marks import mark
 from sotto.runs.metrics import Line
-from sotto.runs.registry import ALGORITHMS, config_to_json
+from sotto.runs.registry import config_to_json
 
 if TYPE_CHECKING:
     from sotto.algorithms.dppg.config import DPPGConfig as DPPGFlags
@@ -47,7 +48,7 @@ class Options:
 
 def dppg(args: list[str]) -> int:
     """Runs `sotto tune dppg`."""
-    default = DPPGFlags(**vars(preset_config(args)))
+    default = DPPGFlags(**DPPG().defaults(flags_given(args)))
 
     def run(where: Options, settings: DPPGFlags = default) -> int:
         """Chooses settings of `sotto train dppg` on the people it learns from, and pays for that.
@@ -82,7 +83,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
         )
     settings = new_settings(
         algorithm="dppg",
-        config=config_to_json("dppg", tried[0]),
+        config=config_to_json(DPPG(), tried[0]),
         preset=None,
         seeds=(config.seed,),
         population=config.population,
@@ -108,7 +109,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     chosen = dataclasses.replace(best.config, evaluation_episodes=config.evaluation_episodes)
     write_model(
         run.path / "config.json",
-        settings.model_copy(update={"config": config_to_json("dppg", chosen)}),
+        settings.model_copy(update={"config": config_to_json(DPPG(), chosen)}),
     )
     _save(run, best, ledger)
     certificate = derive(ledger)
@@ -144,7 +145,7 @@ def _save(run: Run, best: Selected, ledger: Ledger) -> None:
     line = Line(
         updates=best.updates,
         first_update=0,
-        env_steps=best.updates * ALGORITHMS["dppg"].steps_per_update(best.config),
+        env_steps=best.updates * best.config.steps_per_update,
         seconds=0.0,  # how long all tries took tells how many there were
         epsilon=certificate.epsilon if math.isfinite(certificate.epsilon) else None,
         released={name: x[0].astype(float).tolist() for name, x in best.log.items()},

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sotto.errors import RunError
 from sotto.experiments.learning_curves import Cost, Curve
-from sotto.runs.directory import RunError
 
 _ABOUT = b"sotto.curve"
 _RETURN = "_return"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from sotto.runs.processes import finished
+from sotto.processes import finished
 
 _SECONDS_BETWEEN_REPORTS = 15
 

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from sotto.runs.files import RunError, write_whole
+from sotto.errors import RunError
+from sotto.files import write_whole
 from sotto.runs.marks import FILE, Mark
 
 # Orbax warns of the half checkpoint that a killed run left behind, which it then removes.

@@ -26,30 +26,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
-from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.algorithms.base import AnyLedger
+from sotto.errors import RunError
+from sotto.files import write_model
 from sotto.privacy.errors import LedgerUnavailable
-from sotto.privacy.ledger.ledger import Ledger
 from sotto.regular import require_regular
 from sotto.runs import marks
-from sotto.runs.files import RunError, write_whole
-
-__all__ = [
-    "AlgorithmName",
-    "AnyLedger",
-    "Experiment",
-    "Run",
-    "RunError",
-    "RunSettings",
-    "create_experiment",
-    "ledger_place",
-    "new_settings",
-    "open_experiment",
-    "write_model",
-]
-
-AlgorithmName = Literal["dppg", "ppo", "a2c", "kickstart", "dqn", "functional-q", "expert-offline"]
-AnyLedger = Ledger | AnswerLedger
-"""A run's account: of releases about people, or of a teacher's answers."""
+from sotto.runs.registry import algorithm_named, config_from_json
 
 _LEDGER = "ledger.sqlite"
 _MOST_SEEDS = 10_000
@@ -75,7 +58,7 @@ class RunSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     format: Literal[1] = 1
     run_id: str
-    algorithm: AlgorithmName
+    algorithm: str
     preset: str | None
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31, strict=True)], ...] = Field(
         min_length=1, max_length=_MOST_SEEDS
@@ -90,7 +73,7 @@ class RunSettings(BaseModel):
 
 def new_settings(
     *,
-    algorithm: AlgorithmName,
+    algorithm: str,
     config: dict[str, Any],
     preset: str | None,
     seeds: tuple[int, ...],
@@ -224,19 +207,10 @@ class Run:
         """
         place = self.settings.ledger
         if place is None:
-            raise RunError(
-                f"{self.path} has no ledger and no certificate of its own: the certificate is that "
-                f"of its teacher, {self.settings.config.get('teacher')}, if that has one"
-                if self.settings.algorithm == "kickstart"
-                else f"{self.path} is a {self._name.upper()} run, which protects "
-                "nobody: it has no ledger and no certificate"
-            )
+            algorithm = algorithm_named(self.settings.algorithm)
+            _, why = algorithm.without_ledger(config_from_json(algorithm, self.settings.config))
+            raise RunError(f"{self.path} has no ledger and no certificate of its own: {why}")
         return ledger_location(self.path, place, self.named.ledger)
-
-    @property
-    def _name(self) -> str:
-        """What was trained; of learning from experts, the method."""
-        return str(self.settings.config.get("method", self.settings.algorithm))
 
     def open_ledger(self) -> AnyLedger:
         """The run's ledger.
@@ -247,14 +221,13 @@ class Run:
                 does not hold.
             LedgerCorrupt, LedgerUnavailable: it is damaged, missing or cannot be read.
         """
-        kind = AnswerLedger if self.settings.algorithm == "kickstart" else Ledger
-        place = self.ledger_location
+        algorithm, place = algorithm_named(self.settings.algorithm), self.ledger_location
         if isinstance(place, Path) and not place.is_file():
             raise LedgerUnavailable(
                 f"the ledger of the run {self.path} is missing: there is no file {place}; put it "
                 "back from a backup, since without it nothing can be certified or gone on with"
             )
-        ledger: AnyLedger = kind.open(place, self.settings.run_id)
+        ledger = algorithm.open_ledger(place, self.settings.run_id)
         marks.refuse_older(self.path, ledger)
         return ledger
 
@@ -350,8 +323,3 @@ def _runs(path: Path, settings: RunSettings, named: Named) -> tuple[Run, ...]:
         )
         for seed in settings.seeds
     )
-
-
-def write_model(path: Path, settings: BaseModel) -> None:
-    """Writes settings as JSON, all of them or nothing."""
-    write_whole(path, settings.model_dump_json(indent=2) + "\n")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sotto.errors import RunError
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.runs.files import RunError
 
 FILE = "ledger.json"
 """Name of the mark in a checkpoint's folder."""

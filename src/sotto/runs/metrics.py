@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from sotto.runs.files import RunError
+from sotto.errors import RunError
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from sotto.errors import RunError
 from sotto.privacy.certificates.derive import Certificate, derive
 from sotto.privacy.certificates.text import meaning_of_delta
 from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.runs import figures, page
-from sotto.runs.directory import Experiment, Run, RunError
+from sotto.runs.directory import Experiment, Run
 from sotto.runs.metrics import Line, read
-from sotto.runs.registry import config_from_json
+from sotto.runs.registry import algorithm_named, config_from_json
 from sotto.runs.seeds import Sharing, sharing
 
 _GUARANTEE = (
@@ -34,7 +35,8 @@ def write_reports(experiment: Experiment) -> list[Path]:
         RunError: nothing has been trained yet.
         PrivacyError: the ledger is damaged or another run's.
     """
-    config_from_json(experiment.settings.algorithm, experiment.settings.config)  # or it is refused
+    settings = experiment.settings
+    config_from_json(algorithm_named(settings.algorithm), settings.config)  # or it is refused
     pages = []
     if len(experiment.runs) > 1:
         pages.append(_write(experiment.path, experiment.runs, experiment))
@@ -51,13 +53,13 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
         ledgers = [run.open_ledger() for run in runs]
         certificates = [derive(ledger) for ledger in ledgers]
         shared = sharing(experiment.settings, ledgers) if len(runs) > 1 else None
-    title = f"{experiment.settings.algorithm.upper()} on {experiment.settings.config['env_id']}" + (
+    title = f"{experiment.settings.algorithm.upper()}{_task(experiment)}" + (
         f", {len(runs)} seeds" if len(runs) > 1 else f", seed {runs[0].seed}"
     )
     body = [
         f"<h1>{escape(title)}</h1>",
         page.paragraph(_started(experiment.settings.created), True),
-        _card(certificates, shared, _nobody(experiment)),
+        _card(certificates, shared, _without_ledger(experiment)),
         page.tiles(_numbers(lines, certificates, shared)),
         *_pictures(path / "figures", lines, certificates, shared, _radius(experiment)),
         *(_seeds(runs, lines, certificates, shared) if len(runs) > 1 else ()),
@@ -94,22 +96,16 @@ def _started(created: str) -> str:
     return f"Started {created.replace('T', ' ')[:16]} UTC."
 
 
-def _nobody(experiment: Experiment) -> tuple[str, str]:
+def _task(experiment: Experiment) -> str:
+    env_id = experiment.settings.config.get("env_id")
+    return f" on {env_id}" if env_id else ""
+
+
+def _without_ledger(experiment: Experiment) -> tuple[str, str]:
     """What the page says of a run that has no ledger: a few words, and a sentence."""
-    config = experiment.settings.config
-    if "://" in config.get("teacher", ""):
-        return (
-            "The teacher's certificate",
-            "The teacher is a service, which keeps the ledger: what its answers cost and protect "
-            "is in its certificate, not here.",
-        )
-    if config.get("protect") == "dppg":
-        return (
-            "The teacher's certificate",
-            "The teacher was trained by DPPG, and answers are made of what that released, so they "
-            f"cost nothing more: see the certificate of {config['teacher']}.",
-        )
-    return "No privacy", "This algorithm protects nobody; there is no certificate."
+    algorithm = algorithm_named(experiment.settings.algorithm)
+    config = config_from_json(algorithm, experiment.settings.config)
+    return algorithm.without_ledger(config)
 
 
 def _card(

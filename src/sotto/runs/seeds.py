@@ -9,14 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sotto.algorithms.base import AnyLedger
 from sotto.privacy.certificates.joint import together
-from sotto.runs.directory import AnyLedger, RunSettings
+from sotto.runs.directory import RunSettings
+from sotto.runs.registry import algorithm_named, config_from_json
 
-_SAME = {
-    "teacher": "are students of the same teacher",
-    "reward-function": "released something of the same reward function",
-    "experts": "asked or learned from the same experts",
-}
 _CHOOSING = "Choosing a seed by looking at its people's data is not accounted for."
 
 
@@ -42,30 +39,25 @@ def sharing(settings: RunSettings, ledgers: Sequence[AnyLedger]) -> Sharing:
         ledgers: of its seeds, several.
     """
     these = f"These {len(ledgers)} seeds"
-    if settings.algorithm == "kickstart":
-        same = "teacher"
-    elif settings.config.get("unit") == "reward-function":
-        same = "reward-function"
-    elif settings.algorithm == "expert-offline":
-        same = "experts"
-    elif settings.population == "real":
+    algorithm = algorithm_named(settings.algorithm)
+    same = algorithm.shared(config_from_json(algorithm, settings.config))
+    if same is None and settings.population == "real":
         words = (
             f"{these} have each a ledger of their own, which numbers people from 0: it is for "
             "whoever holds the data to give every seed other people, and somebody who is in "
             f"several of them pays in each. {_CHOOSING}"
         )
         return Sharing(words, None)
-    else:
-        whom = "transitions" if settings.algorithm == "functional-q" else "people"
+    if same is None:
         words = (
-            f"{these} are separate runs on separate simulated {whom}, and the certificate of each "
-            f"holds for its own. {_CHOOSING}"
+            f"{these} are separate runs on separate simulated {algorithm.units}, and the "
+            f"certificate of each holds for its own. {_CHOOSING}"
         )
         return Sharing(words, None)
     epsilon, delta = together(ledgers)
     cost = f", to epsilon {epsilon:.4g} at delta {delta:.3g}" if math.isfinite(epsilon) else ""
     words = (
-        f"{these} {_SAME[same]}, each under a ledger of its own, which is all that its certificate "
+        f"{these} {same}, each under a ledger of its own, which is all that its certificate "
         "is about. Whoever sees all of them, or one that was chosen among them, has seen something "
         f"of what all released, and the costs add up{cost}."
     )

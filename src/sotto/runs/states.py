@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from sotto.algorithms.base import Algorithm
+from sotto.errors import RunError
 from sotto.runs import checkpoints
-from sotto.runs.adapters import Algorithm
-from sotto.runs.directory import Experiment, Run, RunError
+from sotto.runs.directory import Experiment, Run
 
 
-def load(algorithm: Algorithm, config: Any, experiment: Experiment, updates: int) -> PyTree:
+def load(algorithm: Algorithm[Any], config: Any, experiment: Experiment, updates: int) -> PyTree:
     """The states of all runs after `updates` updates, leaves of shape [runs, ...].
 
     Args:

@@ -13,17 +13,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 
+from sotto.algorithms.base import Algorithm, AnyLedger, Progress
+from sotto.errors import RunError
 from sotto.privacy.certificates import derive
 from sotto.runs import checkpoints, states
-from sotto.runs.adapters import Algorithm, Chunk
-from sotto.runs.directory import AnyLedger, Experiment, RunError
+from sotto.runs.directory import Experiment
 from sotto.runs.marks import mark
 from sotto.runs.metrics import Line, Log
-from sotto.runs.registry import ALGORITHMS, stored_config
+from sotto.runs.registry import algorithm_named
+from sotto.runs.start import config_of
+
+_RELEASED = "released"  # folder of a run, for what is released and has to outlive the process
 
 
 @dataclass(frozen=True)
@@ -41,14 +47,16 @@ class Update:
 
 
 def train(
-    experiment: Experiment, report: Callable[[Update], None], algorithm: Algorithm | None = None
+    experiment: Experiment,
+    report: Callable[[Update], None],
+    algorithm: Algorithm[Any] | None = None,
 ) -> bool:
     """Trains from the last checkpoint (or the beginning) to the end, or to the first Ctrl-C.
 
     Args:
         experiment: a new or an interrupted one.
         report: called after every chunk.
-        algorithm: the experiment's, where it needs more to train than its settings say.
+        algorithm: the experiment's, if there is an object that has read its files already.
 
     Returns:
         True at the end; False if Ctrl-C stopped it after a chunk that was finished and saved.
@@ -59,18 +67,18 @@ def train(
             copy.
     """
     with _interruptible() as stopped:
-        algorithm = algorithm or ALGORITHMS[experiment.settings.algorithm]
+        algorithm = algorithm or algorithm_named(experiment.settings.algorithm)
         return _train(experiment, report, algorithm, stopped)
 
 
 def _train(
     experiment: Experiment,
     report: Callable[[Update], None],
-    algorithm: Algorithm,
+    algorithm: Algorithm[Any],
     stopped: Callable[[], bool],
 ) -> bool:
     settings = experiment.settings
-    config = stored_config(experiment)
+    config = config_of(experiment)
     total = algorithm.updates(config)
     done = states.last_common_checkpoint(experiment.runs)
     ledgers = _ledgers(experiment)  # refuses those that are older than what was made from them
@@ -87,18 +95,19 @@ def _train(
     started = time.monotonic()
     previous = done
     try:
-        for chunk in algorithm.chunks(config, settings.seeds, ledgers, begin, done):
-            lines = _lines(algorithm, config, chunk, previous, started, ledgers)
+        folders = [run.path / _RELEASED for run in experiment.runs]
+        for progress in algorithm.train(config, settings.seeds, ledgers, begin, done, folders):
+            lines = _lines(algorithm, config, progress, previous, started, ledgers)
             try:
-                _save(experiment, chunk, lines, ledgers, logs)
+                _save(experiment, progress, lines, ledgers, logs)
             except OSError as error:
                 raise RunError(
                     f"{experiment.path} cannot be written ({error.strerror}); make room, and go on "
                     "with --resume"
                 ) from error
-            previous = chunk.updates
-            report(Update(chunk.updates, total, lines))
-            if stopped() and chunk.updates < total:
+            previous = progress.updates
+            report(Update(progress.updates, total, lines))
+            if stopped() and progress.updates < total:
                 return False
     finally:
         for log in logs:
@@ -116,8 +125,8 @@ def load_states(experiment: Experiment, updates: int) -> PyTree:
     """
     _ledgers(experiment)
     settings = experiment.settings
-    config = stored_config(experiment)
-    return states.load(ALGORITHMS[settings.algorithm], config, experiment, updates)
+    config = config_of(experiment)
+    return states.load(algorithm_named(settings.algorithm), config, experiment, updates)
 
 
 def _ledgers(experiment: Experiment) -> list[AnyLedger]:
@@ -127,9 +136,9 @@ def _ledgers(experiment: Experiment) -> list[AnyLedger]:
 
 
 def _lines(
-    algorithm: Algorithm,
-    config: object,
-    chunk: Chunk,
+    algorithm: Algorithm[Any],
+    config: Any,
+    progress: Progress,
     previous: int,
     started: float,
     ledgers: Sequence[AnyLedger],
@@ -137,33 +146,37 @@ def _lines(
     """One line for each run."""
     seconds = time.monotonic() - started
     found = []
-    for index in range(jax.tree.leaves(chunk.states)[0].shape[0]):
+    for index in range(jax.tree.leaves(progress.states)[0].shape[0]):
         epsilon = ledgers[index].spent().epsilon if ledgers else math.inf
         made = mark(ledgers[index]) if ledgers else None
         found.append(
             Line(
-                updates=chunk.updates,
+                updates=progress.updates,
                 first_update=previous,
                 env_steps=(
-                    chunk.updates * algorithm.steps_per_update(config)
-                    if chunk.env_steps is None
-                    else chunk.env_steps
+                    progress.updates * algorithm.steps_per_update(config)
+                    if progress.env_steps is None
+                    else progress.env_steps
                 ),
                 seconds=round(seconds, 3),
                 epsilon=epsilon if math.isfinite(epsilon) else None,
                 charges=None if made is None else made.charges,
                 head_hash=None if made is None else made.head_hash,
-                released={n: x[index].astype(float).tolist() for n, x in chunk.released.items()},
-                evaluation={n: float(x[index]) for n, x in chunk.evaluation.items()},
-                simulated={n: x[index].astype(float).tolist() for n, x in chunk.simulated.items()},
+                released=_series(progress.released, index),
+                evaluation={n: float(x[index]) for n, x in progress.evaluation.items()},
+                simulated=_series(progress.simulated, index),
             )
         )
     return tuple(found)
 
 
+def _series(arrays: dict[str, np.ndarray], run: int) -> dict[str, list[float]]:
+    return {name: array[run].astype(float).tolist() for name, array in arrays.items()}
+
+
 def _save(
     experiment: Experiment,
-    chunk: Chunk,
+    progress: Progress,
     lines: Sequence[Line],
     ledgers: Sequence[AnyLedger],
     logs: Sequence[Log],
@@ -172,9 +185,9 @@ def _save(
     for run, ledger in zip(experiment.runs, ledgers, strict=False):
         derive.derive(ledger).write(run.certificate)
     for index, run in enumerate(experiment.runs):
-        state = jax.tree.map(lambda x, i=index: x[i], chunk.states)
+        state = jax.tree.map(lambda x, i=index: x[i], progress.states)
         made = mark(ledgers[index]) if ledgers else None
-        checkpoints.save(run.checkpoints, chunk.updates, state, made)
+        checkpoints.save(run.checkpoints, progress.updates, state, made)
         logs[index].append(lines[index])
 
 

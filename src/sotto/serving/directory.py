@@ -25,13 +25,15 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from sotto.errors import RunError
+from sotto.files import write_model
 from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.entries import versions
 from sotto.privacy.ledger.spending import Budget
-from sotto.runs.directory import RunError, ledger_location, ledger_place, write_model
+from sotto.runs.directory import ledger_location, ledger_place
 
 _SETTINGS = "service.json"
 _OPERATOR = "operator.sha256"

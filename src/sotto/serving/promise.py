@@ -11,10 +11,10 @@ import tyro
 
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import promise
+from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.privacy.answers.distances import ObservationDistance, TrainingShards
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.ledger.spending import Budget
-from sotto.runs.teachers import TeacherRun
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sotto.algorithms.baselines.ppo import Collected, Networks, PPOConfig, PPOMe
 from sotto.algorithms.kickstarting import student as kickstarting
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.student import KickstartState
-from sotto.privacy.keys import new_key
+from sotto.keys import new_key
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, sampled
 from sotto.rl.rollout import Trajectory

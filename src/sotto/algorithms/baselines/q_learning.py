@@ -72,6 +72,12 @@ class EpsilonGreedy(eqx.Module):
         return jax.random.uniform(key, (*shape, 1), jnp.float32)
 
 
+def greedy_runs(values: Any) -> EpsilonGreedy:
+    """The greedy policy of each run's action values, leaves of shape [runs, ...]."""
+    runs = jax.tree.leaves(values)[0].shape[0]
+    return EpsilonGreedy(values, jnp.zeros((runs,), jnp.float32))
+
+
 @dataclass(frozen=True)
 class LearnerSettings:
     """How gradient steps are made.

@@ -122,30 +122,6 @@ def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -
     return Trajectory(seen, actions, rewards, seen, flags, flags, flags)
 
 
-def evaluate(
-    env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
-) -> Float[np.ndarray, "runs episodes"]:
-    """Undiscounted returns of whole episodes, one decision for each environment step.
-
-    Args:
-        env_id: the environment.
-        policies: with a leading axis of runs.
-        key: randomness of the episodes.
-        episodes: of each run.
-        greedy: the policy's mode, or sampled actions.
-    """
-    runs = jax.tree.leaves(policies)[0].shape[0]
-    drawn = jax.random.randint(key, (episodes,), 0, 2**31 - 1, jnp.int32)
-    seeds = [int(seed) for seed in np.asarray(drawn)]
-    found = []
-    with GymnasiumUsers(env_id, episodes, processes_for(episodes)) as users:
-        for run in range(runs):
-            one = jax.tree.map(lambda x, i=run: x[i], policies)
-            act = partial(bridge.greedy if greedy else bridge.sampled, one)
-            found.append(users.returns(act, key, seeds, users.max_episode_steps)[0])
-    return np.stack(found)
-
-
 @partial(jax.jit, static_argnums=0)
 def _pairs(config: DPPGConfig, policy: Policy, key: PRNGKeyArray) -> tuple[Policy, Policy]:
     """Every user's direction, [users, ...], and their two policies one after the other."""

@@ -24,8 +24,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sotto.algorithms.dppg import critics, exploration, local_updates
 from sotto.algorithms.dppg import parts as dppg_parts
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.keys import new_key
 from sotto.privacy.claims import streams as claims
-from sotto.privacy.keys import new_key
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment

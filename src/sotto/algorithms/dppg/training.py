@@ -17,13 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from sotto.algorithms.base import Progress
 from sotto.algorithms.dppg import gymnasium_users, parts, trust_region
 from sotto.algorithms.dppg import release as dppg
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.gymnasium_users import Collector
 from sotto.algorithms.dppg.release import DPPGState
+from sotto.keys import new_key
 from sotto.privacy.errors import LedgerOlder
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms import correlated
@@ -31,8 +32,9 @@ from sotto.privacy.statements import StreamStatement
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium.bridge import described, require_real
 from sotto.rl.envs.registry import is_native, make
+from sotto.rl.evaluation import returns_of
 from sotto.rl.networks import Policy
-from sotto.rl.rollout import Actor, evaluate, rollout
+from sotto.rl.rollout import Actor, rollout
 from sotto.rl.tabular import TabularEnvironment
 
 _PROGRESS_POINTS = 20
@@ -42,25 +44,16 @@ _COINS = 2**24  # tossed at once, where users are drawn from a population
 
 
 @dataclass(frozen=True)
-class Progress:
-    """What one chunk of releases leaves behind.
+class DPPGProgress(Progress):
+    """What one chunk of releases leaves behind, and more than runs keep of it.
 
     Attributes:
-        updates: releases made so far.
-        states: the public states, leaves of shape [runs, ...].
-        log: functions of releases, [runs, releases] each.
         diagnostics: sums over simulated users, [runs, releases, users] each; None for real ones.
-        evaluation: mean greedy return per run of the last and of the averaged policies on fresh
-            simulated episodes; None where there is no simulator.
         logits: of every released policy, [runs, releases, S, A]; None without finitely many states.
     """
 
-    updates: int
-    states: DPPGState
-    log: dict[str, np.ndarray]
-    diagnostics: dict[str, np.ndarray] | None
-    evaluation: dict[str, np.ndarray] | None
-    logits: np.ndarray | None
+    diagnostics: dict[str, np.ndarray] | None = None
+    logits: np.ndarray | None = None
 
 
 def training_environment(config: DPPGConfig) -> AnyEnvironment:
@@ -220,7 +213,7 @@ class Training:
         """What the stream promises, as its ledgers hold it."""
         return self._stream.statement
 
-    def __iter__(self) -> Iterator[Progress]:
+    def __iter__(self) -> Iterator[DPPGProgress]:
         """Makes the remaining releases, a chunk at a time; stops early where that is asked for."""
         try:
             while self.done < self.config.updates and not self._reached():
@@ -228,14 +221,14 @@ class Training:
         finally:
             self.close()
 
-    def advance(self) -> Progress:
+    def advance(self) -> DPPGProgress:
         """Charges and makes the next chunk of releases."""
         count = min(self.chunk_updates, self.config.updates - self.done)
         units = () if self._native else self._collect()
         people = None if self._drawn else self._next_people(count)
         self.states, log, diagnostics = self._stream.run(self.states, self._keys, people, units)
         self.done += count
-        evaluation = None
+        evaluation: dict[str, np.ndarray] = {}
         due = self._native or self.done % self._interval == 0 or self.done == self.config.updates
         if due and self.config.evaluation_episodes > 0 and has_simulator(self.config):
             key = jax.random.fold_in(new_key(20260), self.done)
@@ -247,9 +240,17 @@ class Training:
                 if name != "tail"
             }
         as_numpy = partial(jax.tree.map, np.asarray)
-        log = as_numpy(log)
-        logits = log.pop("logits", None)
-        return Progress(self.done, self.states, log, as_numpy(diagnostics), evaluation, logits)
+        released, sums = as_numpy(log), as_numpy(diagnostics)
+        logits = released.pop("logits", None)
+        return DPPGProgress(
+            self.done,
+            self.states,
+            released,
+            evaluation,
+            _per_user(sums),
+            diagnostics=sums,
+            logits=logits,
+        )
 
     def _next_people(self, count: int) -> Int[np.ndarray, "runs releases users"]:
         """Enrolment numbers: people nobody has met yet, who come back in turn if they may."""
@@ -283,6 +284,21 @@ class Training:
         if self._collector is not None:
             self._collector.close()
             self._collector = None
+
+
+def _per_user(sums: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
+    """Sums over each user as means over users: [runs, releases, users] to [runs, releases]."""
+    if sums is None:
+        return {}
+    reward, ended = sums["reward"].sum(axis=2), sums["episodes"].sum(axis=2)
+    return {
+        "steps_per_user": sums["steps"].mean(axis=2),
+        "reward_per_user": sums["reward"].mean(axis=2),
+        # Includes the reward of episodes cut off at steps_per_user; undefined where none ended.
+        "reward_per_ended_episode": np.divide(
+            reward, ended, out=np.full(reward.shape, np.nan), where=ended > 0
+        ),
+    }
 
 
 def policies(states: DPPGState) -> dict[str, Actor]:
@@ -324,17 +340,7 @@ def evaluate_policy(
             f"{config.env_id} is where real people are met, whose returns are shown with noise "
             "only; train with private_return for a curve of releases"
         )
-    if is_native(config.env_id):
-        env = make(config.env_id)
-        return np.asarray(_evaluate(env, policy, key, episodes, greedy))
-    return gymnasium_users.evaluate(config.env_id, policy, key, episodes, greedy)
-
-
-@partial(jax.jit, static_argnums=(0, 3, 4))
-def _evaluate(
-    env: AnyEnvironment, policy: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
-) -> Array:
-    return jax.vmap(lambda p: evaluate(env, env.default_params, p, key, episodes, greedy))(policy)
+    return returns_of(config.env_id, policy, key, episodes, greedy)
 
 
 def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multiplier: float) -> float:

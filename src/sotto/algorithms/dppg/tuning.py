@@ -158,7 +158,7 @@ def _try(config: DPPGConfig, seed: int) -> Selected:
     """One training with a ledger of its own, which enforces its rules and is then thrown away."""
     with tempfile.TemporaryDirectory() as folder:
         training = Training(config, [seed], [create_ledger(config, Path(folder) / "ledger")])
-        logs = [progress.log for progress in training]
+        logs = [progress.released for progress in training]
         log = {name: np.concatenate([one[name] for one in logs], axis=1) for name in logs[0]}
         score = _score(log["private_return"][0], config.tail_fraction)
         return Selected(config, training.done, training.states, log, score)

@@ -14,8 +14,8 @@ from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
 from sotto.algorithms.expert_offline.states import Sources
 from sotto.algorithms.expert_offline.training import check, create_ledger, evaluate, policies, train
+from sotto.keys import new_key
 from sotto.privacy.certificates import derive
-from sotto.privacy.keys import new_key
 
 
 class Arm(NamedTuple):

@@ -31,6 +31,7 @@ from jaxtyping import Array, Int, Int32, PRNGKeyArray
 from sotto.algorithms.offline import learner as learning
 from sotto.algorithms.offline.learner import OfflineConfig, OfflineLearner, OfflineState
 from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
+from sotto.keys import new_key
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
@@ -39,7 +40,6 @@ from sotto.privacy.accounting.composition import (
 )
 from sotto.privacy.claims import experts as claims
 from sotto.privacy.errors import LedgerOlder
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.mechanisms.noise import GeneratorSource, calibrate_with_sampler, sampler_delta
 from sotto.privacy.release.release import Release

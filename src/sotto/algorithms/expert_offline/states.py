@@ -18,7 +18,7 @@ from sotto.algorithms.expert_offline.presets import DataFacts
 from sotto.algorithms.offline import learner as offline
 from sotto.algorithms.offline.learner import OfflineState
 from sotto.data.trajectories import ExpertLog, Transitions, all_transitions, ordered_sum
-from sotto.privacy.keys import new_key
+from sotto.keys import keys_of, new_key
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.envs.world import GymnasiumWorld
@@ -259,9 +259,3 @@ def stacked(trees: Sequence[_Tree]) -> _Tree:
     """Equal trees with a new leading axis."""
     together: _Tree = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
     return together
-
-
-def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
-    """One key for each seed."""
-    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
-    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)

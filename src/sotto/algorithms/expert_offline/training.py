@@ -11,7 +11,6 @@ what is sound of it, and why votes are the default: theory notes, sections 1 to 
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.algorithms.base import Progress
 from sotto.algorithms.expert_offline import dp_sgd
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.dp_sgd import DPSGDState, LogPool
@@ -34,22 +34,20 @@ from sotto.algorithms.expert_offline.states import (
     dp_sgd_config,
     evaluate,
     initial_states,
-    keys_of,
     policies,
     stacked,
 )
 from sotto.algorithms.expert_offline.votes import KeptVotes, poll, vote_multiplier
 from sotto.algorithms.offline import learner as offline
 from sotto.data.trajectories import Transitions
+from sotto.keys import keys_of, new_key
 from sotto.privacy.accounting.composition import Event
 from sotto.privacy.errors import NothingReleased
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import EXPERT
 
 __all__ = [
-    "Progress",
     "Sources",
     "check",
     "create_ledger",
@@ -62,25 +60,6 @@ __all__ = [
 ]
 
 _PARTS = 10  # of learning, each followed by a checkpoint
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What one part of a training leaves behind.
-
-    Attributes:
-        updates: parts made so far.
-        states: public, leaves of shape [runs, ...].
-        released: functions of releases, [runs, 1] each.
-        simulated: about simulated experts, for the experimenter, [runs, 1] each.
-        learned: whether the policy has changed.
-    """
-
-    updates: int
-    states: State
-    released: dict[str, np.ndarray]
-    simulated: dict[str, np.ndarray]
-    learned: bool = True
 
 
 # --- before training -----------------------------------------------------------------------------
@@ -174,7 +153,7 @@ def train(
         gather = _gather_votes if config.uses_votes else _gather_prefixes
         states, released = gather(config, seeds, ledgers, sources, states, kept)
         done = 1
-        yield Progress(done, states, released, {}, learned=isinstance(states, StudentState))
+        yield Progress(done, states, released, learned=isinstance(states, StudentState))
     match states:
         case LearnerState():
             yield from _learn(config, seeds, sources, states, done)
@@ -260,7 +239,7 @@ def _learn(
         states, losses = _train_chunk(config, states, data, keys, size, on_log)
         done += 1
         seen = {"loss": np.asarray(losses)[:, None]}
-        yield Progress(done, states, {} if on_log else seen, seen if on_log else {})
+        yield Progress(done, states, {} if on_log else seen, simulated=seen if on_log else {})
 
 
 @functools.partial(jax.jit, static_argnames=("config", "steps", "shared"))
@@ -316,4 +295,4 @@ def _learn_with_noise(
             states = dp_sgd.advance(settings, stream, states, keys, pool, size)
         done += 1
         steps = np.full((len(seeds), 1), float(stream.released))
-        yield Progress(done, states, {"noisy_steps": steps}, {})
+        yield Progress(done, states, {"noisy_steps": steps})

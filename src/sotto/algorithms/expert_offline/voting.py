@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.keys import new_key
 from sotto.privacy.claims import experts as claims
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part, Returning

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from sotto.algorithms.baselines import ppo
 from sotto.algorithms.baselines.ppo import Networks, PPOConfig, PPOState
 from sotto.data.trajectories import ExpertLog
-from sotto.privacy.keys import new_key
+from sotto.keys import new_key
 from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.envs.registry import make

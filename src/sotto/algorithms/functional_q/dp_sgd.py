@@ -28,10 +28,10 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from sotto.algorithms.baselines.q_learning import QNetwork, Transitions, temporal_difference_loss
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.release import PUBLIC, Logged
+from sotto.keys import new_key
 from sotto.privacy.accounting.composition import SampledGaussian, calibrate_noise_multiplier
 from sotto.privacy.certificates.joint import zero_out_budget
 from sotto.privacy.claims import rewards as claims
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.release.release import Release

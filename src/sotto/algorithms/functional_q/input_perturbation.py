@@ -27,8 +27,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.release import PUBLIC, Logged, calibrated
+from sotto.keys import new_key
 from sotto.privacy.claims import rewards as claims
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import LARGEST_PERSON
 from sotto.privacy.mechanisms.functions.rkhs import Sensitivity

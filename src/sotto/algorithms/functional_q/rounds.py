@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.algorithms.base import Progress
 from sotto.algorithms.baselines.q_learning import (
     EpsilonGreedy,
     Learner,
@@ -25,12 +26,11 @@ from sotto.algorithms.functional_q.states import (
     COLLECTING,
     LEARNING,
     RELEASING,
-    Progress,
     RewardState,
     action_values,
     folded_keys,
-    keys_of,
 )
+from sotto.keys import keys_of
 from sotto.privacy.release.released import ReleasedValues
 from sotto.privacy.release.stream import Stream
 from sotto.rl.rollout import Lane
@@ -56,12 +56,12 @@ def train_on_released_rewards(
             states = _collected(config, states, keys, number)
             states = door.released(states, places, number)
             spread = np.asarray(states.rewards).std(axis=1)[:, None]
-            yield Progress(done, steps, states, {"reward_spread": spread}, {}, learned=False)
+            yield Progress(done, states, {"reward_spread": spread}, env_steps=steps, learned=False)
             continue
         states, loss = _learned(
             config, states, folded_keys(seeds, LEARNING, [done] * len(seeds)), steps
         )
-        yield Progress(done, steps, states, {"loss": np.asarray(loss)[:, None]}, {})
+        yield Progress(done, states, {"loss": np.asarray(loss)[:, None]}, env_steps=steps)
 
 
 def _collected(

@@ -4,14 +4,12 @@ Nothing in a state is secret, except in mode paper, which keeps no secrets.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.baselines.q_learning import Learner, QNetwork, start_learner
@@ -20,7 +18,7 @@ from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.nodes import GridValues
 from sotto.algorithms.functional_q.paper import PaperState
 from sotto.algorithms.functional_q.release import Logged
-from sotto.privacy.keys import new_key
+from sotto.keys import keys_of
 from sotto.rl.rollout import Lane
 
 INITIAL, RELEASING, STARTING, COLLECTING, LEARNING = range(5)
@@ -47,27 +45,6 @@ class OutputState(NamedTuple):
 
 
 State = RewardState | OutputState | PaperState
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What one chunk leaves behind.
-
-    Attributes:
-        updates: made so far.
-        env_steps: taken so far.
-        states: public, leaves of shape [runs, ...].
-        released: one value for each update of the chunk, [runs, updates] each.
-        simulated: of a simulator's rewards, for the experimenter, [runs, updates] each.
-        learned: whether the action values have changed.
-    """
-
-    updates: int
-    env_steps: int
-    states: State
-    released: dict[str, np.ndarray]
-    simulated: dict[str, np.ndarray]
-    learned: bool = True
 
 
 def initial_states(config: FunctionalQConfig, seeds: Sequence[int]) -> State:
@@ -108,12 +85,6 @@ def action_values(states: State) -> QNetwork | GridValues:
 
 
 # --- keys ----------------------------------------------------------------------------------------
-
-
-def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
-    """One key for each seed."""
-    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
-    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
 
 
 def folded_keys(seeds: Sequence[int], purpose: int, numbers: Sequence[int]) -> PRNGKeyArray:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sotto.algorithms.base import Progress
 from sotto.algorithms.functional_q import functions as functional_q_functions
 from sotto.algorithms.functional_q import release
 from sotto.algorithms.functional_q.accounts import Account
@@ -26,19 +27,18 @@ from sotto.algorithms.functional_q.states import (
     RELEASING,
     STARTING,
     OutputState,
-    Progress,
     RewardState,
     State,
     action_values,
     folded_keys,
     initial_states,
-    keys_of,
 )
+from sotto.keys import keys_of
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import UNBOUNDED_DRAWS
 
-__all__ = ["Progress", "action_values", "check", "create_ledger", "initial_states", "train"]
+__all__ = ["action_values", "check", "create_ledger", "initial_states", "train"]
 
 _PAPER_CHUNKS = 25
 
@@ -135,7 +135,7 @@ def _release_output(
         for run, account in enumerate(accounts)
     ]
     states = OutputState(GridValues(jnp.asarray(np.stack(tables), jnp.float32), config.grid))
-    return Progress(1, config.samples, states, {}, {})
+    return Progress(1, states, env_steps=config.samples)
 
 
 def _train_as_printed(
@@ -157,4 +157,4 @@ def _train_as_printed(
         seen = np.array([[one.advance() for _ in range(count)] for one in runs])
         states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[one.state for one in runs])
         simulated = {"reward": seen[..., 0], "noise": seen[..., 1]}
-        yield Progress(done, done * config.batch, states, {}, simulated)
+        yield Progress(done, states, simulated=simulated, env_steps=done * config.batch)

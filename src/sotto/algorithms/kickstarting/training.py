@@ -6,7 +6,6 @@ another program learns. Iterating over a `Training` yields what may be logged af
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import jax
@@ -14,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.algorithms.base import Progress
 from sotto.algorithms.baselines.ppo import Collected, PPOConfig
 from sotto.algorithms.kickstarting import student
 from sotto.algorithms.kickstarting.config import KickstartConfig, RadiusName
 from sotto.algorithms.kickstarting.student import KickstartMetrics, KickstartState, Rows
 from sotto.algorithms.kickstarting.teachers import Answers, Teacher, silence
+from sotto.keys import keys_of
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.keys import new_key
 from sotto.privacy.mechanisms.dirichlet.radius import estimated_radius, radii, valid_radius
 from sotto.privacy.mechanisms.dirichlet.simplex import project
 from sotto.privacy.mechanisms.policies import PolicyMechanism, TruncatedDirichlet
@@ -36,25 +36,10 @@ Collect = Callable[
 """Makes one update's steps of several runs, and draws states to ask about."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What one chunk of updates leaves behind.
-
-    Attributes:
-        updates: made so far.
-        states: leaves of shape [runs, ...].
-        metrics: one value for each update, [runs, updates] each.
-    """
-
-    updates: int
-    states: KickstartState
-    metrics: dict[str, np.ndarray]
-
-
 def initial_states(config: KickstartConfig, seeds: Sequence[int]) -> KickstartState:
     """Students that have asked nothing, leaves of shape [runs, ...]."""
     rows = config.queries_per_update * config.remember_updates
-    states: KickstartState = student.init(config.ppo, rows, _keys(seeds, 0))
+    states: KickstartState = student.init(config.ppo, rows, keys_of(seeds, 0))
     return states
 
 
@@ -86,7 +71,7 @@ class Training:
         self.config, self.done = config, done
         self.states = initial_states(config, seeds) if states is None else states
         self.chunk_updates = math.ceil(config.num_updates / _PROGRESS_POINTS)
-        self._keys = _keys(seeds, 1)
+        self._keys = keys_of(seeds, 1)
         self._teachers = teachers
         self._collect = collect
         self._silent = [False] * len(teachers)
@@ -105,7 +90,9 @@ class Training:
             count = min(self.chunk_updates, self.config.num_updates - self.done)
             metrics = [self._update() for _ in range(count)]
             series = jax.tree.map(lambda *values: np.stack(values, axis=1), *metrics)
-            yield Progress(self.done, self.states, _named(series))
+            named = _named(series)
+            released = {"answered": named.pop("answered")}
+            yield Progress(self.done, self.states, released, simulated=named)
 
     def _update(self) -> KickstartMetrics:
         config = self.config
@@ -239,11 +226,6 @@ def check_teacher(
     if statement is not None and config.radius_factor > 0:
         for level in (0, statement.schedule.levels - 1):
             radius(statement.mechanism_at(level), config.radius, config.beta)
-
-
-def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
-    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
-    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
 
 
 def _named(metrics: KickstartMetrics) -> dict[str, np.ndarray]:

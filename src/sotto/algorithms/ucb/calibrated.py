@@ -30,9 +30,9 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
 from scipy.stats import norm
 
+from sotto.keys import new_key
 from sotto.privacy.accounting.composition import Gaussian, calibrate_noise_multiplier
 from sotto.privacy.claims import streams as claims
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms import correlated

@@ -32,8 +32,8 @@ from sotto.algorithms.ucb.calibrated import (
     play,
     reweighted,
 )
+from sotto.keys import new_key
 from sotto.privacy.accounting.composition import NoGuarantee
-from sotto.privacy.keys import new_key
 from sotto.privacy.statements import Gap
 from sotto.rl.tabular import AnyTabularEnvironment, regret
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sotto.algorithms.dppg.config import PresetName
-from sotto.cli.parsing import parse, print_json, seed_range
+from sotto.cli.parsing import parse, print_json
 from sotto.experiments.rio2025 import cells
+from sotto.keys import seed_range
 
 _CURVES = ("CartPole-v1", "Acrobot-v1")
 _ROWS = tuple(row.env_id for row in cells.TABLE1)

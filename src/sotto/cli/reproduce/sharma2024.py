@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sotto.cli.parsing import parse, print_json, seed_range
+from sotto.cli.parsing import parse, print_json
+from sotto.keys import seed_range
 
 if TYPE_CHECKING:
     from sotto.experiments.sharma2024.arms import EnvName
@@ -111,9 +112,9 @@ def sharma(args: list[str]) -> int:
 
 def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool, say: Any) -> None:
     """Sees to it that there are experts of this environment and a log, or says how to make them."""
+    from sotto.algorithms.experts import population as populations
     from sotto.data import minari_files
     from sotto.extras import require
-    from sotto.runs import experts as populations
 
     if dataset is not None:
         require("minari", "h5py")
@@ -150,8 +151,8 @@ def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool,
 
 
 def _histogram(stem: Path, experts: Path) -> dict[str, Any]:
+    from sotto.algorithms.experts import population as populations
     from sotto.experiments.sharma2024 import populations as expert_figures
-    from sotto.runs import experts as populations
 
     population = populations.load(experts)
     expert_figures.histogram(stem.with_suffix(".png"), population)
@@ -172,8 +173,8 @@ def _outcomes(
     quick: bool,
     say: Any,
 ) -> "list[Outcome]":
+    from sotto.algorithms.expert_offline.sources import read_sources
     from sotto.experiments.sharma2024 import figures
-    from sotto.runs.expert_offline import read_sources
 
     say("Reading the experts and their log.")
     sources = read_sources(str(experts), dataset)

@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sotto.cli.parsing import parse, print_json, seed_range
+from sotto.cli.parsing import parse, print_json
 from sotto.experiments.wang2019 import figures
 from sotto.experiments.wang2019.arms import DELTA, OPTIMUM, RANDOM, FigureName, arms
+from sotto.keys import seed_range
 
 _LINE = {"to the centre": OPTIMUM, "uniform actions": RANDOM}
 

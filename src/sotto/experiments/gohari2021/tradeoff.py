@@ -19,7 +19,7 @@ from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import CONCENTRATIONS, STDDEVS, promise
 from sotto.algorithms.kickstarting.teachers import Ensemble
 from sotto.experiments.gohari2021.arms import Arm, ppo_config
-from sotto.privacy.keys import new_key
+from sotto.keys import new_key
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy

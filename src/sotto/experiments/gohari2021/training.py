@@ -14,18 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.algorithms.base import Progress
 from sotto.algorithms.baselines import ppo
 from sotto.algorithms.baselines.gymnasium import HostedRun
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import promise
 from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher, Teacher
-from sotto.algorithms.kickstarting.training import Progress, Training
+from sotto.algorithms.kickstarting.training import Training
 from sotto.experiments.gohari2021.arms import PAPER_DELTA, PAPER_EPSILON, Arm
 from sotto.experiments.learning_curves import Cost, Curve
+from sotto.keys import new_key
 from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.keys import new_key
 from sotto.rl.envs.base import ActionSpace, Discrete
 from sotto.rl.envs.gymnasium.air_raid import AIR_RAID, air_raid
 from sotto.rl.envs.registry import make
@@ -263,7 +264,7 @@ def _listening_on_host(
         training.chunk_updates = points_every(config)
         points.add(0, [_NOTHING], np.zeros(1, int))
         for progress in training:
-            metrics = progress.metrics
+            metrics = progress.released | progress.simulated
             ended = zip(metrics["episode_return"][0], metrics["episodes"][0], strict=True)
             steps = progress.updates * config.batch_size
             points.add(steps, [_mean(list(ended))], _answered(progress))
@@ -293,7 +294,7 @@ def _policies(progress: Progress) -> Policy:
 
 
 def _answered(progress: Progress) -> np.ndarray:
-    return np.asarray(progress.metrics["answered"][:, -1])
+    return np.asarray(progress.released["answered"][:, -1])
 
 
 def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from sotto.errors import RunError
 from sotto.experiments.kept_jobs import Say, write_json
 from sotto.experiments.rio2025 import regret as rio2025_regret
 from sotto.experiments.rio2025 import regret_plots
 from sotto.experiments.rio2025.regret import ENVIRONMENTS, Curve, FigureName
 from sotto.experiments.statistics import half_width
 from sotto.rl.tabular import regret, softmax
-from sotto.runs.directory import RunError
 
 _STARTING, _PER_EPISODE, _PER_SEED_EPISODE = 15.0, 2e-3, 4e-4  # seconds of one curve, on one core
 

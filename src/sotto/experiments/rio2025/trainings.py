@@ -20,15 +20,15 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from sotto.algorithms.base import Algorithm, AnyLedger, Progress
+from sotto.errors import RunError
 from sotto.experiments.kept_jobs import reporting, write_json
 from sotto.experiments.rio2025.cells import Cell, Mode
 from sotto.experiments.statistics import half_width
+from sotto.keys import new_key
 from sotto.privacy.certificates import derive
-from sotto.privacy.keys import new_key
 from sotto.rl.envs.registry import is_native
-from sotto.runs.adapters import Algorithm, Chunk
-from sotto.runs.directory import AnyLedger, RunError
-from sotto.runs.registry import ALGORITHMS, config_to_json
+from sotto.runs.registry import algorithm_named, config_to_json
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
 _POINTS = 20  # of a learning curve
@@ -87,7 +87,7 @@ class Job:
     @cached_property
     def path(self) -> Path:
         """Of the cell; the name holds everything it depends on but the seed and the noise."""
-        config = config_to_json(self.cell.method, self.cell.config())
+        config = config_to_json(algorithm_named(self.cell.method), self.cell.config())
         del config["seed"]
         what = json.dumps([_FORMAT, self.cell.method, self.cell.released, config], sort_keys=True)
         digest = hashlib.sha256(what.encode()).hexdigest()[:12]
@@ -204,7 +204,7 @@ def jobs(cells: Iterable[Cell], seeds: Sequence[int], folder: Path) -> dict[Cell
     """
     found = {}
     for cell in cells:
-        ALGORITHMS[cell.method].resolved(cell.config())
+        algorithm_named(cell.method).resolved(cell.config())
         blocks = [tuple(seeds)] if is_native(cell.env_id) else [(seed,) for seed in seeds]
         found[cell] = [Job(folder, cell, block) for block in blocks]
     return found
@@ -222,7 +222,7 @@ def train(cell: Cell, seeds: Sequence[int], places: Sequence[Path]) -> list[Outc
         places: a folder for each seed's ledger and certificate.
     """
     started = time.monotonic()
-    algorithm, config = ALGORITHMS[cell.method], cell.config()
+    algorithm, config = algorithm_named(cell.method), cell.config()
     ledgers: list[AnyLedger] = []
     if algorithm.has_ledger(config):
         ledgers = [
@@ -265,8 +265,8 @@ _NOT_PRIVATE: dict[str, Any] = {
 
 
 def _points(
-    cell: Cell, algorithm: Algorithm, seeds: Sequence[int], ledgers: Sequence[AnyLedger]
-) -> Iterator[tuple[Chunk, np.ndarray]]:
+    cell: Cell, algorithm: Algorithm[Any], seeds: Sequence[int], ledgers: Sequence[AnyLedger]
+) -> Iterator[tuple[Progress, np.ndarray]]:
     """The beginning, and the chunks after which policies are evaluated; each with the steps that
     every seed has taken by then."""
     config = cell.config()
@@ -275,8 +275,8 @@ def _points(
     report = reporting(str(cell))
     taken, done, due = np.zeros(len(seeds)), 0, apart
     states = algorithm.initial_states(config, seeds)
-    yield Chunk(0, states, {}, {}, {}), taken
-    for chunk in algorithm.chunks(config, seeds, ledgers, states, 0):
+    yield Progress(0, states, {}, {}, {}), taken
+    for chunk in algorithm.train(config, seeds, ledgers, states, 0, []):
         taken = taken + _steps(algorithm, config, chunk, chunk.updates - done)
         done = chunk.updates
         report(done / total)
@@ -286,7 +286,7 @@ def _points(
 
 
 def _returns(
-    algorithm: Algorithm,
+    algorithm: Algorithm[Any],
     config: Any,
     episodes: int,
     policy: Any,
@@ -300,7 +300,9 @@ def _returns(
     return np.asarray(np.mean(found, axis=(0, 2)))
 
 
-def _steps(algorithm: Algorithm, config: Any, chunk: Chunk, updates: int) -> np.ndarray | float:
+def _steps(
+    algorithm: Algorithm[Any], config: Any, chunk: Progress, updates: int
+) -> np.ndarray | float:
     """Environment steps of a chunk, those of each seed where its people say how many they took."""
     if "steps_per_user" not in chunk.simulated:
         return float(updates * algorithm.steps_per_update(config))

@@ -26,9 +26,9 @@ from sotto.algorithms.expert_offline.states import Sources, evaluate, initial_st
 from sotto.experiments.sharma2024.arms import Arm, EnvName, FigureName, Reference, arms
 from sotto.experiments.sharma2024.references import majority_returns, sampled_return
 from sotto.experiments.statistics import half_width
+from sotto.keys import new_key
 from sotto.privacy.certificates import derive
 from sotto.privacy.errors import NothingReleased, PrivacyError
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 
 _FORMAT = 4  # of what is kept: raise it when training or evaluation changes

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sotto.runs.experts import Population
+from sotto.algorithms.experts.population import Population
 from sotto.runs.figures import BLUE, ORANGE, figure
 
 

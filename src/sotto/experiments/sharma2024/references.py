@@ -17,7 +17,7 @@ from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.prefixes import greedy
 from sotto.algorithms.expert_offline.states import evaluate
 from sotto.algorithms.expert_offline.votes import world
-from sotto.privacy.keys import new_key
+from sotto.keys import new_key
 from sotto.rl.networks import Policy
 
 _SAMPLED, _SAMPLED_EPISODES = 20, 4  # experts that a seed draws, and the episodes of each

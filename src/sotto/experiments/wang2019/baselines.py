@@ -33,7 +33,7 @@ from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
 from sotto.algorithms.functional_q.nodes import Grid, GridValues, mesh
 from sotto.algorithms.functional_q.release import Dynamics, Logged
 from sotto.algorithms.functional_q.states import RewardState, action_values, initial_states
-from sotto.privacy.keys import new_key
+from sotto.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.rollout import evaluate
@@ -50,6 +50,7 @@ def functional(config: FunctionalQConfig, seeds: Sequence[int], ledgers: Sequenc
     for progress in training.train(config, seeds, ledgers):
         at_end = progress.updates % (1 + config.chunks_per_round) == 0
         if not isinstance(progress.states, RewardState) or (progress.learned and at_end):
+            assert progress.env_steps is not None
             yield progress.env_steps, action_values(progress.states)
 
 

@@ -19,9 +19,9 @@ from sotto.algorithms.functional_q import dp_sgd, training
 from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
 from sotto.experiments.wang2019 import baselines
 from sotto.experiments.wang2019.arms import Arm, FigureName, arms
+from sotto.keys import new_key
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.joint import replaced, zero_out_budget
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.units import Adjacency
 

@@ -27,7 +27,7 @@ from jax_privacy.auditing import CanaryScoreAuditor, Explicit
 from jaxtyping import Float, PyTree
 from scipy import stats
 
-from sotto.privacy.keys import new_key
+from sotto.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger, LedgerStream
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.release import Release

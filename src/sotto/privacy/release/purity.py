@@ -23,7 +23,7 @@ from jax._src.mesh import AbstractMesh, Mesh
 from jax._src.named_sharding import NamedSharding, UnspecifiedValue
 from jax.extend import core as jex_core
 
-from sotto.privacy.keys import KEY
+from sotto.keys import KEY
 from sotto.privacy.release import primitives
 
 

@@ -27,10 +27,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from sotto.keys import KEY
 from sotto.privacy.claims import same_stream
 from sotto.privacy.claims.streams import POOL
 from sotto.privacy.errors import BudgetExceeded
-from sotto.privacy.keys import KEY
 from sotto.privacy.ledger.ledger import Ledger, LedgerStream
 from sotto.privacy.mechanisms import correlated, noise
 from sotto.privacy.release import factored

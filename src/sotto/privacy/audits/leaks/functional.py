@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sotto.keys import new_key
 from sotto.privacy.audits.audit import AuditResult, audit_mechanism
 from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.audits.leaks.leak import DELTA, Leak
-from sotto.privacy.keys import new_key
 from sotto.privacy.mechanisms.functions.calibration import multiplier_for, paper_noise
 from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 from sotto.privacy.release.functions import FunctionRelease

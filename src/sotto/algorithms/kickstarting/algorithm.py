@@ -1,55 +1,87 @@
-"""Kickstarting as a run: where its teacher comes from, and the ledger of the teacher's answers."""
+"""Kickstarting as an algorithm of runs: a student, its teacher, and the ledger of the answers."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
 import numpy as np
-from jaxtyping import Float, PRNGKeyArray, PyTree
+from jaxtyping import PyTree
 
-from sotto.algorithms.kickstarting import training as kickstarting_training
+from sotto.algorithms.base import Algorithm, AnyLedger, Progress
+from sotto.algorithms.kickstarting import training
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import promise
+from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.algorithms.kickstarting.teachers import ExactTeacher, Teacher
 from sotto.algorithms.kickstarting.training import check_teacher
+from sotto.errors import RunError
+from sotto.keys import new_key
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.keys import new_key
 from sotto.rl.networks import Policy
-from sotto.runs.adapters import Algorithm, Chunk, evaluate_native
-from sotto.runs.directory import Named, RunError
-from sotto.runs.teachers import TeacherRun, teacher_policies
-
-Connect = Callable[[str], Teacher]
-"""From the URL of a service to the teacher there."""
 
 _STUDENT = "in-process"
 _EVALUATION_EPISODES = 16
 _TEACHER_EPISODES = 64
 
 
-def kickstart(connect: Connect | None = None, teacher_ledger: str | None = None) -> Algorithm:
-    """Kickstarting as an algorithm of runs.
+@dataclass(frozen=True)
+class KickstartOptions:
+    """What a student needs beside its settings."""
 
-    Args:
-        connect: to a teacher's service; needed to train with one, and for nothing else.
-        teacher_ledger: where the ledger of a run of dppg is that teaches, if it is not in the run.
+    teacher_ledger: str | None = None
+    """Ledger of a teacher that is a run of dppg, where it is not in that run's directory."""
+
+
+class Kickstart(Algorithm[KickstartConfig]):
+    """Trains a student that asks a private teacher (Gohari et al. 2021): PPO, with a pull
+    towards the teacher's noisy answers that ends where the noise begins.
+
+    The teacher is a trained run, or a service at a URL. Every answer is charged before it is
+    given; --target-epsilon calibrates the noise to what all answers together may cost.
+    Seeds ask the same teacher, each under a ledger of its own, so that their costs add up;
+    CartPole-v1 takes about a minute on two cores, 30 seeds a few minutes.
+
+    Examples:
+      sotto train ppo --seeds 200 --out runs/shards
+      sotto train kickstart --teacher runs/shards --teacher-mechanism gaussian-policy \
+        --target-epsilon 8 --out runs/student
+      sotto train kickstart --teacher runs/ppo --schedule vanishing --out runs/paper
+      sotto train kickstart --teacher runs/ppo --teacher-mechanism exact --out runs/plain
+      SOTTO_TEACHER_TOKEN=... sotto train kickstart --teacher https://HOST --out runs/x
     """
-    return _Kickstart(connect, teacher_ledger)
 
-
-class _Kickstart:
+    name, summary = "kickstart", "a student that asks a private teacher"
     config_type = KickstartConfig
-    default_policy = "last"
+    options_type = KickstartOptions
 
-    def __init__(self, connect: Connect | None, teacher_ledger: str | None) -> None:
-        self._connect = connect
-        self._named = Named(ledger=teacher_ledger)
+    def __init__(self) -> None:
         self._run: TeacherRun | None = None
         self._asked: tuple[Path, bool] | None = None  # what `_run` was read for
         self._service: Teacher | None = None
 
+    def use(
+        self, options: KickstartOptions, config: KickstartConfig, named: Mapping[str, str]
+    ) -> None:
+        """Refuses to send the user's token to a teacher that only a file names."""
+        self.teacher_ledger = options.teacher_ledger
+        if config.remote and named.get("teacher") != config.teacher:
+            raise RunError(
+                f"config.json names the teacher at {config.teacher}, to which your token would be "
+                f"sent; give --teacher {config.teacher} again if you trust that"
+            )
+
+    @abstractmethod
+    def open_teacher(self, path: Path, protected: bool) -> TeacherRun:
+        """The trained run at a path, as a teacher of which nothing but answers leaves."""
+
+    @abstractmethod
+    def connect(self, url: str) -> Teacher:
+        """The teacher's service at a URL."""
+
     def resolved(self, config: KickstartConfig) -> KickstartConfig:
+        """The settings with the teacher's path, mechanism and what it protects filled in."""
         if config.remote:
             service = self._remote(config)
             check_teacher(config, service.observation_size, service.actions, service.statement)
@@ -80,63 +112,81 @@ class _Kickstart:
         return config
 
     def has_ledger(self, config: KickstartConfig) -> bool:
+        """A teacher in this process is charged here; a service keeps a ledger of its own."""
         return not config.remote and config.teacher_mechanism != "exact"
 
     def create_ledger(
         self, config: KickstartConfig, where: Path | str, run_id: str
     ) -> AnswerLedger:
+        """The ledger of the teacher's answers to this student, with the budget that is planned."""
         statement, budget = promise(config, self._teacher(config))
         ledger = AnswerLedger.create(where, run_id, statement=statement, budget=budget)
         ledger.add_student(_STUDENT)
         return ledger
 
+    def open_ledger(self, where: Path | str, run_id: str) -> AnyLedger:
+        """The ledger of an earlier run's answers."""
+        return AnswerLedger.open(where, run_id)
+
+    def without_ledger(self, config: KickstartConfig) -> tuple[str, str]:
+        """Where the certificate is, if there is one."""
+        if config.remote:
+            return (
+                "The teacher's certificate",
+                "The teacher is a service, which keeps the ledger: what its answers cost and "
+                "protect is in its certificate, not here.",
+            )
+        if config.protect == "dppg":
+            return (
+                "The teacher's certificate",
+                "The teacher was trained by DPPG, and answers are made of what that released, so "
+                f"they cost nothing more: see the certificate of its teacher, {config.teacher}.",
+            )
+        return super().without_ledger(config)
+
+    def shared(self, config: KickstartConfig) -> str | None:
+        """All seeds ask the same teacher."""
+        del config
+        return "are students of the same teacher"
+
     def updates(self, config: KickstartConfig) -> int:
+        """Updates of the whole training."""
         return config.num_updates
 
     def steps_per_update(self, config: KickstartConfig) -> int:
+        """Environment steps of one update."""
         return config.batch_size
 
     def initial_states(self, config: KickstartConfig, seeds: Sequence[int]) -> PyTree:
-        return kickstarting_training.initial_states(config, seeds)
+        """Students that have asked nothing."""
+        return training.initial_states(config, seeds)
 
-    def chunks(
+    def train(
         self,
         config: KickstartConfig,
         seeds: Sequence[int],
         ledgers: Sequence[AnswerLedger],
         states: PyTree,
         done: int,
-    ) -> Iterator[Chunk]:
+        folders: Sequence[Path],
+    ) -> Iterator[Progress]:
+        """Makes the updates that are left; answers are charged as they are asked for."""
+        del folders
         teachers = self._teachers(config, ledgers, len(seeds))
         line = {"teacher_return": self._teacher_return(config)} if _shown(config) else {}
-        training = kickstarting_training.Training(config, seeds, teachers, states, done)
-        for progress in training:
-            key = jax.random.fold_in(new_key(20260), progress.updates)
-            policy = self.policies(progress.states)["last"]
-            returns = self.evaluate(config, policy, key, _EVALUATION_EPISODES, True)
-            metrics = dict(progress.metrics)
-            answered = metrics.pop("answered")
-            constant = {name: np.full(answered.shape, value) for name, value in line.items()}
-            yield Chunk(
-                progress.updates,
-                progress.states,
-                {"answered": answered},
-                {"last": returns.mean(axis=1)},
-                metrics | constant,
+        for progress in training.Training(config, seeds, teachers, states, done):
+            returns = self.mean_return(
+                config, progress.states, progress.updates, _EVALUATION_EPISODES
+            )
+            shape = progress.released["answered"].shape
+            constant = {name: np.full(shape, value) for name, value in line.items()}
+            yield replace(
+                progress, evaluation={"last": returns}, simulated=progress.simulated | constant
             )
 
     def policies(self, states: PyTree) -> dict[str, Policy]:
+        """The last policy of the student."""
         return {"last": states.ppo.networks.policy}
-
-    def evaluate(
-        self,
-        config: KickstartConfig,
-        policy: Policy,
-        key: PRNGKeyArray,
-        episodes: int,
-        greedy: bool,
-    ) -> Float[np.ndarray, "runs episodes"]:
-        return evaluate_native(config.env_id, policy, key, episodes, greedy)
 
     def _teachers(
         self, config: KickstartConfig, ledgers: Sequence[AnswerLedger], count: int
@@ -151,9 +201,7 @@ class _Kickstart:
 
     def _remote(self, config: KickstartConfig) -> Teacher:
         """The service, connected to once."""
-        if self._connect is None:
-            raise RunError(f"there is no connection to the teacher at {config.teacher}")
-        self._service = self._service or self._connect(config.teacher)
+        self._service = self._service or self.connect(config.teacher)
         return self._service
 
     def _teacher(self, config: KickstartConfig) -> TeacherRun:
@@ -161,7 +209,7 @@ class _Kickstart:
         path, protected = Path(config.teacher), config.teacher_mechanism != "exact"
         asked = (path.absolute(), protected)
         if self._run is None or self._asked != asked:
-            self._run = teacher_policies(path, protected=protected, named=self._named)
+            self._run = self.open_teacher(path, protected)
             self._asked = asked
         return self._run
 

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from sotto.runs.directory import RunError
+from sotto.errors import RunError
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")

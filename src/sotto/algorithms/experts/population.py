@@ -23,11 +23,12 @@ from sotto.algorithms.experts import training as native
 from sotto.algorithms.experts.recipes import BASE_SECONDS, HIDDEN, SECONDS, recipe
 from sotto.algorithms.experts.training import Plan, Recipe
 from sotto.data.trajectories import ExpertLog
+from sotto.errors import RunError
+from sotto.files import write_model
+from sotto.processes import finished
 from sotto.regular import require_regular
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
-from sotto.runs.directory import RunError, write_model
-from sotto.runs.processes import finished
 
 _FORMAT = 4  # of what is kept: raise it when a recipe or the training changes
 _EPISODES = 20  # that judge an expert

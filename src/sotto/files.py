@@ -1,4 +1,4 @@
-"""How files of a run directory are written, and what is wrong with one that is read."""
+"""Files that are there whole or not at all, and say nothing of when they were made."""
 
 import contextlib
 import io
@@ -8,9 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-
-class RunError(ValueError):
-    """A run directory, or something in it, is not what the command needs."""
+from pydantic import BaseModel
 
 
 def forget_times(directory: Path) -> None:
@@ -61,3 +59,8 @@ def write_whole(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def write_model(path: Path, settings: BaseModel) -> None:
+    """Writes settings as JSON, all of them or nothing."""
+    write_whole(path, settings.model_dump_json(indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""Learning from private experts as a run: where it reads experts and logs, and what it keeps."""
+"""Offline learning from private experts, as an algorithm of runs."""
 
 import math
 import warnings
@@ -6,141 +6,136 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
+from sotto.algorithms.base import Algorithm, Progress
 from sotto.algorithms.expert_offline import training
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
+from sotto.algorithms.expert_offline.sources import absolute, read_sources
 from sotto.algorithms.expert_offline.states import Sources
 from sotto.data import minari_files
+from sotto.errors import RunError
+from sotto.files import silence
+from sotto.keys import new_key
 from sotto.privacy.errors import PrivacyError
-from sotto.privacy.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.networks import Policy
-from sotto.runs import experts
-from sotto.runs.adapters import Algorithm, Chunk
-from sotto.runs.directory import RunError, open_experiment
-from sotto.runs.files import silence
-
-_RELEASED = "released"  # folder of a run, with what votes and prefixes have released
 
 
-def expert_offline(out: Path | None = None) -> Algorithm:
-    """Learning from private experts as an algorithm of runs.
+class ExpertOffline(Algorithm[ExpertOfflineConfig]):
+    """Offline learning from experts, each of whom is protected (after Sharma et al. 2024).
 
-    Args:
-        out: the experiment to train, whose run directories keep what is released; needed to
-            train, and for nothing else.
+    By default it asks experts, or clones of each one's log, what they would do in a thousand
+    states, adds noise to the counts, and learns from that. Clones protect logs as they are;
+    give --dataset alone. Experts (--experts) are protected as policies; their log is read only
+    where whose vote counts follows from it (--least-return, which HIV and LunarLander have).
+
+    --method stable-prefix is the paper's; dp-sgd and prefix-only are its halves, cql and bc
+    protect nobody. Seeds ask the same experts, each under a ledger of its own, so that their
+    costs add up; of real experts there is one seed at a time.
+
+    Examples:
+      sotto experts train --env-id CartPole-v1 --experts 3000 --out runs/experts/cartpole
+      sotto experts collect runs/experts/cartpole --out runs/experts/cartpole-v0
+      sotto train expert-offline --dataset runs/experts/cartpole-v0 --target-epsilon 1 \
+        --out runs/clones
+      sotto train expert-offline --experts runs/experts/cartpole --target-epsilon 1 \
+        --seeds 10 --out runs/votes
+      sotto train expert-offline --method stable-prefix --experts runs/experts/cartpole \
+        --dataset runs/experts/cartpole-v0 --target-epsilon 10 --out runs/paper
+      sotto train expert-offline --method cql --dataset runs/experts/cartpole-v0 --out runs/cql
+      sotto train expert-offline --dataset DATASET --env-id none --box-low -1 -1 \
+        --box-high 1 1 --target-epsilon 1 --out runs/anywhere
     """
-    return _ExpertOffline(out)
 
-
-def read_sources(
-    experts_path: str | None,
-    dataset: str | None,
-    id_column: str = minari_files.ID_COLUMN,
-    count: int | None = None,
-) -> Sources:
-    """Experts and their log, from files.
-
-    Args:
-        experts_path: folder of `sotto experts train`, or the file in it; None: there is none.
-        dataset: folder or name of a Minari dataset; None: there is none.
-        id_column: where the metadata of an episode says whose it is.
-        count: how many experts there are, a public number; None: what the experts or the dataset
-            say.
-
-    Raises:
-        RunError, ValueError: they cannot be read, or are not of the same experts.
-    """
-    env_id, actions, policies, log = None, None, None, None
-    if experts_path is not None:
-        population = experts.load(_folder(experts_path))
-        env_id, policies = population.settings.env_id, population.policies
-        count = population.settings.experts  # so that an id in the log is an expert's number here
-    if dataset is not None:
-        log = minari_files.load(dataset, id_column, count)
-        said = minari_files.described(dataset)
-        env_id, actions = env_id or said.env_id, said.actions
-    return Sources(policies, log, env_id, actions)
-
-
-def _folder(experts_path: str) -> Path:
-    path = Path(experts_path)
-    return path.parent if path.is_file() else path
-
-
-class _ExpertOffline:
+    name, summary = "expert-offline", "offline learning from experts, each protected"
     config_type = ExpertOfflineConfig
     default_policy = "ema"
 
-    def __init__(self, out: Path | None) -> None:
-        self._out = out
+    def __init__(self) -> None:
         self._read: tuple[tuple[object, ...], Sources] | None = None
 
     def resolved(self, config: ExpertOfflineConfig) -> ExpertOfflineConfig:
+        """The settings filled in from the public facts of experts and dataset."""
         if config.dataset is not None:  # a wrong name is refused, also where votes read no log
             said = minari_files.described(config.dataset, config.id_column)
             _require_count(config, said.experts)
         config = filled(config, self._sources(config).facts)
         training.check(config)
-        return replace(config, experts=_absolute(config.experts), dataset=_absolute(config.dataset))
+        return replace(config, experts=absolute(config.experts), dataset=absolute(config.dataset))
 
     def has_ledger(self, config: ExpertOfflineConfig) -> bool:
+        """Runs of cql and bc protect nobody; all others are charged."""
         return config.is_private
 
+    def create_ledger(self, config: ExpertOfflineConfig, where: Path | str, run_id: str) -> Ledger:
+        """The ledger of a new run, with the budget and the unit of these settings."""
+        return training.create_ledger(config, where, run_id)
+
+    def shared(self, config: ExpertOfflineConfig) -> str | None:
+        """All seeds learn from the same experts."""
+        del config
+        return "asked or learned from the same experts"
+
+    def check_seeds(self, config: ExpertOfflineConfig, seeds: Sequence[int]) -> None:
+        """Refuses several seeds of real experts, who would pay for each of them."""
+        if len(seeds) > 1 and config.population == "real" and config.is_private:
+            raise ValueError(
+                "every seed asks the same real experts again, who pay for each of them; leave out "
+                "--seeds, and run seeds one by one if you mean to pay for each"
+            )
+
     def updates(self, config: ExpertOfflineConfig) -> int:
+        """Parts of the training: one that gathers, if anything is asked, and those that learn."""
         return training.num_updates(config)
 
     def steps_per_update(self, config: ExpertOfflineConfig) -> int:
+        """Most environment steps of one part."""
         return math.ceil(training.env_steps(config) / training.num_updates(config))
 
-    def create_ledger(self, config: ExpertOfflineConfig, where: Path | str, run_id: str) -> Ledger:
-        return training.create_ledger(config, where, run_id)
-
     def initial_states(self, config: ExpertOfflineConfig, seeds: Sequence[int]) -> PyTree:
+        """The public state of every run before anything was asked."""
         return training.initial_states(config, seeds)
 
-    def chunks(
+    def train(
         self,
         config: ExpertOfflineConfig,
         seeds: Sequence[int],
         ledgers: Sequence[Ledger],
         states: PyTree,
         done: int,
-    ) -> Iterator[Chunk]:
-        if self._out is None:
-            raise RunError(
-                "say which experiment is trained: expert_offline(out) keeps its releases"
-            )
-        folders = [run.path / _RELEASED for run in open_experiment(self._out).runs]
+        folders: Sequence[Path],
+    ) -> Iterator[Progress]:
+        """Asks, and learns from what was released, which each folder keeps."""
         sources = self._sources(config)
+        steps = training.env_steps(config)
         parts = training.train(config, seeds, ledgers, sources, states, done, folders)
         while (progress := _of_real(config, lambda: next(parts, None))) is not None:
-            yield Chunk(
-                progress.updates,
-                progress.states,
-                progress.released,
-                _evaluation(config, progress) if progress.learned else {},
-                progress.simulated if config.population == "simulated" else {},
-                env_steps=training.env_steps(config),
+            yield replace(
+                progress,
+                evaluation=_evaluation(config, progress) if progress.learned else {},
+                simulated=progress.simulated if config.population == "simulated" else {},
+                env_steps=steps,
             )
 
     def policies(self, states: PyTree) -> dict[str, Policy]:
+        """The last policy, and the moving average of all."""
         return training.policies(states)
 
     def evaluate(
         self,
         config: ExpertOfflineConfig,
-        policy: Policy,
+        policy: Any,
         key: PRNGKeyArray,
         episodes: int,
         greedy: bool,
     ) -> Float[np.ndarray, "runs episodes"]:
+        """Returns in the public simulator."""
         return training.evaluate(config, policy, key, episodes, greedy)
 
     def _sources(self, config: ExpertOfflineConfig) -> Sources:
@@ -149,7 +144,7 @@ class _ExpertOffline:
         wanted, votes_of_experts = config.dataset, config.experts and config.voters != "clones"
         if config.uses_votes and votes_of_experts and config.least_return is None:
             wanted = None
-        which = (_absolute(config.experts), _absolute(wanted), config.id_column)
+        which = (absolute(config.experts), absolute(wanted), config.id_column)
         count = None if config.experts else config.expert_count
         if (
             self._read is None
@@ -219,7 +214,7 @@ def _require_count(config: ExpertOfflineConfig, stated: int | None) -> None:
 
 
 def _evaluation(
-    config: ExpertOfflineConfig, progress: training.Progress
+    config: ExpertOfflineConfig, progress: Progress
 ) -> dict[str, Float[np.ndarray, " runs"]]:
     """Mean greedy returns, for the experimenter; nothing without an environment."""
     if not config.has_environment:
@@ -230,8 +225,3 @@ def _evaluation(
         name: training.evaluate(config, policy, key, episodes, True).mean(axis=1)
         for name, policy in training.policies(progress.states).items()
     }
-
-
-def _absolute(path: str | None) -> str | None:
-    """A path that holds wherever the run is resumed; the name of a dataset stays a name."""
-    return str(Path(path).absolute()) if path is not None and Path(path).exists() else path

@@ -1,0 +1,245 @@
+"""Baselines without privacy as algorithms of runs: PPO, A2C and DQN."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from sotto.algorithms.base import Algorithm, Config, Progress
+from sotto.algorithms.baselines import dqn, ppo
+from sotto.algorithms.baselines.a2c import A2CConfig
+from sotto.algorithms.baselines.dqn import DQNConfig
+from sotto.algorithms.baselines.gymnasium import HostedRun
+from sotto.algorithms.baselines.ppo import PPOConfig, PPOMetrics
+from sotto.algorithms.baselines.presets import a2c_preset, ppo_preset
+from sotto.algorithms.baselines.q_learning import EpsilonGreedy, greedy_runs
+from sotto.keys import keys_of
+from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described, processes_for
+from sotto.rl.envs.registry import is_native, make
+from sotto.rl.networks import Policy
+
+_CHUNK = 10  # updates in one program: XLA once hung on longer ones
+_PROGRESS_POINTS = 20  # through Gymnasium, where episodes of evaluation take their time
+_DQN_CHUNKS = 20
+_EVALUATION_EPISODES = 16
+_GYMNASIUM_EVALUATION_EPISODES = 4
+_DQN_EVALUATION_EPISODES = 64
+
+
+class _OnPolicy(Algorithm[Config]):
+    """PPO, or what can be said in its settings."""
+
+    @abstractmethod
+    def as_ppo(self, config: Config) -> PPOConfig:
+        """The same algorithm as settings of PPO."""
+
+    def updates(self, config: Config) -> int:
+        """Updates of the whole training."""
+        return self.as_ppo(config).num_updates
+
+    def steps_per_update(self, config: Config) -> int:
+        """Environment steps of one update."""
+        return self.as_ppo(config).batch_size
+
+    def resolved(self, config: Config) -> Config:
+        """The settings as they are, if there is such an environment."""
+        _environment(self.as_ppo(config).env_id)
+        return config
+
+    def initial_states(self, config: Config, seeds: Sequence[int]) -> PyTree:
+        """Networks, optimisers and environments before training."""
+        settings, keys = self.as_ppo(config), keys_of(seeds, 0)
+        if is_native(settings.env_id):
+            return jax.jit(jax.vmap(partial(ppo.init, settings)))(keys)
+        env = _environment(settings.env_id)
+        return jax.vmap(lambda key: ppo.begin(settings, env, key, ()))(keys)
+
+    def train(
+        self,
+        config: Config,
+        seeds: Sequence[int],
+        ledgers: Sequence[Any],
+        states: PyTree,
+        done: int,
+        folders: Sequence[Path],
+    ) -> Iterator[Progress]:
+        """Makes the updates that are left."""
+        del ledgers, folders
+        settings = self.as_ppo(config)
+        native = is_native(settings.env_id)
+        trained = (_in_jax if native else _through_gymnasium)(settings, seeds, states, done)
+        episodes = _EVALUATION_EPISODES if native else _GYMNASIUM_EVALUATION_EPISODES
+        for updates, after, metrics in trained:
+            returns = {"last": self.mean_return(config, after, updates, episodes)}
+            yield Progress(updates, after, evaluation=returns, simulated=_named(metrics))
+
+    def policies(self, states: PyTree) -> dict[str, Policy]:
+        """The last policy."""
+        return {"last": states.networks.policy}
+
+
+class PPO(_OnPolicy[PPOConfig]):
+    """Trains PPO, the baseline without privacy. It protects nobody and has no certificate.
+
+    Examples:
+      sotto train ppo --env-id CartPole-v1 --out runs/ppo
+      sotto train ppo --env-id Acrobot-v1 --total-steps 300000 --seeds 5 --out runs/ppo5
+      sotto train ppo --env-id HalfCheetah-v5 --out runs/cheetah
+    """
+
+    name, summary = "ppo", "the baseline without privacy"
+    config_type = PPOConfig
+    teaches = True
+
+    def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
+        """Settings for the environment that the flags name."""
+        return vars(ppo_preset(flags.get("env_id", "CartPole-v1")))
+
+    def as_ppo(self, config: PPOConfig) -> PPOConfig:
+        """The settings themselves."""
+        return config
+
+
+class A2C(_OnPolicy[A2CConfig]):
+    """Trains A2C, a simpler baseline without privacy: PPO with one pass over short rollouts and
+    RMSprop. It protects nobody and has no certificate.
+
+    Examples:
+      sotto train a2c --env-id CartPole-v1 --out runs/a2c
+      sotto train a2c --env-id HalfCheetah-v5 --total-steps 1000000 --out runs/cheetah
+    """
+
+    name, summary = "a2c", "a simpler baseline without privacy"
+    config_type = A2CConfig
+
+    def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
+        """Settings for the environment that the flags name."""
+        return vars(a2c_preset(flags.get("env_id", "CartPole-v1")))
+
+    def as_ppo(self, config: A2CConfig) -> PPOConfig:
+        """A2C is PPO with one pass over short rollouts, RMSprop, and no clipping that matters."""
+        return config.ppo
+
+
+class DQN(Algorithm[DQNConfig]):
+    """Trains DQN, the baseline without privacy. It protects nobody and has no certificate.
+
+    Examples:
+      sotto train dqn --env-id CartPole-v1 --out runs/dqn
+      sotto train dqn --env-id Line-v0 --discount 0.9 --total-steps 20480 --out runs/line
+    """
+
+    name, summary = "dqn", "Q-learning without privacy"
+    config_type = DQNConfig
+
+    def updates(self, config: DQNConfig) -> int:
+        """Updates of the whole training."""
+        return config.num_updates
+
+    def steps_per_update(self, config: DQNConfig) -> int:
+        """Environment steps of one update."""
+        return config.batch_size
+
+    def resolved(self, config: DQNConfig) -> DQNConfig:
+        """The settings as they are, if networks can be made for the environment."""
+        self.initial_states(config, [config.seed])
+        return config
+
+    def initial_states(self, config: DQNConfig, seeds: Sequence[int]) -> PyTree:
+        """Networks, memories and environments before training."""
+        return eqx.filter_jit(eqx.filter_vmap(partial(dqn.init, config)))(keys_of(seeds, 0))
+
+    def train(
+        self,
+        config: DQNConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Any],
+        states: PyTree,
+        done: int,
+        folders: Sequence[Path],
+    ) -> Iterator[Progress]:
+        """Makes the updates that are left."""
+        del ledgers, folders
+        keys = keys_of(seeds, 1)
+        size = max(1, config.num_updates // _DQN_CHUNKS)
+        while done < config.num_updates:
+            # A last part as long as the others, or else shorter: another program.
+            count = min(size, config.num_updates - done)
+            states, metrics = jax.vmap(dqn.train_chunk, in_axes=(None, 0, 0, None))(
+                config, states, keys, count
+            )
+            done += count
+            returns = {"last": self.mean_return(config, states, done, _DQN_EVALUATION_EPISODES)}
+            yield Progress(done, states, evaluation=returns, simulated=_named(metrics))
+
+    def policies(self, states: PyTree) -> dict[str, EpsilonGreedy]:
+        """The greedy policy of the last action values."""
+        return {"last": greedy_runs(states.learner.values)}
+
+
+Trained = Iterator[tuple[int, PyTree, PPOMetrics]]
+"""Updates made, states, and metrics of [runs, updates of the chunk]."""
+
+
+def _in_jax(settings: PPOConfig, seeds: Sequence[int], states: PyTree, done: int) -> Trained:
+    """All runs in one program."""
+    keys = keys_of(seeds, 1)
+    while done < settings.num_updates:
+        count = min(_CHUNK, settings.num_updates - done)
+        states, metrics = jax.vmap(ppo.train_chunk, in_axes=(None, 0, 0, None))(
+            settings, states, keys, count
+        )
+        done += count
+        yield done, states, metrics
+
+
+def _through_gymnasium(
+    settings: PPOConfig, seeds: Sequence[int], states: PyTree, done: int
+) -> Trained:
+    """One run after the other, each in environments of its own."""
+    env = _environment(settings.env_id)
+    chunk = -(-settings.num_updates // _PROGRESS_POINTS)
+    processes = processes_for(settings.num_envs)
+    with ExitStack() as stack:
+        going = []
+        for index, seed in enumerate(seeds):
+            users = GymnasiumUsers(settings.env_id, settings.num_envs, processes)
+            run = HostedRun(stack.enter_context(users), env, seed)
+            state = jax.tree.map(lambda x, i=index: x[i], states)
+            # Its episodes begin anew, and so do their returns.
+            fresh = state._replace(returns_so_far=jnp.zeros_like(state.returns_so_far))
+            going.append(run.go_on(settings, fresh))
+        while done < settings.num_updates:
+            count = min(chunk, settings.num_updates - done)
+            after = [[next(run) for _ in range(count)] for run in going]
+            done += count
+            states = _stacked([steps[-1][0] for steps in after])
+            metrics = _stacked([_stacked([one for _, one in steps]) for steps in after])
+            yield done, states, metrics
+
+
+def _environment(env_id: str) -> AnyEnvironment:
+    """The environment's public facts."""
+    if is_native(env_id):
+        return make(env_id)
+    found = described(env_id)
+    # Only the critic's scale depends on it: where nothing is known, ordinary steps earn one.
+    return found if found.reward_per_step else replace(found, reward_per_step=1.0)
+
+
+def _stacked(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _named(metrics: Any) -> dict[str, np.ndarray]:
+    return {name: np.asarray(value) for name, value in metrics._asdict().items()}

@@ -1,0 +1,47 @@
+"""Experts and their log, read from files."""
+
+from pathlib import Path
+
+from sotto.algorithms.expert_offline.states import Sources
+from sotto.algorithms.experts import population
+from sotto.data import minari_files
+
+
+def read_sources(
+    experts_path: str | None,
+    dataset: str | None,
+    id_column: str = minari_files.ID_COLUMN,
+    count: int | None = None,
+) -> Sources:
+    """Experts and their log, from files.
+
+    Args:
+        experts_path: folder of `sotto experts train`, or the file in it; None: there is none.
+        dataset: folder or name of a Minari dataset; None: there is none.
+        id_column: where the metadata of an episode says whose it is.
+        count: how many experts there are, a public number; None: what the experts or the dataset
+            say.
+
+    Raises:
+        RunError, ValueError: they cannot be read, or are not of the same experts.
+    """
+    env_id, actions, policies, log = None, None, None, None
+    if experts_path is not None:
+        found = population.load(_folder(experts_path))
+        env_id, policies = found.settings.env_id, found.policies
+        count = found.settings.experts  # so that an id in the log is an expert's number here
+    if dataset is not None:
+        log = minari_files.load(dataset, id_column, count)
+        said = minari_files.described(dataset)
+        env_id, actions = env_id or said.env_id, said.actions
+    return Sources(policies, log, env_id, actions)
+
+
+def absolute(path: str | None) -> str | None:
+    """A path that holds wherever the run is resumed; the name of a dataset stays a name."""
+    return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
+
+
+def _folder(experts_path: str) -> Path:
+    path = Path(experts_path)
+    return path.parent if path.is_file() else path

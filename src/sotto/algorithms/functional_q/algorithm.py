@@ -1,0 +1,102 @@
+"""Q-learning that protects rewards, as an algorithm of runs."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from jaxtyping import PyTree
+
+from sotto.algorithms.base import Algorithm, Progress
+from sotto.algorithms.baselines.q_learning import EpsilonGreedy, greedy_runs
+from sotto.algorithms.functional_q import training
+from sotto.algorithms.functional_q.config import FunctionalQConfig
+from sotto.algorithms.functional_q.functions import planned_epsilon
+from sotto.privacy.ledger.ledger import Ledger
+
+
+class FunctionalQ(Algorithm[FunctionalQConfig]):
+    """Trains Q-learning that protects rewards (after Wang and Hegde 2019).
+
+    Steps are collected without looking at rewards; rewards are released once, with noise, and
+    whatever is learned from that may be published. States and actions are public.
+
+    Give --target-epsilon and the noise is calibrated to it, or give --sigma. Line-v0 takes
+    about half a minute on two cores, also with --seeds 10.
+
+    Examples:
+      sotto train functional-q --env-id Line-v0 --mode reward-release --unit transition \
+        --target-epsilon 0.9 --delta 1e-4 --out runs/q
+      sotto train functional-q --env-id CartPoleCentred-v0 --samples 100000 --rounds 20 \
+        --exploration 0.1 --discount 0.95 --gradient-steps 80000 --target-epsilon 1 \
+        --delta 1e-6 --out runs/cartpole
+      sotto train functional-q --unit reward-function --reward-radius 0.01 --noise process \
+        --target-epsilon 0.9 --delta 1e-4 --out runs/function
+      sotto train functional-q --mode output-release --learner network --noise process \
+        --hidden 256 --iterations 1 --gradient-steps 100 --target-epsilon 0.9 --delta 1e-4 \
+        --out runs/network
+      sotto train functional-q --mode paper --unit reward-function --reward-radius 1 \
+        --noise process --sigma 0.2 --learning-rate 0.1 --out runs/paper
+    """
+
+    name, summary = "functional-q", "Q-learning that protects rewards"
+    config_type = FunctionalQConfig
+    units = "transitions"
+
+    def updates(self, config: FunctionalQConfig) -> int:
+        """Updates of the whole training."""
+        return config.num_updates
+
+    def steps_per_update(self, config: FunctionalQConfig) -> int:
+        """Environment steps of one update."""
+        return -(-config.samples // config.num_updates)
+
+    def resolved(self, config: FunctionalQConfig) -> FunctionalQConfig:
+        """The settings as they are, if they fit the environment."""
+        self.initial_states(config, [config.seed])
+        training.check(config)
+        return config
+
+    def notes(self, config: FunctionalQConfig) -> tuple[str, ...]:
+        """What follows from the settings, and may not be wanted."""
+        return tuple(config.notes(planned_epsilon(config)))
+
+    def has_ledger(self, config: FunctionalQConfig) -> bool:
+        """Every run is charged, those of the paper's mode too."""
+        del config
+        return True
+
+    def create_ledger(self, config: FunctionalQConfig, where: Path | str, run_id: str) -> Ledger:
+        """The ledger of a new run, with the budget and the unit of these settings."""
+        return training.create_ledger(config, where, run_id)
+
+    def shared(self, config: FunctionalQConfig) -> str | None:
+        """Seeds have one reward function, but steps of their own."""
+        if config.unit == "reward-function":
+            return "released something of the same reward function"
+        return None
+
+    def initial_states(self, config: FunctionalQConfig, seeds: Sequence[int]) -> PyTree:
+        """The public state of every run before the first release."""
+        return training.initial_states(config, seeds)
+
+    def train(
+        self,
+        config: FunctionalQConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: PyTree,
+        done: int,
+        folders: Sequence[Path],
+    ) -> Iterator[Progress]:
+        """Releases rewards, and learns from what was released, which each folder keeps."""
+        for progress in training.train(config, seeds, ledgers, states, done, folders):
+            if not progress.learned:
+                yield progress
+                continue
+            episodes = config.evaluation_episodes
+            returns = self.mean_return(config, progress.states, progress.updates, episodes)
+            yield replace(progress, evaluation={"last": returns})
+
+    def policies(self, states: PyTree) -> dict[str, EpsilonGreedy]:
+        """The greedy policy of the last action values."""
+        return {"last": greedy_runs(training.action_values(states))}

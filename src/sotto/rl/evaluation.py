@@ -1,0 +1,58 @@
+"""Returns of whole episodes of trained policies, in JAX or through Gymnasium."""
+
+from functools import partial
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from sotto.rl.envs.gymnasium import bridge
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.registry import is_native, make
+from sotto.rl.rollout import Actor, evaluate
+
+
+def returns_of(
+    env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[np.ndarray, "runs episodes"]:
+    """Undiscounted returns of whole episodes, one decision for each environment step.
+
+    Args:
+        env_id: an environment that is written in JAX, or Gymnasium's name of one.
+        policies: with a leading axis of runs.
+        key: randomness of the episodes.
+        episodes: of each run.
+        greedy: the policy's mode, or sampled actions.
+    """
+    if is_native(env_id):
+        return np.asarray(_in_jax(env_id, policies, key, episodes, greedy))
+    return _through_gymnasium(env_id, policies, key, episodes, greedy)
+
+
+@eqx.filter_jit
+def _in_jax(
+    env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[Array, "runs episodes"]:
+    env = make(env_id)
+
+    def one(policy: Actor) -> Float[Array, " episodes"]:
+        return evaluate(env, env.default_params, policy, key, episodes, greedy)
+
+    returns: Float[Array, "runs episodes"] = eqx.filter_vmap(one)(policies)
+    return returns
+
+
+def _through_gymnasium(
+    env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
+) -> Float[np.ndarray, "runs episodes"]:
+    runs = jax.tree.leaves(policies)[0].shape[0]
+    drawn = jax.random.randint(key, (episodes,), 0, 2**31 - 1, jax.numpy.int32)
+    seeds = [int(seed) for seed in np.asarray(drawn)]
+    found = []
+    with GymnasiumUsers(env_id, episodes, processes_for(episodes)) as users:
+        for run in range(runs):
+            one = jax.tree.map(lambda x, i=run: x[i], policies)
+            act = partial(bridge.greedy if greedy else bridge.sampled, one)
+            found.append(users.returns(act, key, seeds, users.max_episode_steps)[0])
+    return np.stack(found)
