@@ -1,10 +1,9 @@
-"""A private contextual bandit: learns which of three offers suits whom, from each person's reward."""
+"""A private contextual bandit: learns from people's rewards which of three offers suits whom."""
 
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-
 import sotto
 
 FEATURES, OFFERS = 4, 3
@@ -12,20 +11,13 @@ FEATURES, OFFERS = 4, 3
 
 @dataclass(frozen=True)
 class BanditConfig:
-    """Settings of the bandit."""
-
+    """Settings of the bandit; each is a flag of `sotto train bandit`."""
     people_per_update: int = 500
-    """People whose updates are summed in one release."""
     num_updates: int = 100
-    """Releases of the whole training."""
     exploration: float = 0.3
-    """Probability that a person gets an offer at random."""
     target_epsilon: float = 1.0
-    """Epsilon that the certificate must not exceed."""
     delta: float = 1e-6
-    """Delta of the guarantee, below one over the number of people."""
     seed: int = 0
-    """Seed of simulated people; noise never comes from it."""
 
 
 def meet(policy, key):
@@ -42,20 +34,20 @@ class Bandit(sotto.PrivateAlgorithm[BanditConfig]):
     name, summary, config_type = "bandit", "a private contextual bandit", BanditConfig
 
     def release(self, config):
-        z = sotto.calibrate(target_epsilon=config.target_epsilon, delta=config.delta)
-
-        def local(values, _person, key):  # one person, seen alone: the gradient of their error
+        def local(values, _, key):  # one person, seen alone: the gradient of the model's error
             features, offer, reward = meet(sotto.EpsilonGreedy(values, config.exploration), key)
-            error = jax.grad(lambda v: 0.5 * (v(features)[offer] - reward) ** 2)(values)
-            return {"gradient": error}, {"reward": reward}
+            gradient = jax.grad(lambda v: (v(features)[offer] - reward) ** 2 / 2)(values)
+            return {"gradient": gradient}, {"reward": reward}
 
-        def server(values, released):  # post-processing
-            return jax.tree.map(lambda v, g: v - 0.5 * g, values, released["gradient"]), ()
+        def server(values, released):  # post-processing: a step against the noisy mean gradient
+            return jax.tree.map(lambda v, g: v - g / 2, values, released["gradient"]), ()
 
-        people, unit = config.people_per_update, sotto.Unit(kind="trajectory")
+        z = sotto.calibrate(target_epsilon=config.target_epsilon, delta=config.delta)
         parts = {"gradient": sotto.Part(clip_norm=1.0, noise_multiplier=z)}
+        people = config.people_per_update
+        unit = sotto.Unit(kind="trajectory", adjacency="zero-out")
         return sotto.Release("bandit update", local, server, unit, parts, slots=people,
-                             divisor=people, horizon=config.num_updates, population="simulated")  # fmt: skip
+                             divisor=people, horizon=config.num_updates, population="simulated")
 
     def initial_state(self, config, key):
         return sotto.MLP(FEATURES, OFFERS, (), key, last_gain=0.01)

@@ -1,3 +1,82 @@
-"""sotto: reinforcement learning on people's data, with privacy certificates that are true."""
+"""sotto: reinforcement learning on people's data, with privacy certificates that are true.
+
+```
+run = sotto.train(sotto.DPPG(env_id="CartPole-v1", target_epsilon=1.0, delta=1e-5), out="runs/x")
+agent = sotto.load("runs/x")
+action = agent.act(observation)                     # numpy in, numpy out
+run.certificate.epsilon, run.returns, sotto.verify("runs/x")
+```
+
+Names are imported when they are used: `import sotto` does not wait for JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sotto.algorithms.base import Algorithm, Progress
+    from sotto.algorithms.baselines.a2c import A2CConfig as A2C
+    from sotto.algorithms.baselines.dqn import DQNConfig as DQN
+    from sotto.algorithms.baselines.ppo import PPOConfig as PPO
+    from sotto.algorithms.baselines.q_learning import EpsilonGreedy
+    from sotto.algorithms.dppg.config import DPPGConfig as DPPG
+    from sotto.algorithms.expert_offline.config import ExpertOfflineConfig as ExpertOffline
+    from sotto.algorithms.functional_q.config import FunctionalQConfig as FunctionalQ
+    from sotto.algorithms.kickstarting.config import KickstartConfig as Kickstart
+    from sotto.algorithms.private import PrivateAlgorithm
+    from sotto.privacy.certificates.model import Certificate
+    from sotto.privacy.ledger.ledger import Ledger
+    from sotto.privacy.ledger.spending import Budget
+    from sotto.privacy.release.release import Release
+    from sotto.privacy.statements import Assumption, Correlation, Once, Part, Poisson, Returning
+    from sotto.privacy.units import Adjacency, Unit
+    from sotto.rl.networks import MLP, Policy
+    from sotto.runs.agent import Agent, load
+    from sotto.runs.face import TrainedRun, account, calibrate, train, verify
+
+_PUBLIC = {
+    # Training, and what comes of it.
+    **dict.fromkeys(("train", "verify", "calibrate", "account", "TrainedRun"), "sotto.runs.face"),
+    **dict.fromkeys(("load", "Agent"), "sotto.runs.agent"),
+    "Certificate": "sotto.privacy.certificates.model",
+    # Settings of the algorithms.
+    "DPPG": "sotto.algorithms.dppg.config:DPPGConfig",
+    "PPO": "sotto.algorithms.baselines.ppo:PPOConfig",
+    "A2C": "sotto.algorithms.baselines.a2c:A2CConfig",
+    "DQN": "sotto.algorithms.baselines.dqn:DQNConfig",
+    "Kickstart": "sotto.algorithms.kickstarting.config:KickstartConfig",
+    "FunctionalQ": "sotto.algorithms.functional_q.config:FunctionalQConfig",
+    "ExpertOffline": "sotto.algorithms.expert_offline.config:ExpertOfflineConfig",
+    # An algorithm of one's own.
+    **dict.fromkeys(("Algorithm", "Progress"), "sotto.algorithms.base"),
+    "PrivateAlgorithm": "sotto.algorithms.private",
+    **dict.fromkeys(("MLP", "Policy"), "sotto.rl.networks"),
+    "EpsilonGreedy": "sotto.algorithms.baselines.q_learning",
+    # The door.
+    "Release": "sotto.privacy.release.release",
+    **dict.fromkeys(
+        ("Part", "Correlation", "Once", "Returning", "Poisson", "Assumption"),
+        "sotto.privacy.statements",
+    ),
+    **dict.fromkeys(("Unit", "Adjacency"), "sotto.privacy.units"),
+    "Ledger": "sotto.privacy.ledger.ledger",
+    "Budget": "sotto.privacy.ledger.spending",
+}
+"""Where each public name is: a module, and the name there if it is another one."""
+
+__all__ = ["__version__", *sorted(_PUBLIC)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'sotto' has no attribute {name!r}")
+    module, _, attribute = _PUBLIC[name].partition(":")
+    found = getattr(importlib.import_module(module), attribute or name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -138,7 +138,7 @@ class Algorithm(ABC, Generic[Config]):
     def without_ledger(self, config: Config) -> tuple[str, str]:
         """What is said of a run that has no ledger: a title, and a sentence."""
         del config
-        return "No privacy", f"{self.name.upper()} protects nobody; there is no certificate."
+        return "No privacy", f"It is a {self.name.upper()} run, which protects nobody."
 
     def open_ledger(self, where: Path | str, run_id: str) -> AnyLedger:
         """The ledger of an earlier run."""

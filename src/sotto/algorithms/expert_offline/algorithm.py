@@ -77,6 +77,10 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         """The ledger of a new run, with the budget and the unit of these settings."""
         return training.create_ledger(config, where, run_id)
 
+    def without_ledger(self, config: ExpertOfflineConfig) -> tuple[str, str]:
+        """What is said of cql and bc."""
+        return "No privacy", f"It is a {config.method.upper()} run, which protects nobody."
+
     def shared(self, config: ExpertOfflineConfig) -> str | None:
         """All seeds learn from the same experts."""
         del config
