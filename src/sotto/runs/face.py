@@ -16,8 +16,8 @@ from sotto.privacy.accounting.composition import (
     calibrate_noise_multiplier,
     compose,
 )
-from sotto.privacy.certificates.derive import derive
-from sotto.privacy.certificates.derive import verify as mismatches_of
+from sotto.privacy.certificates.derive import Verification, derive
+from sotto.privacy.certificates.derive import verify as derive_again
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
 from sotto.runs import start, training
@@ -104,6 +104,8 @@ def train(
         PrivacyError: the budget does not cover the training.
     """
     algorithm, where = algorithm_of(settings), Path(out)
+    named = {name: str(value) for name, value in vars(settings).items()}
+    algorithm.use(algorithm.options_type(), settings, named)
     if resume:
         experiment = start.go_on(algorithm, settings, where, seeds=seeds, ledger=ledger)
     else:
@@ -125,21 +127,18 @@ def train(
     return TrainedRun(where, finished)
 
 
-def verify(path: Path | str) -> list[str]:
+def verify(path: Path | str) -> dict[str, Verification]:
     """Derives a run's certificate again and compares it with the stored one.
 
     Returns:
-        One sentence for each mismatch, of all seeds; empty if every certificate is true.
+        For each seed's run directory: `status` is "verified", "stale" (it is what the ledger gave
+        earlier) or "false", with the `mismatches` in sentences.
 
     Raises:
         RunError: there is no run, or it has no ledger.
     """
     runs = open_experiment(Path(path)).runs
-    return [
-        f"{run.path}: {one}"
-        for run in runs
-        for one in mismatches_of(run.certificate, run.open_ledger())
-    ]
+    return {str(run.path): derive_again(run.certificate, run.open_ledger()) for run in runs}
 
 
 def calibrate(
