@@ -199,7 +199,7 @@ from pathlib import Path
 import numpy as np
 sys.path.insert(0, sys.argv[1])
 import test_outside_settings as t
-from sotto.privacy import streams
+from sotto.privacy.release import stream as streams
 from sotto.privacy.errors import PrivacyError
 
 folder = Path(sys.argv[2])
@@ -311,7 +311,7 @@ def test_keys_of_another_kind_are_refused(impl: str, tmp_path: Path) -> None:
 def test_keys_are_made_in_one_place(path: Path) -> None:
     made = re.findall(r"random\.key\b|PRNGKey\(|wrap_key_data", path.read_text())
     where = path.relative_to(SRC / "sotto").as_posix()
-    told = ("privacy/purity.py", "privacy/leaks/randomness.py")  # in a message, and as a leak
+    told = ("privacy/release/purity.py", "privacy/audits/leaks/randomness.py")  # in a message, and as a leak
     assert not made or where in ("keys.py", *told)
 
 

@@ -20,7 +20,7 @@ from sotto.runs.teachers import rows_to_serve, teacher_policies
 SOURCE = Path(sotto.__file__).parent
 TRAINED = {  # by whom a teacher's own rows may be seen
     "rows_to_serve": {"cli/serve.py"},
-    "_ensemble": {"runs/teachers.py"},
+    "_ensemble": {"algorithms/kickstarting/teacher_run.py", "runs/teachers.py"},
 }
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sotto.errors import RunError
+from sotto.keys import new_key
 from sotto.rl.rollout import Actor
 from sotto.runs import states
 from sotto.runs.directory import open_experiment
@@ -30,7 +31,7 @@ class Agent:
     def __init__(self, policy: Actor, name: str, updates: int, seed: int | None = None) -> None:
         self.policy, self.name, self.updates = policy, name, updates
         entropy = int.from_bytes(os.urandom(4)) if seed is None else seed
-        self._key = jax.random.key(entropy)
+        self._key = new_key(entropy)
         self._act = eqx.filter_jit(_act)
 
     def act(self, observation: Any, *, greedy: bool = True) -> np.ndarray:
