@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.experts import population as experts
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.cli import main
 from sotto.cli.parsing import printable
@@ -29,7 +30,7 @@ from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet
 from sotto.privacy.units import Unit
 from sotto.rl.envs.registry import from_data
-from sotto.runs import checkpoints, experts
+from sotto.runs import checkpoints
 from sotto.runs.directory import create_experiment, new_settings
 from sotto.runs.registry import algorithm_named, config_to_json
 from sotto.serving.directory import ServiceSettings, create_service

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sotto.algorithms.experts import metrics
 from sotto.algorithms.experts import population as experts
 from sotto.cli import main
 from sotto.data import minari_files
 from sotto.data.trajectories import ExpertLog
 from sotto.privacy.release.released import ReleasedValues
+from sotto.runs import metrics
 from sotto.runs.directory import open_experiment
 
 TINY = (

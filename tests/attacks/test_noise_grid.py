@@ -225,19 +225,20 @@ def test_noise_far_below_the_grid_is_nearly_always_zero() -> None:
 NORMAL = {"standard_normal", "normal", "multivariate_normal", "randn", "gauss", "normalvariate"}
 PUBLIC = {
     "rl/networks.py": "a policy's own actions",
-    "algorithms/dppg.py": "first weights",
-    "algorithms/parameter_exploration.py": "a policy's own parameters",
-    "algorithms/trust_region.py": "a simulation of noise, of public numbers",
-    "papers/rio2025_regret.py": "first weights of a published figure",
+    "algorithms/dppg/release.py": "first weights",
+    "algorithms/dppg/exploration.py": "a policy's own parameters",
+    "algorithms/dppg/trust_region.py": "a simulation of noise, of public numbers",
+    "experiments/rio2025/regret.py": "first weights of a published figure",
 }
-ATTACKED = "privacy/leaks/"
+ATTACKED = "privacy/audits/leaks/"
 DOORS = {
-    "privacy/draws.py",
-    "privacy/functions.py",
+    "privacy/mechanisms/functions/gaussian_process.py",
+    "privacy/mechanisms/functions/grid.py",
+    "privacy/mechanisms/functions/scattered.py",
     "privacy/mechanisms/gaussian_policy.py",
-    "privacy/mechanisms/gaussian_process.py",
-    "privacy/mechanisms/process_grid.py",
-    "privacy/noise.py",
+    "privacy/mechanisms/noise.py",
+    "privacy/release/draws.py",
+    "privacy/release/functions.py",
 }
 
 

@@ -311,7 +311,10 @@ def test_keys_of_another_kind_are_refused(impl: str, tmp_path: Path) -> None:
 def test_keys_are_made_in_one_place(path: Path) -> None:
     made = re.findall(r"random\.key\b|PRNGKey\(|wrap_key_data", path.read_text())
     where = path.relative_to(SRC / "sotto").as_posix()
-    told = ("privacy/release/purity.py", "privacy/audits/leaks/randomness.py")  # in a message, and as a leak
+    told = (
+        "privacy/release/purity.py",
+        "privacy/audits/leaks/randomness.py",
+    )  # in a message, and as a leak
     assert not made or where in ("keys.py", *told)
 
 

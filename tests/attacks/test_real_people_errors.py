@@ -11,6 +11,8 @@ import pytest
 
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.training import Training, create_ledger
+from sotto.privacy.claims import streams as claims
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.gymnasium import unseen
 from sotto.rl.envs.gymnasium.unseen import UnseenError
 
@@ -152,6 +154,21 @@ def test_the_command_says_one_sentence_also_when_it_is_debugged(tmp_path: Path) 
         words = [one for one in SECRETS if not one.isdecimal()]  # which may be the number of a line
         assert not [one for one in words if one in done.stdout + done.stderr]
         assert debug or done.stderr == f"sotto: {SENTENCE}\n"
+
+
+@pytest.mark.parametrize("population", ["real", "simulated"])
+def test_the_certificate_says_what_of_an_environment_is_not_seen(
+    tmp_path: Path, population: str
+) -> None:
+    """That nothing it says is seen holds for real people only, and so is said of them only."""
+    made = training(tmp_path, population=population)
+    made.close()
+    (opened,) = Ledger.open(tmp_path / "ledger.sqlite").streams
+    met = (claims.UNSEEN.assumption(), claims.OWN_OUTPUT.assumption())
+    assert opened.statement.assumptions == (
+        claims.NO_MEMORY.assumption(),
+        *(met if population == "real" else ()),
+    )
 
 
 def test_a_module_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -166,6 +166,30 @@ KINDS: dict[str, Facts] = {
     "on the grid, settings checked": Facts(
         (stream().model_copy(update={"noise_law": "on-grid"}),), settings_checked=True
     ),
+    "correlated on the grid": Facts(
+        (
+            stream(
+                correlation=Correlation(kind="prefix-sum"), noise_rounding=1e-4, noise_law="on-grid"
+            ),
+        )
+    ),
+    "real people in Gymnasium": Facts(
+        (
+            stream(
+                noise_law="on-grid",
+                protects=(of_streams.POLICIES(),),
+                does_not_protect=(of_streams.PATTERNS(), of_streams.OWN_TRAJECTORY()),
+                assumptions=tuple(
+                    one.assumption()
+                    for one in (of_streams.NO_MEMORY, of_streams.UNSEEN, of_streams.OWN_OUTPUT)
+                ),
+            ),
+        ),
+        settings_checked=True,
+    ),
+    "a selection without times": Facts(
+        (stream(selection={"mean": 3.0, "candidates": 4, "accounting": 2}, noise_law="on-grid"),)
+    ),
     "a function on the grid": Facts(
         (stream(**_FUNCTION).model_copy(update={"noise_law": "on-grid"}),)
     ),
@@ -183,6 +207,13 @@ KINDS: dict[str, Facts] = {
     ),
     "words of a stranger": Facts((stream(protects=("every state and action",)),)),
     "a teacher of shards": teacher(),
+    "a teacher of shards, on the grid": teacher(accounting=2),
+    "a teacher of shards, on the grid, with a fixed seed": teacher(
+        accounting=2, entropy="fixed-seed"
+    ),
+    "Dirichlet about shards, charged for its L1 distance": teacher(
+        mechanism=Dirichlet(actions=3, concentration=5, floor=0.1), accounting=2
+    ),
     "a teacher of simulated shards": teacher(population="simulated"),
     "a whole teacher, Dirichlet": teacher(
         distance=AnyTwoTeachers(), mechanism=Dirichlet(actions=3, concentration=5, floor=0.1)

@@ -13,7 +13,7 @@ from rich.console import Console
 from scipy import stats
 
 from sotto.privacy.certificates.derive import Certificate, derive, render, verify
-from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import (
@@ -81,6 +81,30 @@ def test_a_certificate_says_what_the_ledger_holds(tmp_path: Path) -> None:
         truth = stats.norm.cdf(a) - math.exp(epsilon + stats.norm.logcdf(b))
         assert truth == pytest.approx(delta, rel=1e-6)
     assert len(certificate.curve) > 10
+
+
+def test_a_withheld_time_is_not_printed_as_a_date(tmp_path: Path) -> None:
+    def made(name: str, created: str | None) -> str:
+        ledger = Ledger.create(
+            tmp_path / name, "run-a", unit=UNIT, budget=NO_TARGET, created=created
+        )
+        return text_of(derive(ledger))
+
+    assert "Ledger, time withheld, head" in made("withheld", NO_TIME)
+    assert "1970" not in made("withheld again", NO_TIME)
+    assert "Ledger of 2026-01-02T03:04:05+00:00, head" in made("told", "2026-01-02T03:04:05+00:00")
+
+
+def test_the_settings_of_jax_are_in_the_certificate(tmp_path: Path) -> None:
+    certificate = derive(ledger_of(tmp_path / "ledger", statement(), statement()))
+    (line,) = [x for x in text_of(certificate).splitlines() if x.startswith("JAX settings: ")]
+    assert "xla_cpu_enable_fast_math=False" in line
+    other = certificate.streams[0].model_copy(update={"settings": {"XLA_FLAGS": "--other=1"}})
+    forged = certificate.model_copy(update={"streams": (other, *certificate.streams[1:])})
+    assert "JAX settings: XLA_FLAGS --other=1" in text_of(forged)
+    path = tmp_path / "certificate.json"
+    forged.write(path)
+    assert verify(path, Ledger.open(tmp_path / "ledger")).status == "false"
 
 
 def test_what_always_is_assumed_is_listed_once(tmp_path: Path) -> None:

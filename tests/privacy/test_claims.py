@@ -28,20 +28,19 @@ EXPECTED = {
         dppg.policies@2 dppg.patterns dppg.own-trajectory general.what-is-true-of-all
         general.other-runs general.side-channels ledger.counted door.contributed
         gaussian.rounded noise.correlated people.settings@2 ledger.enrolment noise.random@2
-        noise.scaled general.timing population.simulated@2
+        noise.scaled door.unchanged general.timing population.simulated@2
     """,
     "dppg-paper of schema 1": """
         dppg.policies@2 dppg.patterns dppg.own-trajectory general.what-is-true-of-all
         general.other-runs general.side-channels ledger.counted door.contributed
         gaussian.rounded people.settings@2 ledger.enrolment noise.random@2 noise.scaled
-        general.timing population.simulated@2
+        door.unchanged general.timing population.simulated@2
     """,
     "q-iterations of schema 1": """
         rewards.whole-function functional-q.visits functional-q.curve rewards.other-runs
         noise.scaled-values general.side-channels functional-q.reward-free ledger.charged@2
-        functions.rounded noise.fresh@2 functional-q.one-function functions.sensitivity
-        rewards.settings@2 rewards.kept noise.random@2 noise.scaled general.timing
-        population.simulated@2
+        noise.fresh@2 functional-q.one-function functions.sensitivity rewards.settings@2
+        rewards.kept noise.random@2 noise.scaled general.timing population.simulated@2
     """,
     "q-paper of schema 1": """
         functional-q.visits functional-q.curve rewards.other-runs general.side-channels
@@ -52,27 +51,28 @@ EXPECTED = {
         rewards.one functional-q.visits functional-q.curve rewards.other-runs
         general.side-channels functional-q.reward-free ledger.charged@2 door.contributed
         gaussian.rounded noise.fresh@2 rewards.settings@2 rewards.kept noise.random@2
-        noise.scaled general.timing population.simulated@2
+        noise.scaled door.unchanged general.timing population.simulated@2
     """,
     "votes of schema 1": """
         votes.experts-policy@2 votes.released@2 votes.how-many votes.most-experts
         general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
         door.contributed gaussian.rounded votes.own-experts people.settings@2
-        ledger.enrolment noise.random@2 noise.scaled general.timing population.simulated@2
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged general.timing
+        population.simulated@2
     """,
     "clones of schema 1": """
         votes.clones-log@2 votes.released@2 votes.how-many votes.most-experts
         general.what-is-true-of-all general.other-runs general.side-channels
         votes.own-clones@2 ledger.counted door.contributed gaussian.rounded
-        people.settings@2 ledger.enrolment noise.random@2 noise.scaled general.timing
-        population.simulated@2
+        people.settings@2 ledger.enrolment noise.random@2 noise.scaled door.unchanged
+        general.timing population.simulated@2
     """,
     "service of schema 1": """
         distance.shards distance.asked-observations general.what-is-true-of-all
-        answers.other-ledgers general.side-channels answers.charged distance.mean
-        distance.rows answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else distance.disjoint answers.delta noise.random@2
-        answers.law general.timing population.simulated@2
+        answers.other-ledgers general.side-channels answers.charged distance.mean@2
+        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
+        distance.disjoint answers.delta noise.random@2 answers.earlier-law general.timing
+        population.simulated@2
     """,
     "nothing charged": """
         general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
@@ -82,80 +82,99 @@ EXPECTED = {
     "people": """
         dppg.policies@2 general.what-is-true-of-all general.other-runs general.side-channels
         ledger.counted door.contributed gaussian.rounded people.settings@2 ledger.enrolment
-        noise.random@2 noise.scaled runs.failure general.timing
+        noise.random@2 noise.scaled door.unchanged runs.failure general.timing
     """,
     "returning, correlated": """
         general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
         door.contributed gaussian.rounded noise.correlated dppg.no-memory people.settings@2
-        ledger.enrolment noise.random@2 noise.scaled runs.failure general.timing
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure
+        general.timing
     """,
     "a fixed seed": """
         general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded people.settings@2 ledger.enrolment runs.failure
-        general.timing
+        door.contributed gaussian.rounded people.settings@2 ledger.enrolment door.unchanged
+        runs.failure general.timing
     """,
     "counters": """
         ucb.counters@2 ucb.local-counters ucb.own-actions ucb.in-common
         general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
         door.contributed gaussian.rounded noise.correlated people.settings@2
-        ledger.enrolment noise.random@2 noise.scaled general.timing population.simulated@2
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged general.timing
+        population.simulated@2
     """,
     "a selection": """
         general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
         door.contributed gaussian.rounded selection.best-only people.candidates@2
-        ledger.enrolment noise.random@2 noise.scaled runs.failure selection.how-long
-        general.timing
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure
+        selection.how-long@2 general.timing
     """,
     "DP-SGD over experts, sampled": """
         dp-sgd.logged dp-sgd.slots@2 general.what-is-true-of-all general.other-runs
         general.side-channels ledger.counted door.contributed factored.rounded draws.secret
         dp-sgd.own-logs releases.pool people.settings@2 ledger.enrolment noise.random@2
-        noise.scaled runs.failure general.timing
+        noise.scaled door.unchanged runs.failure general.timing
     """,
     "DP-SGD on rewards": """
         dp-sgd.zeroed@2 rewards.other-runs general.side-channels functional-q.reward-free
         ledger.charged@2 door.contributed factored.rounded noise.fresh@2 draws.secret
-        rewards.settings@2 rewards.kept noise.random@2 noise.scaled runs.failure
-        general.timing
+        rewards.settings@2 rewards.kept noise.random@2 noise.scaled door.unchanged
+        runs.failure general.timing
     """,
     "sums of rewards, correlated": """
         rewards.one rewards.other-runs general.side-channels ledger.charged@2
         door.contributed gaussian.rounded noise.correlated rewards.settings@2 rewards.kept
-        noise.random@2 noise.scaled runs.failure general.timing
+        noise.random@2 noise.scaled door.unchanged runs.failure general.timing
     """,
     "a function that is asked": """
         rewards.other-runs noise.scaled-values general.side-channels ledger.charged@2
-        functions.rounded noise.fresh@2 functions.one-answer functions.sensitivity
-        rewards.settings@2 rewards.kept noise.random@2 noise.scaled runs.failure
-        general.timing
+        noise.fresh@2 functions.one-answer functions.sensitivity rewards.settings@2
+        rewards.kept noise.random@2 noise.scaled runs.failure general.timing
     """,
     "logged rewards of one function": """
         rewards.logged-function rewards.other-runs noise.scaled-values general.side-channels
-        ledger.charged@2 functions.rounded noise.fresh@2 functions.sensitivity
-        rewards.settings@2 rewards.kept noise.random@2 noise.scaled runs.failure
-        general.timing
+        ledger.charged@2 noise.fresh@2 functions.sensitivity rewards.settings@2 rewards.kept
+        noise.random@2 noise.scaled runs.failure general.timing
     """,
     "parts beside the policy": """
         dppg.policies@2 dppg.parts@2 general.what-is-true-of-all general.other-runs
         general.side-channels ledger.counted door.contributed gaussian.rounded
-        people.settings@2 ledger.enrolment noise.random@2 noise.scaled runs.failure
-        general.timing
+        people.settings@2 ledger.enrolment noise.random@2 noise.scaled door.unchanged
+        runs.failure general.timing
     """,
     "on the grid, settings checked": """
         general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
         door.contributed door.compiled gaussian.rounded noise.law people.settings@2
-        ledger.enrolment noise.random@2 runs.failure general.timing
+        ledger.enrolment noise.random@2 door.unchanged runs.failure general.timing
+    """,
+    "correlated on the grid": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded noise.law noise.correlated noise.rounded
+        people.settings@2 ledger.enrolment noise.random@2 door.unchanged runs.failure
+        general.timing
+    """,
+    "real people in Gymnasium": """
+        dppg.policies@2 dppg.patterns dppg.own-trajectory general.what-is-true-of-all
+        general.other-runs general.side-channels dppg.unseen ledger.counted door.contributed
+        door.compiled gaussian.rounded noise.law dppg.no-memory dppg.own-output
+        people.settings@2 ledger.enrolment noise.random@2 door.unchanged runs.failure
+        general.timing
+    """,
+    "a selection without times": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded noise.law selection.best-only selection.no-times
+        people.candidates@2 ledger.enrolment noise.random@2 door.unchanged runs.failure
+        selection.how-long@2 general.timing
     """,
     "a function on the grid": """
-        rewards.other-runs general.side-channels ledger.charged@2 functions.rounded
+        rewards.other-runs general.side-channels ledger.charged@2 functions.rounded@2
         noise.law noise.fresh@2 functions.sensitivity rewards.settings@2 rewards.kept
-        noise.random@2 runs.failure general.timing
+        functions.clipped noise.random@2 runs.failure general.timing
     """,
     "prefixes": """
         prefixes.in-the-clear prefixes.beyond-actions general.what-is-true-of-all
         general.other-runs general.side-channels ledger.counted noise.law prefixes.fresh
         prefixes.one-action@2 prefixes.silent people.settings@2 ledger.enrolment
-        prefixes.one-world prefixes.own-data noise.random@2 general.timing
+        prefixes.one-world prefixes.own-data noise.random@2 door.unchanged general.timing
         population.simulated@2
     """,
     "prefixes, and DP-SGD in turns": """
@@ -164,26 +183,44 @@ EXPECTED = {
         door.contributed factored.rounded noise.correlated prefixes.fresh
         prefixes.one-action@2 prefixes.silent dp-sgd.own-logs releases.pool
         people.settings@2 ledger.enrolment prefixes.one-world prefixes.own-data
-        noise.random@2 noise.scaled runs.failure general.timing population.simulated@2
+        noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+        population.simulated@2
     """,
     "words of a stranger": """
         quoted general.what-is-true-of-all general.other-runs general.side-channels
         ledger.counted door.contributed gaussian.rounded people.settings@2 ledger.enrolment
-        noise.random@2 noise.scaled runs.failure general.timing
+        noise.random@2 noise.scaled door.unchanged runs.failure general.timing
     """,
     "a teacher of shards": """
         distance.shards distance.asked-observations general.what-is-true-of-all
-        answers.other-ledgers general.side-channels answers.charged distance.mean
-        distance.rows answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else distance.disjoint answers.delta noise.random@2
-        answers.law general.timing
+        answers.other-ledgers general.side-channels answers.charged distance.mean@2
+        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
+        distance.disjoint answers.delta noise.random@2 answers.earlier-law general.timing
+    """,
+    "a teacher of shards, on the grid": """
+        distance.shards distance.asked-observations general.what-is-true-of-all
+        answers.other-ledgers general.side-channels answers.charged distance.mean@2
+        distance.rows answers.levels answers.rounded@2 answers.grid-law answers.settings
+        answers.nothing-else distance.disjoint answers.delta noise.random@2 general.timing
+    """,
+    "a teacher of shards, on the grid, with a fixed seed": """
+        distance.shards distance.asked-observations general.what-is-true-of-all
+        answers.other-ledgers general.side-channels answers.charged distance.mean@2
+        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
+        distance.disjoint answers.delta general.timing
+    """,
+    "Dirichlet about shards, charged for its L1 distance": """
+        distance.shards distance.asked-observations general.what-is-true-of-all
+        answers.other-ledgers general.side-channels answers.charged distance.mean@2
+        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
+        distance.disjoint answers.delta noise.random@2 answers.law general.timing
     """,
     "a teacher of simulated shards": """
         distance.shards distance.asked-observations general.what-is-true-of-all
-        answers.other-ledgers general.side-channels answers.charged distance.mean
-        distance.rows answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else distance.disjoint answers.delta noise.random@2
-        answers.law general.timing population.simulated@2
+        answers.other-ledgers general.side-channels answers.charged distance.mean@2
+        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
+        distance.disjoint answers.delta noise.random@2 answers.earlier-law general.timing
+        population.simulated@2
     """,
     "a whole teacher, Dirichlet": """
         distance.teacher distance.no-share answers.other-ledgers general.side-channels
@@ -208,7 +245,7 @@ EXPECTED = {
         distance.policy distance.training-data distance.larger-differences
         distance.no-training-claim answers.other-ledgers general.side-channels
         answers.charged distance.rows answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else distance.within noise.random@2 answers.law
+        answers.nothing-else distance.within noise.random@2 answers.earlier-law
         general.timing
     """,
 }

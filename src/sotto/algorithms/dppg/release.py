@@ -27,7 +27,7 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.keys import new_key
 from sotto.privacy.claims import streams as claims
 from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Correlation, Gap, Part, Poisson
+from sotto.privacy.statements import Assumption, Correlation, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, normalise_advantages
@@ -151,8 +151,16 @@ def make_release(
         gaps=(SEGMENT_GAP,) if continuing else (),
         protects=(claims.POLICIES(), *(claims.PARTS(what=extra.described) for extra in extras)),
         does_not_protect=(claims.PATTERNS(), claims.OWN_TRAJECTORY()),
-        assumptions=(claims.NO_MEMORY.assumption(),) if collected else (),
+        assumptions=_of_environment(config) if collected else (),
     )
+
+
+def _of_environment(config: DPPGConfig) -> tuple[Assumption, ...]:
+    """What the proof needs of an environment in Gymnasium."""
+    if config.population == "simulated":
+        return (claims.NO_MEMORY.assumption(),)
+    met = (claims.NO_MEMORY, claims.UNSEEN, claims.OWN_OUTPUT)
+    return tuple(one.assumption() for one in met)
 
 
 def correlation(config: DPPGConfig) -> Correlation:

@@ -44,8 +44,11 @@ def _of_streams(ledger: Ledger) -> Certificate:
             persons=len(record.persons),
             event=record.statement.event if record.releases else None,
             versions=versions,
+            settings=settings,
         )
-        for record, versions in zip(ledger.streams, ledger.stream_versions, strict=True)
+        for record, versions, settings in zip(
+            ledger.streams, ledger.stream_versions, ledger.stream_settings, strict=True
+        )
     )
     return Certificate(
         run_id=ledger.run_id,

@@ -45,6 +45,7 @@ class CertifiedStream(BaseModel):
         persons: how many took part, or may have under Poisson sampling.
         event: what the charged releases cost one person; None if there are none.
         versions: of the software that opened it.
+        settings: of JAX and XLA that it was opened under; earlier versions did not write them down.
     """
 
     model_config = _FROZEN
@@ -53,6 +54,7 @@ class CertifiedStream(BaseModel):
     persons: int
     event: Event | None
     versions: dict[str, str]
+    settings: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
 
 
 class CertifiedStudent(BaseModel):

@@ -16,6 +16,7 @@ from sotto.privacy.accounting.events import (
 )
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates.model import Certificate, CertifiedAnswers, CertifiedStream
+from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, Floor, RandomStop
 from sotto.privacy.statements import Returning
@@ -49,10 +50,24 @@ def render(certificate: Certificate) -> RenderableType:
     persons = "" if c.answers else f"{c.unit.counted(c.persons)}. "
     parts += [
         Text(""),
+        *(Text(visible(f"JAX settings: {one}"), style="dim") for one in _settings(c)),
         Text(visible(f"Computed by: {c.method}. {persons}{software}."), style="dim"),
-        Text(visible(f"Ledger of {c.created}, head {c.head_hash}"), style="dim"),
+        Text(visible(f"{_dated(c)}, head {c.head_hash}"), style="dim"),
     ]
     return Group(*parts)
+
+
+def _settings(c: Certificate) -> tuple[str, ...]:
+    """The settings that streams were opened under, each once."""
+    lines = (
+        ", ".join(f"{name} {value}" for name, value in one.settings.items() if value)
+        for one in c.streams
+    )
+    return tuple(dict.fromkeys(filter(None, lines)))
+
+
+def _dated(c: Certificate) -> str:
+    return "Ledger, time withheld" if c.created == NO_TIME else f"Ledger of {c.created}"
 
 
 def visible(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sotto.privacy.claims import answers, experts, rewards, streams, superseded
+from sotto.privacy.claims import answers, experts, rewards, selection, streams, superseded
 from sotto.privacy.claims.claim import Claim, Facts, Section
 from sotto.privacy.statements import Assumption, StreamStatement
 
@@ -53,21 +53,25 @@ PRESENT: tuple[Claim, ...] = (
     answers.ROWS,
     answers.LEVELS,
     answers.ROUNDED,
+    answers.GRID_LAW,
     streams.LAW,
     rewards.FRESH,
     streams.CORRELATED,
+    streams.ROUNDED_NOISE,
     rewards.ANSWERS,
     experts.FRESH,
     experts.ONE_ACTION,
     experts.SILENT,
     streams.SAMPLED,
-    streams.BEST_ONLY,
+    selection.BEST_ONLY,
+    selection.NO_TIMES,
     streams.SETTINGS,
     streams.CANDIDATES,
     rewards.SETTINGS,
     answers.SETTINGS,
     streams.ENROLMENT,
     rewards.KEPT,
+    rewards.CLIPPED,
     answers.NOTHING_ELSE,
     experts.ONE_WORLD,
     experts.OWN_DATA,
@@ -77,8 +81,10 @@ PRESENT: tuple[Claim, ...] = (
     streams.RANDOM,
     streams.SCALED,
     answers.LAW,
+    answers.EARLIER_LAW,
+    streams.UNCHANGED,
     streams.FAILURE,
-    streams.HOW_LONG,
+    selection.HOW_LONG,
     streams.TIMING,
     streams.SIMULATED,
 )

@@ -14,6 +14,7 @@ from sotto.privacy.answers.observations import LARGEST
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.claims.claim import Claim, Condition, Facts, both, of_answers
 from sotto.privacy.claims.streams import has_noise
+from sotto.privacy.mechanisms.policies import GaussianPolicy
 
 
 def _about(*kinds: type) -> Condition:
@@ -36,6 +37,11 @@ def _has_rounding(*, stated: bool) -> Condition:
         )
 
     return holds
+
+
+def _gaussian(facts: Facts) -> bool:
+    """Gaussian answers; earlier versions, whose statements have accounting 1, drew in float64."""
+    return facts.answers is not None and isinstance(facts.answers.mechanism, GaussianPolicy)
 
 
 def _radius(facts: Facts) -> dict[str, str]:
@@ -168,8 +174,10 @@ DISJOINT = Claim(
 MEAN = Claim(
     "distance.mean",
     "code",
-    "the mean is taken over valid rows, so one teacher moves it by 1/n",
+    "The mean is taken over valid rows, so that one of n teachers moves it by at most 1/n of the "
+    "distance between two rows.",
     "each teacher's row is made a policy before the mean is taken",
+    version=2,
     holds=_about(TrainingShards),
 )
 # distances.py
@@ -251,14 +259,33 @@ ROUNDED = Claim(
     version=2,
     holds=of_answers,
 )
-# mechanisms/dirichlet_sampling.py, mechanisms/gaussian_policy.py
+# mechanisms/dirichlet_sampling.py
 LAW = Claim(
     "answers.law",
     "user",
     "The draws behind an answer are float64 numbers that have their stated law up to rounding. "
     "That this rounding gives nothing away is assumed.",
     "answers are rounded to a coarser grid; keep the teacher's processes to yourself",
-    holds=both(of_answers, has_noise),
+    holds=both(of_answers, has_noise, lambda facts: not _gaussian(facts)),
+)
+# mechanisms/gaussian_policy.py
+GRID_LAW = Claim(
+    "answers.grid-law",
+    "code",
+    "Noise on a row is drawn by a sampler whose law on a public grid is the stated one. What "
+    "rounding the row to that grid costs is charged; the sampler's finite precision and range cost "
+    "less than 1e-25 of delta for a million answers, which is left out.",
+    "it is proved in docs/privacy.md, sections 7 and 12",
+    holds=both(has_noise, lambda facts: _gaussian(facts) and _statement(facts).accounting == 2),
+)
+EARLIER_LAW = Claim(
+    "answers.earlier-law",
+    "user",
+    "Answers that an earlier version gave had noise of float64 numbers that have their stated law "
+    "up to rounding. That this rounding gave nothing away is assumed.",
+    "those of this version have noise that is drawn on a grid, with a proved law; create a new "
+    "ledger for these alone",
+    holds=both(has_noise, lambda facts: _gaussian(facts) and _statement(facts).accounting == 1),
 )
 DELTA = Claim(
     "answers.delta",

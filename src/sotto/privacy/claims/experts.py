@@ -111,8 +111,8 @@ LOGGED = Claim(
 SLOTS = Claim(
     "dp-sgd.slots",
     "does-not-protect",
-    "How many slots there are for experts, and what is public of the environment: how it moves on "
-    "and rewards.",
+    "How many slots there are for experts, and what is public of the environment: its dynamics "
+    "and its rewards.",
     version=2,
 )
 OWN_LOGS = Claim(

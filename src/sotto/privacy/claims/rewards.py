@@ -1,8 +1,14 @@
 """Sentences about releases of rewards and of functions of them (docs/privacy.md, section 13)."""
 
 from sotto.privacy.claims.claim import Claim, about_rewards, both, some
-from sotto.privacy.claims.streams import has_noise, through_functions
-from sotto.privacy.statements import UNBOUNDED_DRAWS
+from sotto.privacy.claims.streams import drawn_on_grid, has_noise, through_functions
+from sotto.privacy.statements import UNBOUNDED_DRAWS, StreamStatement
+
+
+def _values_on_grid(stream: StreamStatement) -> bool:
+    """Values or a function, with noise that is drawn on the grid of what is released."""
+    return through_functions(stream) and drawn_on_grid(stream) and not stream.gaps
+
 
 OTHER_RUNS = Claim(
     "rewards.other-runs",
@@ -62,8 +68,18 @@ ROUNDED = Claim(
     "functions.rounded",
     "code",
     "Rounding gives nothing away (except in steps named as not private).",
-    "what is released lies on a public grid, whose spacing follows from public numbers",
-    holds=both(about_rewards, some(lambda one: through_functions(one) and not one.gaps)),
+    "what is released lies on a public grid, whose spacing follows from public numbers; the noise "
+    "is larger by a bound on how much further rounding can move neighbours apart",
+    version=2,
+    holds=some(_values_on_grid),
+)
+CLIPPED = Claim(
+    "functions.clipped",
+    "user",
+    "No secret value is larger in magnitude than 2^17 times the stated sensitivity. What is larger "
+    "may be clipped.",
+    "clipping a function can move neighbours further apart than its stated sensitivity",
+    holds=some(_values_on_grid),
 )
 
 # --- what a stream's statement brings ------------------------------------------------------------

@@ -53,7 +53,7 @@ def has_shards(facts: Facts) -> bool:
     return facts.answers is not None and isinstance(facts.answers.distance, TrainingShards)
 
 
-def _drawn_on_grid(stream: StreamStatement) -> bool:
+def drawn_on_grid(stream: StreamStatement) -> bool:
     """Noise has its law on the grid, and not as scaled float64 numbers of earlier versions."""
     law = getattr(stream, "noise_law", "scaled-float64")
     return stream.prefixes is not None or law == "on-grid"
@@ -62,7 +62,7 @@ def _drawn_on_grid(stream: StreamStatement) -> bool:
 def _scaled(stream: StreamStatement) -> bool:
     """Noise of earlier versions, where anything is claimed of it."""
     paper = stream.releases_values and bool(stream.gaps)
-    return not _drawn_on_grid(stream) and not paper
+    return not drawn_on_grid(stream) and not paper
 
 
 def _simulated(facts: Facts) -> bool:
@@ -156,13 +156,25 @@ CONTRIBUTED = Claim(
     "that tracing cannot see",
     holds=_door,
 )
-# purity.py, streams.py
+# purity.py, primitives.py, keys.py, settings.py
 COMPILED = Claim(
     "door.compiled",
     "code",
-    "The program is compiled with IEEE arithmetic and JAX's threefry keys.",
-    "the keys and the compiler's options are checked when a stream opens",
+    "What is computed for one person uses operations of JAX that were reviewed and treat every "
+    "person alone. Random keys are threefry2x32. No setting of JAX or XLA that is not understood "
+    "was in force when a stream was opened or charged.",
+    "programs and settings are compared with lists of what was reviewed, and all else is refused; "
+    "the programs are compiled for IEEE arithmetic, whatever XLA was told",
     holds=lambda facts: facts.settings_checked and any(map(through_the_door, facts.streams)),
+)
+UNCHANGED = Claim(
+    "door.unchanged",
+    "user",
+    "Nobody rewrites JAX or sotto inside the process. XLA computes each person's row from that row "
+    "alone, bit for bit, on the device at hand.",
+    "use JAX and sotto as they were installed; the code notices only some changes, and rows were "
+    "tried on CPUs",
+    holds=some(lambda one: through_the_door(one) or one.prefixes is not None),
 )
 # mechanisms/gaussian.py
 ROUNDED = Claim(
@@ -193,7 +205,7 @@ LAW = Claim(
     "precision costs is charged.",
     "the samplers are proved in docs/privacy.md, section 7",
     holds=both(
-        lambda facts: bool(facts.streams) and all(map(_drawn_on_grid, facts.streams)), has_noise
+        lambda facts: bool(facts.streams) and all(map(drawn_on_grid, facts.streams)), has_noise
     ),
 )
 # noise.py, as it was before noise was drawn on the grid
@@ -234,6 +246,15 @@ CORRELATED = Claim(
     "resumed",
     holds=both(some(lambda one: one.correlation.kind != "independent"), has_noise),
 )
+# mechanisms/correlated.py
+ROUNDED_NOISE = Claim(
+    "noise.rounded",
+    "code",
+    "Noise that is correlated over releases is combined in integers. It is larger by a bound on "
+    "how much further that rounding can move neighbours apart.",
+    "the bound is proved in docs/privacy.md, section 4",
+    holds=some(lambda one: one.noise_rounding > 0),
+)
 TIMING = Claim(
     "general.timing",
     "user",
@@ -244,8 +265,9 @@ TIMING = Claim(
 FAILURE = Claim(
     "runs.failure",
     "user",
-    "Whether and when the training fails does not depend on the data.",
-    "a failure is seen by whoever waits for the result, and nothing here pays for it",
+    "Whether, and when, a training fails does not depend on the data that is protected.",
+    "whoever waits for the result sees that it failed, also where they are not told why; nothing "
+    "here pays for that",
     holds=some(lambda one: one.population == "real"),
 )
 SIMULATED = Claim(
@@ -265,22 +287,6 @@ SAMPLED = Claim(
     "Who is drawn by Poisson sampling stays secret.",
     "draws use fresh keys and are not returned, logged or stored",
     holds=some(lambda one: one.participation.kind == "poisson"),
-)
-# selection.py
-BEST_ONLY = Claim(
-    "selection.best-only",
-    "code",
-    "Of a selection only the best try leaves: neither how many tries were made, nor anything of "
-    "the others.",
-    "their number is drawn in secret; the others are neither returned, logged nor stored",
-    holds=has_selection,
-)
-HOW_LONG = Claim(
-    "selection.how-long",
-    "user",
-    "Nobody learns from how long a selection took how many tries were made.",
-    "keep it to yourself, and make what is selected public at a time fixed before",
-    holds=has_selection,
 )
 
 # --- what a stream's statement brings ------------------------------------------------------------
@@ -327,6 +333,20 @@ NO_MEMORY = Claim(
     "environments in Gymnasium are not traced; of wrappers, those that are known to keep running "
     "statistics are refused",
 )
+# rl/envs/unseen.py, rl/envs/lanes.py
+UNSEEN = Claim(
+    "dppg.unseen",
+    "code",
+    "Nothing that the environment says or raises leaves its processes.",
+    "their output goes nowhere, and every failure is one fixed sentence",
+)
+OWN_OUTPUT = Claim(
+    "dppg.own-output",
+    "user",
+    "The environment writes about people nowhere but to its own output, and its spaces and time "
+    "limit are public.",
+    "whoever writes the environment keeps no files, logs or connections that others can see",
+)
 # algorithms/ucb_vi.py
 COUNTERS = Claim(
     "ucb.counters",
@@ -358,6 +378,8 @@ BROUGHT = (
     PATTERNS,
     OWN_TRAJECTORY,
     NO_MEMORY,
+    UNSEEN,
+    OWN_OUTPUT,
     COUNTERS,
     LOCAL_COUNTERS,
     OWN_ACTIONS,

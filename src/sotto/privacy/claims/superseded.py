@@ -7,7 +7,7 @@ to have been untrue in them says so, and verification repeats it.
 from dataclasses import replace
 
 from sotto.privacy.answers.distances import AnyTwoTeachers
-from sotto.privacy.claims import answers, experts, rewards, streams
+from sotto.privacy.claims import answers, experts, rewards, selection, streams
 from sotto.privacy.claims.claim import (
     Claim,
     Facts,
@@ -153,7 +153,13 @@ SCHEMA_1: tuple[Claim, ...] = (
         untrue="noise that is correlated over releases, as a stream may state, is not fresh for "
         "each, and noise may be drawn before a charge",
     ),
-    replace(rewards.ROUNDED, holds=about_rewards),
+    Claim(
+        "functions.rounded",
+        "code",
+        "Rounding gives nothing away (except in steps named as not private).",
+        "what is released lies on a public grid, whose spacing follows from public numbers",
+        holds=about_rewards,
+    ),
     Claim(
         "noise.random",
         "user",
@@ -195,13 +201,25 @@ SCHEMA_1: tuple[Claim, ...] = (
         holds=both(about_people, _simulated),
     ),
     streams.SAMPLED,
-    streams.BEST_ONLY,
-    streams.HOW_LONG,
+    selection.BEST_ONLY,
+    Claim(
+        "selection.how-long",
+        "user",
+        "Nobody learns from how long a selection took how many tries were made.",
+        "keep it to yourself, and make what is selected public at a time fixed before",
+        holds=has_selection,
+    ),
     # Answers of a teacher.
     answers.LIPSCHITZ,
     answers.WITHIN,
     answers.DISJOINT,
-    answers.MEAN,
+    Claim(
+        "distance.mean",
+        "code",
+        "the mean is taken over valid rows, so one teacher moves it by 1/n",
+        "each teacher's row is made a policy before the mean is taken",
+        holds=answers.MEAN.holds,
+    ),
     replace(answers.FLOAT64, holds=_by_rows),
     answers.SETTINGS,
     answers.NOTHING_ELSE,
