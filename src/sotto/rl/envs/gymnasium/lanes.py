@@ -310,7 +310,10 @@ def _start(memory: int, plan: Any) -> tuple[subprocess.Popen[bytes], socket.sock
     return process, ours
 
 
-MAIN = "import sys; sys.path[:] = {path!r}; from sotto.rl.envs.{name} import serve; serve(sys.argv)"
+MAIN = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from sotto.rl.envs.gymnasium.{name} import serve; serve(sys.argv)"
+)
 """What another process runs: the import path of this one, before anything of ours is imported."""
 
 
