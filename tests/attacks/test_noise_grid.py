@@ -237,6 +237,7 @@ DOORS = {
     "privacy/mechanisms/gaussian_policy.py",
     "privacy/mechanisms/gaussian_process.py",
     "privacy/mechanisms/process_grid.py",
+    "privacy/mechanisms/scattered_paths.py",
     "privacy/noise.py",
 }
 

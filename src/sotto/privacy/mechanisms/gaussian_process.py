@@ -38,7 +38,6 @@ from sotto.privacy.mechanisms import path_rounding
 from sotto.privacy.mechanisms.path_rounding import LEAST_SPREAD
 from sotto.privacy.mechanisms.process_values import (
     FINEST,
-    LEAST_RATIO,
     MOVED,
     Sample,
     line,
@@ -117,7 +116,7 @@ class Paths:
             math.inf if left is None else point - left[0],
             math.inf if right is None else right[0] - point,
         )
-        ratio = max(spread * self.kernel.sigma / self.grid, LEAST_RATIO)
+        ratio = spread * self.kernel.sigma / self.grid
         values = array("d", bytes(8 * self.paths))
         for path in range(self.paths):
             mean = 0.0
@@ -182,14 +181,14 @@ class Paths:
 
     def _rounding(self, spread: Float64[np.ndarray, " q"]) -> float:
         """The weights of the two neighbours add up to at most 1."""
-        moved = 2 * MOVED * self.grid / (self.kernel.sigma * np.maximum(spread, LEAST_RATIO))
+        moved = 2 * MOVED * self.grid / (self.kernel.sigma * spread)
         return self.paths * float(np.sum(moved**2))
 
     def _draw(self, points: Float64[np.ndarray, " q"]) -> Sample:
         """Joint values at sorted distinct points not stored: left to right within each gap."""
         gap, first, weight_left, weight_right, spread = self._gaps(points)
         _, values = self._stored.arrays()
-        ratios = np.maximum(spread * self.kernel.sigma / self.grid, LEAST_RATIO)
+        ratios = spread * self.kernel.sigma / self.grid
         fresh = rounded_normal(self._generator, (len(points), self.paths), ratios[:, None])
         end_values = np.vstack([np.zeros(self.paths), values, np.zeros(self.paths)])
         means = weight_right[:, None] * end_values[gap + 1]
