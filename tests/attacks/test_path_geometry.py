@@ -3,13 +3,15 @@
 The reference is 80-digit arithmetic (mpmath). An attacker who knows the points and both functions
 sees a Gaussian shift; the worst pair of neighbours at these points makes it as large as the largest
 eigenvalue of K Sigma^-1 says, where K is the kernel and Sigma the covariance of the noise that is
-really there. It must not be above 1, up to what the surplus of sigma pays for.
+really there. It must not be above 1, up to what the surplus of sigma pays for. And where two
+neighbours answer with the same numbers, their draws are counted, as the code makes them.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import mpmath
@@ -21,7 +23,9 @@ from sotto.privacy.accounting.composition import Gaussian, compose
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms.functions import gaussian_process, rounding, scattered
+from sotto.privacy.mechanisms.functions import gaussian_process
+from sotto.privacy.mechanisms.functions import grid as process_grid
+from sotto.privacy.mechanisms.functions import scattered as scattered_paths
 from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
 from sotto.privacy.mechanisms.functions.grid import sample_grid
 from sotto.privacy.mechanisms.functions.rkhs import (
@@ -30,19 +34,14 @@ from sotto.privacy.mechanisms.functions.rkhs import (
     mixed_partials_sensitivity,
     norm_at_points,
 )
-from sotto.privacy.mechanisms.functions.rounding import (
-    LEAST_SPREAD,
-    MOST_NUMBERS,
-    NUGGET,
-    check_grid,
-    dot,
-    surplus,
-)
+from sotto.privacy.mechanisms.functions.rounding import LEAST_SPREAD, NUGGET, dot
 from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
-from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.privacy.mechanisms.functions.values import MOVED, Sample
+from sotto.privacy.mechanisms.noise import GeneratorSource, rounded_normal
 from sotto.privacy.release.functions import FunctionRelease
-from sotto.privacy.release.released import ReleasedFunction
+from sotto.privacy.release.released import SURPLUS, ReleasedFunction, require_resolved, values_grid
 from sotto.privacy.release.storage import Store
+from sotto.privacy.statements import UNBOUNDED_DRAWS
 from sotto.privacy.units import Adjacency, Unit
 
 DIGITS = 80
@@ -151,7 +150,7 @@ def _sides(dimensions: int, scale: float) -> Iterator[tuple[float, ...]]:
 
 
 def test_a_nugget_too_small_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gaussian_process, "NUGGET", 1e-17)
+    monkeypatch.setattr(scattered_paths, "NUGGET", 1e-17)
     worst = 0.0
     for sides in itertools.islice(_sides(3, 1e-4), 10):
         points = corners(sides)
@@ -174,21 +173,152 @@ def test_many_scattered_points_have_at_least_the_noise_of_the_process() -> None:
     assert np.linalg.norm(off, 2) < NUGGET / 1000
 
 
-def test_conditional_means_of_scattered_points_are_within_what_is_paid() -> None:
-    """Whitened exactly, what the code takes for white noise is off by less than the surplus."""
-    generator = np.random.default_rng(2)
-    points = np.concatenate([corners((2.0**-40, 1e-9)), corners((1e-6, 1e-3)), corners((0.3, 0.5))])
-    points = np.unique(points, axis=0)
-    values = (
-        30 * generator.choice([-1.0, 1.0], (len(points), 2)) * generator.random((len(points), 1))
-    )
-    paths = ScatteredPaths(Kernel(beta=1.0, sigma=3.0), 2, 2)
-    for start in range(0, len(points), 3):
-        paths.insert(points[start : start + 3], values[start : start + 3])
-    factor = exact(paths._factor[: len(points), : len(points)])
-    right = (factor**-1) * exact(values) / 3
-    off = exact(paths._white[: len(points)]) - right
-    assert 2 * math.sqrt(sum(float(one) ** 2 for one in off)) < surplus(0) * 10
+Ask = Callable[[], Sample]
+CLOSE = 2.0**-40 * np.arange(-9, 9)
+
+
+def largest(generator: object, shape: tuple[int, ...], ratio: np.ndarray) -> np.ndarray:
+    """Draws eight times as large: values near the largest there ever are."""
+    return 8 * rounded_normal(generator, shape, ratio)  # type: ignore[arg-type]
+
+
+class Worlds:
+    """Two neighbours who answer alike: how far apart their draws have to be.
+
+    Attributes:
+        moved: distances of draws, in units of their spread; all so far.
+        rounding: what is charged for rounding, all so far.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.moved: list[float] = []
+        self.rounding = 0.0
+        self._patch = monkeypatch
+
+    @property
+    def shift(self) -> float:
+        """All distances together."""
+        return math.hypot(*self.moved)
+
+    def answer(self, one: Ask, other: Ask, apart: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Noise of both at the same points; `apart` is their secrets' difference in grid steps."""
+        ratios = np.empty(apart.shape)
+
+        def spied(generator: object, shape: tuple[int, ...], ratio: np.ndarray) -> np.ndarray:
+            ratios[:] = np.broadcast_to(ratio, shape).reshape(-1)
+            return largest(generator, shape, ratio)
+
+        self._draw_by(spied)
+        first = one()
+        whole, drawn = first.whole.reshape(-1), first.fresh.reshape(-1)
+        fresh = np.zeros(apart.shape, dtype=np.int64)
+        self._draw_by(lambda _, shape, ratio: fresh.reshape(shape))
+        for i in range(len(fresh)):  # each mean is made of the draws before
+            mean = other().means.reshape(-1)[i]
+            fresh[i] = whole[i] + apart[i] - np.rint(mean / first.grid)
+        self.moved += ((fresh - drawn) / ratios).tolist()
+        self.rounding += first.rounding
+        second = other()
+        assert np.array_equal(second.whole.reshape(-1), whole + apart)
+        return first.values, second.values
+
+    def _draw_by(self, draws: object) -> None:
+        for module in (gaussian_process, process_grid, scattered_paths):
+            self._patch.setattr(module, "rounded_normal", draws)
+
+
+def difference(points: np.ndarray, beta: float, grid: float) -> np.ndarray:
+    """A function of norm 1 in the kernel's space which these points pin down, in grid steps."""
+    kernel = kernel_matrix(points, beta)
+    signs = mpmath.matrix([(-1.0) ** i * (1 + i % 3) for i in range(len(points))])
+    white = mpmath.cholesky(kernel) * signs / mpmath.norm(signs)
+    secret = np.random.default_rng(9).normal(size=len(points))
+    moved = [float(one) + two for one, two in zip(white, secret, strict=True)]
+    return np.rint(np.array(moved) / grid) - np.rint(secret / grid)
+
+
+def noise_of(ratio: float) -> tuple[float, float]:
+    """Sigma at sensitivity 1, and the grid."""
+    sigma = ratio * (1 + SURPLUS)
+    return sigma, values_grid(1.0, sigma)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 3.5, 127.9])
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_neighbours_draws_are_no_further_apart_than_certified(
+    dimensions: int, ratio: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At points 2^-40 apart and others, in batches and one by one."""
+    generator = np.random.default_rng(4)
+    points = np.full((len(CLOSE), dimensions), 0.5)
+    points[:, 0] += CLOSE
+    points = np.concatenate([points, generator.integers(0, 2**40, (12, dimensions)) / 2**40])
+    points = generator.permutation(points)
+    (sigma, grid), beta = noise_of(ratio), 3.0
+    paths: list[Paths | ScatteredPaths] = [
+        Paths(Kernel(beta=beta, sigma=sigma), 1, None, grid)
+        if dimensions == 1
+        else ScatteredPaths(Kernel(beta=beta, sigma=sigma), dimensions, 1, None, grid)
+        for _ in range(2)
+    ]
+    apart = difference(points, beta, grid).astype(np.int64)
+    worlds = Worlds(monkeypatch)
+    for start, stop in itertools.pairwise([0, 10, *range(11, 16), 30]):
+        batch = points[start:stop]
+        if dimensions == 1:  # drawn from left to right
+            order = np.argsort(batch[:, 0])
+            batch, apart[start:stop] = batch[order, 0], apart[start:stop][order]
+        one, other = (partial(path.sample, batch) for path in paths)
+        answers = worlds.answer(one, other, apart[start:stop])
+        for path, values in zip(paths, answers, strict=True):
+            path.insert(batch, values)
+    require_resolved(worlds.rounding, 1.0, sigma)
+    assert worlds.shift <= 1 / ratio
+    assert worlds.shift <= (1 + 2.0**-40) / sigma + math.sqrt(worlds.rounding)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 3.5, 127.9])
+@pytest.mark.parametrize(
+    "axes",
+    [([0.2, 0.2 + 2.0**-30, 0.9],), ([0.1, 0.1004, 0.9], [0.3, 0.3007, 0.301]), ([0.0, 0.02],) * 4],
+)
+def test_neighbours_draws_on_a_grid_are_no_further_apart_than_certified(
+    axes: tuple[list[float], ...], ratio: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = [np.array(axis) for axis in axes]
+    points = np.stack([x.ravel() for x in np.meshgrid(*kept, indexing="ij")], axis=1)
+    (sigma, grid), beta = noise_of(ratio), 3.0
+    worlds = Worlds(monkeypatch)
+
+    def ask() -> Sample:
+        return sample_grid(kept, beta, sigma, GeneratorSource().next(), None, grid)
+
+    apart = difference(points, beta, grid).astype(np.int64)
+    worlds.answer(ask, ask, apart)
+    require_resolved(worlds.rounding, 1.0, sigma)
+    assert worlds.shift <= 1 / ratio
+    assert worlds.shift <= (1 + 2.0**-40) / sigma + math.sqrt(worlds.rounding)
+    assert worlds.shift > 0.999 / sigma  # these points show the whole of the difference
+    white = mpmath.cholesky(kernel_matrix(points, beta)) ** -1 * exact(apart[:, None])
+    added = [one - float(two) * grid / sigma for one, two in zip(worlds.moved, white, strict=True)]
+    assert math.hypot(*added) < math.sqrt(worlds.rounding)
+
+
+def test_means_in_fewer_digits_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Means in float32: the neighbours' draws are further apart than is certified."""
+    ratio, axis, worst = 127.9, np.array([0.2, 0.2 + 2.0**-30]), 0.0
+    sigma, grid = noise_of(ratio)
+    apart = difference(axis[:, None], 3.0, grid).astype(np.int64)
+
+    def ask() -> Sample:
+        drawn = sample_grid([axis], 3.0, sigma, GeneratorSource().next(), None, grid)
+        return drawn._replace(means=drawn.means.astype(np.float32).astype(np.float64))
+
+    for _ in range(20):
+        worlds = Worlds(monkeypatch)
+        worlds.answer(ask, ask, apart)
+        worst = max(worst, worlds.shift)
+    assert worst > 1.01 / ratio
 
 
 @pytest.mark.parametrize("beta", [2.0**-64, 1e-9, 1.0, 3e3, 1e12, 2.0**64])
@@ -212,37 +342,6 @@ def test_bridges_are_exact_and_never_narrower(beta: float) -> None:
             assert one[2] == LEAST_SPREAD or one[2] <= spread * (1 + 16 * unit)
 
 
-def test_on_a_line_the_shift_is_within_the_surplus_however_close_the_points() -> None:
-    """Two worlds, answers in one order and batches: the exact sum of squared shifts is paid for."""
-    generator = np.random.default_rng(4)
-    close = 0.5 + 2.0**-40 * np.arange(-20, 20)
-    points = generator.permutation(
-        np.concatenate([close, generator.integers(0, 2**40, 60) / 2**40])
-    )
-    for beta, ratio in ((1e-3, 1.0), (1.0, 1.0), (50.0, 100.0)):
-        shifted = np.exp(-beta * np.abs(points - 0.5))  # h = K(., 1/2): its norm is 1
-        values = generator.normal(size=len(points)) * 8 * ratio
-        stored: list[tuple[float, float, float]] = []
-        total = mpmath.mpf(0)
-        for point, value, h in zip(points.tolist(), values.tolist(), shifted.tolist(), strict=True):
-            before = max((x for x in stored if x[0] < point), default=None)
-            after = min((x for x in stored if x[0] > point), default=None)
-            a, b, spread = gaussian_process._bridge(
-                beta,
-                math.inf if before is None else point - before[0],
-                math.inf if after is None else after[0] - point,
-            )
-            ends = [x for x in (before, after) if x is not None]
-            weights = [x for x, end in ((a, before), (b, after)) if end is not None]
-            one = sum(w * x[1] for w, x in zip(weights, ends, strict=True))
-            other = sum(w * (x[1] - x[2]) for w, x in zip(weights, ends, strict=True))
-            moved = mpmath.mpf(h) - mpmath.mpf(one) + mpmath.mpf(other)
-            total += (moved / (spread * mpmath.mpf(ratio))) ** 2
-            stored.append((point, value, h))
-        # Here 1 is the sensitivity, and `ratio` the noise: the certified shift is 1 / ratio.
-        assert float(total * ratio**2) <= (1 + 2.0**-24 + surplus(ratio)) ** 2
-
-
 @pytest.mark.parametrize(
     "axes",
     [
@@ -256,14 +355,17 @@ def test_grids_have_the_noise_of_the_process(
 ) -> None:
     size = math.prod(map(len, axes))
     monkeypatch.setattr(
-        gaussian_process, "standard_normal", lambda _, shape: np.eye(size).reshape(shape)
+        process_grid,
+        "rounded_normal",
+        lambda _, shape, ratio: np.rint(np.eye(size).reshape(shape) * ratio).astype(np.int64),
     )
     kept = [np.array(axis) for axis in axes]
     points = np.stack([x.ravel() for x in np.meshgrid(*kept, indexing="ij")], axis=1)
     for beta in (1.0, 100.0):
-        check_grid(kept, beta, 2)
-        rows = sample_grid(kept, beta, 1.0, None, paths=size).reshape(size, size)  # type: ignore[arg-type]
-        assert worst_shift(kernel_matrix(points, beta), rows) <= (1 + surplus(1.0)) ** 2
+        drawn = sample_grid(kept, beta, 1.0, None, paths=size)  # type: ignore[arg-type]
+        rows, charged = drawn.values.reshape(size, size), math.sqrt(drawn.rounding)
+        assert charged < 1e-5
+        assert worst_shift(kernel_matrix(points, beta), rows) <= (1 - charged) ** -2
 
 
 def release(beta: float, dimensions: int, size: int | None) -> FunctionRelease:
@@ -285,7 +387,7 @@ def test_nodes_that_float64_cannot_resolve_are_refused_before_they_are_charged(
 ) -> None:
     opened = release(1.0, 2, 4).open(ledger(tmp_path))
     near = np.array([0.0, 2.0**-44])
-    with pytest.raises(ValueError, match="so close together that float64"):
+    with pytest.raises(PrivacyError, match="too many, or too close"):
         opened.release(np.zeros((2, 2, 1)), (near, near))
     assert opened.released == 0
     opened.release(np.zeros((2, 2, 1)), (np.array([0.0, 1e-5]), np.array([0.0, 1e-5])))
@@ -300,28 +402,23 @@ def test_kernels_that_float64_cannot_resolve_are_refused(beta: float) -> None:
         Kernel(beta=beta, sigma=1.0)
 
 
-def test_the_noise_pays_for_rounding() -> None:
-    one = release(1.0, 2, None)
-    assert one.sigma >= 4.0 * (1 + surplus(4.0))
-    assert surplus(4.0) < 1e-5
-    # The proof's sums, for as many numbers as one release holds: on a line and scattered.
+@pytest.mark.parametrize("ratio", [2.0**-4, 1.0, 3.6, 127.9, 128.1, 2.0**16])
+def test_one_operation_of_float64_is_a_64th_of_the_grid(ratio: float) -> None:
+    """So are the other constants of the proof, for all the noise there may be."""
+    sigma, grid = noise_of(ratio)
     unit = 2.0**-53
-    numbers = math.sqrt(MOST_NUMBERS)
-    assert 2 * 32 * unit * numbers / LEAST_SPREAD <= surplus(0)
-    assert 2 * 12 * unit * numbers / math.sqrt(0.75 * NUGGET) <= surplus(0)
-    most = scattered._LARGEST_SCATTER
-    assert 2 * most * (most + 2) * unit <= NUGGET / 4
+    assert unit * (32 * sigma + 1) <= grid / 64 * (1 + 2.0**-11)
+    assert 2 + 2 * 8 / 64 * (1 + 2.0**-11) + 16 * unit * 100 / grid <= MOVED
+    allowed = (SURPLUS / 2 / sigma) ** 2
+    floored = allowed / (2 * MOVED * grid / (sigma * LEAST_SPREAD)) ** 2
+    assert floored * LEAST_SPREAD**2 < 1e-3
+    answers = allowed / (MOVED * grid / (sigma * math.sqrt(1 + NUGGET))) ** 2
+    assert answers < UNBOUNDED_DRAWS
 
 
-def test_no_more_answers_than_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sotto.privacy.release.released.MOST_NUMBERS", 10)
-    kernel = Kernel(beta=1.0, sigma=1.0)
-    zero = lambda points: np.zeros((len(points), 2))  # noqa: E731
-    function = ReleasedFunction.create(kernel, 2, 1, zero, GeneratorSource(), None)
-    kept = function(np.linspace(0, 1, 5))
-    with pytest.raises(PrivacyError, match="at most 10 numbers"):
-        function(np.array([0.1]))
-    assert np.array_equal(function(np.linspace(0, 1, 5)), kept)
+def test_the_nugget_is_larger_than_what_float64_makes_of_the_factor() -> None:
+    most = scattered_paths._LARGEST_SCATTER
+    assert 2 * most * (most + 4) * 2.0**-53 <= NUGGET / 4
 
 
 def test_a_function_of_an_earlier_law_is_read_and_not_continued(tmp_path: Path) -> None:
@@ -336,7 +433,7 @@ def test_a_function_of_an_earlier_law_is_read_and_not_continued(tmp_path: Path) 
     }
     Store.create(path, header).append(np.array([[0.5, 0.5]]), np.array([[2.0]]))
     assert ReleasedFunction.open(path)(np.array([[0.5, 0.5]])).tolist() == [[2.0]]
-    with pytest.raises(PrivacyError, match="another law of noise"):
+    with pytest.raises(PrivacyError, match="by another law"):
         ReleasedFunction.open(path, lambda points: points[:, :1])
 
 
@@ -345,7 +442,7 @@ def test_paths_draw_what_the_bridge_says_between_points_that_are_close() -> None
     count = 20_000
     paths = Paths(Kernel(beta=1.0, sigma=2.0), count, np.random.default_rng(5))
     low, high = paths.at(0.5), paths.at(0.5 + 2.0**-39)
-    middle = paths.sample(np.array([0.5 + 2.0**-40]))[0]
+    middle = paths.sample(np.array([0.5 + 2.0**-40])).values[0]
     spread = np.std(middle - (np.array(low) + np.array(high)) / 2)
     assert spread == pytest.approx(2 * LEAST_SPREAD, rel=6 / math.sqrt(2 * count))
 
@@ -374,4 +471,3 @@ def test_sensitivities_do_not_underflow_and_norms_do_not_cancel() -> None:
     points = np.array([0.5, 0.5 + 2.0**-40, 0.5 + 2.0**-39])
     values = np.exp(-np.abs(points - 0.5))  # K(., 1/2), whose norm is 1
     assert norm_at_points(points, values, 1.0) == pytest.approx(1.0, abs=1e-9)
-    assert rounding.surplus(2.0**16) < 0.07

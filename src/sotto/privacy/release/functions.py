@@ -33,7 +33,6 @@ from sotto.privacy.mechanisms import noise
 from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
 from sotto.privacy.mechanisms.functions.grid import grid_rounding, sample_grid
 from sotto.privacy.mechanisms.functions.rkhs import Sensitivity
-from sotto.privacy.mechanisms.functions.rounding import check_grid, surplus
 from sotto.privacy.mechanisms.functions.values import to_grid
 from sotto.privacy.release.released import (
     SURPLUS,
@@ -117,8 +116,7 @@ class FunctionRelease:
     def sigma(self) -> float:
         """Standard deviation of the noise of every released value."""
         ratio = self.noise_multiplier * math.sqrt(self.horizon)
-        paid = SURPLUS if self.sensitivity.beta is None else SURPLUS + surplus(ratio)
-        return self.sensitivity.value * ratio * (1 + paid)
+        return self.sensitivity.value * ratio * (1 + SURPLUS)
 
     @property
     def grid(self) -> float:
@@ -317,7 +315,6 @@ class OpenFunctionRelease:
         if under_kernel and not all(axis[0] >= 0 and axis[-1] <= 1 for axis in axes):
             raise ValueError("functions under a kernel live on [0, 1]; scale the axes")
         if sensitivity.beta is not None:
-            check_grid(axes, sensitivity.beta, shape[-1])
             release = self._release
             one = grid_rounding(axes, sensitivity.beta, release.sigma, release.grid)
             release.require_resolved(shape[-1] * one)

@@ -23,7 +23,6 @@ from scipy.interpolate import RegularGridInterpolator
 
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
-from sotto.privacy.mechanisms.functions.rounding import MOST_NUMBERS
 from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
 from sotto.privacy.mechanisms.functions.values import power_below, to_grid
 from sotto.privacy.mechanisms.noise import GeneratorSource
@@ -64,7 +63,7 @@ def require_resolved(rounding: float, sensitivity: float, sigma: float) -> None:
     Raises:
         PrivacyError: it does.
     """
-    if math.sqrt(rounding) > SURPLUS / 2 * sensitivity / sigma:
+    if not math.sqrt(rounding) <= SURPLUS / 2 * sensitivity / sigma:
         raise PrivacyError(
             "these points are too many, or too close together, to be told apart on the grid of "
             "released values; ask at fewer points, or further apart"
@@ -295,11 +294,6 @@ class ReleasedFunction:
             raise PrivacyError(
                 "the secret function is needed to answer at new points; open the release with it, "
                 "or ask where it has answered"
-            )
-        if (len(self) + len(points)) * self.actions > MOST_NUMBERS:
-            raise PrivacyError(
-                f"one release of a function holds at most {MOST_NUMBERS} numbers; close it to a "
-                "grid, which answers everywhere"
             )
         rounding = self._rounding + self._noise.rounding(self._as_asked(points))
         require_resolved(rounding, self.sensitivity, self.kernel.sigma)

@@ -21,6 +21,7 @@ from sotto.privacy.release.released import RESOLUTION
 from sotto.privacy.units import REWARD_FUNCTION
 
 _Z = 1.0
+_ACTIONS = 2_000
 _CLAIMED = gaussian_epsilon(_Z, DELTA)
 _SIDES = np.array([15_260, 15_170]) * RESOLUTION
 _POINTS = 0.25 + _SIDES * np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
@@ -60,11 +61,15 @@ def _cancelled(present: bool, seed: int, samples: int) -> Float[np.ndarray, "sam
 
 
 def _through_the_door(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples 1"]:
-    """A path for each run, as a function of so many actions."""
-    secret = np.repeat(_values(present)[:, None], samples, axis=1)
-    with tempfile.TemporaryDirectory() as folder:
-        opened = _RELEASED.open(_ledger(folder), noise_seed=seed)
-        return _statistic(opened.release_function(lambda _: secret, samples)(_POINTS))
+    """A path for each run, as functions of `_ACTIONS` actions: more are refused at such points."""
+    secret = np.repeat(_values(present)[:, None], _ACTIONS, axis=1)
+    parts = []
+    for part in range(-(-samples // _ACTIONS)):
+        with tempfile.TemporaryDirectory() as folder:
+            opened = _RELEASED.open(_ledger(folder), noise_seed=(seed << 32) + part)
+            values = opened.release_function(lambda _: secret, _ACTIONS)(_POINTS)
+            parts.append(_statistic(values))
+    return np.concatenate(parts)[:samples]
 
 
 def _certified() -> float:

@@ -1,13 +1,13 @@
 """Sample paths of the Gaussian process with kernel sigma^2 exp(-beta |x - y|_1).
 
 * `Path`, `Paths`: on a line, wherever they are asked, in any order; a point keeps its value.
-* `process_grid.sample_grid`: on a grid in any number of dimensions, at once.
-* `scattered_paths.ScatteredPaths`: at scattered points in any number of dimensions.
+* `grid.sample_grid`: on a grid in any number of dimensions, at once.
+* `scattered.ScatteredPaths`: at scattered points in any number of dimensions.
 
 Values are integers on a grid: each is its conditional mean, computed in float64 and rounded, plus
-a draw of `noise.rounded_normal` with the conditional standard deviation (`process_values`). They
+a draw of `noise.rounded_normal` with the conditional standard deviation (`values`). They
 have the joint law of the process, but for noise that is added between points too close for float64
-(`path_rounding`). Noise is from the operating system's entropy unless a generator is given.
+(`rounding`). Noise is from the operating system's entropy unless a generator is given.
 
 Guarantee:
     On a line the process is Markov: given the nearest stored points at distances u and w, the
@@ -39,7 +39,6 @@ from sotto.privacy.mechanisms.functions.rounding import LEAST_SPREAD
 from sotto.privacy.mechanisms.functions.sorted_points import SortedPoints
 from sotto.privacy.mechanisms.functions.values import (
     FINEST,
-    LEAST_RATIO,
     MOVED,
     Sample,
     line,
@@ -117,7 +116,7 @@ class Paths:
             math.inf if left is None else point - left[0],
             math.inf if right is None else right[0] - point,
         )
-        ratio = max(spread * self.kernel.sigma / self.grid, LEAST_RATIO)
+        ratio = spread * self.kernel.sigma / self.grid
         values = array("d", bytes(8 * self.paths))
         for path in range(self.paths):
             mean = 0.0
@@ -182,14 +181,14 @@ class Paths:
 
     def _rounding(self, spread: Float64[np.ndarray, " q"]) -> float:
         """The weights of the two neighbours add up to at most 1."""
-        moved = 2 * MOVED * self.grid / (self.kernel.sigma * np.maximum(spread, LEAST_RATIO))
+        moved = 2 * MOVED * self.grid / (self.kernel.sigma * spread)
         return self.paths * float(np.sum(moved**2))
 
     def _draw(self, points: Float64[np.ndarray, " q"]) -> Sample:
         """Joint values at sorted distinct points not stored: left to right within each gap."""
         gap, first, weight_left, weight_right, spread = self._gaps(points)
         _, values = self._stored.arrays()
-        ratios = np.maximum(spread * self.kernel.sigma / self.grid, LEAST_RATIO)
+        ratios = spread * self.kernel.sigma / self.grid
         fresh = rounded_normal(self._generator, (len(points), self.paths), ratios[:, None])
         end_values = np.vstack([np.zeros(self.paths), values, np.zeros(self.paths)])
         means = weight_right[:, None] * end_values[gap + 1]

@@ -7,7 +7,6 @@ Guarantee:
 
 import math
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -15,7 +14,6 @@ from jaxtyping import Float, Float64
 from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
 from sotto.privacy.mechanisms.functions.values import (
     FINEST,
-    LEAST_RATIO,
     MOVED,
     Sample,
     line,
@@ -23,6 +21,8 @@ from sotto.privacy.mechanisms.functions.values import (
     recursion,
 )
 from sotto.privacy.mechanisms.noise import rounded_normal
+
+_LEAST_RATIO = 2.0**-500  # stands for a standard deviation that float64 cannot tell from 0
 
 
 def sample_grid(
@@ -36,8 +36,9 @@ def sample_grid(
     """Sample paths on a grid in d dimensions; time linear in the size of the grid.
 
     The kernel is a product over the axes, so its square root on a grid is a Kronecker product: an
-    autoregression along each axis in turn. Given the nodes before it, along no axis behind it, the
-    mean at a node is made of those one step back along any of the axes.
+    autoregression along each axis in turn. The mean at a node, given the nodes before it, is made
+    of those one step back along any of the axes: axis by axis, what the node one step back explains
+    of what is left.
 
     Args:
         axes: strictly increasing positions along each dimension.
@@ -57,22 +58,20 @@ def sample_grid(
     spread = np.ones(())
     for one in spreads:
         spread = spread[..., None] * one
-    ratios = np.maximum(spread * kernel.sigma / grid, LEAST_RATIO)
+    ratios = np.maximum(spread * kernel.sigma / grid, _LEAST_RATIO)
     fresh = rounded_normal(generator, (*shape, paths or 1), ratios[..., None])
     path = fresh * grid
     for dimension, decay in enumerate(decays):
         moved = np.moveaxis(path, dimension, 0)
         flat = moved.reshape(shape[dimension], -1)
         path = np.moveaxis(recursion(decay, flat).reshape(moved.shape), 0, dimension)
-    means = np.zeros(path.shape)
-    for back in product((0, 1), repeat=len(axes)):
-        if any(back):
-            weight = np.full((), -((-1.0) ** sum(back)))
-            for step, decay in zip(back, decays, strict=True):
-                weight = weight[..., None] * (decay[1:] if step else np.ones(len(decay)))
-            here = tuple(slice(step, None) for step in back)
-            before = tuple(slice(None, -1) if step else slice(None) for step in back)
-            means[here] += weight[..., None] * path[before]
+    means, left = np.zeros(path.shape), path
+    for dimension, decay in enumerate(decays):
+        moved = np.moveaxis(left, dimension, 0)
+        behind = np.zeros(moved.shape)
+        behind[1:] = decay[1:].reshape(-1, *(1,) * len(shape)) * moved[:-1]
+        behind = np.moveaxis(behind, 0, dimension)
+        means, left = means + behind, left - behind
     if paths is None:
         means, fresh = means[..., 0], fresh[..., 0]
     return Sample(means, fresh, grid, grid_rounding(axes, beta, sigma, grid) * (paths or 1))
@@ -85,7 +84,7 @@ def grid_rounding(
     inverse = 1.0
     for axis in axes:
         _, spread = _autoregression(line(axis), beta)
-        inverse *= float(np.sum(np.maximum(spread, LEAST_RATIO) ** -2.0))
+        inverse *= float(np.sum(np.maximum(spread, _LEAST_RATIO) ** -2.0))
     return float(inverse * (2 ** len(axes) * MOVED * grid / sigma) ** 2)
 
 

@@ -14,7 +14,6 @@ from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
 from sotto.privacy.mechanisms.functions.rounding import NUGGET, dot
 from sotto.privacy.mechanisms.functions.values import (
     FINEST,
-    LEAST_RATIO,
     MOVED,
     Sample,
     power_below,
@@ -75,7 +74,7 @@ class ScatteredPaths:
         points = self._checked(points)
         across, corner = self._extension(points)
         spread = np.diag(corner)[:, None]
-        ratios = np.maximum(spread * self.kernel.sigma / self.grid, LEAST_RATIO)
+        ratios = spread * self.kernel.sigma / self.grid
         fresh = rounded_normal(self._generator, (len(points), self.paths), ratios)
         white = fresh * self.grid / (spread * self.kernel.sigma)
         weights = np.hstack([across, np.tril(corner, -1)])
@@ -87,10 +86,7 @@ class ScatteredPaths:
         return self._rounding(*self._extension(self._checked(points)))
 
     def _rounding(self, across: np.ndarray, corner: np.ndarray) -> float:
-        """Weights and spreads are in the inverse of the Cholesky factor.
-
-        float64 computes a mean of n white values, each below 18 sigma, within n^1.5 2^-48 sigma.
-        """
+        """A row of the inverse Cholesky factor holds 1 and the weights, over the spread."""
         held, count = across.shape[1], len(corner)
         inverse = solve_triangular(corner, np.eye(count), lower=True)
         before = np.zeros((count, 0))
@@ -98,8 +94,7 @@ class ScatteredPaths:
             factor = self._factor[:held, :held]
             before = inverse @ solve_triangular(factor, across.T, lower=True, trans="T").T
         weights = np.abs(inverse).sum(axis=1) + np.abs(before).sum(axis=1)
-        step = self.grid / self.kernel.sigma + (held + count) ** 1.5 * 2.0**-48
-        moved = MOVED * step * weights
+        moved = MOVED * self.grid / self.kernel.sigma * weights
         return self.paths * float(moved @ moved)
 
     def insert(

@@ -21,13 +21,10 @@ from scipy.linalg.lapack import dtbtrs
 
 MOVED = 2.5
 """Of either neighbour the secret value and the mean are rounded to the grid (1/2 each), and so are
-the values that the mean is made of; float64 adds less than 1/4, for sigma up to 2^42 steps."""
+the values that the mean is made of; float64 adds 1/8 each, for sigma up to 2^42 steps."""
 
 FINEST = 2.0**-40
 """Spacing of the grid of values in units of sigma, unless it is given."""
-
-LEAST_RATIO = 2.0**-500
-"""Stands for a standard deviation that float64 cannot tell from 0."""
 
 LARGEST = 2.0**61
 """Of a value in units of the grid: sums stay below 2^63."""
