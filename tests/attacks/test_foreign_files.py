@@ -104,7 +104,7 @@ def run_of(path: Path, algorithm: str, chosen, ledger: bool, **changes) -> Path:
     """A run directory as it would be after one update."""
     settings = new_settings(
         algorithm=algorithm,
-        config=config_to_json(algorithm, chosen),
+        config=config_to_json(algorithm_named(algorithm), chosen),
         preset=None,
         seeds=(0,),
         population="simulated",
