@@ -63,7 +63,7 @@ def test_results_are_read_as_they_were_written(tmp_path):
     np.testing.assert_array_equal(read.curves["return"], curves["return"])
     assert str(read.data()) == str(result.data())
     assert read.points.tolist() == [0.5, 5.5]
-    assert not list(tmp_path.rglob("*.partial"))
+    assert not [*tmp_path.rglob("*.partial"), *tmp_path.rglob(".*")]
 
 
 def test_a_result_needs_a_row_for_each_seed():

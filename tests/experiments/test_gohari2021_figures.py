@@ -163,7 +163,7 @@ def test_a_figure_comes_with_data_and_summary(tmp_path, trainings):
     ]
     assert table["sampled_return"].null_count == 3
     assert {str(table.schema.field(name).type) for name in ("seed", "env_steps")} == {"int64"}
-    assert not list(tmp_path.rglob("*.partial*"))
+    assert not [*tmp_path.rglob("*.partial*"), *tmp_path.rglob(".*")]
 
 
 def test_the_trade_off_reads_all_small_teachers(tmp_path, trainings):

@@ -126,10 +126,8 @@ def test_seeds_of_a_cell_have_their_certificates(kept):
         assert result.curves["return"][row].tolist() == old["curve"]
         assert {kind: values[row] for kind, values in result.returns.items()} == old["returns"]
         assert result.more == {"noise_multiplier": old["noise_multiplier"]}
-        assert (
-            verify(place / "certificate.json", Ledger.open(place / "ledger.sqlite")).status
-            == "verified"
-        )
+        ledger = Ledger.open(place / "ledger.sqlite")
+        assert verify(place / "certificate.json", ledger).status == "verified"
     assert (result.status, result.epsilon) == ("proved", old["epsilon"])
 
 
@@ -167,20 +165,51 @@ def test_arms_of_experts_that_were_kept(kept):
             assert getattr(result, name) == old[name]
         assert result.more["empty"] == old["empty"]
     place = store.place(next(store.folder.glob("*/seed-3")).parent.name, 3)
-    assert (
-        verify(place / "certificate.json", Ledger.open(place / "ledger.sqlite")).status
-        == "verified"
-    )
+    ledger = Ledger.open(place / "ledger.sqlite")
+    assert verify(place / "certificate.json", ledger).status == "verified"
 
 
 def test_rows_of_wang_and_hegde(kept):
     path, store = kept / "wang2019" / "fig2a-quick.json", Store(kept / "wang2019" / "arms")
-    kept_before.rows(path, store, "return", values="returns", steps="samples")
+    wang.bring_in(path, store)
     old = json.loads(path.read_text())
     methods = {one.name: one for one in wang_arms.methods("fig2a", quick=True)}
     arms = [wang.arm(methods[row["arm"]], [100]) for row in old]
     results = engine.run(arms, store, 1, lambda _: None)
+    # What the output release was certified for then is not proved by now.
+    (output,) = [row for row in old if row["arm"] == "output-release"]
+    assert (output["status"], round(output["epsilon"], 3)) == ("proved", 0.9)
+    output |= {"status": "none", "epsilon": None}
     assert [wang._about(result, "fig2a") for result in results] == old
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "holds"),
+    [
+        ("reward-release", "fig2a", True),
+        ("dp-sgd", "fig2a", True),
+        ("input", "fig2a", True),
+        ("paper", "fig2a", True),  # a claim then and now
+        ("dqn", "fig2a", True),
+        ("output-release", "fig2a", False),
+        ("per-iteration", "fig2a", False),
+        ("radius-input-0.01", "tradeoff", False),
+    ],
+)
+def test_which_certificates_of_before_still_hold(tmp_path, name, figure, holds):
+    (method,) = [one for one in wang_arms.methods(figure) if one.name == name]
+    unproved = {"paper": "paper-claim", "dqn": "not private"}
+    row = {
+        **{"arm": name, "settings": method.settings, "seeds": [1], "unit": method.task.unit},
+        **{"status": unproved.get(name, "proved"), "epsilon": 0.9, "delta": 1e-4, "seconds": 1.0},
+        **{"samples": [10], "returns": [[3.0]]},
+    }
+    path, store = tmp_path / "figure.json", Store(tmp_path / "arms")
+    path.write_text(json.dumps([row]))
+    wang.bring_in(path, store)
+    result = store.read(wang.arm(method, [1]))
+    assert result.status == (row["status"] if holds else "none")
+    assert result.epsilon == (0.9 if holds else None)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def test_tables_hold_every_seed(tmp_path, trained):
     assert len(points) == 6 * 3 * 3
     assert [row["env_steps"] for row in points[:3]] == [0, 501, 1001]
     assert [row["return"] for row in points[:3]] == [20, 100, 101]
-    assert not list(tmp_path.rglob("*.partial"))
+    assert not [*tmp_path.rglob("*.partial"), *tmp_path.rglob(".*")]
 
 
 def test_one_seed_has_no_interval(tmp_path, trained):

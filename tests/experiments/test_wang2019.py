@@ -1,7 +1,9 @@
 """Figures of Wang and Hegde 2019: what is compared, and that it is trained, kept and drawn."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -119,6 +121,21 @@ def test_figures_are_drawn_and_data_kept(figure, tmp_path, monkeypatch, capsys):
     data = json.loads((tmp_path / f"{figure}.json").read_text())
     assert len(table) == sum(len(one["samples"]) * 3 for one in data)
     assert {row["seed"] for row in table} == {100, 101, 102}
+
+
+def test_what_is_proved_no_longer_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(figures, "train", fake)
+    shutil.copy(Path(__file__).parent / "kept" / "wang2019" / "fig2a-quick.json", tmp_path)
+    command = ["fig2a", "--quick", "--seeds", "1", "--out", str(tmp_path)]
+    assert wang(command) == 0
+    said = capsys.readouterr().out
+    assert "output-release: kept by an earlier version, whose certificates" in said
+    data = json.loads((tmp_path / "fig2a-quick.json").read_text())
+    assert {one["arm"] for one in data if one["status"] == "none"} == {"output-release"}
+    (tmp_path / "fig2a-quick.json").unlink()
+    shutil.rmtree(tmp_path / "arms")
+    assert wang(command) == 0  # as the sentence says
+    assert "earlier version" not in capsys.readouterr().out
 
 
 def test_a_stopped_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys):

@@ -84,7 +84,18 @@ def outcomes(store: Store) -> None:
     _adopt(store.folder.glob("*.json"), found)
 
 
-def rows(path: Path, store: Store, kind: str, values: str, steps: str) -> None:
+def _holds(_old: Mapping[str, Any]) -> bool:
+    return True
+
+
+def rows(
+    path: Path,
+    store: Store,
+    kind: str,
+    values: str,
+    steps: str,
+    holds: Callable[[Mapping[str, Any]], bool] = _holds,
+) -> None:
     """A list of curves: of `sotto reproduce wang2019`, and figures 1 and 5 of rio2025.
 
     Args:
@@ -93,6 +104,7 @@ def rows(path: Path, store: Store, kind: str, values: str, steps: str) -> None:
         kind: what was measured.
         values: name of the measured values, [points][seeds].
         steps: name of the steps behind each point.
+        holds: whether what was certified of a row is still proved. If not, its status is "none".
     """
 
     def found(path: Path) -> _Found:
@@ -103,7 +115,8 @@ def rows(path: Path, store: Store, kind: str, values: str, steps: str) -> None:
                 "steps": [old[steps]] * len(old["seeds"]),
                 "curves": {kind: np.transpose(old[values]).tolist()},
             }
-            yield store.place(file), data | _certified(old)
+            lapsed = {} if holds(old) else {"status": "none", "epsilon": None}
+            yield store.place(file), data | _certified(old) | lapsed
 
     _adopt([path] if path.exists() else [], found)
 

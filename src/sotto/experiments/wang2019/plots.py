@@ -97,8 +97,8 @@ def tradeoff(
 
 def _draw(axes: Axes, curve: Result, number: int | None, say_status: bool) -> None:
     """One curve in its own colour; without a number, as one without privacy, in grey."""
-    claimed = say_status and curve.status == "paper-claim"
-    label = f"{curve.arm.label} (paper-claim)" if claimed else curve.arm.label
+    unproved = say_status and curve.status in ("paper-claim", "none")
+    label = f"{curve.arm.label} ({curve.status})" if unproved else curve.arm.label
     colour, marker = (GREY, "o") if number is None else (COLOURS[number], MARKERS[number])
     returns = curve.curves["return"]
     mean, spread = returns.mean(axis=0), returns.std(axis=0)
