@@ -15,7 +15,6 @@ from sotto.algorithms.expert_offline import prefixes, voting_rounds
 from sotto.algorithms.expert_offline import states as expert_offline_states
 from sotto.algorithms.expert_offline import training as expert_offline
 from sotto.algorithms.expert_offline import votes as expert_offline_votes
-from sotto.algorithms.expert_offline.arms import train_arm
 from sotto.algorithms.expert_offline.clones import CloneConfig
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.distillation import DistillationConfig
@@ -23,6 +22,7 @@ from sotto.algorithms.expert_offline.presets import DataFacts, filled
 from sotto.algorithms.expert_offline.states import Sources
 from sotto.algorithms.expert_offline.voting import EXPERT
 from sotto.algorithms.experts.training import logs
+from sotto.experiments.sharma2024.training import train_arm
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded, LedgerCorrupt, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger

@@ -2,7 +2,7 @@
 
 Each seed is a run of its own, with a ledger of its own. A training first gathers what is released
 at once (votes or prefixes), which is on disk before it is used, and then learns. Iterating over
-`train` yields what may be logged after each part; `expert_offline_arms` does all of it in one call.
+`train` yields what may be logged after each part.
 
 Source: Sharma et al. 2024, "Preserving Expert-Level Privacy in Offline Reinforcement Learning";
 what is sound of it, and why votes are the default: theory notes, sections 1 to 3.

@@ -1,16 +1,12 @@
 """`sotto reproduce gohari2021`: figure 2, the supplement, and what privacy costs the student."""
 
 import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from sotto.cli.parsing import parse, print_json
-from sotto.experiments.gohari2021.arms import EnvName, FigureName
-from sotto.experiments.gohari2021.tradeoff import EPSILONS, TEACHERS
-
-if TYPE_CHECKING:
-    from sotto.experiments.gohari2021.tradeoff_figures import Tradeoff
+from sotto.cli.parsing import parse
+from sotto.cli.reproduce import answer, check_workers, speaker
+from sotto.experiments.gohari2021.arms import EPSILONS, TEACHERS, EnvName, FigureName
 
 
 def gohari(args: list[str]) -> int:
@@ -57,61 +53,36 @@ def gohari(args: list[str]) -> int:
             workers: processes; as many as there are cores unless given.
             json: print the summary as one JSON object.
         """
-        _check(seeds, scale, workers)
-        processes = workers or os.cpu_count() or 1
+        if seeds < 1:
+            raise ValueError("--seeds must be at least 1")
+        if not scale > 0:
+            raise ValueError("--scale must be positive")
+        check_workers(workers)
+        processes, say = workers or os.cpu_count() or 1, speaker(True)
         chosen = tuple(range(seeds))
         if figure == "tradeoff":
-            what = _tradeoff(env_id, scale, chosen, teachers, epsilons, out)
-            from sotto.experiments.gohari2021.tradeoff_figures import make_tradeoff
+            if env_id == "AirRaid":
+                raise ValueError(
+                    "tradeoff trains hundreds of teachers, for CartPole-v1 or Acrobot-v1; "
+                    "give --env-id"
+                )
+            if teachers < 2:
+                raise ValueError("--teachers must be at least 2: one person changes one of them")
+            if not epsilons or min(epsilons) <= 0:
+                raise ValueError("--epsilons must be positive")
+            from sotto.experiments.gohari2021.tradeoff import Tradeoff, make_tradeoff
 
-            summary, show = make_tradeoff(what, processes, _say), _print_tradeoff
+            what = Tradeoff(env_id, scale, chosen, teachers, epsilons, out)
+            summary, show = make_tradeoff(what, processes, say), _print_tradeoff
         else:
             from sotto.experiments.gohari2021.figures import Experiment, make_figure
 
             experiment = Experiment(env_id, scale, chosen, out)
-            summary, show = make_figure(experiment, figure, processes, _say), _print_figure
-        if json:
-            print_json(summary)
-            return
-        show(summary)
-        print(f"Figure, data and summary: {out / summary['name']}.png, .parquet, .json")
+            summary, show = make_figure(experiment, figure, processes, say), _print_figure
+        answer(summary, json, out / summary["name"], show)
 
     parse(run, args, "reproduce gohari2021")
     return 0
-
-
-def _tradeoff(
-    env_id: EnvName,
-    scale: float,
-    seeds: tuple[int, ...],
-    teachers: int,
-    epsilons: tuple[float, ...],
-    out: Path,
-) -> "Tradeoff":
-    from sotto.experiments.gohari2021.tradeoff_figures import Tradeoff
-
-    if env_id == "AirRaid":
-        raise ValueError(
-            "tradeoff trains hundreds of teachers, for CartPole-v1 or Acrobot-v1; give --env-id"
-        )
-    if teachers < 2:
-        raise ValueError("--teachers must be at least 2: one person changes one of them")
-    if not epsilons or min(epsilons) <= 0:
-        raise ValueError("--epsilons must be positive")
-    return Tradeoff(env_id, scale, seeds, teachers, epsilons, out)
-
-
-def _check(seeds: int, scale: float, workers: int | None) -> None:
-    if seeds < 1:
-        raise ValueError("--seeds must be at least 1")
-    if not scale > 0:
-        raise ValueError("--scale must be positive")
-    if workers is not None and workers < 1:
-        raise ValueError("--workers must be at least 1")
-
-
-def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
 
 
 def _print_figure(summary: dict[str, Any]) -> None:

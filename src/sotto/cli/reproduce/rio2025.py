@@ -1,13 +1,12 @@
 """`sotto reproduce rio2025`: table 1 and the figures of the DPPG paper, as data and as pictures."""
 
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 from sotto.algorithms.dppg.config import PresetName
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.parsing import parse
+from sotto.cli.reproduce import answer, check_workers, speaker
 from sotto.experiments.rio2025 import cells
 from sotto.keys import seed_range
 
@@ -75,14 +74,14 @@ def rio(args: list[str]) -> int:
             workers: processes; as many as there are cores unless given.
             json: print the summary as one JSON object, and progress on stderr.
         """
-        numbers = tuple(seed_range(first_seed, seeds))
-        _check(figure, env_id, workers)
-
-        def say(sentence: str) -> None:
-            print(sentence, file=sys.stderr if json else sys.stdout, flush=True)
-
+        numbers, say = tuple(seed_range(first_seed, seeds)), speaker(json)
+        _check(figure, env_id)
+        check_workers(workers)
         if figure in ("fig1", "fig5"):
-            _regret(figure, numbers, episodes, delta, out, say, json)
+            from sotto.experiments.rio2025.regret import make_regret
+
+            summary = make_regret(figure, numbers, episodes, delta, out, say)
+            answer(summary, json, out / summary["name"], _print_regret)
             return
         from sotto.experiments.rio2025 import figures as reproduction
 
@@ -107,34 +106,18 @@ def rio(args: list[str]) -> int:
                 summary = reproduction.make_tradeoff(what, figure, (), noise_multipliers)
             case "fig8":
                 summary = reproduction.make_figure8(what)
-        if json:
-            print_json(summary)
-            return
-        if "cells" in summary:
-            _print_cells(summary)
-        picture = f"{summary['name']}-*.png" if figure == "fig8" else f"{summary['name']}.png"
-        print(f"Figure, data and summary: {out / picture}, .parquet, .json")
+        pictures = "-*" if figure == "fig8" else ""
+        show = None if figure == "fig3" else _print_cells
+        answer(summary, json, out / f"{summary['name']}{pictures}", show)
 
     parse(run, args, "reproduce rio2025")
     return 0
 
 
-def _regret(
-    figure: Literal["fig1", "fig5"],
-    seeds: tuple[int, ...],
-    episodes: int,
-    delta: float,
-    out: Path,
-    say: Callable[[str], None],
-    json: bool,
-) -> None:
-    from sotto.experiments.rio2025.regret_runs import make_regret
-
-    summary = make_regret(figure, seeds, episodes, delta, out, say)
-    if json:
-        print_json(summary)
-        return
-    print(f"\n{'':<24}{'epsilon':>9}{'certified':>14}{'regret after ' + str(episodes):>22}")
+def _print_regret(summary: dict[str, Any]) -> None:
+    print(
+        f"\n{'':<24}{'epsilon':>9}{'certified':>14}{'regret after ' + str(summary['episodes']):>22}"
+    )
     for curve in summary["curves"]:
         certified = _certified(curve["status"], curve["certified_epsilon"])
         print(
@@ -143,14 +126,11 @@ def _regret(
         )
     print(
         f"{'uniform actions':<24}{'-':>9}{'-':>14}{summary['uniform_regret']:>22.1f}\n"
-        f"Regret with 95% confidence intervals over {len(seeds)} seeds.\n"
+        f"Regret with 95% confidence intervals over {len(summary['seeds'])} seeds.\n"
     )
-    print(f"Figure, data and summary: {out / summary['name']}.png, .parquet, .json")
 
 
-def _check(figure: str, env_ids: tuple[str, ...], workers: int | None) -> None:
-    if workers is not None and workers < 1:
-        raise ValueError("--workers must be at least 1")
+def _check(figure: str, env_ids: tuple[str, ...]) -> None:
     if figure in ("table1", "fig8"):
         for env_id in env_ids:
             if env_id not in _ROWS:

@@ -1,8 +1,7 @@
-"""Gohari et al. 2021, "Privacy-Preserving Kickstarting Deep RL": the arms of its experiments.
+"""Gohari et al. 2021, "Privacy-Preserving Kickstarting Deep RL": who learns in its figures.
 
-Figure 2 and the supplement compare learning curves. An arm is one curve: settings, trained with
-several seeds by `gohari2021_training`; `learning_curves` says what is measured of it. The paper
-plays AirRaid; CartPole and Acrobot show the same in minutes.
+Figure 2 and the supplement compare learning curves. The paper plays AirRaid; CartPole and Acrobot
+show the same in minutes.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -19,12 +18,15 @@ PAPER_EPSILON, PAPER_DELTA = 4.46, 0.05
 """What the paper says of one answer at concentration 5 (section 5; docs/papers.md)."""
 
 DELTA = 1e-5
-"""Of our certificates."""
+"""Delta of the certificates."""
+
+EPSILONS, TEACHERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 200
+"""Of the trade-off: what certificates are calibrated to, and the number of small teachers."""
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One learning curve.
+class Learner:
+    """Who learns, and how: one learning curve.
 
     Attributes:
         name: of files.
@@ -41,23 +43,23 @@ class Arm:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: its title and its curves."""
+    """A figure: its title and its learners."""
 
     title: str
-    arms: tuple[Arm, ...]
+    learners: tuple[Learner, ...]
 
 
-TEACHER = Arm("teacher", "teacher (64, 64) alone", "teacher")
-STUDENT = Arm("student", "student (32, 32) alone", "student")
-EXACT = Arm(
+TEACHER = Learner("teacher", "teacher (64, 64) alone", "teacher")
+STUDENT = Learner("student", "student (32, 32) alone", "student")
+EXACT = Learner(
     "exact",
     "kickstarted, exact answers",
     changes=(("teacher_mechanism", "exact"), ("radius_factor", 0.0)),
 )
-CONSTANT = Arm("aware-constant", "aware, constant concentration")
+CONSTANT = Learner("aware-constant", "aware, constant concentration")
 
 
-def vanishing(coefficient: float, radius_factor: float = 0.5, heedless: bool = False) -> Arm:
+def vanishing(coefficient: float, radius_factor: float = 0.5, heedless: bool = False) -> Learner:
     """A student under the paper's schedule: k <- k * coefficient after each roll-out.
 
     Args:
@@ -66,7 +68,7 @@ def vanishing(coefficient: float, radius_factor: float = 0.5, heedless: bool = F
         heedless: takes the uniform rows of a silent teacher for answers.
     """
     kind = "unaware" if heedless else "aware"
-    return Arm(
+    return Learner(
         f"{kind}-vanishing-{coefficient:g}-lambda-{radius_factor:g}",
         f"{kind}, coefficient {coefficient:g}",
         changes=(
@@ -78,7 +80,7 @@ def vanishing(coefficient: float, radius_factor: float = 0.5, heedless: bool = F
     )
 
 
-def _with_lambda(radius_factor: float) -> Arm:
+def _with_lambda(radius_factor: float) -> Learner:
     return replace(vanishing(0.3, radius_factor), label=f"lambda {radius_factor:g}")
 
 
@@ -132,7 +134,7 @@ def ppo_config(env_id: EnvName, scale: float = 1.0) -> PPOConfig:
     return replace(config, total_steps=steps)
 
 
-def student_config(env_id: EnvName, arm: Arm, scale: float = 1.0) -> KickstartConfig:
+def student_config(env_id: EnvName, learner: Learner, scale: float = 1.0) -> KickstartConfig:
     """A student that asks: about every state, at concentration 5 in the beginning.
 
     An update is a roll-out. The teacher falls silent, in public, after five of them (after a
@@ -146,7 +148,7 @@ def student_config(env_id: EnvName, arm: Arm, scale: float = 1.0) -> KickstartCo
         "teacher_mechanism": "dirichlet",
         "queries_per_update": base.batch_size,
         "kickstart_weight": 5.0,
-    } | dict(arm.changes)
+    } | dict(learner.changes)
     if chosen["teacher_mechanism"] != "exact":
         chosen |= {"concentration": 5.0, "protect": "any-two-teachers"}
     if chosen.get("schedule") == "vanishing":
@@ -157,14 +159,9 @@ def student_config(env_id: EnvName, arm: Arm, scale: float = 1.0) -> KickstartCo
     return KickstartConfig(**ppo, teacher="the arm's own", **chosen)
 
 
-def alone_config(env_id: EnvName, arm: Arm, scale: float = 1.0) -> PPOConfig:
-    """PPO of an arm that asks nobody."""
-    hidden = (64, 64) if arm.role == "teacher" else (32, 32)
+def settings(env_id: EnvName, learner: Learner, scale: float = 1.0) -> PPOConfig:
+    """A learner's settings. Teachers have the larger networks."""
+    if learner.role == "kickstart":
+        return student_config(env_id, learner, scale)
+    hidden = (64, 64) if learner.role == "teacher" else (32, 32)
     return replace(ppo_config(env_id, scale), hidden=hidden)
-
-
-def settings(env_id: EnvName, arm: Arm, scale: float = 1.0) -> PPOConfig:
-    """An arm's settings."""
-    if arm.role == "kickstart":
-        return student_config(env_id, arm, scale)
-    return alone_config(env_id, arm, scale)

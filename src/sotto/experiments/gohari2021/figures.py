@@ -1,27 +1,48 @@
-"""Figures of Gohari et al. 2021: trains what a figure needs, draws it, and says what it shows."""
+"""Figure 2 of Gohari et al. 2021 and its supplement: arms, numbers and pictures."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 
-from sotto.experiments import curve_files, learning_curves
-from sotto.experiments.gohari2021 import plots
+from sotto.experiments import kept_before, plots
+from sotto.experiments.engine import Arm, Result, Say, Store, joined, run, write_json, write_table
+from sotto.experiments.gohari2021 import training
 from sotto.experiments.gohari2021.arms import (
     FIGURES,
     STUDENT,
     TEACHER,
-    Arm,
     EnvName,
     FigureName,
+    Learner,
     settings,
 )
-from sotto.experiments.gohari2021.kept_trainings import Job, train_all
-from sotto.experiments.kept_jobs import Say, write_json
-from sotto.experiments.learning_curves import BAND, REACHED, Curve, joined
+from sotto.experiments.plots import GREY
+from sotto.experiments.statistics import (
+    BAND,
+    REACHED,
+    band,
+    final,
+    median_steps,
+    speed_up,
+    stays_from,
+    steps_to_reach,
+    threshold,
+)
 from sotto.rl.envs.gymnasium.air_raid import AIR_RAID, air_raid
+
+_COLOURS = plots.COLOURS[:4]
+_SHADED = 4  # more bands than these hide each other
+_ABOUT = {
+    "greedy": "return of the greedy policy",
+    "sampled": "return of the policy",
+    "training": "return of training episodes",
+}
 
 
 @dataclass(frozen=True)
@@ -33,15 +54,20 @@ class Experiment:
     seeds: tuple[int, ...]
     out: Path
 
-    def jobs(self, arm: Arm) -> list[Job]:
-        """The trainings of an arm: all seeds together, or each alone on AirRaid."""
+    @property
+    def store(self) -> Store:
+        """Of all arms."""
+        return Store(self.out / "arms")
+
+    def arms(self, learner: Learner) -> list[Arm]:
+        """The trainings of a learner: all seeds together, or each alone on AirRaid."""
         alone = self.env_id == AIR_RAID
         blocks = [(seed,) for seed in self.seeds] if alone else [self.seeds]
-        asks = arm.role == "kickstart"
-        teachers = [(one,) for one in self.jobs(TEACHER)] if asks else [()] * len(blocks)
-        config = settings(self.env_id, arm, self.scale)
+        asks = learner.role == "kickstart"
+        teachers = [(one,) for one in self.arms(TEACHER)] if asks else [()] * len(blocks)
+        config = settings(self.env_id, learner, self.scale)
         return [
-            Job(self.out / "arms", arm, config, block, teacher)
+            training.arm(learner, config, block, teacher)
             for block, teacher in zip(blocks, teachers, strict=True)
         ]
 
@@ -55,46 +81,152 @@ def make_figure(experiment: Experiment, name: FigureName, workers: int, say: Say
         workers: processes.
         say: told in words what happens.
     """
-    chosen = FIGURES[name]
-    found = _curves(experiment, chosen.arms, workers, say)
-    teacher = found[TEACHER.name]
-    student = found.get(STUDENT.name) or _kept(experiment, STUDENT)
-    # Another figure may have named the same curve otherwise.
-    drawn = [replace(found[arm.name], label=arm.label) for arm in chosen.arms]
-    every = list({curve.arm: curve for curve in (teacher, *drawn)}.values())
+    if experiment.env_id == AIR_RAID:
+        air_raid(1)[0].close()  # says what is missing before anything begins
+    chosen, store = FIGURES[name], experiment.store
+    kept_before.curve_tables(store)
+    learners = dict.fromkeys((TEACHER, *chosen.learners))
+    arms = [arm for learner in learners for arm in experiment.arms(learner)]
+    every = run(arms, store, workers, say)
+    found = {result.arm.name: result for result in every}
+    teacher, drawn = every[0], [found[learner.name] for learner in chosen.learners]
+    alone = experiment.arms(STUDENT)
+    student = None  # compared with wherever it was trained already
+    if not any(store.missing(arm) for arm in alone):
+        student = joined([store.read(arm) for arm in alone])
     path = experiment.out / f"{name}-{experiment.env_id}"
-    plots.learning_figure(
-        path.with_name(path.name + ".png"), chosen.title, experiment.env_id, drawn, teacher
-    )
-    curve_files.write(path.with_name(path.name + ".parquet"), every)
+    _draw(path.with_name(path.name + ".png"), chosen.title, experiment.env_id, drawn, teacher)
+    write_table(path.with_name(path.name + ".parquet"), points(every))
+    kind = kinds(teacher)[0]
     summary = {
         "name": path.name,
         "figure": name,
         "env_id": experiment.env_id,
         "seeds": len(experiment.seeds),
         "scale": experiment.scale,
-        "kind": teacher.kind,
+        "kind": kind,
         "band_percentiles": list(BAND),
-        "teacher_return": float(np.median(teacher.final())),
+        "teacher_return": float(np.median(final(teacher, kind))),
         "reached_share": REACHED,
-        "arms": [learning_curves.summary(curve, teacher, student) for curve in every],
+        "arms": [about(result, teacher, student) for result in every],
     }
     write_json(path.with_name(path.name + ".json"), summary)
     return summary
 
 
-def _curves(
-    experiment: Experiment, arms: Sequence[Arm], workers: int, say: Say
-) -> dict[str, Curve]:
-    """The curves of the arms and of their teacher, by name."""
-    if experiment.env_id == AIR_RAID:
-        air_raid(1)[0].close()  # says what is missing before anything begins
-    jobs = {arm: experiment.jobs(arm) for arm in (TEACHER, *arms)}
-    train_all([job for ours in jobs.values() for job in ours], workers, say)
-    return {arm.name: joined([job.curve() for job in ours]) for arm, ours in jobs.items()}
+# --- numbers -------------------------------------------------------------------------------------
 
 
-def _kept(experiment: Experiment, arm: Arm) -> Curve | None:
-    """The curve of an arm, if it was trained already."""
-    jobs = experiment.jobs(arm)
-    return joined([job.curve() for job in jobs]) if all(job.done for job in jobs) else None
+def kinds(result: Result) -> list[str]:
+    """The kinds of return; the first is the one that is drawn."""
+    return [kind for kind in result.curves if kind != "answered"]
+
+
+def points(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """A row for each arm, seed and point, with every kind of return."""
+    return [
+        {
+            "arm": result.arm.name,
+            "seed": seed,
+            "env_steps": int(result.steps[row, point]),
+            "answered": int(result.curves["answered"][row, point]),
+            **{f"{kind}_return": float(result.curves[kind][row, point]) for kind in kinds(result)},
+        }
+        for result in results
+        for row, seed in enumerate(result.seeds)
+        for point in range(result.steps.shape[1])
+    ]
+
+
+def silent_after(result: Result) -> int | None:
+    """Environment steps after which the median run got no more answers; None if it always did.
+
+    None, too, if it never asked.
+    """
+    answered = np.median(result.curves["answered"], axis=0)
+    if answered[-1] == 0:
+        return None
+    last = int(np.flatnonzero(np.diff(answered))[-1]) + 1
+    return None if last == len(answered) - 1 else int(result.points[last])
+
+
+def about(result: Result, teacher: Result, student: Result | None) -> dict[str, Any]:
+    """What is said of an arm, as plain data.
+
+    Args:
+        result: any arm's.
+        teacher: whose final return is to be reached.
+        student: the student alone, to compare with.
+    """
+    return {
+        "arm": result.arm.name,
+        "label": result.arm.label,
+        "seeds": len(result.seeds),
+        "answered": float(np.median(result.curves["answered"][:, -1])),
+        "silent_after_steps": silent_after(result),
+        "cost": result.more.get("cost"),
+        "returns": {kind: _measured(result, teacher, student, kind) for kind in kinds(result)},
+    }
+
+
+def _measured(result: Result, teacher: Result, student: Result | None, kind: str) -> dict[str, Any]:
+    level = threshold(teacher, kind)
+    low, middle, high = np.percentile(final(result, kind), (BAND[0], 50.0, BAND[1]))
+    stays = stays_from(result, level, kind)
+    return {
+        "final_median": float(middle),
+        "final_band": [float(low), float(high)],
+        "reached_at_return": level,
+        "steps_to_reach": median_steps(result, level, kind),
+        "seeds_that_reach": int(np.isfinite(steps_to_reach(result, level, kind)).sum()),
+        "median_stays_from": stays if math.isinf(stays) else int(stays),
+        "faster_than_teacher": speed_up(teacher, result, level, kind),
+        "faster_than_student": student and speed_up(student, result, level, kind),
+    }
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def _draw(path: Path, title: str, env_id: str, results: Sequence[Result], teacher: Result) -> None:
+    """Medians over seeds with a band, the teacher's final return, and where it falls silent.
+
+    Many curves go without bands.
+    """
+    kind, few = kinds(teacher)[0], len(results) <= _SHADED
+    with plots.panels(path, (7.6, 4.8)) as (axes,):
+        for result, colour in zip(results, _colours(len(results)), strict=True):
+            low, median, high = band(result, kind)
+            edges = (low, high) if few and len(result.seeds) > 1 else None
+            style: dict[str, Any] = {"label": result.arm.label, "linewidth": 2.0 if few else 1.4}
+            plots.line(axes, result.points, median, edges, color=colour, **style)
+        _teacher(axes, teacher, kind, results)
+        stops = sorted({steps for one in results if (steps := silent_after(one)) is not None})
+        for index, steps in enumerate(stops):
+            label = "teacher falls silent" if index == 0 else None
+            axes.axvline(steps, color=plots.BLACK, linestyle=":", linewidth=1.5, label=label)
+        seeds = max(len(result.seeds) for result in results)
+        shaded = f", {BAND[0]:.0f}th to {BAND[1]:.0f}th percentile" if few else ""
+        said = "one seed" if seeds == 1 else f"median of {seeds} seeds{shaded}"
+        plots.title(axes, f"{title}: {env_id}", said)
+        plots.steps_axis(axes)
+        axes.set_ylabel(_ABOUT[kind])
+        plots.legend_below(axes, 0.13, left=True, fontsize=9, ncols=3)
+
+
+def _teacher(axes: Axes, teacher: Result, kind: str, results: Sequence[Result]) -> None:
+    """How the teacher learnt, if it is not among the curves, and where it ended."""
+    if teacher.arm.name not in {result.arm.name for result in results}:
+        _, median, _ = band(teacher, kind)
+        label = "how the teacher learnt"
+        plots.line(axes, teacher.points, median, None, color=GREY, linewidth=1.2, label=label)
+    ended = float(np.median(final(teacher, kind)))
+    label = f"teacher in the end: {ended:.4g}"
+    axes.axhline(ended, color=GREY, linestyle="--", linewidth=1.5, label=label)
+
+
+def _colours(count: int) -> Sequence[str]:
+    if count <= len(_COLOURS):
+        return _COLOURS[:count]
+    spread = mpl.colormaps["viridis"]
+    return [mpl.colors.to_hex(spread(i / (count - 1) * 0.92)) for i in range(count)]

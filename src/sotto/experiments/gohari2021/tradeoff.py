@@ -8,17 +8,31 @@ Dirichlet or Gaussian noise.
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import CONCENTRATIONS, STDDEVS, promise
 from sotto.algorithms.kickstarting.teachers import Ensemble
-from sotto.experiments.gohari2021.arms import Arm, ppo_config
+from sotto.experiments import kept_before, plots
+from sotto.experiments.engine import Arm, Result, Say, Store, run, write_json, write_table
+from sotto.experiments.gohari2021 import figures, training
+from sotto.experiments.gohari2021.arms import DELTA, Learner, ppo_config
+from sotto.experiments.statistics import (
+    BAND,
+    REACHED,
+    final,
+    median_steps,
+    speed_up,
+    without_gaps,
+)
 from sotto.keys import new_key
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import make
@@ -26,16 +40,20 @@ from sotto.rl.networks import Policy
 
 Mechanism = Literal["dirichlet", "truncated-dirichlet", "gaussian-policy"]
 NativeName = Literal["CartPole-v1", "Acrobot-v1"]
-MECHANISMS: tuple[Mechanism, ...] = ("gaussian-policy", "dirichlet", "truncated-dirichlet")
-EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-DELTA = 1e-5
-TEACHERS = 200
+_LABELS: dict[Mechanism, str] = {
+    "gaussian-policy": "Gaussian",
+    "dirichlet": "Dirichlet",
+    "truncated-dirichlet": "truncated Dirichlet",
+}
+MECHANISMS = tuple(_LABELS)
 SHARD_SEED = 1_000_000
 """Seed of the first small teacher; students have seeds 0, 1, 2, ..., and so people of their own."""
 
 _PER_UPDATE, _ASKING_UPDATES = 128, 4
 _FLOOR_SHARE = 0.8
 _THRESHOLD = 0.03
+_TOGETHER = 50  # small teachers trained side by side
+_EVALUATIONS = 8  # of the mean policy, each of many episodes
 
 
 @dataclass(frozen=True)
@@ -46,14 +64,14 @@ class Point:
     epsilon: float
 
     @property
-    def arm(self) -> Arm:
-        """Its curve."""
-        return Arm(f"{self.mechanism}-epsilon-{self.epsilon:g}", f"epsilon {self.epsilon:g}")
+    def learner(self) -> Learner:
+        """Who asks for such answers."""
+        return Learner(f"{self.mechanism}-epsilon-{self.epsilon:g}", f"epsilon {self.epsilon:g}")
 
 
-SHARD = Arm("shard", "small teachers", "teacher")
-PLAIN = Arm("plain", "student alone", "student")
-EXACT = Arm("exact-shards", "exact answers of the mean")
+SHARD = Learner("shard", "small teachers", "teacher")
+PLAIN = Learner("plain", "student alone", "student")
+EXACT = Learner("exact-shards", "exact answers of the mean")
 
 
 def points(epsilons: tuple[float, ...]) -> list[Point]:
@@ -124,3 +142,154 @@ def least_epsilon(env_id: NativeName, scale: float, mechanism: Mechanism, teache
     anybody = Ensemble(jax.tree.map(lambda x: jnp.stack([x] * teachers), policy))
     statement, _ = promise(replace(config, **noisiest), anybody)
     return statement.planned_epsilon(DELTA)
+
+
+# --- the figure ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tradeoff:
+    """Which environment, how long, how many small teachers, and where results are kept."""
+
+    env_id: NativeName
+    scale: float
+    seeds: tuple[int, ...]
+    teachers: int
+    epsilons: tuple[float, ...]
+    out: Path
+
+    def shards(self) -> tuple[Arm, ...]:
+        """The small teachers, some at a time."""
+        config = shard_config(self.env_id, self.scale)
+        last = SHARD_SEED + self.teachers
+        blocks = [
+            tuple(range(first, min(first + _TOGETHER, last)))
+            for first in range(SHARD_SEED, last, _TOGETHER)
+        ]
+        return tuple(training.arm(SHARD, config, block) for block in blocks)
+
+    def plain(self) -> Arm:
+        """The student alone."""
+        return training.arm(PLAIN, plain_config(self.env_id, self.scale), self.seeds)
+
+    def student(self, point: Point | None) -> Arm:
+        """A student of the mean; with exact answers where there is no point."""
+        config = student_config(self.env_id, self.scale, point)
+        learner = EXACT if point is None else point.learner
+        return training.arm(learner, config, self.seeds, self.shards(), shards=True)
+
+
+def make_tradeoff(what: Tradeoff, workers: int, say: Say) -> dict[str, Any]:
+    """Trains what is missing, then writes figure, data and summary; returns the summary.
+
+    Args:
+        what: is traded off, and where it is kept.
+        workers: processes.
+        say: told in words what happens.
+    """
+    chosen = [point for point in points(what.epsilons) if _possible(what, point, say)]
+    store = Store(what.out / "arms")
+    kept_before.curve_tables(store)
+    arms = [what.plain(), what.student(None), *(what.student(point) for point in chosen)]
+    plain, exact, *students = run(arms, store, workers, say)
+    level = _levels(what, store, plain)
+    rows = [
+        {
+            "mechanism": point.mechanism,
+            "target_epsilon": point.epsilon,
+            "epsilon": student.more["cost"]["epsilon"],
+            "answered": student.more["cost"]["answered"],
+            **_measured(student, plain, level),
+        }
+        for point, student in zip(chosen, students, strict=True)
+    ]
+    name = f"tradeoff-{what.env_id}"
+    without = _measured(exact, plain, level)
+    _draw(what.out / f"{name}.png", what, rows, without)
+    write_table(what.out / f"{name}.parquet", figures.points([plain, exact, *students]))
+    summary = {
+        "name": name,
+        "env_id": what.env_id,
+        "seeds": len(what.seeds),
+        "scale": what.scale,
+        "teachers": what.teachers,
+        "delta": DELTA,
+        "band_percentiles": list(BAND),
+        "reached_share": REACHED,
+        "reached_at_return": level,
+        "plain": _measured(plain, plain, level),
+        "exact": without,
+        "points": rows,
+    }
+    write_json(what.out / f"{name}.json", summary)
+    return summary
+
+
+def _possible(what: Tradeoff, point: Point, say: Say) -> bool:
+    """Whether some noise of the mechanism brings all answers to the epsilon; says so if none."""
+    least = least_epsilon(what.env_id, what.scale, point.mechanism, what.teachers)
+    if least <= point.epsilon:
+        return True
+    say(
+        f"left out: no {point.mechanism} noise brings the answers below epsilon {least:.3g}, "
+        f"so {point.epsilon:g} is out of reach; more --teachers would help"
+    )
+    return False
+
+
+def _levels(what: Tradeoff, store: Store, plain: Result) -> dict[str, float]:
+    """Returns to reach, by kind: near those of the mean policy, without noise."""
+    policies = training.policies_of(what.shards(), store.folder)
+    mean = jax.tree.map(lambda x: x[None], Ensemble(policies).policy)
+    returns = np.mean(
+        [training.evaluated(what.env_id, mean, episode) for episode in range(_EVALUATIONS)], axis=0
+    )
+    kinds = figures.kinds(plain)
+    starts = [float(np.median(without_gaps(plain, kind)[:, 0])) for kind in kinds]
+    return {
+        kind: start + REACHED * (float(ended[0]) - start)
+        for kind, start, ended in zip(kinds, starts, returns, strict=True)
+    }
+
+
+def _measured(result: Result, plain: Result, level: dict[str, float]) -> dict[str, Any]:
+    """Steps, speed-up and final return, by kind of return."""
+    return {
+        kind: {
+            "steps_to_reach": median_steps(result, level[kind], kind),
+            "speed_up": speed_up(plain, result, level[kind], kind),
+            "final_median": float(np.median(final(result, kind))),
+            "final_band": np.percentile(final(result, kind), BAND).tolist(),
+        }
+        for kind in figures.kinds(result)
+    }
+
+
+def _draw(
+    path: Path, what: Tradeoff, rows: Sequence[dict[str, Any]], without: dict[str, Any]
+) -> None:
+    with plots.panels(path, (7.6, 4.8)) as (axes,):
+        for (mechanism, label), colour in zip(_LABELS.items(), plots.COLOURS, strict=False):
+            chosen = [row for row in rows if row["mechanism"] == mechanism]
+            for kind, style in (("greedy", "-"), ("sampled", ":")):
+                axes.plot(
+                    [row["target_epsilon"] for row in chosen],
+                    [row[kind]["speed_up"] for row in chosen],
+                    color=colour,
+                    linestyle=style,
+                    marker="o",
+                    markersize=4,
+                    label=f"{label}, {kind} policy",
+                )
+        best = without["greedy"]["speed_up"]
+        if math.isfinite(best):
+            line: dict[str, Any] = {"color": plots.GREY, "linestyle": "--", "linewidth": 1.5}
+            axes.axhline(best, label="exact, greedy", **line)
+        axes.axhline(1, color=plots.GREY, linewidth=1, label="no faster than alone")
+        plots.log_ticks(axes, what.epsilons)
+        axes.set_ylim(bottom=0)
+        said = f"mean of {what.teachers} teachers, delta {DELTA:g}, {len(what.seeds)} students"
+        plots.title(axes, f"What a training-set certificate costs: {what.env_id}", said)
+        axes.set_xlabel("certified epsilon of all answers")
+        axes.set_ylabel("times faster than alone")
+        plots.legend_below(axes, 0.13, left=True, fontsize=9, ncols=2)

@@ -3,12 +3,15 @@
 A student asks in process, through a ledger of its own.
 """
 
+import json
 import math
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,8 +25,8 @@ from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import promise
 from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher, Teacher
 from sotto.algorithms.kickstarting.training import Training
-from sotto.experiments.gohari2021.arms import PAPER_DELTA, PAPER_EPSILON, Arm
-from sotto.experiments.learning_curves import Cost, Curve
+from sotto.experiments.engine import Arm, Report, Result, certificates, digest
+from sotto.experiments.gohari2021.arms import PAPER_DELTA, PAPER_EPSILON, Learner
 from sotto.keys import new_key
 from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -39,45 +42,114 @@ POINTS = 100
 NEARBY = 0.01
 """L2 distance of rows at which the answers' cost is stated beside that of any two teachers."""
 
+_FORMAT = 1  # of what is kept: raise it when training or evaluation changes
 _EPISODES = 16  # behind each point of each seed, greedy and sampled
 _PPO_PROGRAM = 10  # updates in one compiled program
 _HOSTED_UPDATES = 16  # behind each point of AirRaid, whose episodes last a thousand steps or more
 _STUDENT = "student"
 
-Report = Callable[[float], None]
-"""Told how much of an arm is done, from 0 to 1."""
+# For what is said beforehand: seconds to import and compile, those of an update on one core
+# (AirRaid plays on the host), and more for each seed and each answer that an update looks at.
+_STARTING, _PER_UPDATE, _PER_HOSTED_UPDATE, _PER_SEED, _PER_ROW = 20.0, 0.02, 0.25, 0.006, 6e-6
+
+
+def arm(
+    learner: Learner,
+    config: PPOConfig,
+    seeds: tuple[int, ...],
+    teachers: tuple[Arm, ...] = (),
+    shards: bool = False,
+) -> Arm:
+    """An arm of a figure.
+
+    Args:
+        learner: who learns.
+        config: its settings.
+        seeds: of the runs.
+        teachers: arms whose final policies the student asks.
+        shards: the mean of all of them teaches every seed; else teacher i teaches seed i.
+    """
+    names = [f"{teacher.file}.parquet" for teacher in teachers]  # as earlier versions kept them
+    what = [_FORMAT, learner.name, asdict(config), seeds, names, shards]
+    rows = 0
+    if isinstance(config, KickstartConfig):
+        rows = config.queries_per_update * config.remember_updates
+    update = _PER_HOSTED_UPDATE if config.env_id == AIR_RAID else _PER_UPDATE
+    update += len(seeds) * (_PER_SEED + _PER_ROW * rows)
+    return Arm(
+        learner.name,
+        learner.label,
+        config,
+        seeds,
+        f"{config.env_id}-{learner.name}-{digest(json.dumps(what, sort_keys=True))}",
+        partial(_kept, learner.role == "teacher", shards),
+        _STARTING + config.num_updates * update,
+        needs=teachers,
+    )
+
+
+def policies_of(arms: Sequence[Arm], folder: Path) -> Policy:
+    """The final policies that teachers kept, with a leading axis of all their seeds.
+
+    Args:
+        arms: of the teachers.
+        folder: of all arms.
+    """
+    found = []
+    for one in arms:
+        blank = blank_policy(one.settings.env_id, one.settings.hidden, len(one.seeds))
+        found.append(eqx.tree_deserialise_leaves(folder / one.file / _POLICIES, blank))
+    policies: Policy = jax.tree.map(lambda *parts: jnp.concatenate(parts), *found)
+    return policies
+
+
+_POLICIES = "policies.eqx"
+
+
+def _kept(
+    teaches: bool, shards: bool, arm: Arm, seeds: Sequence[int], folder: Path, report: Report
+) -> list[Result]:
+    """Trains an arm with the teachers that it needs, and keeps its policies if it is a teacher."""
+    ensembles = []
+    if arm.needs:
+        policies = policies_of(arm.needs, folder.parent)
+        each = (jax.tree.map(lambda x, i=i: x[i : i + 1], policies) for i in range(len(seeds)))
+        ensembles = [Ensemble(policies)] * len(seeds) if shards else [Ensemble(one) for one in each]
+    result, policies = train(arm, seeds, ensembles, folder, report)
+    if teaches:
+        eqx.tree_serialise_leaves(folder / _POLICIES, policies)
+    return [result]
 
 
 def train(
-    config: PPOConfig,
-    arm: Arm,
-    seeds: Sequence[int],
-    teachers: Sequence[Ensemble],
-    report: Report,
-) -> tuple[Curve, Policy]:
+    arm: Arm, seeds: Sequence[int], teachers: Sequence[Ensemble], folder: Path, report: Report
+) -> tuple[Result, Policy]:
     """Trains one arm.
 
     Args:
-        config: its settings; those of kickstarting for a student that asks.
-        arm: which curve.
+        arm: its settings are those of kickstarting for a student that asks.
         seeds: of networks, environments and actions; AirRaid takes one at a time.
         teachers: one for each seed of a student that asks; else none.
+        folder: for ledgers and certificates, in seed-K.
         report: told how far it is.
 
     Returns:
-        The curve, and the final policies with a leading axis of seeds.
+        The result, and the final policies with a leading axis of seeds.
     """
+    config: PPOConfig = arm.settings
     hosted = config.env_id == AIR_RAID
     points = _Points(("training",) if hosted else ("greedy", "sampled"))
     if not isinstance(config, KickstartConfig):
         policies = (_alone_on_host if hosted else _alone)(config, seeds, points, report)
-        return points.curve(arm, seeds, None), policies
+        return points.result(arm, seeds), policies
     listening = _listening_on_host if hosted else _listening
-    with tempfile.TemporaryDirectory() as folder:
-        ledgers, asked = _teachers(config, teachers, Path(folder))
-        policies = listening(config, seeds, asked, points, report)
-        cost = _cost(ledgers[0]) if ledgers else None
-    return points.curve(arm, seeds, cost), policies
+    folders = [folder / f"seed-{seed}" for seed in seeds]
+    ledgers, asked = _teachers(config, teachers, folders)
+    policies = listening(config, seeds, asked, points, report)
+    said = certificates(ledgers, folders)
+    if ledgers:
+        said |= {"delta": ledgers[0].budget.delta, "more": {"cost": _cost(ledgers[0])}}
+    return points.result(arm, seeds, **said), policies
 
 
 def blank_policy(env_id: str, hidden: tuple[int, ...], seeds: int) -> Policy:
@@ -99,43 +171,42 @@ class _Points:
     """The points of a curve as they come; all seeds at once."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
-        self._kinds = kinds
+        self._kinds = (*kinds, "answered")
         self._steps: list[int] = []
-        self._returns: list[Sequence[Float[np.ndarray, " seeds"]]] = []
-        self._answered: list[np.ndarray] = []
+        self._values: list[Sequence[Float[np.ndarray, " seeds"]]] = []
 
     def add(
         self, steps: int, returns: Sequence[Float[np.ndarray, " seeds"]], answered: np.ndarray
     ) -> None:
         """One more point."""
         self._steps.append(steps)
-        self._returns.append(returns)
-        self._answered.append(answered)
+        self._values.append((*returns, answered))
 
-    def curve(self, arm: Arm, seeds: Sequence[int], cost: Cost | None) -> Curve:
+    def result(self, arm: Arm, seeds: Sequence[int], **said: Any) -> Result:
         """All of them."""
-        returns = np.asarray(self._returns, np.float64)
-        by_kind = {kind: returns[:, index].T for index, kind in enumerate(self._kinds)}
-        answered = np.asarray(self._answered, np.int64).T
-        steps = np.asarray(self._steps, np.int64)
-        return Curve(arm.name, arm.label, tuple(seeds), steps, by_kind, answered, cost)
+        values = np.asarray(self._values, np.float64)
+        curves = {kind: values[:, index].T for index, kind in enumerate(self._kinds)}
+        return Result(arm, tuple(seeds), np.asarray(self._steps), curves, **said)
 
 
 # --- teachers ------------------------------------------------------------------------------------
 
 
 def _teachers(
-    config: KickstartConfig, ensembles: Sequence[Ensemble], folder: Path
+    config: KickstartConfig, ensembles: Sequence[Ensemble], folders: Sequence[Path]
 ) -> tuple[list[AnswerLedger], list[Teacher]]:
-    """A teacher for each seed, and its ledger where answers are private."""
+    """A teacher for each seed, and its ledger where answers are private.
+
+    An exact one protects nobody. The same command has simulated it and whom it learned from.
+    """
     if config.teacher_mechanism == "exact":
         return [], [ExactTeacher(one, one.actions, one.observation_size) for one in ensembles]
     ledgers: list[AnswerLedger] = []
     different = {id(rows): rows for rows in ensembles}
     promised = {key: promise(config, rows) for key, rows in different.items()}
-    for index, rows in enumerate(ensembles):
+    for rows, folder in zip(ensembles, folders, strict=True):
         statement, budget = promised[id(rows)]
-        path = folder / f"{index}.sqlite"
+        path = folder / "answers.sqlite"
         ledger = AnswerLedger.create(path, statement=statement, budget=budget)
         ledger.add_student(_STUDENT)
         ledgers.append(ledger)
@@ -143,19 +214,25 @@ def _teachers(
     return ledgers, [LocalTeacher(rows, ledger, _STUDENT) for rows, ledger in pairs]
 
 
-def _cost(ledger: AnswerLedger) -> Cost:
-    """What one run's answers cost; all runs were answered as often."""
+def _cost(ledger: AnswerLedger) -> dict[str, float]:
+    """What one run's answers cost; all runs were answered as often.
+
+    `epsilon` is certified for any two teachers, `epsilon_nearby` for two whose rows are `distance`
+    apart in L2 norm at every query. `paper_epsilon` and `paper_delta` are the paper's claim for one
+    answer, times the answers (its own remark on composition, section 4): they are not certified,
+    and where `paper_delta` is 1 nothing is claimed.
+    """
     spent, statement = ledger.spent(), ledger.statement
     nearby = statement.model_copy(update={"distance": PolicyDistance(l2=NEARBY)})
-    return Cost(
-        answered=spent.answered,
-        epsilon=spent.epsilon,
-        epsilon_nearby=nearby.planned_epsilon(spent.delta),
-        delta=spent.delta,
-        distance=NEARBY,
-        paper_epsilon=PAPER_EPSILON * spent.answered,
-        paper_delta=min(1.0, PAPER_DELTA * spent.answered),
-    )
+    return {
+        "answered": spent.answered,
+        "epsilon": spent.epsilon,
+        "epsilon_nearby": nearby.planned_epsilon(spent.delta),
+        "delta": spent.delta,
+        "distance": NEARBY,
+        "paper_epsilon": PAPER_EPSILON * spent.answered,
+        "paper_delta": min(1.0, PAPER_DELTA * spent.answered),
+    }
 
 
 # --- environments in JAX -------------------------------------------------------------------------

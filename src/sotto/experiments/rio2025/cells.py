@@ -1,9 +1,7 @@
 """Rio, Barlier, Colin 2025, "Differentially Private Policy Gradient": what it reports, and cells.
 
 A cell is one method with its settings in one environment. Table 1 and figures 2, 6 and 8 are lists
-of cells, which `runs.rio_trainings` trains with several seeds and keeps, so that they share them;
-`runs.rio_reproduction` makes the table and the figures. Figure 3 is a matter of formulas, and here.
-Figures 1 and 5 are in `papers.rio2025_regret`.
+of cells. Figure 3 is a matter of formulas, and here. Figures 1 and 5 are in `regret`.
 """
 
 import math

@@ -8,16 +8,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
-
 from sotto.algorithms.dppg.config import PresetName
-from sotto.experiments.kept_jobs import Say, train_all, write_json
+from sotto.experiments import kept_before
+from sotto.experiments.engine import Result, Say, Store, run, write_json, write_table
 from sotto.experiments.rio2025 import cells as rio2025
-from sotto.experiments.rio2025 import plots
+from sotto.experiments.rio2025 import plots, trainings
 from sotto.experiments.rio2025.cells import Cell
-from sotto.experiments.rio2025.trainings import Result, jobs
-from sotto.experiments.statistics import half_width
+from sotto.experiments.rio2025.trainings import judged
+from sotto.experiments.statistics import over_seeds
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,10 @@ class Reproduction:
 
     def train(self, cells: Sequence[Cell]) -> list[Result]:
         """The results of all cells; those that are kept are not trained again."""
-        planned = jobs(cells, self.seeds, self.out / "trainings")
-        train_all([[job for ours in planned.values() for job in ours]], self.workers, self.say)
-        return [
-            Result(cell, tuple(outcome for job in ours for outcome in job.outcomes()))
-            for cell, ours in planned.items()
-        ]
+        store = Store(self.out / "trainings")
+        kept_before.outcomes_by_seed(store)
+        planned = [arm for cell in cells for arm in trainings.arms(cell, self.seeds)]
+        return run(planned, store, self.workers, self.say)
 
 
 def make_table1(what: Reproduction) -> dict[str, Any]:
@@ -96,11 +92,11 @@ def make_figure8(what: Reproduction) -> dict[str, Any]:
     cells = rio2025.table1(what.env_ids, what.presets, what.delta, what.total_steps)
     results = what.train(cells)
     for preset in what.presets:
-        chosen = [one for one in results if one.cell.preset in (None, preset)]
+        chosen = [one for one in results if one.arm.settings.preset in (None, preset)]
         path = what.stem(f"fig8-{preset}").with_suffix(".png")
         plots.learning_curves(path, chosen, preset)
     stem = what.stem("fig8")
-    _write_table(stem.with_suffix(".parquet"), [row for one in results for row in _points(one)])
+    write_table(stem.with_suffix(".parquet"), [row for one in results for row in _points(one)])
     return _write_summary(what, "fig8", [summary(one) for one in results])
 
 
@@ -113,35 +109,27 @@ def make_figure3(what: Reproduction) -> dict[str, Any]:
     stem = what.stem("fig3")
     plots.epsilon_formulas(stem.with_suffix(".png"), points, what.delta)
     rows = [asdict(point) | {"delta": what.delta} for point in points]
-    _write_table(stem.with_suffix(".parquet"), rows)
+    write_table(stem.with_suffix(".parquet"), rows)
     return _write_summary(what, "fig3", rows)
 
 
 def summary(result: Result) -> dict[str, Any]:
     """One cell in numbers, beside the paper's."""
-    cell, paper = result.cell, rio2025.reported(result.cell)
-    multipliers = {one.noise_multiplier for one in result.outcomes}
+    cell: Cell = result.arm.settings
+    paper = rio2025.reported(cell)
     return _about(cell) | {
-        "noise_multiplier": max((z for z in multipliers if z is not None), default=None),
+        "noise_multiplier": result.more["noise_multiplier"],
         "claimed_epsilon": cell.claimed_epsilon,
         "noise_epsilon": cell.noise_epsilon,
         "status": result.status,
         "certified_epsilon": result.epsilon,
-        "judged": result.judged,
-        **_over_seeds(result.returns()),
+        "judged": judged(cell),
+        **over_seeds(result.returns[judged(cell)]),
         "paper_mean": None if paper is None else paper.mean,
         "paper_half_width": None if paper is None else paper.half_width,
-        "env_steps": float(result.steps[-1]),
-        "returns": {kind: _over_seeds(result.returns(kind)) for kind in result.outcomes[0].returns},
-        "seconds": round(sum({one.seconds for one in result.outcomes}), 1),
-    }
-
-
-def _over_seeds(returns: Float[np.ndarray, " seeds"]) -> dict[str, float | None]:
-    return {
-        "mean": float(returns.mean()),
-        "half_width": float(half_width(returns)) if len(returns) > 1 else None,
-        "std": float(returns.std()),
+        "env_steps": float(result.points[-1]),
+        "returns": {kind: over_seeds(values) for kind, values in result.returns.items()},
+        "seconds": round(result.seconds, 1),
     }
 
 
@@ -149,55 +137,41 @@ def _over_seeds(returns: Float[np.ndarray, " seeds"]) -> dict[str, float | None]
 
 
 def _about(cell: Cell) -> dict[str, Any]:
-    return {
-        "env_id": cell.env_id,
-        "label": cell.label,
-        "method": cell.method,
-        "preset": cell.preset,
-        "noise_multiplier": cell.noise_multiplier,
-        "target_epsilon": cell.target_epsilon,
-        "delta": cell.delta,
-    }
+    names = ("env_id", "label", "method", "preset", "noise_multiplier", "target_epsilon", "delta")
+    return {name: getattr(cell, name) for name in names}
 
 
 def _finish(what: Reproduction, name: str, results: Sequence[Result]) -> dict[str, Any]:
     """Writes the table of final returns and the summary."""
     rows = [
-        _about(result.cell)
+        _about(result.arm.settings)
         | {
             "status": result.status,
             "certified_epsilon": result.epsilon,
-            "noise_epsilon": result.cell.noise_epsilon,
-            "seed": outcome.seed,
+            "noise_epsilon": result.arm.settings.noise_epsilon,
+            "seed": seed,
             "policy": kind,
-            "return": value,
-            "judged": kind == result.judged,
+            "return": float(values[row]),
+            "judged": kind == judged(result.arm.settings),
         }
         for result in results
-        for outcome in result.outcomes
-        for kind, value in outcome.returns.items()
+        for row, seed in enumerate(result.seeds)
+        for kind, values in result.returns.items()
     ]
-    _write_table(what.stem(name).with_suffix(".parquet"), rows)
+    write_table(what.stem(name).with_suffix(".parquet"), rows)
     return _write_summary(what, name, [summary(one) for one in results])
 
 
 def _points(result: Result) -> list[dict[str, Any]]:
     """One row for each seed and point of the learning curve."""
+    cell: Cell = result.arm.settings
     return [
-        _about(result.cell)
-        | {"seed": outcome.seed, "env_steps": steps, "policy": result.judged, "return": value}
-        for outcome in result.outcomes
-        for steps, value in zip(outcome.steps, outcome.curve, strict=True)
+        _about(cell) | {"seed": seed, "env_steps": steps, "policy": judged(cell), "return": value}
+        for row, seed in enumerate(result.seeds)
+        for steps, value in zip(
+            result.steps[row].tolist(), result.curves["return"][row].tolist(), strict=True
+        )
     ]
-
-
-def _write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    partial = path.with_suffix(".partial")
-    pq.write_table(pa.Table.from_pylist(rows), partial)
-    partial.replace(path)
 
 
 def _write_summary(what: Reproduction, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,20 +1,18 @@
 """Figures 1 and 5 of Rio et al. 2025: cumulative regret on RiverSwim, one episode per user.
 
-An arm is one method with its settings. Regret is exact, V* - V^pi of the policy that each user
-follows, by dynamic programming; where users perturb the released policy to explore, it is the mean
-over fresh perturbations. Status and epsilon of a curve are its certificates'. `runs.regret_figures`
-draws them.
+Regret is exact, V* - V^pi of the policy that each user follows, by dynamic programming; where users
+perturb the released policy to explore, it is the mean over fresh perturbations.
 """
 
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Float64
+from matplotlib.axes import Axes
 
 from sotto.algorithms.dppg import training as dppg_training
 from sotto.algorithms.dppg.config import DPPGConfig, preset
@@ -22,7 +20,20 @@ from sotto.algorithms.ucb import calibrated as ucb_vi
 from sotto.algorithms.ucb import published
 from sotto.algorithms.ucb.calibrated import UCBConfig
 from sotto.algorithms.ucb.published import OfficialConfig
-from sotto.privacy.certificates.derive import derive
+from sotto.experiments import kept_before, plots
+from sotto.experiments.engine import (
+    Arm,
+    Report,
+    Result,
+    Say,
+    Store,
+    certificates,
+    run,
+    write_json,
+    write_table,
+)
+from sotto.experiments.kept_before import row_file
+from sotto.experiments.statistics import over_seeds
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.tabular import FiniteMDP, regret, softmax
 
@@ -33,80 +44,38 @@ ENVIRONMENTS: dict[FigureName, str] = {"fig1": "RiverSwim-v0", "fig5": "RiverSwi
 EPSILONS = (5.0, 1.0)
 _POINTS = 100
 _PERTURBATIONS = 16
+_STARTING, _PER_EPISODE, _PER_SEED_EPISODE = 15.0, 2e-3, 4e-4  # seconds of one arm, on one core
+_COLOURS = (*plots.COLOURS[:4], "#000000")
+_STYLES = {5.0: "-", 1.0: "--", None: ":"}
 
 PANELS = {"proved": "certified", "none": "without a valid guarantee"}
 
 
-@dataclass(frozen=True)
-class Arm:
-    """One method with its settings.
-
-    Attributes:
-        name: for files and tables.
-        label: for the figure.
-        panel: where its curve belongs, if its certificates are what its settings promise.
-        epsilon: what noise was calibrated to, validly or not; None without noise.
-        config: all settings.
-    """
-
-    name: str
-    label: str
-    panel: str
-    epsilon: float | None
-    config: DPPGConfig | UCBConfig | OfficialConfig
+Config = DPPGConfig | UCBConfig | OfficialConfig
 
 
-@dataclass(frozen=True)
-class Curve:
-    """What one arm gave.
-
-    Attributes:
-        env_id: the environment.
-        arm, label: as in `Arm`.
-        nominal_epsilon: what noise was calibrated to, validly or not; None without noise.
-        status: of its certificates: "proved", "paper-claim" or "none".
-        epsilon: certified at `delta`, of the worst seed; None where nothing is.
-        delta: of the epsilons.
-        seeds: one per column of `regret`.
-        episodes: users behind each point.
-        regret: cumulative, [points][seeds].
-        seconds: that it took.
-        settings: all of the arm's, so that data of other settings is not mistaken for it.
-    """
-
-    env_id: str
-    arm: str
-    label: str
-    nominal_epsilon: float | None
-    status: str
-    epsilon: float | None
-    delta: float
-    seeds: list[int]
-    episodes: list[int]
-    regret: list[list[float]]
-    seconds: float
-    settings: str
-
-    @property
-    def panel(self) -> str:
-        """Where it is drawn: by what its certificates say."""
-        return "proved" if self.status == "proved" else "none"
-
-    @property
-    def final(self) -> Float64[np.ndarray, " seeds"]:
-        """Cumulative regret of each seed at the end."""
-        return np.asarray(self.regret[-1])
-
-
-def arms(figure: FigureName, episodes: int = 2000, delta: float = 1e-5) -> tuple[Arm, ...]:
+def arms(
+    figure: FigureName, seeds: Sequence[int], episodes: int = 2000, delta: float = 1e-5
+) -> list[Arm]:
     """All arms of a figure.
 
+    Their `x` is the epsilon that noise was calibrated to, validly or not; None without noise. Their
+    `panel` is where they are drawn if their certificates say what their settings promise.
+
     Args:
-        figure: which one.
+        figure: figure 1 (p = 0.6) or 5 (p = 0.9).
+        seeds: side by side.
         episodes: users of each training.
         delta: of the guarantees, and below 1 / episodes.
     """
     env_id = ENVIRONMENTS[figure]
+    seconds = _STARTING + episodes * (_PER_EPISODE + len(seeds) * _PER_SEED_EPISODE)
+
+    def arm(name: str, label: str, panel: str, epsilon: float | None, config: Config) -> Arm:
+        file = row_file(name, repr(config), seeds)
+        made = partial(train, delta=delta)
+        return Arm(name, label, config, tuple(seeds), file, made, seconds, x=epsilon, panel=panel)
+
     chosen = []
     for epsilon in EPSILONS:
         dppg: dict[str, Any] = {
@@ -115,96 +84,48 @@ def arms(figure: FigureName, episodes: int = 2000, delta: float = 1e-5) -> tuple
             "total_steps": 20 * episodes,
             "evaluation_episodes": 0,
         }
-        chosen.append(
-            Arm("dppg", "DPPG (sotto)", "proved", epsilon, preset("sotto", env_id, **dppg))
-        )
+        ours = preset("sotto", env_id, **dppg)
+        chosen.append(arm("dppg", "DPPG (sotto)", "proved", epsilon, ours))
         for variant in ("vi", "po"):
             calibrated = UCBConfig(env_id, variant, "joint", "prefix-sum", episodes, epsilon, delta)
             official = OfficialConfig(env_id, variant, "joint", episodes, epsilon)
             name = f"UCB-{variant.upper()}"
             chosen += [
-                Arm(f"ucb-{variant}", name, "proved", epsilon, calibrated),
-                Arm(f"ucb-{variant}-official", f"{name}, their noise", "none", epsilon, official),
+                arm(f"ucb-{variant}", name, "proved", epsilon, calibrated),
+                arm(f"ucb-{variant}-official", f"{name}, their noise", "none", epsilon, official),
             ]
         for kind, name in (("kl", "KL"), ("l2", "L2")):
             config = preset("paper", env_id, clip_norm_from=f"{kind}-quantile", **dppg)
             chosen.append(
-                Arm(f"dppg-paper-{kind}", f"DPPG-{name} (paper)", "none", epsilon, config)
+                arm(f"dppg-paper-{kind}", f"DPPG-{name} (paper)", "none", epsilon, config)
             )
     without = OfficialConfig(env_id, "vi", "joint", episodes, None)
-    chosen.append(Arm("ucb-vi-without", "UCB-VI, no noise", "none", None, without))
-    return tuple(chosen)
+    return [*chosen, arm("ucb-vi-without", "UCB-VI, no noise", "none", None, without)]
 
 
-def figure(
-    name: FigureName,
-    seeds: Sequence[int],
-    *,
-    episodes: int = 2000,
-    delta: float = 1e-5,
-    done: Sequence[Curve] = (),
-    report: Callable[[Curve], None] | None = None,
-) -> list[Curve]:
-    """All curves of figure 1 (p = 0.6) or 5 (p = 0.9).
-
-    Args:
-        name: which one.
-        seeds: side by side.
-        episodes: users of each training.
-        delta: of the guarantees.
-        done: curves already there, which are not computed again.
-        report: called with each new one.
-    """
-    kept = {(curve.settings, tuple(curve.seeds)): curve for curve in done}
-    curves = []
-    for arm in arms(name, episodes, delta):
-        curve = kept.get((repr(arm.config), tuple(seeds)))
-        if curve is None:
-            curve = train(arm, seeds, delta)
-            if report is not None:
-                report(curve)
-        curves.append(curve)
-    return curves
-
-
-def train(arm: Arm, seeds: Sequence[int], delta: float = 1e-5) -> Curve:
-    """Trains one arm with several seeds side by side."""
+def train(
+    arm: Arm, seeds: Sequence[int], folder: Path, _report: Report, *, delta: float = 1e-5
+) -> list[Result]:
+    """Trains one arm with several seeds side by side; its curve is cumulative regret."""
     started = time.monotonic()
-    config = arm.config
-    status, epsilon = "none", None
-    with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{index}.sqlite" for index in range(len(seeds))]
-        ledgers: list[Ledger] = []
-        if isinstance(config, DPPGConfig):
-            ledgers = [dppg_training.create_ledger(config, path) for path in paths]
-            losses = dppg_regret(config, seeds, ledgers)
-        elif isinstance(config, UCBConfig):
-            ledgers = [ucb_vi.create_ledger(config, path) for path in paths]
-            losses = ucb_vi.train(config, seeds, ledgers)
-        else:
-            losses = published.simulate(config, seeds)
-        if ledgers:
-            certificates = [derive(ledger) for ledger in ledgers]
-            # One that is not proved speaks for all.
-            status = next((s for c in certificates if (s := c.status) != "proved"), "proved")
-            if status == "proved":
-                epsilon = max(one.epsilon for one in certificates)
+    config: Config = arm.settings
+    folders = [folder / f"seed-{seed}" for seed in seeds]
+    paths = [one / "ledger.sqlite" for one in folders]
+    ledgers: list[Ledger] = []
+    if isinstance(config, DPPGConfig):
+        ledgers = [dppg_training.create_ledger(config, path) for path in paths]
+        losses = dppg_regret(config, seeds, ledgers)
+    elif isinstance(config, UCBConfig):
+        ledgers = [ucb_vi.create_ledger(config, path) for path in paths]
+        losses = ucb_vi.train(config, seeds, ledgers)
+    else:
+        losses = published.simulate(config, seeds)
+    said: dict[str, Any] = {"delta": delta}
+    said |= certificates(ledgers, folders) if ledgers else {"status": "none"}
     points = np.unique(np.linspace(1, losses.shape[1], _POINTS).astype(int))
-    cumulative = np.cumsum(losses, axis=1)[:, points - 1]
-    return Curve(
-        env_id=config.env_id,
-        arm=arm.name,
-        label=arm.label,
-        nominal_epsilon=arm.epsilon,
-        status=status,
-        epsilon=epsilon,
-        delta=delta,
-        seeds=list(seeds),
-        episodes=points.tolist(),
-        regret=cumulative.T.tolist(),
-        seconds=time.monotonic() - started,
-        settings=repr(config),
-    )
+    curves = {"regret": np.cumsum(losses, axis=1)[:, points - 1]}
+    seconds = time.monotonic() - started
+    return [Result(arm, tuple(seeds), points, curves, **said, seconds=seconds)]
 
 
 def dppg_regret(
@@ -237,27 +158,133 @@ def _expected(
     return np.asarray(regret(mdp, softmax(perturbed)).mean(axis=1))
 
 
-def rows(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """One row for each curve, seed and point, for tables."""
+# --- the figure ----------------------------------------------------------------------------------
+
+
+def make_regret(
+    name: FigureName, seeds: Sequence[int], episodes: int, delta: float, out: Path, say: Say
+) -> dict[str, Any]:
+    """Trains what is missing, then writes picture, table and summary; returns the summary.
+
+    Args:
+        name: fig1 or fig5.
+        seeds: of every method, side by side.
+        episodes: users of every training.
+        delta: of the guarantees.
+        out: folder of the results.
+        say: told in words what happens.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    stem = out / (name if episodes == 2000 else f"{name}-{episodes}-episodes")
+    store = Store(out / "trainings")
+    before = stem.with_name(f"{stem.name}-curves.json")
+    kept_before.rows(before, store, "regret", values="regret", steps="episodes")
+    results = run(arms(name, seeds, episodes, delta), store, 1, say)
+    env_id, first = ENVIRONMENTS[name], results[0]
+    users, uniform = int(first.points[-1]), _uniform(env_id)
+    count = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+    title = f"{env_id}, delta = {first.delta:g}, {count}"
+    draw(stem.with_suffix(".png"), results, title, uniform)
+    write_table(stem.with_suffix(".parquet"), rows(results))
+    summary = {
+        "name": stem.name,
+        "figure": name,
+        "env_id": env_id,
+        "delta": first.delta,
+        "seeds": list(first.seeds),
+        "episodes": users,
+        "uniform_regret": uniform * users,
+        "curves": [_about(one) | over_seeds(one.curves["regret"][:, -1]) for one in results],
+    }
+    write_json(stem.with_suffix(".json"), summary)
+    return summary
+
+
+def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """One row for each arm, seed and point, for tables."""
     return [
         {
-            "env_id": curve.env_id,
-            "arm": curve.arm,
-            "label": curve.label,
-            "nominal_epsilon": curve.nominal_epsilon,
-            "status": curve.status,
-            "epsilon": curve.epsilon,
-            "delta": curve.delta,
+            "env_id": result.arm.settings.env_id,
+            "arm": result.arm.name,
+            "label": result.arm.label,
+            "nominal_epsilon": result.arm.x,
+            "status": result.status,
+            "epsilon": result.epsilon,
+            "delta": result.delta,
             "seed": seed,
-            "episodes": episodes,
-            "regret": value,
+            "episodes": int(result.points[point]),
+            "regret": float(result.curves["regret"][row, point]),
         }
-        for curve in curves
-        for episodes, values in zip(curve.episodes, curve.regret, strict=True)
-        for seed, value in zip(curve.seeds, values, strict=True)
+        for result in results
+        for point in range(len(result.points))
+        for row, seed in enumerate(result.seeds)
     ]
 
 
-def as_data(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """The curves as plain data, for JSON; `Curve(**row)` brings one back."""
-    return [asdict(curve) for curve in curves]
+def _about(result: Result) -> dict[str, Any]:
+    return {
+        "arm": result.arm.name,
+        "label": result.arm.label,
+        "nominal_epsilon": result.arm.x,
+        "status": result.status,
+        "certified_epsilon": result.epsilon,
+        "seconds": round(result.seconds, 1),
+    }
+
+
+def _uniform(env_id: str) -> float:
+    """Regret of one episode of uniform actions."""
+    env = ucb_vi.environment(env_id)
+    mdp = env.mdp(env.default_params)
+    return float(regret(mdp, softmax(np.zeros(mdp.rewards.shape))))
+
+
+def panel(result: Result) -> str:
+    """Where a result is drawn: by what its certificates say."""
+    return "proved" if result.status == "proved" else "none"
+
+
+def draw(path: Path, results: Sequence[Result], title: str, uniform: float) -> None:
+    """Cumulative regret against users, a panel for what is certified and one for what is not.
+
+    Args:
+        path: where the PNG goes.
+        results: mean over seeds, with a band of one standard deviation; epsilon 5 solid, 1 dashed.
+        title: of the whole figure.
+        uniform: regret of one episode of uniform actions, drawn as a reference.
+    """
+    most = max(result.points[-1] for result in results)
+    with plots.panels(path, (5.7, 4.8), columns=len(PANELS), share_y=True) as panels:
+        for axes, (name, heading) in zip(panels, PANELS.items(), strict=True):
+            ours = [result for result in results if panel(result) == name]
+            labels = list(dict.fromkeys(result.arm.label for result in ours))
+            for result in ours:
+                _line(axes, result, _COLOURS[labels.index(result.arm.label)])
+            style: dict[str, Any] = {"color": plots.GREY, "linestyle": ":", "linewidth": 1.3}
+            axes.plot([0, most], [0, uniform * most], **style)
+            axes.annotate(
+                "uniform actions",
+                (0.62 * most, 0.62 * uniform * most),
+                xytext=(-4, 5),
+                textcoords="offset points",
+                ha="right",
+                fontsize=8,
+                color=plots.GREY,
+            )
+            axes.set_title(heading, fontsize=10)
+            axes.set_xlabel("users (episodes)")
+            axes.set_xlim(0, most)
+            axes.set_ylim(bottom=0)
+            axes.legend(fontsize=7.5, loc="upper left")
+        panels[0].set_ylabel("cumulative regret, mean ± standard deviation")
+        plots.headline(panels[0], title)
+
+
+def _line(axes: Axes, result: Result, colour: str) -> None:
+    values, nominal = result.curves["regret"], result.arm.x
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    epsilon = "" if nominal is None else f", ε {nominal:g}"
+    quoted = epsilon if result.status == "proved" else epsilon.replace("ε ", "“ε” ")
+    label = f"{result.arm.label}{quoted}: {mean[-1]:.0f} ± {spread[-1]:.0f}"
+    style = {"linestyle": _STYLES.get(nominal, "-."), "linewidth": 1.7, "label": label}
+    plots.line(axes, result.points, mean, spread, color=colour, alpha=0.12, **style)

@@ -1,4 +1,4 @@
-"""Sharma et al. 2024: what its figures compare. An arm is one method with its settings."""
+"""Sharma et al. 2024: the methods that its figures compare, with their settings."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -54,7 +54,7 @@ the noise instead (sigma 50 to 80), which is hundreds of thousands of steps."""
 
 
 @dataclass(frozen=True)
-class Arm:
+class Method:
     """One method with its settings.
 
     Attributes:
@@ -74,36 +74,38 @@ class Arm:
     note: str = ""
 
 
-def arms(figure: FigureName, env_id: EnvName, facts: DataFacts, quick: bool = False) -> list[Arm]:
-    """The arms of a figure. Figures share arms: those of equal settings are trained once.
+def methods(
+    figure: FigureName, env_id: EnvName, facts: DataFacts, quick: bool = False
+) -> list[Method]:
+    """The methods of a figure. Figures share them: those of equal settings are trained once.
 
     Args:
         figure: which one.
         env_id: in which environment.
         facts: of the experts and their log.
-        quick: few steps and few arms, to see that everything works.
+        quick: few steps and few methods, to see that everything works.
     """
     task = _Task(env_id, facts, quick)
     return {"fig3": _figure3, "fig4": _figure4, "table1": _table1}[figure](task)
 
 
-def _figure3(task: "_Task") -> list[Arm]:
+def _figure3(task: "_Task") -> list[Method]:
     """Everything at the paper's epsilon."""
     epsilon = EPSILONS[0]
     return [
         *_references(task),
-        Arm("sampled", "an expert, drawn at random", "sampled", 10),
+        Method("sampled", "an expert, drawn at random", "sampled", 10),
         task.votes(epsilon, "experts"),
         task.votes(epsilon, "clones"),
         task.pipeline(epsilon),
         task.consensus(epsilon),
         task.dp_sgd(epsilon),
         task.dp_sgd_cloning(epsilon),
-        Arm("bc", "behaviour cloning, not private", task.config(method="bc"), 40),
+        Method("bc", "behaviour cloning, not private", task.config(method="bc"), 40),
     ]
 
 
-def _figure4(task: "_Task") -> list[Arm]:
+def _figure4(task: "_Task") -> list[Method]:
     """Private methods over epsilon."""
     found = _references(task)
     for epsilon in _QUICK_EPSILONS if task.quick else EPSILONS:
@@ -118,7 +120,7 @@ def _figure4(task: "_Task") -> list[Arm]:
     return found
 
 
-def _table1(task: "_Task") -> list[Arm]:
+def _table1(task: "_Task") -> list[Method]:
     """The pipeline by the share of its steps that are made on stable prefixes."""
     epsilon = EPSILONS[0]
     releases, _ = PAPER[task.env_id].stages[epsilon]
@@ -128,16 +130,16 @@ def _table1(task: "_Task") -> list[Arm]:
     ]
 
 
-def _references(task: "_Task") -> list[Arm]:
+def _references(task: "_Task") -> list[Method]:
     return [
-        Arm("majority", "majority of all experts, not private", "majority", 60),
-        Arm("cql", "CQL, not private", task.config(method="cql"), 80),
+        Method("majority", "majority of all experts, not private", "majority", 60),
+        Method("cql", "CQL, not private", task.config(method="cql"), 80),
     ]
 
 
 @dataclass(frozen=True)
 class _Task:
-    """Makes the arms of one environment."""
+    """Makes the methods of one environment."""
 
     env_id: EnvName
     facts: DataFacts
@@ -152,18 +154,18 @@ class _Task:
             settings |= {name: min(most, settings.get(name, most)) for name, most in short.items()}
         return ExpertOfflineConfig(**(fixed | {"evaluation_episodes": 10} | settings))
 
-    def votes(self, epsilon: float, voters: Literal["experts", "clones"]) -> Arm:
-        """Ours."""
+    def votes(self, epsilon: float, voters: Literal["experts", "clones"]) -> Method:
+        """Noisy votes of the experts, or of clones of their logs, which teach a student."""
         whose = "experts" if voters == "experts" else "clones of logs"
         config = self.config(voters=voters, target_epsilon=epsilon)
-        return Arm(f"votes-{voters}-{epsilon:g}", f"votes of {whose}", config, 60, epsilon)
+        return Method(f"votes-{voters}-{epsilon:g}", f"votes of {whose}", config, 60, epsilon)
 
-    def pipeline(self, epsilon: float) -> Arm:
+    def pipeline(self, epsilon: float) -> Method:
         """The paper's, with the stages that it names."""
         releases, share = PAPER[self.env_id].stages.get(epsilon, (0, 0.0))
         return self.stage(epsilon, releases, share)
 
-    def stage(self, epsilon: float, releases: int, share: float) -> Arm:
+    def stage(self, epsilon: float, releases: int, share: float) -> Method:
         """The paper's pipeline with so many prefixes, and such a share of steps on them."""
         name, label = f"pipeline-{epsilon:g}", "the paper's pipeline"
         if releases == 0 or share == 0:
@@ -191,9 +193,9 @@ class _Task:
                 "that none is released: it is DP-SGD"
             )
             return replace(self.dp_sgd(epsilon), name=name, label=label, note=said)
-        return Arm(name, label, config, 60 if share == 1 else 60 + 15 / (1 - share), epsilon)
+        return Method(name, label, config, 60 if share == 1 else 60 + 15 / (1 - share), epsilon)
 
-    def consensus(self, epsilon: float) -> Arm:
+    def consensus(self, epsilon: float) -> Method:
         """Prefixes of the experts' consensus alone: as many as a quarter of the experts allows."""
         name, label = f"prefixes-{epsilon:g}", "prefixes of consensus alone"
         for releases in _RELEASES:
@@ -205,22 +207,22 @@ class _Task:
             )
             needed = self._needed(config)
             if needed is not None and (needed <= self.facts.experts / 4 or releases == 1):
-                return Arm(name, label, config, 160, epsilon)
+                return Method(name, label, config, 160, epsilon)
         raise ValueError(
             f"{self.facts.experts} experts are too few for a single prefix at epsilon {epsilon:g}; "
             "take more experts"
         )
 
-    def dp_sgd(self, epsilon: float) -> Arm:
+    def dp_sgd(self, epsilon: float) -> Method:
         """DP-SGD over experts, with all of the budget."""
         steps = _NOISY_STEPS.get(self.env_id, 1_000)
         config = self.config(method="dp-sgd", target_epsilon=epsilon, noisy_steps=steps)
-        return Arm(f"dp-sgd-{epsilon:g}", "DP-SGD alone", config, 30 + 0.04 * steps, epsilon)
+        return Method(f"dp-sgd-{epsilon:g}", "DP-SGD alone", config, 30 + 0.04 * steps, epsilon)
 
-    def dp_sgd_cloning(self, epsilon: float) -> Arm:
+    def dp_sgd_cloning(self, epsilon: float) -> Method:
         """DP-SGD over experts that imitates them, in a smaller network: what is best of DP-SGD."""
         config = self.config(method="dp-sgd", learner="bc", hidden=(64, 64), target_epsilon=epsilon)
-        return Arm(f"dp-sgd-bc-{epsilon:g}", "DP-SGD alone, imitating", config, 40, epsilon)
+        return Method(f"dp-sgd-bc-{epsilon:g}", "DP-SGD alone, imitating", config, 40, epsilon)
 
     def _needed(self, config: ExpertOfflineConfig) -> float | None:
         """How many experts must agree on a step, which is public; None where none are enough."""

@@ -1,7 +1,7 @@
 """Sharma et al. 2024: what private learning is measured by, none of it private.
 
 The reference is the exact majority of all experts: what noisy votes would be without noise and
-without a student. CQL on the log (`sharma2024_arms`) is a weaker one: in bad states a log shows the
+without a student. CQL on the log (`arms`) is a weaker one: in bad states a log shows the
 bad experts who get there, while votes ask everybody.
 """
 

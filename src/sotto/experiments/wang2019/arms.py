@@ -1,4 +1,4 @@
-"""Wang and Hegde 2019: what its figures compare. An arm is one method with its settings."""
+"""Wang and Hegde 2019: the methods that its figures compare, with their settings."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -6,7 +6,7 @@ from typing import Any, Literal
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 
 FigureName = Literal["fig1", "fig2a", "fig2b", "tradeoff", "cartpole"]
-Method = Literal["functional", "input", "policy-evaluation", "dp-sgd", "dqn"]
+Kind = Literal["functional", "input", "policy-evaluation", "dp-sgd", "dqn"]
 
 DELTA = 1e-4
 """The paper's, in its figure 2."""
@@ -24,7 +24,7 @@ _NO_NOISE = 1e-9  # stands for sigma 0 in figure 1
 
 
 @dataclass(frozen=True)
-class Arm:
+class Method:
     """One method with its settings.
 
     Attributes:
@@ -41,7 +41,7 @@ class Arm:
     name: str
     label: str
     panel: str
-    method: Method
+    method: Kind
     task: FunctionalQConfig
     seconds: float
     x: float | None = None
@@ -49,20 +49,20 @@ class Arm:
 
     @property
     def settings(self) -> str:
-        """Everything that its data depend on."""
-        return repr(replace(self, seconds=0.0))
+        """Everything that its data depend on, with the class's name in earlier versions."""
+        return repr(replace(self, seconds=0.0)).replace("Method", "Arm", 1)
 
 
 _LINE = FunctionalQConfig(env_id="Line-v0", delta=DELTA, target_epsilon=0.9)
 """The paper's task: 5,000 steps on the line."""
 
 
-def arms(figure: FigureName, quick: bool = False) -> list[Arm]:
-    """The arms of a figure.
+def methods(figure: FigureName, quick: bool = False) -> list[Method]:
+    """The methods of a figure.
 
     Args:
         figure: which one.
-        quick: few samples and few arms, to see that everything works.
+        quick: few samples and few methods, to see that everything works.
     """
     made = {
         "fig1": _figure1,
@@ -74,7 +74,7 @@ def arms(figure: FigureName, quick: bool = False) -> list[Arm]:
     return [_small(arm) for arm in made if _is_typical(arm)] if quick else made
 
 
-def _figure1() -> list[Arm]:
+def _figure1() -> list[Method]:
     """Algorithm 1 as printed, with noise by hand, as the authors do."""
     batch, samples = 16, 5_000
     found = []
@@ -95,11 +95,11 @@ def _figure1() -> list[Arm]:
                 hidden=(16, 16),
             )
             name = f"{panel.replace(' ', '').replace('/', '-')}-sigma-{sigma:g}"
-            found.append(Arm(name, f"sigma {sigma:g}", panel, "functional", task, 40))
+            found.append(Method(name, f"sigma {sigma:g}", panel, "functional", task, 40))
     return found
 
 
-def _figure2(epsilon: float) -> list[Arm]:
+def _figure2(epsilon: float) -> list[Method]:
     """One epsilon for everything, the reward of one transition; and the paper's claim."""
     whole = replace(_LINE, target_epsilon=epsilon)
     rounds = replace(whole, rounds=10)
@@ -114,8 +114,8 @@ def _figure2(epsilon: float) -> list[Arm]:
         hidden=(16, 16),
     )
     return [
-        Arm("reward-release", "reward release", "ours", "functional", rounds, 35),
-        Arm(
+        Method("reward-release", "reward release", "ours", "functional", rounds, 35),
+        Method(
             "output-release",
             "output release",
             "ours",
@@ -123,7 +123,7 @@ def _figure2(epsilon: float) -> list[Arm]:
             replace(whole, mode="output-release"),
             6,
         ),
-        Arm(
+        Method(
             "per-iteration",
             "release of every iteration",
             "ours",
@@ -132,8 +132,8 @@ def _figure2(epsilon: float) -> list[Arm]:
             7,
         ),
         _dqn(whole, "ours"),
-        Arm("input", "input perturbation", "baselines", "input", rounds, 18),
-        Arm(
+        Method("input", "input perturbation", "baselines", "input", rounds, 18),
+        Method(
             "dp-lsl",
             "policy evaluation, DP-LSL",
             "baselines",
@@ -142,7 +142,7 @@ def _figure2(epsilon: float) -> list[Arm]:
             7,
             options=(("ridge", 20.0),),
         ),
-        Arm(
+        Method(
             "dp-lsw",
             "policy evaluation, DP-LSW",
             "baselines",
@@ -151,12 +151,12 @@ def _figure2(epsilon: float) -> list[Arm]:
             7,
             options=(("features", 3),),
         ),
-        Arm("dp-sgd", "DP-SGD", "baselines", "dp-sgd", replace(whole, hidden=(16, 16)), 12),
-        Arm("paper", "the paper's, at sigma of Theorem 5", "baselines", "functional", claim, 15),
+        Method("dp-sgd", "DP-SGD", "baselines", "dp-sgd", replace(whole, hidden=(16, 16)), 12),
+        Method("paper", "the paper's, at sigma of Theorem 5", "baselines", "functional", claim, 15),
     ]
 
 
-def _dqn(task: FunctionalQConfig, panel: str, **changes: Any) -> Arm:
+def _dqn(task: FunctionalQConfig, panel: str, **changes: Any) -> Method:
     settings = {
         "total_steps": task.samples,
         "num_envs": 10,
@@ -165,7 +165,7 @@ def _dqn(task: FunctionalQConfig, panel: str, **changes: Any) -> Arm:
         "learning_starts": 200,
         "discount": task.discount,
     }
-    return Arm(
+    return Method(
         "dqn",
         "DQN, not private",
         panel,
@@ -176,7 +176,7 @@ def _dqn(task: FunctionalQConfig, panel: str, **changes: Any) -> Arm:
     )
 
 
-def _tradeoff() -> list[Arm]:
+def _tradeoff() -> list[Method]:
     """Return against epsilon (one transition), and against the radius at epsilon 0.9."""
     found = []
     for epsilon in TRADEOFF_EPSILONS:
@@ -197,15 +197,17 @@ def _tradeoff() -> list[Arm]:
             "input": ("input perturbation", whole),
         }
         for name, (label, task) in named.items():
-            method: Method = "input" if name == "input" else "functional"
+            method: Kind = "input" if name == "input" else "functional"
             seconds = 18 if method == "input" or task.mode == "reward-release" else 7
             found.append(
-                Arm(f"radius-{name}-{radius:g}", label, "radius", method, task, seconds, x=radius)
+                Method(
+                    f"radius-{name}-{radius:g}", label, "radius", method, task, seconds, x=radius
+                )
             )
     return found
 
 
-def _cartpole() -> list[Arm]:
+def _cartpole() -> list[Method]:
     """CartPole with a reward of the state, four dimensions, at epsilon 1 and below."""
     found = []
     for epsilon in (0.1, 0.3, 1.0):
@@ -220,7 +222,7 @@ def _cartpole() -> list[Arm]:
             discount=0.95,
         )
         label = f"reward release, epsilon {epsilon:g}"
-        found.append(Arm(f"reward-release-{epsilon:g}", label, "ours", "functional", task, 240))
+        found.append(Method(f"reward-release-{epsilon:g}", label, "ours", "functional", task, 240))
     learner = {
         "num_envs": 8,
         "num_steps": 16,
@@ -231,13 +233,13 @@ def _cartpole() -> list[Arm]:
     return [*found, replace(_dqn(task, "ours", **learner), seconds=240)]
 
 
-def _is_typical(arm: Arm) -> bool:
+def _is_typical(arm: Method) -> bool:
     if arm.task.mode == "paper" and arm.task.sigma is not None:
         return arm.task.sigma == 0.4
     return arm.x in (None, 0.9, 0.01)
 
 
-def _small(arm: Arm) -> Arm:
+def _small(arm: Method) -> Method:
     """A tenth of the samples, and of the gradient steps."""
     task = arm.task
     small = replace(

@@ -1,14 +1,11 @@
-"""Wang and Hegde 2019, "Privacy-preserving Q-learning with functional noise": its figures.
+"""The figures of Wang and Hegde 2019, "Privacy-preserving Q-learning with functional noise".
 
-A figure is a list of arms; an arm is one method with its settings, trained with several seeds side
-by side. What comes out is data first (`Curve`), drawn by `runs.functional_figures`. Status and
-epsilon of a curve are its certificates', not its settings'.
+Seeds of an arm are trained side by side. Status and epsilon are the certificates'.
 """
 
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,193 +14,244 @@ import numpy as np
 from sotto.algorithms.baselines.dqn import DQNConfig
 from sotto.algorithms.functional_q import dp_sgd, training
 from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
-from sotto.experiments.wang2019 import baselines
-from sotto.experiments.wang2019.arms import Arm, FigureName, arms
+from sotto.experiments import kept_before
+from sotto.experiments.engine import (
+    Arm,
+    Report,
+    Result,
+    Say,
+    Store,
+    certificates,
+    run,
+    stated,
+    write_json,
+    write_table,
+)
+from sotto.experiments.kept_before import row_file
+from sotto.experiments.wang2019 import baselines, plots
+from sotto.experiments.wang2019.arms import (
+    DELTA,
+    OPTIMUM,
+    RANDOM,
+    FigureName,
+    Method,
+    methods,
+)
 from sotto.keys import new_key
-from sotto.privacy.certificates.derive import derive
-from sotto.privacy.certificates.joint import replaced, zero_out_budget
+from sotto.privacy.certificates.joint import Cost, replaced, zero_out_budget
+from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.units import Adjacency
 
 _EVALUATION_KEY = 2019
+_EPISODES = 64  # of each evaluation, the same for all arms
+_LINE = {"to the centre": OPTIMUM, "uniform actions": RANDOM}
 
 
-@dataclass(frozen=True)
-class Curve:
-    """What one arm gave.
+def make_figure(
+    figure: FigureName, seeds: Sequence[int], out: Path, say: Say, quick: bool = False
+) -> dict[str, Any]:
+    """Trains what is missing, then writes figure and data; returns a summary.
 
-    Attributes:
-        figure, arm, label, panel, x: as in `Arm`.
-        status: of its certificates; "not private" for DQN.
-        unit: what is protected.
-        epsilon: certified at `delta`, of the worst seed; None where nothing is. Where a certificate
-            is of zero-out adjacency, what follows from it for a replaced reward
-            (`privacy.composition.replaced`).
-        delta: of `epsilon`.
-        radius: of neighbouring reward functions.
-        seeds: one per column of `returns`.
-        samples: environment steps behind each point.
-        returns: mean greedy return, [points][seeds].
-        seconds: that it took.
-        settings: all of the arm's, so that data of other settings is not mistaken for it.
+    Args:
+        figure: which one.
+        seeds: of every arm, side by side.
+        out: folder of the results; arms are kept in out/arms.
+        say: told in words what happens.
+        quick: as in `methods`.
     """
-
-    figure: str
-    arm: str
-    label: str
-    panel: str
-    x: float | None
-    status: str
-    unit: str
-    epsilon: float | None
-    delta: float
-    radius: float | None
-    seeds: list[int]
-    samples: list[int]
-    returns: list[list[float]]
-    seconds: float
-    settings: str
-
-    @property
-    def final(self) -> np.ndarray:
-        """Return of each seed at the end."""
-        return np.asarray(self.returns[-1])
+    out.mkdir(parents=True, exist_ok=True)
+    stem, store = out / (f"{figure}-quick" if quick else figure), Store(out / "arms")
+    bring_in(stem.with_suffix(".json"), store)
+    results = run([arm(one, seeds) for one in methods(figure, quick)], store, 1, say)
+    if lapsed := [one.arm.name for one in results if one.status == "none"]:
+        say(
+            f"{', '.join(lapsed)}: kept by an earlier version, whose certificates of functions are "
+            f"proved no longer; delete {stem}.json and {store.folder} to train them again"
+        )
+    write_json(stem.with_suffix(".json"), [_about(one, figure) for one in results])
+    write_table(stem.with_suffix(".parquet"), rows(figure, results))
+    draw(stem.with_suffix(".png"), figure, results)
+    return {"curves": [_summary(one, figure) for one in results]}
 
 
-def rows(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """One row for each curve, seed and point, for tables."""
-    return [
-        {
-            "figure": curve.figure,
-            "arm": curve.arm,
-            "label": curve.label,
-            "status": curve.status,
-            "unit": curve.unit,
-            "epsilon": curve.epsilon,
-            "delta": curve.delta,
-            "radius": curve.radius,
-            "x": curve.x,
-            "seed": seed,
-            "samples": samples,
-            "return": value,
-        }
-        for curve in curves
-        for samples, values in zip(curve.samples, curve.returns, strict=True)
-        for seed, value in zip(curve.seeds, values, strict=True)
-    ]
+def bring_in(path: Path, store: Store) -> None:
+    """Brings in the list of curves that an earlier version kept at `path`."""
+    kept_before.rows(path, store, "return", values="returns", steps="samples", holds=_holds)
+
+
+def _holds(old: Mapping[str, Any]) -> bool:
+    """Whether what an earlier version certified is still proved.
+
+    It released functions and their values on a grid finer than its noise resolves
+    (`StreamStatement.event`). Their ledgers were not kept.
+    """
+    learned = "method='functional'" in old["settings"]
+    values = learned and "mode='reward-release'" not in old["settings"]
+    return old["status"] != "proved" or not (old["unit"] == "reward-function" or values)
+
+
+def arm(one: Method, seeds: Sequence[int], episodes: int = _EPISODES) -> Arm:
+    """The arm of a method.
+
+    Args:
+        one: the method.
+        seeds: side by side.
+        episodes: of each evaluation.
+    """
+    return Arm(
+        one.name,
+        one.label,
+        one,
+        tuple(seeds),
+        row_file(one.name, one.settings, seeds),
+        partial(train, episodes=episodes),
+        one.seconds * (3 + len(seeds)) / 13,  # compiling takes as long for any number of seeds
+        x=one.x,
+        panel=one.panel,
+    )
 
 
 # --- training ------------------------------------------------------------------------------------
 
 
-def train(figure: str, arm: Arm, seeds: Sequence[int], episodes: int = 64) -> Curve:
-    """Trains one arm and evaluates its greedy policies as it goes.
-
-    Args:
-        figure: which it belongs to.
-        arm: what to train.
-        seeds: side by side.
-        episodes: of each evaluation, the same for all arms.
-    """
+def train(
+    arm: Arm, seeds: Sequence[int], folder: Path, _report: Report, *, episodes: int = _EPISODES
+) -> list[Result]:
+    """Trains one arm and evaluates its greedy policies as it goes."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
-        ledgers = _ledgers(arm, Path(folder), len(seeds))
-        key = new_key(_EVALUATION_KEY)
-        samples: list[int] = []
-        returns: list[list[float]] = []
-        for steps, values in _started(arm, seeds, ledgers):
-            samples.append(steps)
-            found = baselines.greedy_returns(arm.task.environment, values, key, episodes)
-            returns.append(np.asarray(found, np.float64).tolist())
-        status, epsilon, delta = _certified(arm, ledgers)
-    return Curve(
-        figure=figure,
-        arm=arm.name,
-        label=arm.label,
-        panel=arm.panel,
-        x=arm.x,
-        status=status,
-        unit="" if arm.method == "dqn" else arm.task.unit,
-        epsilon=epsilon,
-        delta=delta,
-        radius=arm.task.reward_radius,
-        seeds=list(seeds),
-        samples=samples,
-        returns=returns,
-        seconds=time.monotonic() - started,
-        settings=arm.settings,
-    )
+    one: Method = arm.settings
+    folders = [folder / f"seed-{seed}" for seed in seeds]
+    ledgers = _ledgers(one, folders)
+    key = new_key(_EVALUATION_KEY)
+    samples: list[int] = []
+    returns: list[np.ndarray] = []
+    for steps, values in _started(one, seeds, ledgers):
+        samples.append(steps)
+        found = baselines.greedy_returns(one.task.environment, values, key, episodes)
+        returns.append(np.asarray(found, np.float64))
+    said = {"delta": one.task.delta} | certificates(ledgers, folders, _cost)
+    curves = {"return": np.stack(returns, axis=1)}
+    seconds = time.monotonic() - started
+    return [Result(arm, tuple(seeds), np.array(samples), curves, **said, seconds=seconds)]
 
 
-def run(
-    figure: FigureName,
-    seeds: Sequence[int],
-    *,
-    quick: bool = False,
-    done: Sequence[Curve] = (),
-    report: Callable[[Curve], None] | None = None,
-) -> list[Curve]:
-    """All curves of a figure.
-
-    Args:
-        figure: which one.
-        seeds: side by side.
-        quick: as in `arms`.
-        done: curves already there, which are not computed again.
-        report: called with each new one.
-    """
-    kept = {(curve.settings, tuple(curve.seeds)): curve for curve in done}
-    curves = []
-    for arm in arms(figure, quick):
-        curve = kept.get((arm.settings, tuple(seeds)))
-        if curve is None:
-            curve = train(figure, arm, seeds)
-            if report is not None:
-                report(curve)
-        curves.append(curve)
-    return curves
+def _cost(certificate: Certificate) -> Cost:
+    """What figures say, which are about replaced rewards."""
+    zeroed = certificate.unit.adjacency is Adjacency.ZERO_OUT
+    return replaced(certificate) if zeroed else stated(certificate)
 
 
-def _ledgers(arm: Arm, folder: Path, runs: int) -> list[Ledger]:
-    paths = [folder / f"{run}.sqlite" for run in range(runs)]
-    if arm.method == "dqn":
+def _ledgers(one: Method, folders: Sequence[Path]) -> list[Ledger]:
+    paths = [folder / "ledger.sqlite" for folder in folders]
+    if one.method == "dqn":
         return []
-    if arm.method == "dp-sgd":
-        assert arm.task.target_epsilon is not None
-        budget = zero_out_budget(arm.task.target_epsilon, arm.task.delta)
+    if one.method == "dp-sgd":
+        assert one.task.target_epsilon is not None
+        budget = zero_out_budget(one.task.target_epsilon, one.task.delta)
         return [Ledger.create(path, unit=dp_sgd.UNIT, budget=budget) for path in paths]
-    return [training.create_ledger(arm.task, path) for path in paths]
+    return [training.create_ledger(one.task, path) for path in paths]
 
 
-def _started(arm: Arm, seeds: Sequence[int], ledgers: list[Ledger]) -> baselines.Curve:
-    options = dict(arm.options)
-    match arm.method:
+def _started(one: Method, seeds: Sequence[int], ledgers: list[Ledger]) -> baselines.Curve:
+    options = dict(one.options)
+    match one.method:
         case "functional":
-            return baselines.functional(arm.task, seeds, ledgers)
+            return baselines.functional(one.task, seeds, ledgers)
         case "input":
-            return baselines.input_perturbation(arm.task, seeds, ledgers)
+            return baselines.input_perturbation(one.task, seeds, ledgers)
         case "policy-evaluation":
-            return baselines.policy_iteration(arm.task, seeds, ledgers, **options)
+            return baselines.policy_iteration(one.task, seeds, ledgers, **options)
         case "dp-sgd":
-            return baselines.dp_sgd(DPSGDConfig(arm.task, **options), seeds, ledgers)
+            return baselines.dp_sgd(DPSGDConfig(one.task, **options), seeds, ledgers)
         case "dqn":
-            return baselines.non_private(DQNConfig(env_id=arm.task.env_id, **options), seeds)
+            return baselines.non_private(DQNConfig(env_id=one.task.env_id, **options), seeds)
 
 
-def _certified(arm: Arm, ledgers: list[Ledger]) -> tuple[str, float | None, float]:
-    """Status, epsilon and delta that follow from the certificates, of the worst seed."""
-    if not ledgers:
-        return "not private", None, arm.task.delta
-    certificates = [derive(ledger) for ledger in ledgers]
-    proved = all(certificate.status == "proved" for certificate in certificates)
-    if not proved:
-        return certificates[0].status, None, arm.task.delta
-    worst = max(certificates, key=lambda certificate: certificate.epsilon)
-    if worst.unit.adjacency is Adjacency.ZERO_OUT:  # figures are about replaced rewards
-        return "proved", *replaced(worst)
-    return "proved", worst.epsilon, worst.delta
+# --- numbers -------------------------------------------------------------------------------------
 
 
-def as_data(curves: Sequence[Curve]) -> list[dict[str, Any]]:
-    """The curves as plain data, for JSON."""
-    return [asdict(curve) for curve in curves]
+def rows(figure: FigureName, results: Sequence[Result]) -> list[dict[str, Any]]:
+    """One row for each arm, seed and point, for tables."""
+    names = ("figure", "arm", "label", "status", "unit", "epsilon", "delta", "radius", "x")
+    return [
+        {name: said[name] for name in names} | {"seed": seed, "samples": samples, "return": value}
+        for said in (_about(result, figure) for result in results)
+        for samples, values in zip(said["samples"], said["returns"], strict=True)
+        for seed, value in zip(said["seeds"], values, strict=True)
+    ]
+
+
+def _about(result: Result, figure: FigureName) -> dict[str, Any]:
+    """All that is known of a result, as plain data; returns are [points][seeds]."""
+    one: Method = result.arm.settings
+    return {
+        "figure": figure,
+        "arm": one.name,
+        "label": one.label,
+        "panel": one.panel,
+        "x": one.x,
+        "status": result.status,
+        "unit": "" if one.method == "dqn" else one.task.unit,
+        "epsilon": result.epsilon,
+        "delta": result.delta,
+        "radius": one.task.reward_radius,
+        "seeds": list(result.seeds),
+        "samples": [int(steps) for steps in result.points],
+        "returns": result.curves["return"].T.tolist(),
+        "seconds": result.seconds,
+        "settings": one.settings,
+    }
+
+
+def _summary(result: Result, figure: FigureName) -> dict[str, Any]:
+    said, returns = _about(result, figure), result.curves["return"]
+    names = ("arm", "label", "status", "unit", "epsilon", "delta", "radius", "samples")
+    numbers = {"mean": returns.mean(axis=0).tolist(), "std": returns.std(axis=0).tolist()}
+    return {name: said[name] for name in names} | numbers
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+
+def draw(path: Path, figure: FigureName, results: Sequence[Result]) -> None:
+    """Draws a figure."""
+    count = len(results[0].seeds)
+    seeds = f"{count} seed{'s' if count > 1 else ''}"
+    every = all(one.status != "none" for one in results)
+    proved = "all certificates proved" if every else "some certificates of before hold no longer"
+    if figure == "tradeoff":
+        samples = int(results[0].points[-1])
+        plots.tradeoff(
+            path,
+            results,
+            f"Return after {samples:,} steps, {seeds}; {proved}",
+            {
+                "epsilon": (f"Unit: the reward of one transition, delta = {DELTA:g}", "epsilon"),
+                "radius": (
+                    f"Unit: the reward function, epsilon 0.9, delta = {DELTA:g}\n"
+                    "shaded: r and 0.5 - r are neighbours, nobody does well on both",
+                    "radius of neighbouring reward functions (their range is 0.5)",
+                ),
+            },
+            _LINE,
+            impossible_from=0.5,
+        )
+        return
+    epsilon = 0.9 if figure == "fig2a" else 0.45
+    title = f"Unit: the reward of one transition; epsilon {epsilon:g}"
+    panels = {
+        "ours": f"proved at epsilon {epsilon:g}, delta {DELTA:g};\nDQN without privacy",
+        "baselines": "baselines: proved at the same unit and epsilon;\n"
+        "paper: claimed, for the reward function within radius 1",
+    }
+    if figure == "fig1":
+        panels = {one.arm.panel: f"reset factor {one.arm.panel}" for one in results}
+        title = "Algorithm 1 as printed, noise by hand: status paper-claim, nobody is protected"
+    elif figure == "cartpole":
+        panels = {"ours": "Unit: the reward of one transition, delta = 1e-6"}
+        title = "CartPole with a private reward of the state (4 dimensions)"
+    if not every:
+        title += f"; {proved}"
+    references = {} if figure == "cartpole" else _LINE
+    plots.learning_curves(path, results, f"{title}, {seeds}", panels, references)

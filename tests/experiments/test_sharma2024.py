@@ -10,9 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from scipy import stats
 
-from sotto.algorithms.expert_offline import arms as expert_offline_arms
 from sotto.algorithms.expert_offline import presets, states, votes
 from sotto.algorithms.expert_offline import sources as expert_runs
 from sotto.algorithms.expert_offline.clones import CloneConfig
@@ -25,8 +23,18 @@ from sotto.algorithms.experts.training import logs
 from sotto.cli import main
 from sotto.cli.reproduce.sharma2024 import sharma
 from sotto.data import minari_files
+from sotto.experiments import engine
+from sotto.experiments.engine import Arm, Result, Store
 from sotto.experiments.sharma2024 import figures
-from sotto.experiments.sharma2024.arms import EPSILONS, PAPER, Arm, EnvName, FigureName, arms
+from sotto.experiments.sharma2024 import training as sharma_training
+from sotto.experiments.sharma2024.arms import (
+    EPSILONS,
+    PAPER,
+    EnvName,
+    FigureName,
+    Method,
+    methods,
+)
 from sotto.experiments.sharma2024.references import majority_returns, sampled_return
 from sotto.privacy.certificates.derive import verify
 from sotto.privacy.errors import PrivacyError
@@ -45,7 +53,7 @@ FACTS = {
 COUNT = 30
 
 
-def named(found: list[Arm], name: str) -> Arm:
+def named(found: list[Method], name: str) -> Method:
     (arm,) = [one for one in found if one.name == name]
     return arm
 
@@ -57,7 +65,7 @@ def named(found: list[Arm], name: str) -> Arm:
 @pytest.mark.parametrize("figure", FIGURES)
 def test_arms_can_run_and_have_names_of_their_own(figure, env_id: EnvName):
     facts = FACTS[env_id]
-    found = arms(figure, env_id, facts)
+    found = methods(figure, env_id, facts)
     assert len({arm.name for arm in found}) == len(found)
     for arm in found:
         if isinstance(arm.does, str):
@@ -67,13 +75,13 @@ def test_arms_can_run_and_have_names_of_their_own(figure, env_id: EnvName):
         if config.is_private:
             assert config.delta == pytest.approx(1 / (10 * facts.experts))
             assert config.target_epsilon == (10 if figure != "fig4" else arm.x)
-    small = arms(figure, env_id, facts, quick=True)
+    small = methods(figure, env_id, facts, quick=True)
     assert 0 < len(small) <= len(found)
     assert all(one.does.noisy_steps <= 50 for one in small if not isinstance(one.does, str))
 
 
 def test_figure_4_goes_down_to_a_tenth_for_every_private_method():
-    found = arms("fig4", "CartPole-v1", FACTS["CartPole-v1"])
+    found = methods("fig4", "CartPole-v1", FACTS["CartPole-v1"])
     for method in ("votes-experts", "votes-clones", "pipeline", "prefixes", "dp-sgd"):
         assert {named(found, f"{method}-{epsilon:g}").x for epsilon in EPSILONS} == set(EPSILONS)
     assert EPSILONS == (10, 7.5, 5, 2.5, 1, 0.5, 0.1)
@@ -81,7 +89,7 @@ def test_figure_4_goes_down_to_a_tenth_for_every_private_method():
 
 
 def test_the_pipeline_has_the_papers_settings_and_is_dp_sgd_where_the_paper_releases_nothing():
-    found = arms("fig4", "CartPole-v1", FACTS["CartPole-v1"])
+    found = methods("fig4", "CartPole-v1", FACTS["CartPole-v1"])
     at_ten = named(found, "pipeline-10").does
     assert isinstance(at_ten, ExpertOfflineConfig)
     assert (at_ten.releases, at_ten.learning_rate) == (25, 1e-3)
@@ -92,13 +100,13 @@ def test_the_pipeline_has_the_papers_settings_and_is_dp_sgd_where_the_paper_rele
         degenerate = epsilon < 7.5
         assert (pipeline.does == alone.does) == degenerate
         assert bool(pipeline.note) == degenerate
-    acrobot = named(arms("fig3", "Acrobot-v1", FACTS["Acrobot-v1"]), "pipeline-10").does
+    acrobot = named(methods("fig3", "Acrobot-v1", FACTS["Acrobot-v1"]), "pipeline-10").does
     assert isinstance(acrobot, ExpertOfflineConfig)
     assert (acrobot.method, acrobot.prefix_rule) == ("prefix-only", "floor")
 
 
 def test_where_too_few_experts_could_agree_the_pipeline_is_dp_sgd_and_says_so():
-    found = arms("fig3", "LunarLander-v3", FACTS["LunarLander-v3"])
+    found = methods("fig3", "LunarLander-v3", FACTS["LunarLander-v3"])
     pipeline = named(found, "pipeline-10")
     assert pipeline.does == named(found, "dp-sgd-10").does
     assert "there are 300" in pipeline.note
@@ -108,7 +116,7 @@ def test_where_too_few_experts_could_agree_the_pipeline_is_dp_sgd_and_says_so():
 def test_consensus_takes_as_many_prefixes_as_a_quarter_of_the_experts_allows(env_id):
     facts = FACTS[env_id]
     for epsilon in EPSILONS:
-        does = named(arms("fig4", env_id, facts), f"prefixes-{epsilon:g}").does
+        does = named(methods("fig4", env_id, facts), f"prefixes-{epsilon:g}").does
         delta = 1 / (10 * facts.experts)
 
         def threshold(releases, epsilon=epsilon, delta=delta):
@@ -160,81 +168,83 @@ def short_distillation(monkeypatch):
     monkeypatch.setattr(states, "_CLONES", CloneConfig(hidden=(8,), steps=50))
 
 
-def tiny_job(tmp_path, seeds=(3, 4), **settings) -> figures.Job:
-    arm = Arm("tiny-10", "tiny", ExpertOfflineConfig(**(TINY | settings)), 1.0, 10.0)
-    return figures.Job("fig3", arm, "CartPole-v1", seeds, "data", tmp_path / "arms", quick=True)
+def tiny_arm(sources, seeds=(3, 4), *, name="tiny-10", data="data", quick=True, **settings) -> Arm:
+    method = Method(name, name, ExpertOfflineConfig(**(TINY | settings)), 1.0, 10.0)
+    return figures.arm(method, "CartPole-v1", seeds, sources, data, quick)
+
+
+def trained(arm: Arm, folder, say=lambda _: None) -> Result:
+    (result,) = engine.run([arm], Store(folder), 1, say)
+    return result
 
 
 def test_a_private_arm_is_certified_and_keeps_its_certificates(tmp_path, sources):
-    job = tiny_job(tmp_path, **VOTES)
-    (outcome,) = figures.run([job], sources)
-    assert outcome.status == "proved"
-    assert 9 < outcome.epsilon <= 10
-    assert outcome.delta == pytest.approx(1 / (10 * COUNT))
-    assert len(outcome.returns) == len(outcome.curve) == 2
-    assert all(0 < value <= 40 for value in outcome.returns)
+    arm = tiny_arm(sources, **VOTES)
+    result = trained(arm, tmp_path)
+    assert result.status == "proved"
+    assert 9 < result.epsilon <= 10
+    assert result.delta == pytest.approx(1 / (10 * COUNT))
+    assert len(result.returns["return"]) == len(result.more["curve"]) == 2
+    assert all(0 < value <= 40 for value in result.returns["return"])
     for seed in (3, 4):
-        folder = job.path.with_suffix("") / f"seed-{seed}"
-        assert (
-            verify(folder / "certificate.json", Ledger.open(folder / "ledger.sqlite")).status
-            == "verified"
-        )
+        folder = tmp_path / arm.file / f"seed-{seed}"
+        ledger = Ledger.open(folder / "ledger.sqlite")
+        assert verify(folder / "certificate.json", ledger).status == "verified"
 
 
 def test_what_was_kept_is_not_trained_again_and_other_data_is(tmp_path, sources):
-    job = tiny_job(tmp_path, method="cql")
-    reported: list[str] = []
-    report = lambda job, outcome: reported.append(outcome.label)  # noqa: E731
-    (first,) = figures.run([job], sources, report)
+    arm = tiny_arm(sources, method="cql")
+    said: list[str] = []
+    first = trained(arm, tmp_path, said.append)
     assert (first.status, first.epsilon) == ("none", None)
-    renamed = replace(job, arm=replace(job.arm, name="other-10", label="other", x=0.5))
-    (second,) = figures.run([renamed], sources, report)
-    assert (second.arm, second.label, second.x) == ("other-10", "other", 0.5)
-    assert second.returns == first.returns
-    assert reported == ["tiny"]
-    for other in (
-        replace(job, data="other"),
-        replace(job, seeds=(3, 5)),
-        replace(job, quick=False),
-        tiny_job(tmp_path, method="cql", alpha=0.3),
+    other = tiny_arm(sources, method="cql", name="other-10")
+    second = trained(replace(other, x=0.5), tmp_path, said.append)
+    assert (second.arm.name, second.arm.label, second.arm.x) == ("other-10", "other-10", 0.5)
+    assert second.data() == first.data()
+    assert "1/1 done: tiny-10, 2 seeds" in said[1]
+    assert said[2:] == ["nothing to train (1 kept from before)"]
+    for another in (
+        tiny_arm(sources, method="cql", data="other"),
+        tiny_arm(sources, (3, 5), method="cql"),
+        tiny_arm(sources, method="cql", quick=False),
+        tiny_arm(sources, method="cql", alpha=0.3),
     ):
-        assert other.path != job.path
+        assert another.file != arm.file
 
 
-def test_arms_of_another_preset_are_not_mistaken_for_these(tmp_path, sources, monkeypatch):
+def test_arms_of_another_preset_are_not_mistaken_for_these(sources, monkeypatch):
     asked = many(sources)
 
-    def paths() -> dict[str, str]:
-        found = figures.jobs("table1", "CartPole-v1", [1], asked, tmp_path, quick=True)
-        return {job.arm.name: job.path.name for job in found}
+    def files() -> dict[str, str]:
+        found = figures.arms("table1", "CartPole-v1", [1], asked, quick=True)
+        return {arm.name: arm.file for arm in found}
 
-    before = paths()
+    before = files()
     tasks = presets._TASKS
     other = replace(tasks["CartPole-v1"], reward_scale=0.02)
     monkeypatch.setitem(tasks, "CartPole-v1", other)
-    assert not set(before.values()) & set(paths().values())
+    assert not set(before.values()) & set(files().values())
 
 
 def test_an_attempt_that_was_stopped_begins_anew(tmp_path, sources):
-    job = tiny_job(tmp_path, seeds=(3,), **VOTES)
-    left = job.path.with_suffix("") / "seed-3"
+    arm = tiny_arm(sources, (3,), **VOTES)
+    left = tmp_path / arm.file / "seed-3"
     left.mkdir(parents=True)
     (left / "ledger.sqlite").write_text("half")
-    (outcome,) = figures.run([job], sources)
-    assert outcome.status == "proved"
+    assert trained(arm, tmp_path).status == "proved"
 
 
 def test_an_arm_that_is_not_proved_is_an_error(tmp_path, sources, monkeypatch):
-    real = expert_offline_arms.train_arm
+    real = sharma_training.train_arm
 
     def claimed(*args):
         return real(*args)._replace(status="paper-claim")
 
-    monkeypatch.setattr(expert_offline_arms, "train_arm", claimed)
-    job = tiny_job(tmp_path, seeds=(3,), **VOTES)
+    monkeypatch.setattr(sharma_training, "train_arm", claimed)
+    arm = tiny_arm(sources, (3,), **VOTES)
     with pytest.raises(PrivacyError, match="not proved"):
-        figures.run([job], sources)
-    assert job.kept() is None
+        trained(arm, tmp_path)
+    assert Store(tmp_path).missing(arm) == (3,)
 
 
 def test_a_seed_that_released_nothing_has_not_learned_and_is_counted(tmp_path):
@@ -247,13 +257,12 @@ def test_a_seed_that_released_nothing_has_not_learned_and_is_counted(tmp_path):
         tree, [sides.astype(jnp.float32) if x.shape == (40, 2) else x for x in leaves]
     )
     settings = {"prefix_rule": "consensus", "releases": 2, "target_epsilon": 10.0}
-    job = tiny_job(tmp_path, method="prefix-only", **settings)
-    (outcome,) = figures.run([job], Sources(experts, None, "CartPole-v1"))
-    assert outcome.empty == 2
-    assert job.kept() == outcome
-    assert outcome.status == "proved"  # the budget was spent all the same
-    assert 0 < outcome.epsilon <= 10
-    assert len(outcome.returns) == 2
+    arm = tiny_arm(Sources(experts, None, "CartPole-v1"), method="prefix-only", **settings)
+    result = trained(arm, tmp_path)
+    assert result.more["empty"] == 2
+    assert result.status == "proved"  # the budget was spent all the same
+    assert 0 < result.epsilon <= 10
+    assert len(result.returns["return"]) == 2
 
 
 # --- references ----------------------------------------------------------------------------------
@@ -304,44 +313,25 @@ def test_data_is_told_from_other_data(sources):
     assert figures.identity(moved) != figures.identity(sources)
 
 
-def test_confidence_is_students():
-    returns = [1.0, 5.0, 6.0, 2.0, 9.0]
-    outcome = replace(fake_outcome("fig3", "x-10", 10.0), returns=returns)
-    low, high = stats.t.interval(0.95, 4, np.mean(returns), stats.sem(returns))
-    assert outcome.mean - outcome.half_width == pytest.approx(low)
-    assert outcome.mean + outcome.half_width == pytest.approx(high)
-    assert np.isnan(replace(outcome, returns=[1.0]).half_width)
-
-
 # --- the command ---------------------------------------------------------------------------------
 
 
-def fake_outcome(figure: str, name: str, x: float | None, label="method", private=True, seeds=3):
-    rng = np.random.default_rng(len(name))
-    return figures.Outcome(
-        figure=figure,
-        arm=name,
-        label=label,
-        x=x,
-        note="",
-        env_id="CartPole-v1",
-        experts=COUNT,
-        status="proved" if private else "none",
-        epsilon=10.0 if private else None,
-        delta=1 / (10 * COUNT) if private else None,
-        seeds=list(range(100, 100 + seeds)),
-        returns=rng.uniform(50, 900, seeds).tolist(),
-        empty=0,
-        curve=[],
-        seconds=1.0,
-        settings="",
-    )
-
-
-def fake(job, _sources):
-    private = not isinstance(job.arm.does, str) and job.arm.does.is_private
-    made = fake_outcome(job.figure, job.arm.name, job.arm.x, job.arm.label, private, len(job.seeds))
-    return replace(made, settings=job.settings, note=job.arm.note, seeds=list(job.seeds))
+def fake(sources, _env_id, _quick, arm, seeds, _folder, _report):
+    private = not isinstance(arm.settings, str) and arm.settings.is_private
+    returns = np.random.default_rng(len(arm.name)).uniform(50, 900, len(seeds))
+    return [
+        Result(
+            arm,
+            tuple(seeds),
+            np.zeros(0),
+            {},
+            {"return": returns},
+            status="proved" if private else "none",
+            epsilon=10.0 if private else None,
+            delta=1 / (10 * COUNT) if private else None,
+            more={"empty": 0, "experts": COUNT},
+        )
+    ]
 
 
 def many(sources: Sources) -> Sources:
@@ -371,13 +361,15 @@ def test_figures_are_drawn_and_data_kept(figure, paths, tmp_path, monkeypatch, c
     monkeypatch.setattr(figures, "train", fake)
     assert sharma([figure, *paths, "--seeds", "3"]) == 0
     said = capsys.readouterr().out
-    assert "3 seeds" in said.splitlines()[1]
-    assert "on two cores" in said.splitlines()[1]
+    assert "trainings, about" in said.splitlines()[1]
+    assert "3 seeds" in said.splitlines()[2]
     stem = tmp_path / "out" / f"{figure}-CartPole-v1"
     assert stem.with_suffix(".png").stat().st_size > 20_000
     table = pq.read_table(stem.with_suffix(".parquet")).to_pylist()
     data = json.loads(stem.with_suffix(".json").read_text())
-    assert len(table) == 3 * len(data["arms"]) == 3 * len(arms(figure, "CartPole-v1", FACTS_HERE))
+    assert (
+        len(table) == 3 * len(data["arms"]) == 3 * len(methods(figure, "CartPole-v1", FACTS_HERE))
+    )
     assert {row["seed"] for row in table} == {100, 101, 102}
     assert len({arm["arm"] for arm in data["arms"]}) == len(data["arms"])
     if figure != "table1":
@@ -399,19 +391,19 @@ FACTS_HERE = DataFacts("CartPole-v1", 100 * COUNT, 4, 2)
 def test_a_stopped_command_goes_on_and_figures_share_arms(paths, monkeypatch, capsys):
     trained: list[str] = []
 
-    def stopping(job, sources):
+    def stopping(*args):
         if len(trained) == 2:
             raise KeyboardInterrupt
-        trained.append(job.arm.name)
-        return fake(job, sources)
+        trained.append(args[3].name)
+        return fake(*args)
 
     monkeypatch.setattr(figures, "train", stopping)
     with pytest.raises(KeyboardInterrupt):
         sharma(["fig3", *paths, "--seeds", "2"])
-    monkeypatch.setattr(figures, "train", lambda j, s: trained.append(j.arm.name) or fake(j, s))
+    monkeypatch.setattr(figures, "train", lambda *a: trained.append(a[3].name) or fake(*a))
     capsys.readouterr()
     assert sharma(["fig3", *paths, "--seeds", "2", "--json"]) == 0
-    assert trained == [arm.name for arm in arms("fig3", "CartPole-v1", FACTS_HERE)]
+    assert trained == [arm.name for arm in methods("fig3", "CartPole-v1", FACTS_HERE)]
     summary = json.loads(capsys.readouterr().out)
     assert [arm["arm"] for arm in summary["arms"]] == trained
     assert sharma(["fig4", *paths, "--seeds", "2", "--json"]) == 0
@@ -422,7 +414,7 @@ def test_a_stopped_command_goes_on_and_figures_share_arms(paths, monkeypatch, ca
     before = len(trained)
     assert sharma(["fig4", *paths, "--seeds", "2"]) == 0
     assert len(trained) == before
-    assert "Every arm is kept from before." in capsys.readouterr().out
+    assert "nothing to train" in capsys.readouterr().out
 
 
 def test_figure_2_needs_no_log(paths, tmp_path):
@@ -469,15 +461,12 @@ def test_experts_and_log_are_made_where_they_are_wanted(tmp_path, paths, sources
 
 def test_arms_of_a_figure_run_from_beginning_to_end(tmp_path, sources):
     """Nothing is faked but the size of things."""
-    few = arms("fig3", "CartPole-v1", FACTS_HERE, quick=True)
+    few = methods("fig3", "CartPole-v1", FACTS_HERE, quick=True)
     small = {"evaluation_cap": 30, "gradient_steps": 10, "hidden": (8,), "minibatch": 16}
     small |= {"queries": 10, "rollout_cap": 10}
     chosen = [named(few, name) for name in ("votes-clones-10", "bc")]
-    shrunk = [replace(arm, does=replace(arm.does, **small)) for arm in chosen]
-    jobs = [
-        figures.Job("fig3", arm, "CartPole-v1", (1,), "data", tmp_path, quick=True)
-        for arm in shrunk
-    ]
-    outcomes = figures.run(jobs, sources)
-    assert [one.status for one in outcomes] == ["proved", "none"]
-    assert all(1 <= one.mean <= 30 for one in outcomes)
+    shrunk = [replace(one, does=replace(one.does, **small)) for one in chosen]
+    planned = [figures.arm(one, "CartPole-v1", (1,), sources, "data", True) for one in shrunk]
+    results = engine.run(planned, Store(tmp_path), 1, lambda _: None)
+    assert [one.status for one in results] == ["proved", "none"]
+    assert all(1 <= one.returns["return"].mean() <= 30 for one in results)

@@ -1,7 +1,7 @@
 """Figures 1 and 5 of the DPPG paper: arms, what a curve says, and that nothing is repeated."""
 
-import json
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -10,78 +10,79 @@ import pytest
 from sotto.algorithms.dppg import release
 from sotto.algorithms.dppg.config import DPPGConfig, preset
 from sotto.algorithms.dppg.training import initial_states
+from sotto.experiments import engine
+from sotto.experiments.engine import Arm, Result, Store
 from sotto.experiments.rio2025 import regret as rio2025_regret
-from sotto.experiments.rio2025.regret import Arm, Curve, arms, as_data, figure, rows, train
-from sotto.experiments.rio2025.regret_plots import cumulative_regret
+from sotto.experiments.rio2025.regret import arms, draw, panel, rows
+from sotto.privacy.certificates.derive import verify
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.registry import make
 from sotto.rl.tabular import regret, softmax
 
 EPISODES, DELTA = 8, 1e-3
 
 
-def fake(arm: Arm, seeds: list[int]) -> Curve:
-    points = [1, EPISODES]
-    return Curve(
-        env_id=arm.config.env_id,
-        arm=arm.name,
-        label=arm.label,
-        nominal_epsilon=arm.epsilon,
-        status=arm.panel,
-        epsilon=arm.epsilon if arm.panel == "proved" else None,
-        delta=DELTA,
-        seeds=seeds,
-        episodes=points,
-        regret=[[3.3 * n for _ in seeds] for n in points],
-        seconds=0.1,
-        settings=repr(arm.config),
+def fake(arm: Arm, seeds: list[int]) -> Result:
+    points = np.array([1, EPISODES])
+    regrets = {"regret": np.tile(3.3 * points, (len(seeds), 1))}
+    epsilon = arm.x if arm.panel == "proved" else None
+    return Result(
+        arm, tuple(seeds), points, regrets, status=arm.panel, epsilon=epsilon, delta=DELTA
     )
 
 
 def test_arms_are_what_the_figures_show() -> None:
     for name, env_id in rio2025_regret.ENVIRONMENTS.items():
-        chosen = arms(name)
-        assert {arm.config.env_id for arm in chosen} == {env_id}
-        assert len({(arm.name, arm.epsilon) for arm in chosen}) == len(chosen) == 15
+        chosen = arms(name, (0,))
+        assert {arm.settings.env_id for arm in chosen} == {env_id}
+        assert len({(arm.name, arm.x) for arm in chosen}) == len(chosen) == 15
         by_panel = {p: {a.name for a in chosen if a.panel == p} for p in ("proved", "none")}
         assert by_panel["proved"] == {"dppg", "ucb-vi", "ucb-po"}
         assert {"ucb-vi-official", "ucb-vi-without", "dppg-paper-kl"} <= by_panel["none"]
-        assert all(a.config.is_proved for a in chosen if a.name == "dppg")
+        assert all(a.settings.is_proved for a in chosen if a.name == "dppg")
 
 
 def test_a_curve_is_drawn_as_certified_if_its_certificates_are_proved() -> None:
-    proved = next(arm for arm in arms("fig1", EPISODES, DELTA) if arm.panel == "proved")
+    proved = next(arm for arm in arms("fig1", (0,), EPISODES, DELTA) if arm.panel == "proved")
     curve = fake(proved, [0])
-    assert curve.panel == "proved"
-    assert replace(curve, status="paper-claim").panel == "none"
+    assert panel(curve) == "proved"
+    assert panel(replace(curve, status="paper-claim")) == "none"
 
 
 @pytest.mark.parametrize("name", ["dppg", "ucb-vi", "ucb-po-official"])
-def test_a_curve_has_the_regret_and_the_certificate_of_its_arm(name: str) -> None:
-    (arm,) = (a for a in arms("fig5", EPISODES, DELTA) if (a.name, a.epsilon) == (name, 5.0))
-    curve = train(arm, [0, 1], DELTA)
-    assert (curve.env_id, curve.seeds) == ("RiverSwim90-v0", [0, 1])
-    assert curve.episodes == list(range(1, EPISODES + 1))
-    found = np.asarray(curve.regret)
-    assert found.shape == (EPISODES, 2)
-    assert (np.diff(found, axis=0) > -1e-9).all()
+def test_a_curve_has_the_regret_and_the_certificate_of_its_arm(name: str, tmp_path: Path) -> None:
+    every = arms("fig5", (0, 1), EPISODES, DELTA)
+    (arm,) = (a for a in every if (a.name, a.x) == (name, 5.0))
+    (curve,) = engine.run([arm], Store(tmp_path), 1, lambda _: None)
+    assert curve.seeds == (0, 1)
+    assert curve.points.tolist() == list(range(1, EPISODES + 1))
+    found = curve.curves["regret"]
+    assert found.shape == (2, EPISODES)
+    assert (np.diff(found, axis=1) > -1e-9).all()
     if name == "ucb-po-official":
         assert (curve.status, curve.epsilon) == ("none", None)
     else:
         assert curve.status == "proved"
         assert 4.9 < curve.epsilon <= 5.0
+        for seed in (0, 1):
+            place = tmp_path / arm.file / f"seed-{seed}"
+            ledger = Ledger.open(place / "ledger.sqlite")
+            assert verify(place / "certificate.json", ledger).status == "verified"
     (first, *_) = table = rows([curve])
     assert len(table) == 2 * EPISODES
     assert first["regret"] == found[0, 0]
-    assert Curve(**json.loads(json.dumps(as_data([curve])))[0]) == curve
+    assert first["env_id"] == "RiverSwim90-v0"
 
 
-def test_curves_that_are_there_are_not_computed_again(tmp_path) -> None:
-    seeds, told = [3, 4], []
-    done = [fake(arm, seeds) for arm in arms("fig1", EPISODES, DELTA)]
-    curves = figure("fig1", seeds, episodes=EPISODES, delta=DELTA, done=done, report=told.append)
-    assert curves == done
-    assert told == []
-    cumulative_regret(tmp_path / "fig1.png", curves, "RiverSwim", 3.35)
+def test_curves_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
+    seeds, store = [3, 4], Store(tmp_path / "trainings")
+    planned = arms("fig1", seeds, EPISODES, DELTA)
+    done = [fake(arm, seeds) for arm in planned]
+    for result in done:
+        store.keep(result)
+    curves = engine.run(planned, store, 1, lambda _: None)
+    assert [one.data() for one in curves] == [one.data() for one in done]
+    draw(tmp_path / "fig1.png", curves, "RiverSwim", 3.35)
     assert (tmp_path / "fig1.png").stat().st_size > 10_000
 
 

@@ -1,7 +1,6 @@
-"""Arms of an experiment: settings, trained to the end over several seeds, and evaluated."""
+"""One method of Sharma et al. 2024: trained to the end over several seeds, and evaluated."""
 
 import math
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,20 +13,19 @@ from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
 from sotto.algorithms.expert_offline.states import Sources
 from sotto.algorithms.expert_offline.training import check, create_ledger, evaluate, policies, train
+from sotto.experiments.engine import certificates
 from sotto.keys import new_key
-from sotto.privacy.certificates import derive
 
 
-class Arm(NamedTuple):
-    """One arm of an experiment, trained to the end.
+class Trained(NamedTuple):
+    """A method that was trained to the end.
 
     Attributes:
         config: its filled settings.
         returns: greedy, of the averaged policy in the default environment.
         curve: mean return after each part that learned.
         epsilon: the worst of the runs' certificates; infinite without privacy.
-        status: of that certificate; `none` without privacy.
-        seconds: of training and evaluation.
+        status: `none` without privacy.
     """
 
     config: ExpertOfflineConfig
@@ -35,7 +33,6 @@ class Arm(NamedTuple):
     curve: Float[np.ndarray, "seeds parts"]
     epsilon: float
     status: str
-    seconds: float
 
 
 def train_arm(
@@ -44,26 +41,25 @@ def train_arm(
     sources: Sources,
     folder: Path,
     episodes: int = 100,
-) -> Arm:
-    """Trains an arm over several seeds, each with a ledger of its own, and evaluates it.
+) -> Trained:
+    """Trains over several seeds, each with a ledger of its own, and evaluates it.
 
     Args:
         config: settings; what is left out is filled in. Its `dataset` and `experts` only say what
             there is, and are not read.
         seeds: one per run; `config.seed` is not read.
-        sources: the experts and their log; clones in them are made once for all arms.
-        folder: for ledgers, certificates and what is released, in `seed-K`; it must be new.
+        sources: the experts and their log; clones in them are made once for all methods.
+        folder: for ledgers, certificates and what is released, in `seed-K`.
         episodes: of the final evaluation, for each seed.
 
     Raises:
         PrivacyError, ValueError: settings that cannot be run.
     """
-    began = time.monotonic()
     config = filled(config, sources.facts)
     check(config)
     folders = [folder / f"seed-{seed}" for seed in seeds]
     for one in folders:
-        one.mkdir(parents=True)
+        one.mkdir(parents=True, exist_ok=True)
     ledgers = [create_ledger(config, one / "ledger.sqlite") for one in folders if config.is_private]
     curve = []
     for progress in train(config, seeds, ledgers, sources, folders=folders):
@@ -73,15 +69,7 @@ def train_arm(
             found = evaluate(config, policy, key, config.evaluation_episodes, True)
             curve.append(found.mean(axis=1))
     returns = evaluate(config, policy, new_key(12345), episodes, True)
-    certificates = [derive.derive(ledger) for ledger in ledgers]
-    for one, derived in zip(folders, certificates, strict=False):
-        derived.write(one / "certificate.json")
-    worst = max(certificates, key=lambda one: one.epsilon, default=None)
-    return Arm(
-        config,
-        returns,
-        np.stack(curve, axis=1),
-        math.inf if worst is None else worst.epsilon,
-        "none" if worst is None else worst.status,
-        time.monotonic() - began,
-    )
+    said = certificates(ledgers, folders)
+    status = said["status"] if ledgers else "none"
+    epsilon = math.inf if said["epsilon"] is None else said["epsilon"]
+    return Trained(config, returns, np.stack(curve, axis=1), epsilon, status)

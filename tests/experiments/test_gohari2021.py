@@ -20,9 +20,13 @@ from sotto.experiments.gohari2021.arms import (
     settings,
     vanishing,
 )
-from sotto.experiments.gohari2021.training import blank_policy, points_every, train
+from sotto.experiments.gohari2021.figures import silent_after
+from sotto.experiments.gohari2021.training import arm, blank_policy, points_every, train
+from sotto.experiments.statistics import without_gaps
 from sotto.privacy.accounting.composition import compose
 from sotto.privacy.accounting.events import Gaussian, Renyi
+from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.certificates.derive import verify
 from sotto.privacy.mechanisms.dirichlet.cost import ORDERS, renyi_curve
 
 TINY = 0.05
@@ -32,9 +36,17 @@ def quiet(share):
     assert 0 < share <= 1
 
 
+def trained(learner, config, seeds, folder, teachers=()):
+    """The result and the policies; ledgers and certificates are in the folder."""
+    for seed in seeds:
+        (folder / f"seed-{seed}").mkdir(parents=True)
+    return train(arm(learner, config, seeds), seeds, teachers, folder, quiet)
+
+
 @pytest.fixture(scope="module")
-def teachers():
-    _, policies = train(settings("CartPole-v1", TEACHER, TINY), TEACHER, (0, 1), [], quiet)
+def teachers(tmp_path_factory):
+    config = settings("CartPole-v1", TEACHER, TINY)
+    _, policies = trained(TEACHER, config, (0, 1), tmp_path_factory.mktemp("teachers"))
     return policies
 
 
@@ -44,14 +56,14 @@ def ensembles(policies):
 
 
 def test_figure_2_is_the_papers():
-    assert [arm.role for arm in FIGURES["fig2a"].arms] == ["teacher", "student"]
+    assert [arm.role for arm in FIGURES["fig2a"].learners] == ["teacher", "student"]
     assert settings("AirRaid", TEACHER).hidden == (64, 64)
     assert settings("AirRaid", STUDENT).hidden == (32, 32)
     exact = settings("AirRaid", EXACT)
     assert (exact.teacher_mechanism, exact.radius_factor) == ("exact", 0)
 
     def asked(figure):
-        arms = [settings("AirRaid", arm) for arm in FIGURES[figure].arms]
+        arms = [settings("AirRaid", arm) for arm in FIGURES[figure].learners]
         return [one for one in arms if isinstance(one, KickstartConfig)]
 
     aware = asked("fig2c")
@@ -75,32 +87,33 @@ def test_airraid_has_the_papers_length():
     assert ppo_config("AirRaid", 0.1).total_steps == 400_000
 
 
-@pytest.mark.parametrize("arm", [vanishing(0.1), CONSTANT])
-def test_the_teacher_stops_in_public_long_before_the_end(arm):
+@pytest.mark.parametrize("learner", [vanishing(0.1), CONSTANT])
+def test_the_teacher_stops_in_public_long_before_the_end(learner):
     for env_id in ("CartPole-v1", "AirRaid"):
-        config = settings(env_id, arm)
+        config = settings(env_id, learner)
         rollouts = config.total_queries / config.batch_size
         assert rollouts == max(5, round(config.num_updates / 40))
 
 
-def test_a_curve_begins_before_training_and_ends_with_it(teachers):
+def test_a_curve_begins_before_training_and_ends_with_it(tmp_path):
     config = settings("CartPole-v1", STUDENT, TINY)
-    curve, policies = train(config, STUDENT, (4, 5), [], quiet)
+    curve, policies = trained(STUDENT, config, (4, 5), tmp_path)
     assert curve.seeds == (4, 5)
-    assert curve.steps[0] == 0
-    assert curve.steps[-1] == config.num_updates * config.batch_size
-    assert set(np.diff(curve.steps)) == {points_every(config) * config.batch_size}
-    assert list(curve.returns) == ["greedy", "sampled"]
-    assert np.all((curve.values() >= 1) & (curve.values() <= 500))
-    assert curve.cost is None
-    assert not curve.answered.any()
+    assert curve.points[0] == 0
+    assert curve.points[-1] == config.num_updates * config.batch_size
+    assert set(np.diff(curve.points)) == {points_every(config) * config.batch_size}
+    assert list(curve.curves) == ["greedy", "sampled", "answered"]
+    values = without_gaps(curve, "greedy")
+    assert np.all((values >= 1) & (values <= 500))
+    assert curve.more == {}
+    assert not curve.curves["answered"].any()
     blank = blank_policy("CartPole-v1", (32, 32), 2)
     shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(blank)]
     assert shapes == [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(policies)]
     assert jax.tree.structure(blank) == jax.tree.structure(policies)
 
 
-def test_a_student_asks_its_own_teacher_and_is_charged(teachers):
+def test_a_student_asks_its_own_teacher_and_is_charged(teachers, tmp_path):
     config = dataclasses.replace(
         settings("CartPole-v1", vanishing(0.3), TINY), rollouts=2, queries_per_update=64
     )
@@ -116,17 +129,21 @@ def test_a_student_asks_its_own_teacher_and_is_charged(teachers):
             return super().__call__(observations)
 
     counting = [Counting(i, jax.tree.map(lambda x, i=i: x[i : i + 1], teachers)) for i in range(2)]
-    curve, _ = train(config, vanishing(0.3), (0, 1), counting, quiet)
+    curve, _ = trained(vanishing(0.3), config, (0, 1), tmp_path, counting)
     assert asked == [128, 128]
-    np.testing.assert_array_equal(curve.answered[:, -1], [128, 128])
-    assert curve.silent_after == 2 * config.batch_size
-    cost = curve.cost
-    assert cost.answered == 128
-    assert cost.paper_epsilon == pytest.approx(128 * 4.46)
-    assert cost.paper_delta == 1
+    np.testing.assert_array_equal(curve.curves["answered"][:, -1], [128, 128])
+    assert silent_after(curve) == 2 * config.batch_size
+    cost = curve.more["cost"]
+    assert cost["answered"] == 128
+    assert cost["paper_epsilon"] == pytest.approx(128 * 4.46)
+    assert cost["paper_delta"] == 1
+    assert (curve.status, curve.epsilon) == ("proved", pytest.approx(cost["epsilon"]))
+    for seed in (0, 1):
+        ledger = AnswerLedger.open(tmp_path / f"seed-{seed}" / "answers.sqlite")
+        assert verify(tmp_path / f"seed-{seed}" / "certificate.json", ledger).status == "verified"
     # 64 answers at k = 5 and 64 at k = 1.5, of rows at most sqrt(2) (1 - 2 * 0.05) apart, and of
     # rows 0.01 (1 - 2 * 0.05) apart.
-    for distance, epsilon in ((math.sqrt(2) * 0.9, cost.epsilon), (0.009, cost.epsilon_nearby)):
+    for distance, kind in ((math.sqrt(2) * 0.9, "epsilon"), (0.009, "epsilon_nearby")):
         curves = [np.array(renyi_curve(2, k, 0.05, distance)) for k in (5.0, 1.5)]
         known = np.isfinite(curves[0]) & np.isfinite(curves[1])
         event = Renyi(
@@ -134,25 +151,25 @@ def test_a_student_asks_its_own_teacher_and_is_charged(teachers):
             divergences=tuple((64 * (curves[0] + curves[1])[known]).tolist()),
             count=1,
         )
-        assert epsilon == pytest.approx(compose([event]).epsilon(1e-5), rel=1e-3)
+        assert cost[kind] == pytest.approx(compose([event]).epsilon(1e-5), rel=1e-3)
 
 
-def test_exact_answers_never_end_and_have_no_certificate(teachers):
+def test_exact_answers_never_end_and_have_no_certificate(teachers, tmp_path):
     config = settings("CartPole-v1", EXACT, TINY)
-    curve, _ = train(config, EXACT, (0, 1), ensembles(teachers), quiet)
-    assert curve.cost is None
-    assert curve.silent_after is None
-    assert curve.answered[0, -1] == config.num_updates * config.batch_size
+    curve, _ = trained(EXACT, config, (0, 1), tmp_path, ensembles(teachers))
+    assert curve.more == {}
+    assert silent_after(curve) is None
+    assert curve.curves["answered"][0, -1] == config.num_updates * config.batch_size
 
 
-def test_one_seed_of_airraid_plays():
+def test_one_seed_of_airraid_plays(tmp_path):
     scale = 12 * 1024 / 4e6
     config = dataclasses.replace(settings("AirRaid", STUDENT, scale), num_epochs=1)
-    curve, policies = train(config, STUDENT, (0,), [], quiet)
-    assert curve.kind == "training"
-    assert curve.steps[-1] == 12 * 1024
-    assert math.isnan(curve.returns["training"][0, 0])
-    assert curve.values()[0, -1] > 50
+    curve, policies = trained(STUDENT, config, (0,), tmp_path)
+    assert list(curve.curves) == ["training", "answered"]
+    assert curve.points[-1] == 12 * 1024
+    assert math.isnan(curve.curves["training"][0, 0])
+    assert without_gaps(curve, "training")[0, -1] > 50
     blank = blank_policy("AirRaid", (32, 32), 1)
     assert jax.tree.structure(blank) == jax.tree.structure(policies)
 

@@ -10,35 +10,39 @@ from scipy import stats
 
 from sotto.cli import main
 from sotto.errors import RunError
+from sotto.experiments import engine
+from sotto.experiments.engine import Result, Store
 from sotto.experiments.rio2025 import cells as rio2025
 from sotto.experiments.rio2025 import regret, trainings
 from sotto.experiments.rio2025.cells import Cell
 from sotto.experiments.rio2025.figures import Reproduction, make_figure8, make_table1, make_tradeoff
-from sotto.experiments.rio2025.regret import Curve
-from sotto.experiments.rio2025.regret_runs import make_regret
-from sotto.experiments.rio2025.trainings import Job, Outcome, jobs
+from sotto.experiments.rio2025.regret import make_regret
+from sotto.experiments.rio2025.trainings import arms
 from sotto.privacy.certificates import derive
 from sotto.privacy.ledger.ledger import Ledger
 
 SOTTO = Cell("CartPole-v1", "dppg", "sotto", 1.0)
 
 
-def an_outcome(cell, seed):
+def a_result(arm, seed):
     """Returns tell seeds, policies and presets apart."""
+    cell = arm.settings
     base = 400.0 if cell.preset == "sotto" else 100.0
     proved = cell.preset == "sotto"
-    return Outcome(
-        seed=seed,
-        steps=[0.0, 500.0 + seed, 1000.0 + seed],
-        curve=[20.0, base, base + seed],
-        returns={
-            **{"last greedy": base - 7, "last sampled": base + seed},
-            **{"ema greedy": base + 50 + seed**1.5, "ema sampled": base - 8},
-        },
+    returns = {
+        **{"last greedy": base - 7, "last sampled": base + seed},
+        **{"ema greedy": base + 50 + seed**1.5, "ema sampled": base - 8},
+    }
+    return Result(
+        arm,
+        (seed,),
+        np.array([[0.0, 500.0 + seed, 1000.0 + seed]]),
+        {"return": np.array([[20.0, base, base + seed]])},
+        {kind: np.array([value]) for kind, value in returns.items()},
         status="not private" if cell.preset is None else "proved" if proved else "paper-claim",
         epsilon=2.0 + seed / 1000 if proved else None,
-        noise_multiplier=None if cell.preset is None else 1.0,
         seconds=3.0,
+        more={"noise_multiplier": None if cell.preset is None else 1.0},
     )
 
 
@@ -47,10 +51,10 @@ def trained(monkeypatch):
     """Trainings that take no time; the list of those that were made."""
     made = []
 
-    def train(cell, seeds, places):
-        assert all(place.is_dir() for place in places)
-        made.append((cell, tuple(seeds)))
-        return [an_outcome(cell, seed) for seed in seeds]
+    def train(arm, seeds, folder, report):
+        assert all((folder / f"seed-{seed}").is_dir() for seed in seeds)
+        made.append((arm.settings, tuple(seeds)))
+        return [a_result(arm, seed) for seed in seeds]
 
     monkeypatch.setattr(trainings, "train", train)
     return made
@@ -91,19 +95,19 @@ def test_more_seeds_train_only_what_is_missing(tmp_path, trained):
 def test_a_stopped_command_goes_on(tmp_path, trained, monkeypatch):
     train = trainings.train
 
-    def stops(cell, seeds, places):
-        (places[0] / "ledger.sqlite").write_text("of an attempt that was stopped")
+    def stops(arm, seeds, folder, report):
+        (folder / f"seed-{seeds[0]}" / "ledger.sqlite").write_text("of a stopped attempt")
         if len(trained) == 2:
             raise KeyboardInterrupt
-        return train(cell, seeds, places)
+        return train(arm, seeds, folder, report)
 
     monkeypatch.setattr(trainings, "train", stops)
     with pytest.raises(KeyboardInterrupt):
         make_table1(reproduction(tmp_path))
 
-    def goes_on(cell, seeds, places):
-        assert not any((place / "ledger.sqlite").exists() for place in places)
-        return train(cell, seeds, places)
+    def goes_on(arm, seeds, folder, report):
+        assert not list(folder.glob("*/ledger.sqlite"))
+        return train(arm, seeds, folder, report)
 
     monkeypatch.setattr(trainings, "train", goes_on)
     make_table1(reproduction(tmp_path))
@@ -112,14 +116,26 @@ def test_a_stopped_command_goes_on(tmp_path, trained, monkeypatch):
 
 def test_outside_jax_every_seed_is_a_training_of_its_own(tmp_path):
     hosted = Cell("MountainCar-v0", "dppg", "sotto", 1.0)
-    planned = jobs([SOTTO, hosted], (1, 2, 3), tmp_path)
-    assert [job.seeds for job in planned[SOTTO]] == [(1, 2, 3)]
-    assert [job.seeds for job in planned[hosted]] == [(1,), (2,), (3,)]
+    assert [arm.seeds for arm in arms(SOTTO, (1, 2, 3))] == [(1, 2, 3)]
+    assert [arm.seeds for arm in arms(hosted, (1, 2, 3))] == [(1,), (2,), (3,)]
 
 
-def test_names_hold_everything_but_the_seed(tmp_path):
-    paths = {
-        Job(tmp_path, cell, (1,)).path
+def test_seeds_of_a_cell_outside_jax_are_one_result(tmp_path, trained):
+    hosted = Cell("MountainCar-v0", "dppg", "sotto", 1.0)
+    said = []
+    store = Store(tmp_path)
+    (result,) = engine.run(arms(hosted, (1, 2, 3)), store, 1, said.append)
+    assert [seeds for _, seeds in trained] == [(1,), (2,), (3,)]
+    assert result.seeds == (1, 2, 3)
+    assert result.points.tolist() == [0, 502, 1002]
+    assert (result.status, result.epsilon) == ("proved", 2.003)
+    engine.run(arms(hosted, (1, 2, 3)), store, 1, said.append)
+    assert len(trained) == 3
+
+
+def test_names_hold_everything_but_the_seed():
+    files = {
+        arms(cell, (1,))[0].file
         for cell in (
             SOTTO,
             Cell("CartPole-v1", "dppg", "sotto", 2.0),
@@ -130,16 +146,15 @@ def test_names_hold_everything_but_the_seed(tmp_path):
             Cell("CartPole-v1", "ppo"),
         )
     }
-    assert len(paths) == 7
-    assert Job(tmp_path, SOTTO, (2, 3)).path in paths
+    assert len(files) == 7
+    assert arms(SOTTO, (2, 3))[0].file in files
 
 
-def test_a_damaged_outcome_is_named(tmp_path, trained):
-    job = Job(tmp_path, SOTTO, (1,))
-    job.train()
-    next(tmp_path.rglob("outcome.json")).write_text("{")
+def test_a_damaged_result_is_named(tmp_path, trained):
+    engine.run(arms(SOTTO, (1,)), Store(tmp_path), 1, lambda _: None)
+    next(tmp_path.rglob("result.json")).write_text("{")
     with pytest.raises(RunError, match="delete it, and it is made again"):
-        job.outcomes()
+        engine.run(arms(SOTTO, (1,)), Store(tmp_path), 1, lambda _: None)
 
 
 # --- what is said --------------------------------------------------------------------------------
@@ -176,7 +191,7 @@ def test_tables_hold_every_seed(tmp_path, trained):
     assert len(points) == 6 * 3 * 3
     assert [row["env_steps"] for row in points[:3]] == [0, 501, 1001]
     assert [row["return"] for row in points[:3]] == [20, 100, 101]
-    assert not list(tmp_path.rglob("*.partial"))
+    assert not [*tmp_path.rglob("*.partial"), *tmp_path.rglob(".*")]
 
 
 def test_one_seed_has_no_interval(tmp_path, trained):
@@ -189,22 +204,24 @@ def test_one_seed_has_no_interval(tmp_path, trained):
 
 def test_a_training_leaves_its_certificate(tmp_path):
     cell = Cell("CartPole-v1", "dppg", "sotto", 3.0, total_steps=16_384)
-    job = Job(tmp_path, cell, (0, 1))
-    job.train()
-    first, second = job.outcomes()
-    assert first.returns != second.returns
-    assert (first.status, first.noise_multiplier) == ("proved", pytest.approx(3.0))
-    assert first.epsilon == pytest.approx(cell.noise_epsilon, rel=1e-3)
-    ledger = Ledger.open(job.path / "seed-0" / "ledger.sqlite")
-    assert derive.verify(job.path / "seed-0" / "certificate.json", ledger).status == "verified"
+    (arm,) = arms(cell, (0, 1))
+    (result,) = engine.run([arm], Store(tmp_path), 1, lambda _: None)
+    assert any(np.ptp(values) > 0 for values in result.returns.values())
+    assert (result.status, result.more["noise_multiplier"]) == ("proved", pytest.approx(3.0))
+    assert result.epsilon == pytest.approx(cell.noise_epsilon, rel=1e-3)
+    for seed in (0, 1):
+        place = tmp_path / arm.file / f"seed-{seed}"
+        ledger = Ledger.open(place / "ledger.sqlite")
+        assert derive.verify(place / "certificate.json", ledger).status == "verified"
     # Two releases of 64 people, each with one episode of at most 128 steps.
-    assert first.steps[0] == 0
-    assert 64 * 8 <= first.steps[1] < first.steps[-1] <= 16_384
-    assert len(first.steps) == len(first.curve) == 3
-    assert set(first.returns) == {
+    first = result.steps[0]
+    assert first[0] == 0
+    assert 64 * 8 <= first[1] < first[-1] <= 16_384
+    assert result.steps.shape == result.curves["return"].shape == (2, 3)
+    assert set(result.returns) == {
         f"{policy} {mode}" for policy in ("last", "ema", "tail") for mode in ("greedy", "sampled")
     }
-    assert all(1 <= value <= 500 for value in first.returns.values())
+    assert all(((values >= 1) & (values <= 500)).all() for values in result.returns.values())
 
 
 # --- figures 1 and 5 -----------------------------------------------------------------------------
@@ -215,28 +232,18 @@ def regrets(monkeypatch):
     """Curves that take no time; the names of those that were made."""
     made = []
 
-    def train(arm, seeds, delta):
+    def train(arm, seeds, folder, report, *, delta):
         made.append(arm.name)
-        return Curve(
-            env_id=arm.config.env_id,
-            arm=arm.name,
-            label=arm.label,
-            nominal_epsilon=arm.epsilon,
-            status=arm.panel,
-            epsilon=arm.epsilon if arm.panel == "proved" else None,
-            delta=delta,
-            seeds=list(seeds),
-            episodes=[1, 8],
-            regret=[[0.0 for _ in seeds], [10.0 + seed for seed in seeds]],
-            seconds=1.0,
-            settings=repr(arm.config),
-        )
+        regrets = {"regret": np.array([[0.0, 10.0 + seed] for seed in seeds])}
+        epsilon = arm.x if arm.panel == "proved" else None
+        said = {"status": arm.panel, "epsilon": epsilon, "delta": delta, "seconds": 1.0}
+        return [Result(arm, tuple(seeds), np.array([1, 8]), regrets, **said)]
 
     monkeypatch.setattr(regret, "train", train)
     return made
 
 
-def test_regret_is_kept_curve_by_curve(tmp_path, regrets, monkeypatch):
+def test_regret_is_kept_arm_by_arm(tmp_path, regrets):
     said = []
 
     def say(sentence):
@@ -246,21 +253,21 @@ def test_regret_is_kept_curve_by_curve(tmp_path, regrets, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, say)
-    count = len(regret.arms("fig5", 8, 1e-3))
+    count = len(regret.arms("fig5", (1, 2), 8, 1e-3))
     assert len(regrets) == 3
     found = make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, said.append)
     assert len(regrets) == len(found["curves"]) == count
-    assert f"{count - 3} curves to train (3 kept from before)" in said[4]
+    assert said[4].startswith(f"{count - 3} trainings (3 kept from before), about ")
     assert {curve["mean"] for curve in found["curves"]} == {11.5}
     assert found["env_id"] == "RiverSwim90-v0"
     # The best policy's 5.1951, less what uniform actions earn.
     assert 8 * 4 < found["uniform_regret"] < 8 * 5.1951
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {
-        f"fig5-8-episodes{end}" for end in (".png", ".parquet", ".json", "-curves.json")
+    assert names == {"trainings"} | {
+        f"fig5-8-episodes{end}" for end in (".png", ".parquet", ".json")
     }
-    (tmp_path / "fig5-8-episodes-curves.json").write_text("[")
-    with pytest.raises(RunError, match="delete it, and they are made again"):
+    next(tmp_path.rglob("result.json")).write_text("[")
+    with pytest.raises(RunError, match="delete it, and it is made again"):
         make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, said.append)
 
 
@@ -281,7 +288,8 @@ def test_the_command_prints_the_table(tmp_path, trained, capsys):
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "6 trainings, about" in shown
-    line = next(one for one in shown.splitlines() if "paper settings" in one and "±" in one)
+    rows = [one for one in shown.splitlines() if one.startswith("CartPole-v1  ")]
+    line = next(one for one in rows if "paper settings" in one)
     assert line.startswith("CartPole-v1     DPPG z = 1, paper settings")
     # 101 and 102: Student's 12.706 times a standard error of one half.
     words_of_line = line.split("settings")[1].split()

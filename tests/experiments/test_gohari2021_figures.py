@@ -1,6 +1,5 @@
 """Experiments: what is kept is not trained again, and figures, data and summaries are whole."""
 
-import dataclasses
 import json
 import math
 
@@ -10,16 +9,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from sotto.cli import main
-from sotto.errors import RunError
-from sotto.experiments import curve_files, kept_jobs
-from sotto.experiments.gohari2021 import kept_trainings
+from sotto.experiments import engine
+from sotto.experiments.engine import Result
+from sotto.experiments.gohari2021 import training
 from sotto.experiments.gohari2021.arms import CONSTANT, EXACT, STUDENT, TEACHER, vanishing
 from sotto.experiments.gohari2021.figures import Experiment, make_figure
-from sotto.experiments.gohari2021.tradeoff_figures import Tradeoff, make_tradeoff
+from sotto.experiments.gohari2021.tradeoff import Tradeoff, make_tradeoff
 from sotto.experiments.gohari2021.training import blank_policy
-from sotto.experiments.learning_curves import Cost, Curve
 
-COST = Cost(512, 3.5, 1.5, 1e-5, 0.01, 2283.52, 1.0)
+COST = {
+    **{"answered": 512, "epsilon": 3.5, "epsilon_nearby": 1.5, "delta": 1e-5},
+    **{"distance": 0.01, "paper_epsilon": 2283.52, "paper_delta": 1.0},
+}
 
 
 def a_curve(arm, seeds, slow=3, cost=None):
@@ -28,8 +29,10 @@ def a_curve(arm, seeds, slow=3, cost=None):
     returns = np.array([rising - seed % 7 for seed in seeds])
     answered = np.minimum(np.arange(points), 5)[None] * np.full((len(seeds), 1), 100 * bool(cost))
     steps = 512 * np.arange(points)
-    kinds = {"greedy": returns, "sampled": returns - 5}
-    return Curve(arm.name, arm.label, tuple(seeds), steps, kinds, answered, cost)
+    kinds = {"greedy": returns, "sampled": returns - 5, "answered": answered}
+    if arm.name == TEACHER.name:
+        kinds["sampled"][:, 0] = math.nan  # no episode ended
+    return Result(arm, tuple(seeds), steps, kinds, more={"cost": cost} if cost else {})
 
 
 @pytest.fixture
@@ -37,69 +40,25 @@ def trainings(monkeypatch):
     """Trainings that take no time; the list of those that were made."""
     made = []
 
-    def train(config, arm, seeds, teachers, report):
+    def train(arm, seeds, teachers, folder, report):
+        config = arm.settings
         made.append((arm.name, tuple(seeds), len(teachers), teachers))
         report(1.0)
         policies = jax.tree.map(
             lambda x: np.full(x.shape, seeds[0] % 1000, x.dtype),
             blank_policy(config.env_id, config.hidden, len(seeds)),
         )
-        asks = arm.role == "kickstart"
+        asks = bool(arm.needs)
         private = asks and config.teacher_mechanism != "exact"
         curve = a_curve(arm, seeds, 2 if asks else 6, COST if private else None)
         return curve, policies
 
-    monkeypatch.setattr(kept_trainings, "train", train)
+    monkeypatch.setattr(training, "train", train)
     return made
 
 
 def experiment(folder, seeds=(0, 1, 2), env_id="CartPole-v1", scale=1.0):
     return Experiment(env_id, scale, seeds, folder)
-
-
-# --- Parquet -------------------------------------------------------------------------------------
-
-
-def test_a_curve_is_read_as_it_was_written(tmp_path):
-    curve = a_curve(STUDENT, (3, 9), cost=COST)
-    curve.returns["sampled"][0, 0] = math.nan
-    curve_files.write(tmp_path / "x.parquet", [curve])
-    read = curve_files.read(tmp_path / "x.parquet")
-    for field in dataclasses.fields(Curve):
-        ours, theirs = getattr(curve, field.name), getattr(read, field.name)
-        if field.name == "returns":
-            assert list(ours) == list(theirs)
-            for kind in ours:
-                np.testing.assert_array_equal(ours[kind], theirs[kind])
-        elif isinstance(ours, np.ndarray):
-            np.testing.assert_array_equal(ours, theirs)
-        else:
-            assert ours == theirs
-    table = pq.read_table(tmp_path / "x.parquet")
-    assert table.column_names == [
-        *("arm", "seed", "env_steps", "answered", "greedy_return", "sampled_return"),
-    ]
-    assert table.num_rows == 24
-    assert table["sampled_return"].null_count == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]
-
-
-@pytest.mark.parametrize("contents", [b"", b"PAR1 no", None])
-def test_a_file_that_is_no_curve_is_named(tmp_path, contents):
-    path = tmp_path / "x.parquet"
-    if contents is None:
-        pq.write_table(pq.read_table(_other(tmp_path)), path)
-    else:
-        path.write_bytes(contents)
-    with pytest.raises(RunError, match=r"x\.parquet is not a learning curve; delete it"):
-        curve_files.read(path)
-
-
-def _other(folder):
-    import pyarrow as pa
-
-    pq.write_table(pa.table({"a": [1]}), folder / "other.parquet")
-    return folder / "other.parquet"
 
 
 # --- keeping -------------------------------------------------------------------------------------
@@ -138,17 +97,17 @@ def test_other_seeds_or_lengths_are_other_trainings(tmp_path, trainings):
 
 
 def test_a_stopped_experiment_goes_on(tmp_path, trainings, monkeypatch):
-    train = kept_trainings.train
+    train = training.train
 
-    def stops(config, arm, *rest):
-        if arm == EXACT:
+    def stops(arm, *rest):
+        if arm.name == EXACT.name:
             raise KeyboardInterrupt
-        return train(config, arm, *rest)
+        return train(arm, *rest)
 
-    monkeypatch.setattr(kept_trainings, "train", stops)
+    monkeypatch.setattr(training, "train", stops)
     with pytest.raises(KeyboardInterrupt):
         make_figure(experiment(tmp_path), "fig2b", 1, lambda _: None)
-    monkeypatch.setattr(kept_trainings, "train", train)
+    monkeypatch.setattr(training, "train", train)
     trainings.clear()
     make_figure(experiment(tmp_path), "fig2b", 1, lambda _: None)
     assert [name for name, *_ in trainings] == ["exact"]
@@ -162,10 +121,10 @@ def test_student_i_asks_teacher_i(tmp_path, trainings):
 
 
 def test_seeds_of_airraid_are_trained_alone(tmp_path, trainings):
-    jobs = experiment(tmp_path, env_id="AirRaid").jobs(vanishing(0.3))
+    jobs = experiment(tmp_path, env_id="AirRaid").arms(vanishing(0.3))
     assert [job.seeds for job in jobs] == [(0,), (1,), (2,)]
-    assert [job.teachers[0].seeds for job in jobs] == [(0,), (1,), (2,)]
-    assert len({job.path for job in jobs} | {job.teachers[0].path for job in jobs}) == 6
+    assert [job.needs[0].seeds for job in jobs] == [(0,), (1,), (2,)]
+    assert len({job.file for job in jobs} | {job.needs[0].file for job in jobs}) == 6
 
 
 def test_the_time_is_said_beforehand(tmp_path, trainings):
@@ -174,8 +133,8 @@ def test_the_time_is_said_beforehand(tmp_path, trainings):
     assert said[0].startswith("3 trainings, about ")
     assert "min with 1 process; stop any time" in said[0]
     full = experiment(tmp_path, env_id="AirRaid", seeds=(0,))
-    assert 600 < full.jobs(STUDENT)[0].seconds < 3000
-    assert full.jobs(CONSTANT)[0].seconds > full.jobs(STUDENT)[0].seconds
+    assert 600 < full.arms(STUDENT)[0].seconds < 3000
+    assert full.arms(CONSTANT)[0].seconds > full.arms(STUDENT)[0].seconds
 
 
 # --- what comes out ------------------------------------------------------------------------------
@@ -185,7 +144,7 @@ def test_a_figure_comes_with_data_and_summary(tmp_path, trainings):
     summary = make_figure(experiment(tmp_path), "fig2c", 1, lambda _: None)
     assert (tmp_path / "fig2c-CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
     stored = json.loads((tmp_path / "fig2c-CartPole-v1.json").read_text())
-    assert stored == json.loads(json.dumps(kept_jobs.plain(summary)))
+    assert stored == json.loads(json.dumps(engine.plain(summary)))
     assert stored["band_percentiles"] == [15.0, 85.0]
     # The rising ends at 500 for seed 0, so the median of three seeds is 499.
     assert stored["teacher_return"] == 499
@@ -196,10 +155,15 @@ def test_a_figure_comes_with_data_and_summary(tmp_path, trainings):
     assert greedy["faster_than_teacher"] == 3
     assert greedy["faster_than_student"] is None
     assert first["silent_after_steps"] == 5 * 512
-    assert first["cost"] == dataclasses.asdict(COST)
+    assert first["cost"] == COST
     table = pq.read_table(tmp_path / "fig2c-CartPole-v1.parquet")
     assert table.num_rows == 4 * 3 * 12
-    assert not list(tmp_path.rglob("*.partial*"))
+    assert table.column_names == [
+        *("arm", "seed", "env_steps", "answered", "greedy_return", "sampled_return"),
+    ]
+    assert table["sampled_return"].null_count == 3
+    assert {str(table.schema.field(name).type) for name in ("seed", "env_steps")} == {"int64"}
+    assert not [*tmp_path.rglob("*.partial*"), *tmp_path.rglob(".*")]
 
 
 def test_the_trade_off_reads_all_small_teachers(tmp_path, trainings):
