@@ -10,7 +10,7 @@ from scipy import stats
 
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import ReleaseTrials, audit, audit_mechanism, linear_score
-from sotto.privacy.mechanisms import gaussian
+from sotto.privacy.mechanisms import noise
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Once, Part, Participation, Poisson
 from sotto.privacy.units import Adjacency, Unit
@@ -205,9 +205,9 @@ def test_door_stands_and_noise_too_small_by_30_percent_is_caught(
     assert not sound.refuted
     assert sound.epsilon_lower > 0.7 * certified, "the audit has no power here"
 
-    right = gaussian.round_noise
+    right = noise.rounded_normal
     monkeypatch.setattr(
-        gaussian, "round_noise", lambda noise, scale, grid: right(noise, 0.7 * scale, grid)
+        noise, "rounded_normal", lambda source, shape, ratio: right(source, shape, 0.7 * ratio)
     )
     assert test().refuted
 
