@@ -17,11 +17,13 @@ import jax
 import numpy as np
 import pytest
 
+import sotto
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.experts import population as experts
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.cli import main
 from sotto.cli.parsing import printable
+from sotto.errors import RunError
 from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
@@ -265,6 +267,8 @@ def test_no_module_that_a_run_names_is_imported(capsys, trap, tmp_path):
     run = run_of(tmp_path / "run", "ppo", PPOConfig(hidden=(8,)), False, config={"env_id": name})
     for words in (
         ("eval", run, "--episodes", "1"),
+        ("eval", run, "--video", tmp_path / "x.gif"),
+        ("eval", run, "--env-id", f"{name}+{name.partition(':')[0]}:Wrapper"),
         ("train", "ppo", "--out", run, "--resume", "--json"),
         ("train", "kickstart", "--teacher", run, "--out", tmp_path / "student"),
         ("serve", "teacher", run, "--out", tmp_path / "s", "--queries", "9",
@@ -272,6 +276,23 @@ def test_no_module_that_a_run_names_is_imported(capsys, trap, tmp_path):
     ):  # fmt: skip
         assert f"give --env-id {name} if you trust it" in refused(capsys, *words)
         assert not marker.exists()
+    with pytest.raises(ValueError, match=f"give --env-id {name} if you trust it"):
+        sotto.load(run)
+    assert not marker.exists()
+    with pytest.raises(RunError, match="is damaged or another run's"):
+        sotto.load(run, env_id=name)  # whose checkpoint is of CartPole in JAX
+    assert marker.exists()
+
+
+def test_no_module_of_a_wrapper_that_a_run_names_is_imported(capsys, trap, tmp_path):
+    module, marker = trap[0].partition(":")[0], trap[1]
+    name = f"CartPole-v1+{module}:Wrapper"
+    run = run_of(tmp_path / "run", "ppo", PPOConfig(hidden=(8,)), False, config={"env_id": name})
+    said = refused(capsys, "eval", run, "--episodes", "1")
+    assert f"would import '{module}'" in said
+    assert not marker.exists()
+    assert "has no wrapper 'Wrapper'" in refused(capsys, "eval", run, "--env-id", name)
+    assert marker.exists()
 
 
 def dataset_of(path: Path, env_id: str) -> Path:
@@ -327,6 +348,8 @@ def test_no_module_that_experts_name_is_imported(capsys, trap, tmp_path):
 def test_a_name_without_a_module_and_one_the_user_gave_are_let_through():
     assert from_data("CartPole-v1", "x") == "CartPole-v1"
     assert from_data("a:B-v0", "x", named="a:B-v0") == "a:B-v0"
+    with pytest.raises(ValueError, match="would import 'a'"):
+        from_data("CartPole-v1+a:B", "x", named="CartPole-v1")
     for named in (None, "B-v0", "b:B-v0", ""):
         with pytest.raises(ValueError, match="would import 'a'"):
             from_data("a:B-v0", "x", named)

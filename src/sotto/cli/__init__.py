@@ -1,8 +1,8 @@
 """The command line: `sotto COMMAND --help` teaches each command.
 
 Commands are looked up in a table, those of `sotto train` in the registry of algorithms, and are
-imported when they run, so that asking for help or for an
-epsilon does not wait for JAX. An expected error is one sentence on stderr and exit code 2.
+imported when they run, so that asking for help or for an epsilon does not wait for JAX. An
+expected error is one sentence on stderr and exit code 2.
 """
 
 import importlib
@@ -80,6 +80,7 @@ _COMMANDS = {
         "figures of the paper on private experts",
     ),
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
+    "completion": ("sotto.cli.completion:completion", "a script with which bash or zsh completes"),
 }
 
 _NO_MEMORY = "this needs more memory than there is; choose smaller settings"
@@ -95,7 +96,10 @@ How much noise, how much privacy:
   sotto calibrate gaussian --target-epsilon 1.0 --delta 1e-5
   sotto account dpsgd --noise-multiplier 1.0 --sampling-rate 0.01 --steps 1000 --delta 1e-5
 
-Every command has --help and --json. SOTTO_DEBUG=1 shows where an error comes from."""
+Every command has --help and --json. SOTTO_DEBUG=1 shows where an error comes from.
+An environment of your own is --env-id my_module:Env-v0, with wrappers after it as in
+CartPole-v1+my_module:Wrapper. A module that only a run directory or a dataset names is not
+imported: name it again with --env-id."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -144,14 +148,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
+def summaries() -> dict[str, str]:
+    """Every command, of one word or two, and what it is for."""
+    algorithms = {f"train {name}": entry.summary for name, entry in entries().items()}
+    return algorithms | {name: summary for name, (_, summary) in _COMMANDS.items()}
+
+
 def _dispatch(words: list[str]) -> int:
     if words in (["--version"], ["-V"]):
         print(f"sotto {__version__}")
         return 0
-    algorithms = {f"train {name}": entry.summary for name, entry in entries().items()}
+    known = summaries()
     for length in (2, 1):
         name = " ".join(words[:length])
-        if name in algorithms:
+        if name in known and name not in _COMMANDS:
             train = importlib.import_module("sotto.cli.train")
             code: int = train.run(words[1], words[2:])
             return code
@@ -159,11 +169,10 @@ def _dispatch(words: list[str]) -> int:
             module, function = _COMMANDS[name][0].split(":")
             command: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
             return command(words[length:])
-    summaries = algorithms | {name: summary for name, (_, summary) in _COMMANDS.items()}
     asked = [word for word in words if not word.startswith("-")]
     group = asked[0] if asked else ""
-    listed = {name: one for name, one in summaries.items() if name.split()[0] == group}
-    _print_help(listed or summaries, group if listed else "")
+    listed = {name: one for name, one in known.items() if name.split()[0] == group}
+    _print_help(listed or known, group if listed else "")
     if (asked and not listed) or len(asked) > 1:
         raise ValueError(f"there is no command {' '.join(asked)!r}; see the list above")
     return 0

@@ -31,6 +31,7 @@ def evaluate(args: list[str]) -> int:
         sampled: bool = False,
         seed: int = 12345,
         env_id: str | None = None,
+        video: Path | None = None,
         json: bool = False,
     ) -> None:
         """Returns of a trained policy over whole episodes with fresh simulated people.
@@ -41,6 +42,7 @@ def evaluate(args: list[str]) -> int:
         Examples:
           sotto eval runs/x --episodes 100 --json
           sotto eval runs/x --policy last --sampled
+          sotto eval runs/x --video runs/x.gif
 
         Args:
             path: run directory, or that of several seeds.
@@ -50,12 +52,13 @@ def evaluate(args: list[str]) -> int:
             seed: of the episodes.
             env_id: the run's environment, needed where its name has a module in it ("module:Name"),
                 which is not imported because a file says so.
+            video: film one more episode, of the first seed, into this file .gif.
             json: print one JSON object.
         """
         if episodes < 1:
             raise ValueError(f"--episodes must be at least 1, got {episodes}")
         experiment = open_experiment(path, Named(env_id=env_id))
-        answer = _evaluate(experiment, episodes, policy, not sampled, seed)
+        answer = _evaluate(experiment, episodes, policy, not sampled, seed, video)
         if json:
             print_json(answer)
             return
@@ -69,14 +72,22 @@ def evaluate(args: list[str]) -> int:
             for name, one in answer["seeds"].items():
                 print(f"  seed {name}: mean {one['mean']:.1f}, std {one['std']:.1f}")
             print(f"  std of the means over seeds: {answer['std_over_seeds']:.1f}")
+        if video is not None:
+            print(f"wrote {video}: one episode, with a return of {answer['video_return']:.1f}")
 
     parse(run, args, "eval")
     return 0
 
 
 def _evaluate(
-    experiment: Experiment, episodes: int, policy: str | None, greedy: bool, seed: int
+    experiment: Experiment,
+    episodes: int,
+    policy: str | None,
+    greedy: bool,
+    seed: int,
+    video: Path | None,
 ) -> dict[str, Any]:
+    import jax
     import numpy as np
 
     from sotto.runs.registry import algorithm_named
@@ -92,6 +103,12 @@ def _evaluate(
     name = policy or algorithm.default_policy
     if name not in policies:
         raise RunError(f"a run of {settings.algorithm} has no policy {name!r}; leave out --policy")
+    filmed: dict[str, Any] = {}
+    if video is not None:  # first, since something may be missing for it
+        from sotto.runs.video import record
+
+        one = jax.tree.map(lambda x: x[0], policies[name])
+        filmed["video_return"] = record(settings, one, seed, greedy, video)
     returns = algorithm.evaluate(config, policies[name], new_key(seed), episodes, greedy)
 
     def statistics(values: np.ndarray) -> dict[str, float]:
@@ -113,6 +130,7 @@ def _evaluate(
         "seeds": {
             str(one): statistics(row) for one, row in zip(settings.seeds, returns, strict=True)
         },
+        **filmed,
     }
 
 

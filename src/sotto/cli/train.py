@@ -8,7 +8,7 @@ import itertools
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from sotto.runs import start
 from sotto.runs.directory import Experiment
 from sotto.runs.registry import algorithm_named, config_from_json
 from sotto.runs.seeds import sharing
+from sotto.runs.trackers import TrackerName, tracker
 from sotto.runs.training import Update, train
 
 
@@ -43,9 +44,12 @@ class Options:
     """So many seeds side by side, from --seed on, each a run of its own, in OUT/seed-K. Where they
     learn from the same teacher, experts or reward function, what they cost adds up."""
     resume: bool = False
-    """Go on with the interrupted training in --out, with the settings it was started with."""
+    """Go on with the interrupted training in --out, with the settings it was started with; or with
+    a finished one, given more --total-steps than it had, where the budget has room."""
     json: bool = False
     """Print nothing but one JSON object at the end."""
+    tracker: TrackerName | None = None
+    """Tell a tracker, too, what metrics.jsonl is told. Its package has to be installed."""
     ledger: str | None = None
     """SQLAlchemy URL or file of the ledger, instead of ledger.sqlite in the run directory; to
     --resume it is given again, for a ledger that only config.json names is not opened."""
@@ -93,6 +97,21 @@ def _train(
     args: Sequence[str],
     given: dict[str, str],
 ) -> int:
+    """Trains as the options say, and tells a tracker if they name one; returns the exit code."""
+    if options.tracker is None:
+        return _show(algorithm, options, config, args, given, lambda _update: None)
+    with tracker(options.tracker, options.out.name) as tell:
+        return _show(algorithm, options, config, args, given, tell)
+
+
+def _show(
+    algorithm: Algorithm[Any],
+    options: Any,
+    config: Any,
+    args: Sequence[str],
+    given: dict[str, str],
+    tell: Callable[[Update], None],
+) -> int:
     """Trains a new or an interrupted run, and shows how it goes; returns the exit code."""
     for note in () if options.resume else algorithm.notes(config):
         print(note, file=sys.stderr if options.json else sys.stdout)
@@ -128,6 +147,7 @@ def _train(
                 nonlocal last
                 last = update
                 display(update)
+                tell(update)
 
             finished = train(experiment, show, algorithm)
     except BaseException:  # a bug or Ctrl-C too: half a run would only be in the way

@@ -15,8 +15,10 @@ from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.rl.rollout import Actor
 from sotto.runs import states
-from sotto.runs.directory import open_experiment
-from sotto.runs.registry import algorithm_named, config_from_json
+from sotto.runs.directory import Named, open_experiment
+from sotto.runs.export import export
+from sotto.runs.registry import algorithm_named
+from sotto.runs.start import config_of
 
 
 class Agent:
@@ -53,25 +55,50 @@ class Agent:
         self._key, key = jax.random.split(self._key)
         return np.asarray(self._act(self.policy, jnp.asarray(seen), key, greedy))
 
+    def export(self, file: Path | str) -> None:
+        """Writes the policy into a file that is used without sotto or JAX.
 
-def load(path: Path | str, *, policy: str | None = None, seed: int | None = None) -> Agent:
+        Example:
+            sotto.load("runs/x").export("policy.npz")
+
+        Args:
+            file: `.npz`, numpy arrays with a JSON header; or `.onnx`, which needs
+                `pip install 'sotto[onnx]'`. `sotto.runs.export` says how to read them.
+
+        Raises:
+            ValueError: another ending, or a policy that is not a network.
+            ModuleNotFoundError: ONNX is not installed.
+        """
+        export(self.policy, Path(file), {"policy": self.name, "updates": self.updates})
+
+
+def load(
+    path: Path | str,
+    *,
+    policy: str | None = None,
+    seed: int | None = None,
+    env_id: str | None = None,
+) -> Agent:
     """The agent of a trained run.
 
     Args:
         path: run directory, or that of one of several seeds (`runs/x/seed-3`).
         policy: which of its policies; by default the one that is meant to be used.
         seed: of sampled actions; by default they differ from one agent to the next.
+        env_id: the run's environment, needed where its name has a module in it ("module:Name"),
+            which is not imported because a file says so.
 
     Raises:
+        ValueError: the environment would import a module, and `env_id` does not name it.
         RunError: no run, several seeds, no checkpoint, or no such policy.
     """
-    experiment = open_experiment(Path(path))
+    experiment = open_experiment(Path(path), Named(env_id=env_id))
     if len(experiment.runs) > 1:
         first = experiment.runs[0].path
         raise RunError(f"{path} holds {len(experiment.runs)} seeds; load one of them, as {first}")
     settings = experiment.settings
     algorithm = algorithm_named(settings.algorithm)
-    config = config_from_json(algorithm, settings.config)
+    config = config_of(experiment)
     updates = states.last_checkpoint(experiment)
     policies = algorithm.policies(states.load(algorithm, config, experiment, updates))
     name = policy or algorithm.default_policy

@@ -279,6 +279,22 @@ def create_experiment(
     return Experiment(out, settings, runs, named)
 
 
+def with_settings(experiment: Experiment, config: dict[str, Any]) -> Experiment:
+    """The experiment with other settings of its algorithm; `store` writes them down."""
+    settings = experiment.settings.model_copy(update={"config": config})
+    runs = _runs(experiment.path, settings, experiment.named)
+    return Experiment(experiment.path, settings, runs, experiment.named)
+
+
+def store(experiment: Experiment) -> None:
+    """Writes the settings of all its runs, where they are not what is stored."""
+    if open_experiment(experiment.path).settings == experiment.settings:
+        return
+    for run in experiment.runs:
+        write_model(run.path / "config.json", run.settings)
+    write_model(experiment.path / "config.json", experiment.settings)
+
+
 def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
     """The run, or the runs of several seeds, in a directory.
 

@@ -22,7 +22,7 @@ from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
 from sotto.runs import start, training
 from sotto.runs.agent import Agent, load
-from sotto.runs.directory import Experiment, open_experiment
+from sotto.runs.directory import NOTHING_NAMED, Experiment, Named, open_experiment
 from sotto.runs.metrics import read
 from sotto.runs.registry import algorithm_of
 
@@ -37,10 +37,12 @@ class TrainedRun:
     Attributes:
         path: of the run, or of several seeds.
         finished: whether all of its updates have been made.
+        named: what the user named outside of the directory: the ledger, an environment's module.
     """
 
     path: Path
     finished: bool
+    named: Named = NOTHING_NAMED
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
@@ -70,11 +72,11 @@ class TrainedRun:
 
     def load(self, policy: str | None = None) -> Agent:
         """The agent of the first seed; `sotto.load` has the others."""
-        return load(self._experiment.runs[0].path, policy=policy)
+        return load(self._experiment.runs[0].path, policy=policy, env_id=self.named.env_id)
 
     @property
     def _experiment(self) -> Experiment:
-        return open_experiment(self.path)
+        return open_experiment(self.path, self.named)
 
 
 def train(
@@ -96,7 +98,8 @@ def train(
         out: run directory; it must not exist, except to resume.
         seeds: so many side by side, from `settings.seed` on.
         ledger: SQLAlchemy URL or file of the ledger, instead of one in the run directory.
-        resume: go on with the interrupted training in `out`, started with the same settings.
+        resume: go on with the interrupted training in `out`, started with the same settings; or
+            with a finished one, if `total_steps` has grown and the budget has room.
         callbacks: each is called after every chunk with what the command line shows.
 
     Raises:
@@ -107,7 +110,10 @@ def train(
     named = {name: str(value) for name, value in vars(settings).items()}
     algorithm.use(algorithm.options_type(), settings, named)
     if resume:
-        experiment = start.go_on(algorithm, settings, where, seeds=seeds, ledger=ledger)
+        env_id = getattr(settings, "env_id", None)
+        experiment = start.go_on(
+            algorithm, settings, where, seeds=seeds, ledger=ledger, env_id=env_id
+        )
     else:
         command = f"sotto.train({settings!r}, out={shlex.quote(str(out))}, seeds={seeds})"
         experiment = start.begin(
@@ -124,7 +130,7 @@ def train(
         if not resume:
             start.discard_if_unused(experiment)
         raise
-    return TrainedRun(where, finished)
+    return TrainedRun(where, finished, experiment.named)
 
 
 def verify(path: Path | str) -> dict[str, Verification]:

@@ -4,6 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from sotto.algorithms.base import Algorithm
 from sotto.errors import RunError
 from sotto.keys import seed_range
@@ -18,9 +21,12 @@ from sotto.runs.directory import (
     ledger_place,
     new_settings,
     open_experiment,
+    with_settings,
 )
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
 from sotto.runs.states import last_common_checkpoint
+
+_LENGTH = "total_steps"
 
 
 def begin(
@@ -81,12 +87,15 @@ def go_on(
 ) -> Experiment:
     """The experiment in a directory, if it was started with these settings.
 
+    Only `total_steps` may have grown: then the training goes on past its first end, under the
+    budget that its ledger has. config.json says so once that is charged (`training.train`).
+
     Arguments are those of `begin`; `seeds=1` and None stand for what it was started with. A ledger
     outside of the directory, and an environment that is imported, are named again: a file may be
     somebody else's.
 
     Raises:
-        RunError: it was started with others.
+        RunError: it was started with others, or cannot be longer.
     """
     experiment = open_experiment(out, Named(ledger, env_id))
     settings = experiment.settings
@@ -98,12 +107,46 @@ def go_on(
         changed.append("preset")
     if ledger is not None and ledger_place(ledger) != settings.ledger:
         changed.append("ledger")
+    if changed == [_LENGTH] and asked[_LENGTH] > settings.config[_LENGTH]:
+        return _longer(algorithm, config, experiment)
+    if changed == [_LENGTH]:
+        raise RunError(
+            f"{out} was started with {settings.config[_LENGTH]} steps, and can only get more; "
+            "leave out --total-steps"
+        )
     if changed:
         raise RunError(
             f"a run is resumed with the settings it was started with; leave out "
             f"--{changed[0].replace('_', '-')}, or start a new run"
         )
     return experiment
+
+
+def _longer(algorithm: Algorithm[Any], config: Any, experiment: Experiment) -> Experiment:
+    """The experiment with more steps, which is not yet stored.
+
+    Raises:
+        RunError: it is one of several seeds, or what it has kept does not fit a longer training.
+    """
+    path, settings = experiment.path, experiment.settings
+    above = path.parent / "config.json"
+    if above.is_file() and len(open_experiment(path.parent).settings.seeds) > 1:
+        raise RunError(
+            f"{path} is one of several seeds, which stay alike; give all of them more steps, with "
+            f"--out {path.parent}"
+        )
+    before = config_of(experiment)
+    first, longer = (
+        jax.tree.map(jnp.shape, algorithm.initial_states(one, settings.seeds[:1]))
+        for one in (before, config)
+    )
+    if first != longer:
+        raise RunError(
+            f"what a training of {settings.algorithm} keeps depends on its length here, so that "
+            f"{path} cannot go on past its end; start a new run"
+        )
+    changed = {_LENGTH: config_to_json(algorithm, config)[_LENGTH]}
+    return with_settings(experiment, settings.config | changed)
 
 
 def stored_config(algorithm: Algorithm[Any], out: Path, env_id: str | None = None) -> Any:

@@ -23,7 +23,7 @@ from sotto.algorithms.base import Algorithm, AnyLedger, Progress
 from sotto.errors import RunError
 from sotto.privacy.certificates import derive
 from sotto.runs import checkpoints, states
-from sotto.runs.directory import Experiment
+from sotto.runs.directory import Experiment, store
 from sotto.runs.marks import mark
 from sotto.runs.metrics import Line, Log
 from sotto.runs.registry import algorithm_named
@@ -97,6 +97,8 @@ def _train(
     try:
         folders = [run.path / _RELEASED for run in experiment.runs]
         for progress in algorithm.train(config, settings.seeds, ledgers, begin, done, folders):
+            if previous == done:  # it was charged: a training that goes on past its end may
+                store(experiment)
             lines = _lines(algorithm, config, progress, previous, started, ledgers)
             try:
                 _save(experiment, progress, lines, ledgers, logs)

@@ -16,7 +16,7 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.exploration import Explored
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium import bridge
-from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.gymnasium.bridge import Described, GymnasiumUsers, processes_for
 from sotto.rl.envs.gymnasium.unseen import UnseenError
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, Trajectory
@@ -43,14 +43,11 @@ class Collector:
             action_repeat=config.action_repeat,
             unseen=config.population == "real",
         )
-
-        if self._users.normalisers:
+        try:
+            without_memory(self._users.described())
+        except ValueError:
             self.close()
-            raise ValueError(
-                f"{config.env_id} is wrapped in {self._users.normalisers[0]}, whose statistics are "
-                "made of earlier users; leave it out, and give --observation-statistics, which "
-                "are released with noise"
-            )
+            raise
 
     def collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
         """One release's unit data, leaves of shape [users, ...].
@@ -99,6 +96,20 @@ class Collector:
     def close(self) -> None:
         """Releases the environments."""
         self._users.close()
+
+
+def without_memory(env: Described) -> Described:
+    """The environment, unless earlier users live on in one of its wrappers.
+
+    Raises:
+        ValueError: one of its wrappers keeps running statistics.
+    """
+    if env.normalisers:
+        raise ValueError(
+            f"{env.id} is wrapped in {env.normalisers[0]}, whose statistics are made of earlier "
+            "users; leave it out, and give --observation-statistics, which are released with noise"
+        )
+    return env
 
 
 def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -> Any:

@@ -22,6 +22,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.distributions import Distribution
 from sotto.rl.envs.base import AnyEnvironment
@@ -80,13 +81,19 @@ def extra_parts(config: DPPGConfig, env: AnyEnvironment) -> tuple[ExtraPart, ...
     return tuple(parts)
 
 
-def require_stated_bounds(extras: Sequence[ExtraPart], ledgers: Sequence[Ledger]) -> None:
-    """A stream that is gone on with has the bounds that it was stated with.
+def require_as_stated(updates: int, extras: Sequence[ExtraPart], ledgers: Sequence[Ledger]) -> None:
+    """A stream about a population has the length and the bounds that it was stated with.
 
     Raises:
+        PrivacyError: it was stated for another number of updates.
         ValueError: it was stated by a version that bounded a part by another number.
     """
     streams = [stream.statement for ledger in ledgers for stream in ledger.streams]
+    if promised := {statement.horizon for statement in streams} - {updates}:
+        raise PrivacyError(
+            f"the budget covers {max(promised)} releases about this population, which each of "
+            "them draws from anew, and not more of them; start a new run"
+        )
     for part, statement in itertools.product(extras, streams):
         stated = statement.parts.get(part.name)
         if stated is not None and stated.clip_norm != part.clip_norm:

@@ -21,7 +21,7 @@ from sotto.algorithms.base import Progress
 from sotto.algorithms.dppg import gymnasium_users, parts, trust_region
 from sotto.algorithms.dppg import release as dppg
 from sotto.algorithms.dppg.config import DPPGConfig
-from sotto.algorithms.dppg.gymnasium_users import Collector
+from sotto.algorithms.dppg.gymnasium_users import Collector, without_memory
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.keys import new_key
 from sotto.privacy.errors import LedgerOlder
@@ -30,7 +30,8 @@ from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms import correlated
 from sotto.privacy.statements import StreamStatement
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.envs.gymnasium.bridge import described, require_real
+from sotto.rl.envs.gymnasium.bridge import described
+from sotto.rl.envs.gymnasium.unseen import require_real
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.evaluation import returns_of
 from sotto.rl.networks import Policy
@@ -38,8 +39,7 @@ from sotto.rl.rollout import Actor, rollout
 from sotto.rl.tabular import TabularEnvironment
 
 _PROGRESS_POINTS = 20
-_FISHER_EPISODES = 25
-_FISHER_REGULARISER = 1e-3  # both as in table 2 of the paper
+_FISHER_EPISODES, _FISHER_REGULARISER = 25, 1e-3  # as in table 2 of the paper
 _COINS = 2**24  # tossed at once, where users are drawn from a population
 
 
@@ -86,7 +86,7 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
             f"users are drawn in secret inside the compiled program, where {config.env_id} cannot "
             "run; leave population_size out"
         )
-    return described(config.env_id, config.action_repeat, unseen=real)
+    return without_memory(described(config.env_id, config.action_repeat, unseen=real))
 
 
 def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
@@ -145,6 +145,7 @@ class Training:
         first = initial_states(config, seeds)
         self.states = first if states is None else states
         self._native = is_native(config.env_id)
+        self._drawn = config.population_size is not None
         self._collector: Collector | None = None
         remaining = config.updates - done
         if remaining < 1:
@@ -156,7 +157,6 @@ class Training:
             )
         self._interval = math.ceil(config.updates / _PROGRESS_POINTS)
         self.chunk_updates = self._interval if self._native else 1
-        self._drawn = config.population_size is not None
         if self._drawn:  # a coin for each of the population, release and run
             most = _COINS // (config.users * len(seeds))
             self.chunk_updates = max(1, min(self.chunk_updates, most))
@@ -164,7 +164,7 @@ class Training:
         critic = jax.tree.map(lambda x: x[0], self.states.critic)
         extras = parts.extra_parts(config, self.env)
         if self._drawn:
-            parts.require_stated_bounds(extras, ledgers)
+            parts.require_as_stated(config.updates, extras, ledgers)
         dimension = _size(policy) + sum(part.size for part in extras)
         dimension += _size(critic) if config.critic == "private" else 0
         self.noise_multiplier = config.total_noise_multiplier(dimension)

@@ -30,7 +30,8 @@ def is_native(env_id: str) -> bool:
 def from_data(env_id: str, source: object, named: str | None = None) -> str:
     """The name of an environment that data give, unless making it would run what they name.
 
-    Gymnasium imports the module of a name like "module:Name-v0"; so only a user may give one.
+    The modules in a name like "module:Name-v0+module:Wrapper" are imported; so only a user may give
+    one.
 
     Args:
         env_id: the name.
@@ -40,10 +41,11 @@ def from_data(env_id: str, source: object, named: str | None = None) -> str:
     Raises:
         ValueError: it names a module, and the user did not.
     """
-    if ":" in env_id and env_id != named:
+    modules = [one.rpartition(":")[0] for one in env_id.split("+") if ":" in one]
+    if modules and env_id != named:
         raise ValueError(
             f"{source} names the environment {env_id!r}, and making that would import "
-            f"{env_id.partition(':')[0]!r} and run what is in it; give --env-id {env_id} if you "
+            f"{modules[0]!r} and run what is in it; give --env-id {env_id} if you "
             "trust it"
         )
     return env_id

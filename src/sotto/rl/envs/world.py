@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sotto.rl.envs.base import AnyEnvironment, Discrete
+from sotto.rl.envs.gymnasium.specs import spec_of
 
 Seen = tuple[
     Float[np.ndarray, "count obs"], Float[np.ndarray, " count"], Bool[np.ndarray, " count"]
@@ -115,7 +116,7 @@ class GymnasiumWorld:
     Observations of any shape are flattened. Use it as a context manager, or call `close`.
 
     Args:
-        env_id: the name that Gymnasium knows.
+        env_id: the environment's name, as in `sotto.rl.envs.gymnasium.specs`.
         seed: randomness of the environments.
         cap: longest rollout, in steps; it takes the place of the environment's own time limit.
         **options: of `gymnasium.make`, such as a variant's physics.
@@ -125,7 +126,7 @@ class GymnasiumWorld:
     """
 
     def __init__(self, env_id: str, seed: int, cap: int, **options: Any) -> None:
-        self._id, self._options = env_id, options
+        self._id, self._spec, self._options = env_id, spec_of(env_id), options
         self.cap = _checked_cap(cap)
         self._seeds = np.random.SeedSequence(seed)
         self._envs: list[gym.Env[Any, Any]] = []
@@ -187,12 +188,9 @@ class GymnasiumWorld:
         self.close()
 
     def _grow(self, count: int) -> None:
-        try:
-            for _ in range(count - len(self._envs)):
-                made = gym.make(self._id, max_episode_steps=self.cap, **self._options)
-                self._envs.append(made)
-        except gym.error.UnregisteredEnv as error:
-            raise ValueError(f"Gymnasium cannot make {self._id!r}: {error}") from error
+        for _ in range(count - len(self._envs)):
+            made = gym.make(self._spec, max_episode_steps=self.cap, **self._options)
+            self._envs.append(made)
 
     def _flat(self, observations: Sequence[Any]) -> Float[np.ndarray, "count obs"]:
         stacked = np.stack([np.asarray(seen, np.float32) for seen in observations])

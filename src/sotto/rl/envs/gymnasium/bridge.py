@@ -7,7 +7,8 @@ a seed and a lane of their own: nothing in one lane depends on when another lane
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,13 +21,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto.extras import EXTRAS
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
 from sotto.rl.envs.gymnasium import mujoco_facts
-from sotto.rl.envs.gymnasium.lanes import Lanes, ProcessLanes, Shapes, local_lanes
+from sotto.rl.envs.gymnasium.lanes import Lanes, LocalLanes, ProcessLanes, Shapes, local_lanes
+from sotto.rl.envs.gymnasium.specs import can_be_sent, spec_of, told
 from sotto.rl.envs.gymnasium.unseen import (
     Facts,
     UnseenError,
     carried,
     facts,
-    registered,
+    require_real,
     unseen_facts,
 )
 from sotto.rl.rollout import Actor, Trajectory
@@ -48,8 +50,12 @@ def greedy(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyA
     return policy(observations).mode()
 
 
+@dataclass(frozen=True, kw_only=True)
 class Described(Environment[Any, Any]):
     """The public facts of an environment that runs outside JAX; stepping it here is refused."""
+
+    normalisers: tuple[str, ...] = ()
+    """Its wrappers that keep running statistics of whoever played before."""
 
     def reset(self, *_inputs: Any) -> Any:
         """Refused."""
@@ -67,9 +73,10 @@ class GymnasiumUsers:
     pass through `**options`.
 
     Args:
-        env_id: the environment's name.
+        env_id: the environment's name, as in `sotto.rl.envs.gymnasium.specs`.
         num_users: lanes.
-        processes: that step the lanes; 1 steps them in this one.
+        processes: that step the lanes; 1 steps them in this one, and so does an environment whose
+            class other processes cannot import.
         observation_scale: see above.
         action_repeat: environment steps for which each action is applied; their rewards are added.
         unseen: real people are met: the environment runs in other processes, which show nothing of
@@ -93,7 +100,7 @@ class GymnasiumUsers:
     ):
         found = _facts(env_id, options, unseen)
         self._described = _described(env_id, found, options, action_repeat)
-        spec, action, self.normalisers = registered(env_id), found.action, found.normalisers
+        action, self.normalisers = found.action, found.normalisers
         assert action is not None
         self.num_users = num_users
         self._space = action
@@ -103,13 +110,14 @@ class GymnasiumUsers:
         self.max_episode_steps = self._described.max_episode_steps
         shapes = Shapes(num_users, self.observation_size, action.shape or (), str(action.dtype))
         self._lanes: Lanes
+        spec = told(env_id) if unseen else spec_of(env_id)
         if unseen:
             failed = UnseenError(env_id)
             carried(env_id, spec)
             self._lanes = ProcessLanes(
                 spec, options, action_repeat, shapes, min(processes, num_users), failed
             )
-        elif processes == 1:
+        elif processes == 1 or not can_be_sent(spec):
             self._lanes = local_lanes(spec, options, action_repeat, shapes)
         else:
             self._lanes = ProcessLanes(
@@ -191,6 +199,24 @@ class GymnasiumUsers:
             if not board.playing.any():
                 break
         return totals, steps, ~board.playing
+
+    def film(self, act: Act, key: PRNGKeyArray, seed: int) -> Iterator[tuple[np.ndarray, float]]:
+        """One episode of the first lane: its pictures [height, width, 3], each with the reward of
+        the step that led to it; the first one is the reset's.
+
+        Args:
+            act, key: as for `collect`.
+            seed: of the reset.
+        """
+        assert isinstance(self._lanes, LocalLanes)
+        observations, board = self.begin([seed] * self.num_users), self._lanes.board
+        yield self._lanes.picture(0), 0.0
+        for step_key in jax.random.split(key, self.max_episode_steps):
+            self._step(act, observations, step_key, reset=False)
+            observations = self._seen(board.observations)
+            yield self._lanes.picture(0), float(board.rewards[0])
+            if board.terminated[0] or board.truncated[0]:
+                return
 
     def described(self) -> "Described":
         """What algorithms need to know about the environment, without being able to run it."""
@@ -296,28 +322,6 @@ def processes_for(lanes: int) -> int:
     return max(1, min(cores or 1, lanes // 4))
 
 
-SIMULATORS = ("sotto", "gymnasium", "ale_py")
-"""Packages whose environments are simulators, in which nobody real can be met."""
-
-
-def require_real(env_id: str, package: str = "sotto") -> None:
-    """Refuses an environment in which nobody real can be met.
-
-    Args:
-        env_id: its name.
-        package: where its class comes from; of one written in JAX, ours.
-
-    Raises:
-        ValueError: it is a simulator.
-    """
-    if package in SIMULATORS:
-        raise ValueError(
-            f"{env_id} is a simulator that comes with {package}, where no real people are met; "
-            "leave out --population real, or give --env-id an environment of your own that meets "
-            "them (module:Name-v0, registered with Gymnasium)"
-        )
-
-
 def _facts(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
     """The environment's public facts."""
     if unseen:
@@ -325,7 +329,7 @@ def _facts(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
         require_real(env_id, found.package)
         return found
     try:
-        return facts(registered(env_id), options)
+        return facts(spec_of(env_id), options)
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         known = EXTRAS.get(getattr(error, "name", None) or "")
         if known is None and isinstance(error, ModuleNotFoundError):  # a module of the user's
@@ -356,6 +360,7 @@ def _described(env_id: str, found: Facts, options: dict[str, Any], action_repeat
         max_episode_steps=-(-int(limit) // action_repeat),
         observation_scale=known.observation_scale or (1.0,) * size,
         reward_per_step=known.reward_per_step,
+        normalisers=found.normalisers,
     )
 
 

@@ -12,7 +12,6 @@ dies.
 
 import base64
 import contextlib
-import importlib
 import itertools
 import mmap
 import os
@@ -23,13 +22,14 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import gymnasium as gym
 import numpy as np
 from jaxtyping import Bool, Float
+
+from sotto.rl.envs.gymnasium import specs
 
 _RESET, _STEP, _STEP_AND_RESET = b"r", b"s", b"a"
 _READY, _FAILED = b"+", b"-"
@@ -120,17 +120,14 @@ class LocalLanes:
         """Makes one environment for each row of the board.
 
         Args:
-            environment: what `gymnasium.make` takes.
+            environment: what `specs.make` takes.
             options: of `gymnasium.make`.
             action_repeat: environment steps of one step, whose rewards are added.
             board: where they write.
         """
         self.board = board
         self._repeat = action_repeat
-        self._envs: list[gym.Env[Any, Any]] = []
-        with quiet(environment):
-            for _ in board.playing:
-                self._envs.append(gym.make(environment, disable_env_checker=True, **options))
+        self._envs = [specs.make(environment, options) for _ in board.playing]
 
     def reset(self) -> None:
         """As `Lanes.reset`."""
@@ -159,6 +156,10 @@ class LocalLanes:
             if reset and (terminated or truncated):
                 seen = np.ravel(env.reset()[0])
             board.observations[lane] = seen
+
+    def picture(self, lane: int) -> np.ndarray:
+        """What a lane looks like, [height, width, 3]; made with render_mode="rgb_array"."""
+        return np.asarray(self._envs[lane].render(), np.uint8)
 
     def close(self) -> None:
         """As `Lanes.close`."""
@@ -273,26 +274,6 @@ class ProcessLanes:
         else:
             return
         raise self._failed  # outside of every other error, of which nothing is said
-
-
-@contextlib.contextmanager
-def quiet(environment: Any) -> Iterator[None]:
-    """Keeps MuJoCo from remarking on Gymnasium's own models, once for each copy that is made."""
-    if "mujoco" not in str(getattr(environment, "entry_point", environment)):
-        yield
-        return
-    mujoco = importlib.import_module("mujoco")
-
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(_warn_of_nothing)
-    try:
-        yield
-    finally:
-        mujoco.set_mju_user_warning(before)
-
-
-def _warn_of_nothing(_warning: str) -> None:
-    """Without it MuJoCo writes to the terminal, and to a file in the working directory."""
 
 
 def _start(memory: int, plan: Any) -> tuple[subprocess.Popen[bytes], socket.socket]:

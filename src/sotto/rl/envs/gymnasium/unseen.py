@@ -12,13 +12,34 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from sotto.rl.envs.gymnasium.lanes import MAIN, quiet
+from sotto.rl.envs.gymnasium import specs
+from sotto.rl.envs.gymnasium.lanes import MAIN
+
+SIMULATORS = ("sotto", "gymnasium", "ale_py")
+"""Packages whose environments are simulators, in which nobody real can be met."""
+
+
+def require_real(env_id: str, package: str = "sotto") -> None:
+    """Refuses an environment in which nobody real can be met.
+
+    Args:
+        env_id: its name.
+        package: where its class comes from; of one written in JAX, ours.
+
+    Raises:
+        ValueError: it is a simulator.
+    """
+    if package in SIMULATORS:
+        raise ValueError(
+            f"{env_id} is a simulator that comes with {package}, where no real people are met; "
+            "leave out --population real, or give --env-id an environment of your own that meets "
+            "them (module:Name-v0, registered with Gymnasium)"
+        )
 
 
 class UnseenError(ValueError):
@@ -48,28 +69,14 @@ class Facts(NamedTuple):
     """Where its class comes from."""
 
 
-def registered(env_id: str) -> Any:
-    """The environment's specification; its name, if another module has to be imported for it.
-
-    Raises:
-        gymnasium.error.Error: there is none of this name.
-    """
-    if ":" not in env_id:
-        return gym.spec(env_id)
-    if find_spec(env_id.partition(":")[0].partition(".")[0]) is None:
-        raise gym.error.UnregisteredEnv(f"there is no module {env_id.partition(':')[0]}")
-    return env_id
-
-
 def facts(environment: Any, options: dict[str, Any]) -> Facts:
     """Makes the environment here, and looks at it.
 
     Args:
-        environment: what `gymnasium.make` takes.
+        environment: what `specs.make` takes.
         options: of `gymnasium.make`.
     """
-    with quiet(environment):
-        env = gym.make(environment, disable_env_checker=True, **options)
+    env = specs.make(environment, options)
     env.close()
     spec, layer, normalisers = env.spec, env, []
     while isinstance(layer, gym.Wrapper):
@@ -92,10 +99,8 @@ def unseen_facts(env_id: str, options: dict[str, Any]) -> Facts:
         UnseenError: it failed.
         ValueError: there is none of this name, or no other process can make it.
     """
-    try:
-        return _asked(env_id, carried(env_id, (sys.path, registered(env_id), options)))
-    except gym.error.Error as error:
-        raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
+    told = specs.told(env_id)
+    return _asked(env_id, carried(env_id, (sys.path, told, options)))
 
 
 def carried(env_id: str, plan: Any) -> bytes:

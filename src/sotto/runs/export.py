@@ -1,0 +1,220 @@
+"""A policy as a file that needs neither sotto nor JAX: numpy arrays, or ONNX.
+
+A policy is (observation - centre) * scale, then a tanh network. Its outputs are a number for each
+action, of which the greedy policy takes the largest, or the mean of an action in a box. Read one
+with numpy alone:
+
+```
+import json
+import numpy as np
+
+def act(file, observation):
+    policy = np.load(file)
+    header = json.loads(str(policy["header"]))
+    x = (np.asarray(observation, np.float32) - policy["centre"]) * policy["scale"]
+    for layer in range(header["layers"]):
+        x = x @ policy[f"weights_{layer}"] + policy[f"biases_{layer}"]
+        if layer < header["layers"] - 1:
+            x = np.tanh(x)
+    return x.argmax(axis=-1) if header["actions"] == "discrete" else x
+```
+
+An action in a box is sampled as mean + exp(log_std) * a standard normal; `log_std` is in the file.
+A discrete action is sampled from the softmax of the outputs, if the header calls them logits.
+
+A policy that was released stays as private as it is: a file is a function of it.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from sotto.algorithms.baselines.q_learning import EpsilonGreedy, QNetwork
+from sotto.algorithms.dppg.parts import StandardisedPolicy
+from sotto.rl.networks import MLP, Policy
+
+FORMAT = "sotto policy 1"
+_OPSET, _IR = 17, 8  # of ONNX; old enough for the runtimes that are about
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A policy as arrays.
+
+    Attributes:
+        centre, scale: of the observations.
+        weights, biases: of each layer; whatever comes after the network is part of the last one.
+        log_std: of an action in a box; None where actions are discrete.
+        outputs: "logits" of actions, "values" of actions, or the "mean" of an action.
+    """
+
+    centre: Float[np.ndarray, " obs"]
+    scale: Float[np.ndarray, " obs"]
+    weights: tuple[Float[np.ndarray, "_ _"], ...]
+    biases: tuple[Float[np.ndarray, " _"], ...]
+    log_std: Float[np.ndarray, " a"] | None
+    outputs: str
+
+    @property
+    def discrete(self) -> bool:
+        """Whether the action is the number of the largest output."""
+        return self.log_std is None
+
+
+def flat(policy: Any) -> Flat:
+    """The arrays of a policy.
+
+    Raises:
+        ValueError: it is not one network on scaled observations.
+    """
+    kind = type(policy)
+    if kind is StandardisedPolicy:
+        return _standardised(policy)
+    if kind is Policy:
+        return _of_policy(policy)
+    if kind is EpsilonGreedy and type(policy.values) is QNetwork:
+        values = policy.values
+        zeros = np.zeros(len(values.observation_scale))
+        return _flat(values.network, zeros, values.observation_scale, values.scale, 0.0, "values")
+    if kind is EpsilonGreedy and type(policy.values) is MLP:
+        size = len(policy.values.weights[0])
+        return _flat(policy.values, np.zeros(size), np.ones(size), 1.0, 0.0, "values")
+    what = type(policy.values) if kind is EpsilonGreedy else kind
+    raise ValueError(
+        f"a policy of {what.__name__} is no network on scaled observations, which is all that can "
+        "be exported"
+    )
+
+
+def export(policy: Any, file: Path, about: dict[str, Any]) -> None:
+    """Writes a policy into a file, as `sotto.Agent.export` says.
+
+    Args:
+        policy: of one run.
+        file: ends in .npz or .onnx; it is replaced if it is there.
+        about: JSON values that go into the header.
+
+    Raises:
+        ValueError: another ending, or a policy that cannot be exported.
+        ModuleNotFoundError: ONNX is not installed.
+    """
+    if file.suffix not in (".npz", ".onnx"):
+        raise ValueError(f"a policy is exported into a file .npz or .onnx, not {file.name}")
+    found = flat(policy)
+    header = about | {
+        "format": FORMAT,
+        "layers": len(found.weights),
+        "activation": "tanh",
+        "actions": "discrete" if found.discrete else "box",
+        "outputs": found.outputs,
+        "observation_size": len(found.centre),
+    }
+    if file.suffix == ".onnx":
+        _write_onnx(found, file, header)
+        return
+    arrays: dict[str, Any] = {f"weights_{i}": one for i, one in enumerate(found.weights)}
+    arrays |= {f"biases_{i}": one for i, one in enumerate(found.biases)}
+    arrays |= {} if found.log_std is None else {"log_std": found.log_std}
+    with file.open("wb") as opened:
+        text = np.array(json.dumps(header))
+        np.savez(opened, header=text, centre=found.centre, scale=found.scale, **arrays)
+
+
+def _of_policy(policy: Policy) -> Flat:
+    size = len(policy.observation_scale)
+    centre = policy.observation_centre or (0.0,) * size
+    if policy.log_std is None:
+        return _flat(policy.network, centre, policy.observation_scale, 1.0, 0.0, "logits")
+    actions = policy.log_std.shape[0]
+    units = policy.action_scale or (1.0,) * actions
+    middle = policy.action_centre or (0.0,) * actions
+    log_std = policy.log_std + np.array([math.log(unit) for unit in units])
+    return _flat(
+        policy.network, centre, policy.observation_scale, units, middle, "mean", np.asarray(log_std)
+    )
+
+
+def _standardised(policy: StandardisedPolicy) -> Flat:
+    """The network's inputs are a scaled observation still, by the released statistics."""
+    found, moments = _of_policy(policy.policy), policy.moments
+    mean, deviation = (np.asarray(one, np.float64) for one in moments.mean_and_deviation())
+    scale = np.array(moments.scale)
+    centre = np.zeros(len(scale)) if moments.centre is None else np.array(moments.centre)
+    shift = centre + mean / scale - (centre - found.centre) * deviation
+    return Flat(
+        shift.astype(np.float32),
+        (found.scale / deviation).astype(np.float32),
+        found.weights,
+        found.biases,
+        found.log_std,
+        found.outputs,
+    )
+
+
+def _flat(
+    network: MLP,
+    centre: Any,
+    scale: Any,
+    factor: Any,
+    offset: Any,
+    outputs: str,
+    log_std: np.ndarray | None = None,
+) -> Flat:
+    """`offset + factor * network(...)`, both of which go into the last layer."""
+    weights = [np.asarray(one, np.float32) for one in network.weights]
+    biases = [np.asarray(one, np.float32) for one in network.biases]
+    weights[-1] = (weights[-1] * np.asarray(factor)).astype(np.float32)
+    biases[-1] = (biases[-1] * np.asarray(factor) + np.asarray(offset)).astype(np.float32)
+    spread = None if log_std is None else log_std.astype(np.float32)
+    about, units = np.asarray(centre, np.float32), np.asarray(scale, np.float32)
+    return Flat(about, units, tuple(weights), tuple(biases), spread, outputs)
+
+
+def _write_onnx(found: Flat, file: Path, header: dict[str, Any]) -> None:
+    """A graph from `observation` [batch, obs] to `outputs` [batch, n] and `action`."""
+    try:
+        import onnx
+        from onnx import helper, numpy_helper
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "a policy as ONNX needs the package onnx: pip install 'sotto[onnx]'", name="onnx"
+        ) from error
+    constants = {"centre": found.centre, "scale": found.scale}
+    nodes = [
+        helper.make_node("Sub", ["observation", "centre"], ["centred"]),
+        helper.make_node("Mul", ["centred", "scale"], ["layer_0"]),
+    ]
+    last = len(found.weights) - 1
+    for i, (weights, biases) in enumerate(zip(found.weights, found.biases, strict=True)):
+        constants |= {f"weights_{i}": weights, f"biases_{i}": biases}
+        made = "outputs" if i == last else f"sum_{i}"
+        inputs = [f"layer_{i}", f"weights_{i}", f"biases_{i}"]
+        nodes.append(helper.make_node("Gemm", inputs, [made]))
+        if i < last:
+            nodes.append(helper.make_node("Tanh", [made], [f"layer_{i + 1}"]))
+    number, actions = onnx.TensorProto.FLOAT, found.weights[-1].shape[1]
+    outputs = [helper.make_tensor_value_info("outputs", number, ["batch", actions])]
+    if found.discrete:
+        nodes.append(helper.make_node("ArgMax", ["outputs"], ["action"], axis=1, keepdims=0))
+        kind, shape = onnx.TensorProto.INT64, ["batch"]
+    else:
+        nodes.append(helper.make_node("Identity", ["outputs"], ["action"]))
+        kind, shape = number, ["batch", actions]
+    outputs.append(helper.make_tensor_value_info("action", kind, shape))
+    seen = helper.make_tensor_value_info("observation", number, ["batch", len(found.centre)])
+    arrays = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "policy", [seen], outputs, arrays)
+    model = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", _OPSET)],
+        ir_version=_IR,
+        producer_name="sotto",
+    )
+    helper.set_model_props(model, {name: str(value) for name, value in header.items()})
+    onnx.checker.check_model(model)
+    file.write_bytes(model.SerializeToString())

@@ -1,0 +1,72 @@
+"""Experiment trackers, fed by the callback hook of a training: Weights & Biases, or MLflow.
+
+A tracker is told what metrics.jsonl is told, and nothing else: no settings and no states. Of real
+people that is releases and returns in a public simulator.
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from sotto.runs.metrics import Line
+from sotto.runs.training import Update
+
+TrackerName = Literal["wandb", "mlflow"]
+
+
+@contextmanager
+def tracker(name: TrackerName, run: str) -> Iterator[Callable[[Update], None]]:
+    """A callback of `sotto.train` that tells a tracker, for as long as it is open.
+
+    Example:
+        with tracker("wandb", "x") as tell:
+            sotto.train(settings, out="runs/x", callbacks=[tell])
+
+    Args:
+        name: whose package is installed, and set up with its own environment variables.
+        run: what the run is called there, in the project or experiment `sotto`.
+
+    Raises:
+        ValueError: the package is not installed.
+    """
+    try:
+        package: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"--tracker {name} needs the package {name}: pip install {name}"
+        ) from error
+    if name == "wandb":
+        with package.init(project="sotto", name=run) as opened:
+            yield lambda update: _tell(update, lambda values, at: opened.log(values, step=at))
+    else:
+        package.set_experiment("sotto")
+        with package.start_run(run_name=run):
+            yield lambda update: _tell(update, lambda values, at: package.log_metrics(values, at))
+
+
+def _tell(update: Update, log: Callable[[dict[str, float], int], None]) -> None:
+    """Every update of the chunk in turn, of all seeds at once."""
+    several = len(update.lines) > 1
+    for number in range(update.lines[0].first_update + 1, update.updates + 1):
+        values: dict[str, float] = {}
+        for index, line in enumerate(update.lines):
+            under = f"seed-{index}/" if several else ""
+            values |= {f"{under}{name}": x for name, x in _values(line, number).items()}
+        log({name: x for name, x in values.items() if math.isfinite(x)}, number)
+
+
+def _values(line: Line, number: int) -> dict[str, float]:
+    """What a line says of one of its updates; evaluation and epsilon are of the last one."""
+    series = {"released": line.released, "simulated": line.simulated}
+    found = {
+        f"{heading}/{name}": values[number - line.first_update - 1]
+        for heading, one in series.items()
+        for name, values in one.items()
+    }
+    if number == line.updates:
+        found |= {f"evaluation/{name}": value for name, value in line.evaluation.items()}
+        found |= {} if line.epsilon is None else {"epsilon": line.epsilon}
+        found["env_steps"] = float(line.env_steps)
+    return found

@@ -1,0 +1,98 @@
+"""`import sotto`: fast, complete, and its examples run."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sotto
+from sotto.runs import face
+
+INIT = Path(sotto.__file__)
+SHORT = "users_per_update=16, steps_per_user=16, total_steps=512, evaluation_episodes=1)"
+
+
+def run_python(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def names_for_type_checkers() -> dict[str, tuple[str, str]]:
+    """Under TYPE_CHECKING: each public name, its module, and its name there."""
+    (block,) = (one for one in ast.parse(INIT.read_text()).body if isinstance(one, ast.If))
+    return {
+        alias.asname or alias.name: (one.module, alias.name)
+        for one in block.body
+        for alias in one.names
+    }
+
+
+def test_importing_it_waits_for_nothing_heavy():
+    heavy = "jax", "numpy", "equinox", "gymnasium", "pydantic", "matplotlib"
+    loaded = run_python("import sys, sotto; print(*(one.partition('.')[0] for one in sys.modules))")
+    assert not {*heavy} & {*loaded.split()}
+    used = run_python("import sys, sotto; sotto.Unit; print('sotto.privacy.units' in sys.modules)")
+    assert used == "True\n"
+
+
+def test_what_it_offers_is_what_type_checkers_see():
+    declared = names_for_type_checkers()
+    assert {*sotto.__all__} == {*declared, "__version__"}
+    for name, (module, there) in declared.items():
+        target = sotto._PUBLIC[name]
+        assert target in (module, f"{module}:{there}")
+        assert (":" in target) == (name != there)
+        found = getattr(sotto, name)
+        assert found is getattr(sys.modules[module], there)
+        assert inspect.getdoc(found), f"sotto.{name} has no docstring"
+    assert {*sotto.__all__} <= {*dir(sotto)}
+
+
+def test_other_names_are_refused():
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        sotto.nothing  # noqa: B018
+
+
+def shortened(code: str) -> str:
+    """The example with a training of two updates."""
+    code, count = re.subn(r"(sotto\.DPPG\([^()]*)\)", rf"\1, {SHORT}", code)
+    assert count == 1
+    return code
+
+
+def test_the_example_of_the_package_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```\n(.*?)```", sotto.__doc__, re.DOTALL)
+    names = {"sotto": sotto, "observation": np.zeros((3, 4))}
+    exec(shortened(code), names)
+    assert names["action"].shape == (3,)
+    run = names["run"]
+    assert 0.99 < run.certificate.epsilon <= 1.0
+    assert run.returns["ema"].shape == (1,)
+    assert {one.status for one in sotto.verify("runs/x").values()} == {"verified"}
+
+
+def test_the_example_of_train_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"Example:\n\s+(.*)\n", face.train.__doc__)
+    names = {"sotto": sotto}
+    exec(shortened(code), names)
+    assert names["run"].finished
+
+
+@pytest.mark.parametrize("function", [face.calibrate, face.account])
+def test_examples_of_figures_say_what_they_give(function):
+    ((code, value),) = re.findall(r"Example:\n\s+(.*?)\s+# ([\d.]+)\n", function.__doc__)
+    assert round(eval(code, {"sotto": sotto}), 2) == float(value)
+
+
+def test_python_m_sotto_is_sotto():
+    run = [sys.executable, "-m", "sotto", "--version"]
+    said = subprocess.run(run, capture_output=True, text=True, check=True).stdout
+    assert said == f"sotto {sotto.__version__}\n"
