@@ -16,8 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from sotto.algorithms.base import Algorithm
-from sotto.cli.parsing import flags_given, parse, print_json, unvalidated
+from sotto.cli.parsing import flags_given, parse, print_json
 from sotto.cli.progress import Display
+from sotto.cli.settings import flags_of
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.certificates.derive import derive
 from sotto.runs import start
@@ -62,7 +63,7 @@ def run(name: str, args: list[str]) -> int:
         default = vars(stored)
     else:
         default = algorithm.defaults(given)
-    options, settings_type = _options(algorithm), unvalidated(algorithm.config_type)
+    options, settings_type = _options(algorithm), flags_of(algorithm.config_type)
 
     def command(where: Any, settings: Any) -> int:
         config = algorithm.config_type(**vars(settings))

@@ -18,79 +18,75 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from sotto.algorithms.settings import COUNT, POSITIVE, SEED, SIGNED, require
+from sotto.algorithms.settings import (
+    Count,
+    Discount,
+    NotNegative,
+    Positive,
+    Probability,
+    Seed,
+    Settings,
+    Signed,
+)
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, running_returns
 from sotto.rl.rollout import Lane, Trajectory, continue_rollout, start
 
-_COUNTS = ("total_steps", "num_envs", "num_steps", "num_epochs", "num_minibatches", "hidden")
-_POSITIVE = ("learning_rate", "clip_ratio", "max_grad_norm")
-_INTERVALS = dict.fromkeys(_COUNTS, COUNT) | dict.fromkeys(_POSITIVE, POSITIVE)
-_INTERVALS |= {
-    "seed": SEED,
-    "discount": "[0, 1)",
-    "gae_lambda": "[0, 1]",
-    "entropy_coefficient": SIGNED,
-    "value_coefficient": "[0, 1e15]",
-}
-"""What every number must be by itself."""
-
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(Settings):
     """Settings of PPO; the defaults solve CartPole-v1 in 100k steps and suit Acrobot-v1."""
 
     env_id: str = "CartPole-v1"
     """The environment."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the initial networks, the environments and the actions."""
-    total_steps: int = 100_000
+    total_steps: Count = 100_000
     """Environment steps over the whole training, summed over environments."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Environments that run side by side."""
-    num_steps: int = 128
+    num_steps: Count = 128
     """Steps of each environment per update."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Adam's learning rate, at the start if it is annealed."""
     anneal_learning_rate: bool = True
     """Bring the learning rate linearly to zero over the training."""
-    num_epochs: int = 5
+    num_epochs: Count = 5
     """Passes over the collected steps per update."""
-    num_minibatches: int = 4
+    num_minibatches: Count = 4
     """Minibatches per pass."""
-    discount: float = 0.99
+    discount: Discount = 0.99
     """Gamma."""
-    gae_lambda: float = 0.95
+    gae_lambda: Probability = 0.95
     """Lambda of the generalised advantage estimates."""
-    clip_ratio: float = 0.2
+    clip_ratio: Positive = 0.2
     """How far the probability ratio may usefully move from 1."""
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: Signed = 0.0
     """Weight of the entropy bonus."""
-    value_coefficient: float = 0.5
+    value_coefficient: NotNegative = 0.5
     """Weight of the critic's loss, which is in units of the value scale."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Positive = 0.5
     """Global norm to which each gradient is clipped."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Count, ...] = (64, 64)
     """Hidden layers of the policy and of the critic."""
     normalise_advantages: bool = True
     """Bring the advantages of each update to mean zero and standard deviation one."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """What makes steps of gradients, with its usual settings."""
 
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot run."""
-        require(self, _INTERVALS)
+    def check(self) -> None:
+        """Refuses settings that contradict each other."""
         if self.batch_size % self.num_minibatches:
             raise ValueError(
                 f"num_minibatches must divide num_envs * num_steps = {self.batch_size}; "
-                f"{self.num_minibatches} does not."
+                f"{self.num_minibatches} does not"
             )
         if self.total_steps < self.batch_size:
             raise ValueError(
                 f"total_steps must be at least num_envs * num_steps = {self.batch_size}, "
-                "which one update collects."
+                "which one update collects"
             )
 
     @property
