@@ -116,7 +116,7 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
         ({"public_share": 1.0}, r"in \(0, 1\)"),
         ({"rounds": 0}, "at least 1"),
         ({"choice_episodes": -1}, "at least 0"),
-        ({"target_epsilon": float("nan")}, "target_epsilon must be finite and above 0"),
+        ({"target_epsilon": float("nan")}, r"target_epsilon must be in \(0, 1e9\]; nan is not"),
         ({"exploration": 2.0}, r"in \[0, 1\]"),
         ({"hidden": (0,)}, "hidden must be at least 1"),
         ({"batch": 2.5}, "must be of type int"),

@@ -45,7 +45,7 @@ def tiny(**changes: Any) -> DPPGConfig:
         ("entropy_coefficient", (INF, NAN)),
         ("parameter_noise", (-1.0, NAN)),
         ("critic_scale", (0.0, NAN)),
-        ("ratio_clip", (-1.0, NAN)),
+        ("clip_ratio", (-1.0, NAN)),
         ("adaptive_clip_rate", (INF, NAN, 0.0)),
         ("evaluation_episodes", (-3,)),
         ("clip_norm", (INF, 1e300, NAN, 1e-300)),

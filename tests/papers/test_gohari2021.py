@@ -70,7 +70,7 @@ def test_figure_2_is_the_papers():
 def test_airraid_has_the_papers_length():
     config = ppo_config("AirRaid")
     assert config.total_steps == 4_000_000
-    assert config.batch_size == 1024
+    assert config.steps_per_update == 1024
     assert (config.clip_ratio, config.discount, config.gae_lambda) == (0.2, 0.99, 0.97)
     assert ppo_config("AirRaid", 0.1).total_steps == 400_000
 
@@ -79,7 +79,7 @@ def test_airraid_has_the_papers_length():
 def test_the_teacher_stops_in_public_long_before_the_end(arm):
     for env_id in ("CartPole-v1", "AirRaid"):
         config = settings(env_id, arm)
-        rollouts = config.total_queries / config.batch_size
+        rollouts = config.total_queries / config.steps_per_update
         assert rollouts == max(5, round(config.num_updates / 40))
 
 
@@ -88,8 +88,8 @@ def test_a_curve_begins_before_training_and_ends_with_it(teachers):
     curve, policies = train(config, STUDENT, (4, 5), [], quiet)
     assert curve.seeds == (4, 5)
     assert curve.steps[0] == 0
-    assert curve.steps[-1] == config.num_updates * config.batch_size
-    assert set(np.diff(curve.steps)) == {points_every(config) * config.batch_size}
+    assert curve.steps[-1] == config.num_updates * config.steps_per_update
+    assert set(np.diff(curve.steps)) == {points_every(config) * config.steps_per_update}
     assert list(curve.returns) == ["greedy", "sampled"]
     assert np.all((curve.values() >= 1) & (curve.values() <= 500))
     assert curve.cost is None
@@ -119,7 +119,7 @@ def test_a_student_asks_its_own_teacher_and_is_charged(teachers):
     curve, _ = train(config, vanishing(0.3), (0, 1), counting, quiet)
     assert asked == [128, 128]
     np.testing.assert_array_equal(curve.answered[:, -1], [128, 128])
-    assert curve.silent_after == 2 * config.batch_size
+    assert curve.silent_after == 2 * config.steps_per_update
     cost = curve.cost
     assert cost.answered == 128
     assert cost.paper_epsilon == pytest.approx(128 * 4.46)
@@ -142,7 +142,7 @@ def test_exact_answers_never_end_and_have_no_certificate(teachers):
     curve, _ = train(config, EXACT, (0, 1), ensembles(teachers), quiet)
     assert curve.cost is None
     assert curve.silent_after is None
-    assert curve.answered[0, -1] == config.num_updates * config.batch_size
+    assert curve.answered[0, -1] == config.num_updates * config.steps_per_update
 
 
 def test_one_seed_of_airraid_plays():

@@ -7,10 +7,21 @@ is checked by `Settings.check`. Both refuse in one sentence, before anything is 
 a number that is far too large or small for float32 would otherwise be trained with in silence.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import jax
 import numpy as np
@@ -81,9 +92,14 @@ class Settings:
 
         MyConfig(discount=1.0)  # ValueError: discount must be in [0, 1); 1.0 is not
 
+    Attributes:
+        former_names: of settings that earlier versions stored, and their present names.
+
     Raises:
         ValueError: the first setting that is wrong, and its value.
     """
+
+    former_names: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
         """Checks each setting by itself, and then how they go together."""
@@ -106,6 +122,13 @@ class Settings:
         Raises:
             ValueError: why, in a sentence.
         """
+
+    def first_repr(self) -> str:
+        """repr() under the names that settings had at first; kept results are named after it."""
+        first = {present: former for former, present in self.former_names.items()}
+        names = (field.name for field in fields(self))
+        said = ", ".join(f"{first.get(name, name)}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__qualname__}({said})"
 
 
 def known(value: _T | None, name: str) -> _T:

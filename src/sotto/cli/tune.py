@@ -79,8 +79,8 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     tried = candidates(config, _values(options.settings), options.mean_tries)
     if not options.json:
         print(
-            f"Selecting among {len(tried)} candidates on {config.env_id}, {config.updates} updates "
-            f"each, into {options.out}. Nothing is shown until the end."
+            f"Selecting among {len(tried)} candidates on {config.env_id}, {config.num_updates} "
+            f"updates each, into {options.out}. Nothing is shown until the end."
         )
     settings = new_settings(
         algorithm="dppg",

@@ -85,26 +85,26 @@ class DQNConfig(Settings):
 
     def check(self) -> None:
         """Refuses settings that contradict each other."""
-        if self.total_steps < self.batch_size:
+        if self.total_steps < self.steps_per_update:
             raise ValueError(
-                f"total_steps must be at least num_envs * num_steps = {self.batch_size}, "
+                f"total_steps must be at least num_envs * num_steps = {self.steps_per_update}, "
                 "which one update collects"
             )
 
     @property
-    def batch_size(self) -> int:
+    def steps_per_update(self) -> int:
         """Environment steps per update."""
         return self.num_envs * self.num_steps
 
     @property
     def num_updates(self) -> int:
         """Updates in the whole training: total_steps, rounded down to whole updates."""
-        return self.total_steps // self.batch_size
+        return self.total_steps // self.steps_per_update
 
     @property
     def buffer_updates(self) -> int:
         """Updates whose transitions the buffer holds."""
-        return min(-(-self.buffer_size // self.batch_size), self.num_updates)
+        return min(-(-self.buffer_size // self.steps_per_update), self.num_updates)
 
     @property
     def learner(self) -> LearnerSettings:
@@ -160,7 +160,7 @@ def init(config: DQNConfig, key: PRNGKeyArray) -> DQNState:
     network_key, lane_key = jax.random.split(key)
     scale = abs(env.reward_per_step) / (1 - config.discount)
     values = QNetwork(env, config.hidden, network_key, scale)
-    rows = config.buffer_updates * config.batch_size
+    rows = config.buffer_updates * config.steps_per_update
     seen = jnp.zeros((rows, env.observation_size), jnp.float32)
     return DQNState(
         learner=start_learner(config.learner, values),
@@ -191,9 +191,9 @@ def update(config: DQNConfig, state: DQNState, key: PRNGKeyArray) -> tuple[DQNSt
 
     buffer = _store(config, state, trajectory)
     made = state.updates + 1
-    filled = jnp.minimum(made, config.buffer_updates) * config.batch_size
+    filled = jnp.minimum(made, config.buffer_updates) * config.steps_per_update
     learner, loss = jax.lax.cond(
-        made * config.batch_size > config.learning_starts,
+        made * config.steps_per_update > config.learning_starts,
         lambda: learn(
             config.learner, state.learner, buffer, filled, learn_key, config.gradient_steps
         ),
@@ -247,8 +247,8 @@ def _store(config: DQNConfig, state: DQNState, trajectory: Trajectory) -> Transi
         trajectory.next_observations,
         trajectory.terminated,
     )
-    flat = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), seen)
-    first = (state.updates % config.buffer_updates) * config.batch_size
+    flat = jax.tree.map(lambda x: x.reshape(config.steps_per_update, *x.shape[2:]), seen)
+    first = (state.updates % config.buffer_updates) * config.steps_per_update
     stored: Transitions = jax.tree.map(
         lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, first, axis=0),
         state.buffer,

@@ -78,26 +78,26 @@ class PPOConfig(Settings):
 
     def check(self) -> None:
         """Refuses settings that contradict each other."""
-        if self.batch_size % self.num_minibatches:
+        if self.steps_per_update % self.num_minibatches:
             raise ValueError(
-                f"num_minibatches must divide num_envs * num_steps = {self.batch_size}; "
+                f"num_minibatches must divide num_envs * num_steps = {self.steps_per_update}; "
                 f"{self.num_minibatches} does not"
             )
-        if self.total_steps < self.batch_size:
+        if self.total_steps < self.steps_per_update:
             raise ValueError(
-                f"total_steps must be at least num_envs * num_steps = {self.batch_size}, "
+                f"total_steps must be at least num_envs * num_steps = {self.steps_per_update}, "
                 "which one update collects"
             )
 
     @property
-    def batch_size(self) -> int:
+    def steps_per_update(self) -> int:
         """Environment steps per update."""
         return self.num_envs * self.num_steps
 
     @property
     def num_updates(self) -> int:
         """Updates in the whole training: total_steps, rounded down to whole updates."""
-        return self.total_steps // self.batch_size
+        return self.total_steps // self.steps_per_update
 
 
 class Networks(NamedTuple):
@@ -328,7 +328,7 @@ def _prepare(config: PPOConfig, networks: Networks, trajectory: Trajectory) -> _
         advantages=advantages,
         targets=targets,
     )
-    flat: _Batch = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
+    flat: _Batch = jax.tree.map(lambda x: x.reshape(config.steps_per_update, *x.shape[2:]), batch)
     return flat
 
 
@@ -390,7 +390,7 @@ def _optimise(
         return orders.reshape(config.num_epochs * config.num_minibatches, size)
 
     count = next((len(leaf) for leaf in jax.tree.leaves(penalty_rows)), 0)
-    rows = minibatches(key, config.batch_size), minibatches(jax.random.fold_in(key, 1), count)
+    rows = minibatches(key, config.steps_per_update), minibatches(jax.random.fold_in(key, 1), count)
     carry, diagnostics = jax.lax.scan(minibatch, (networks, optimizer_state), rows)
     last = jax.tree.map(lambda x: jnp.mean(x[-config.num_minibatches :]), diagnostics)
     return *carry, last

@@ -23,7 +23,7 @@ def check(config: "DPPGConfig") -> None:
 def _check_privacy(config: "DPPGConfig") -> None:
     if (config.target_epsilon is None) == (config.noise_multiplier is None):
         raise ValueError("give either target_epsilon or noise_multiplier, and not both")
-    if config.updates >= 1 and config.delta * config.users >= 1:
+    if config.num_updates >= 1 and config.delta * config.users >= 1:
         raise ValueError(
             f"delta {config.delta:g} is not below 1 / users = {1 / config.users:.3g}, so it would "
             "allow one user's data to be published outright; choose a smaller delta"
@@ -77,7 +77,7 @@ def _check_parts(config: "DPPGConfig") -> None:
 
 
 def _check_learning(config: "DPPGConfig") -> None:
-    if config.updates < 1:
+    if config.num_updates < 1:
         raise ValueError(
             f"total_steps {config.total_steps} is less than one update of users_per_update * "
             f"steps_per_user * action_repeat = {config.steps_per_update} steps"

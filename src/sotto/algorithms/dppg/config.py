@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -52,6 +53,8 @@ Return = Annotated[float, Field(ge=-1e30, le=1e30)]
 @dataclass(frozen=True)
 class DPPGConfig(Settings):
     """Private policy gradient (Rio et al. 2025): settings, with defaults for CartPole-v1."""
+
+    former_names: ClassVar[Mapping[str, str]] = {"ratio_clip": "clip_ratio"}
 
     env_id: str = "CartPole-v1"
     """Environment: CartPole-v1 or Acrobot-v1 in JAX, or any Gymnasium id with Box observations."""
@@ -131,7 +134,7 @@ class DPPGConfig(Settings):
     """Passes over the user's own steps (adam)."""
     local_minibatches: Count = 1
     """Minibatches per pass (adam)."""
-    ratio_clip: Positive | None = None
+    clip_ratio: Positive | None = None
     """PPO's clip on the probability ratio; the paper finds it unnecessary."""
     entropy_coefficient: Signed = 0.2
     """Weight of the entropy bonus."""
@@ -200,7 +203,7 @@ class DPPGConfig(Settings):
         return self.users_per_update * self.steps_per_user * self.action_repeat
 
     @property
-    def updates(self) -> int:
+    def num_updates(self) -> int:
         """Releases of the whole training: its horizon, fixed in advance."""
         return self.total_steps // self.steps_per_update
 
@@ -209,7 +212,7 @@ class DPPGConfig(Settings):
         """Different users of the whole training."""
         if self.population_size is not None:
             return self.population_size
-        return len(set(self.groups(np.arange(self.updates)).tolist())) * self.users_per_update
+        return len(set(self.groups(np.arange(self.num_updates)).tolist())) * self.users_per_update
 
     def groups(self, releases: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
         """Which group of users_per_update users each release is of, in the public order.
@@ -226,7 +229,7 @@ class DPPGConfig(Settings):
         """Releases from one participation of a user to the next."""
         if self.min_separation is not None:
             return self.min_separation
-        return max(1, -(-self.updates // max(1, self.participations)))
+        return max(1, -(-self.num_updates // max(1, self.participations)))
 
     @property
     def participation(self) -> Participation:
@@ -264,7 +267,9 @@ class DPPGConfig(Settings):
         multiplier = noise_multiplier / self.adjacency.sensitivity_factor
         if isinstance(drawn := self.participation, Poisson):
             return SampledGaussian(
-                noise_multiplier=multiplier, sampling_rate=drawn.sampling_rate, count=self.updates
+                noise_multiplier=multiplier,
+                sampling_rate=drawn.sampling_rate,
+                count=self.num_updates,
             )
         return Gaussian(noise_multiplier=multiplier)
 
@@ -279,14 +284,14 @@ class DPPGConfig(Settings):
         assert self.target_epsilon is not None
         target = self.target_epsilon
         # Users who are drawn may meet the draws of every release.
-        releases = self.updates if self.population_size is not None else 1
+        releases = self.num_updates if self.population_size is not None else 1
 
         def least(delta: float) -> float:
             return calibrate_noise_multiplier(lambda z: [self.event(z)], target, delta)
 
         def sampler(noise_multiplier: float) -> float:
             multiplier = noise_multiplier / self.adjacency.sensitivity_factor
-            return releases * sampler_delta(multiplier, dimension * self.updates)
+            return releases * sampler_delta(multiplier, dimension * self.num_updates)
 
         return calibrate_with_sampler(least, sampler, self.delta)
 
@@ -309,6 +314,7 @@ class DPPGConfig(Settings):
         policy = total * math.sqrt(sum(ratio**-2 for ratio in ratios.values()))
         return {name: ratio * policy for name, ratio in ratios.items()}
 
+    @property
     def budget_epsilon(self) -> float:
         """Epsilon the ledger must not exceed: the target, or what the given noise costs.
 

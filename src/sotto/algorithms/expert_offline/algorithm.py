@@ -94,7 +94,7 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
                 "--seeds, and run seeds one by one if you mean to pay for each"
             )
 
-    def updates(self, config: ExpertOfflineConfig) -> int:
+    def num_updates(self, config: ExpertOfflineConfig) -> int:
         """Parts of the training: one that gathers, if anything is asked, and those that learn."""
         return training.num_updates(config)
 

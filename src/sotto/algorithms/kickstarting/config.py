@@ -147,10 +147,10 @@ class KickstartConfig(PPOConfig):
 
 
 def _check_student(config: KickstartConfig) -> None:
-    if config.queries_per_update > config.batch_size:
+    if config.queries_per_update > config.steps_per_update:
         raise ValueError(
-            f"queries_per_update must be at most num_envs * num_steps = {config.batch_size}, got "
-            f"{config.queries_per_update}"
+            f"queries_per_update must be at most num_envs * num_steps = {config.steps_per_update}, "
+            f"got {config.queries_per_update}"
         )
     if config.queries_per_update % config.num_minibatches:
         raise ValueError(

@@ -158,7 +158,7 @@ def figure(
     kept = {(curve.settings, tuple(curve.seeds)): curve for curve in done}
     curves = []
     for arm in arms(name, episodes, delta):
-        curve = kept.get((repr(arm.config), tuple(seeds)))
+        curve = kept.get((arm.config.first_repr(), tuple(seeds)))
         if curve is None:
             curve = train(arm, seeds, delta)
             if report is not None:
@@ -203,7 +203,7 @@ def train(arm: Arm, seeds: Sequence[int], delta: float = 1e-5) -> Curve:
         episodes=points.tolist(),
         regret=cumulative.T.tolist(),
         seconds=time.monotonic() - started,
-        settings=repr(config),
+        settings=config.first_repr(),
     )
 
 

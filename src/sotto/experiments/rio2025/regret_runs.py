@@ -42,7 +42,7 @@ def make_regret(
     kept = _kept(data)
     have = {(curve.settings, tuple(curve.seeds)) for curve in kept}
     arms = rio2025_regret.arms(name, episodes, delta)
-    missing = sum((repr(arm.config), tuple(seeds)) not in have for arm in arms)
+    missing = sum((arm.config.first_repr(), tuple(seeds)) not in have for arm in arms)
     each = _STARTING + episodes * (_PER_EPISODE + len(seeds) * _PER_SEED_EPISODE)
     say(
         f"{missing} curves to train ({len(arms) - missing} kept from before), about "

@@ -28,7 +28,7 @@ from sotto.experiments.statistics import half_width
 from sotto.keys import new_key
 from sotto.privacy.certificates import derive
 from sotto.rl.envs.registry import is_native
-from sotto.runs.registry import algorithm_named, config_to_json
+from sotto.runs.registry import algorithm_named, config_to_json, under_first_names
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
 _POINTS = 20  # of a learning curve
@@ -87,7 +87,8 @@ class Job:
     @cached_property
     def path(self) -> Path:
         """Of the cell; the name holds everything it depends on but the seed and the noise."""
-        config = config_to_json(algorithm_named(self.cell.method), self.cell.config())
+        algorithm = algorithm_named(self.cell.method)
+        config = under_first_names(algorithm, config_to_json(algorithm, self.cell.config()))
         del config["seed"]
         what = json.dumps([_FORMAT, self.cell.method, self.cell.released, config], sort_keys=True)
         digest = hashlib.sha256(what.encode()).hexdigest()[:12]
@@ -270,7 +271,7 @@ def _points(
     """The beginning, and the chunks after which policies are evaluated; each with the steps that
     every seed has taken by then."""
     config = cell.config()
-    total = algorithm.updates(config)
+    total = algorithm.num_updates(config)
     apart = math.ceil(total / _POINTS)
     report = reporting(str(cell))
     taken, done, due = np.zeros(len(seeds)), 0, apart
