@@ -20,6 +20,7 @@ from sotto.cli.parsing import flags_given
         ("dppg", "--noise-multiplier 1e-300", "noise_multiplier must be in [1e-6, 1e6]"),
         ("dppg", "--noise_multiplier 0", "noise_multiplier must be in [1e-6, 1e6]; 0.0 is not"),
         ("dppg", "--noise_multiplier=0", "noise_multiplier must be in [1e-6, 1e6]; 0.0 is not"),
+        ("dppg", "--target-epsilon 1 --ratio-clip 0.2", "--ratio-clip is now --clip-ratio"),
         ("dppg", "--env_id CartPol-v1", "Did you mean: `CartPole`"),
     ],
 )

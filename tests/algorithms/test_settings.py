@@ -5,6 +5,7 @@ import importlib
 import math
 import pkgutil
 import re
+import sys
 import typing
 from typing import Any
 
@@ -136,7 +137,9 @@ def _settings() -> list[Any]:
     found: list[Any] = [settings.Settings]
     for one in found:
         found.extend(one.__subclasses__())
-    return [one for one in found if one.__module__.startswith("sotto.algorithms.")][1:]
+    # The command line makes classes of flags of them, which no module holds.
+    held = [one for one in found if getattr(sys.modules[one.__module__], one.__name__, None) is one]
+    return [one for one in held if one.__module__.startswith("sotto.algorithms.")][1:]
 
 
 def _numbers(kind: Any) -> list[Any]:

@@ -131,10 +131,14 @@ class Settings:
         return f"{type(self).__qualname__}({said})"
 
 
-def known(value: _T | None, name: str) -> _T:
-    """A setting that may be left open, where it has been filled in."""
+def known(value: _T | None) -> _T:
+    """A setting that may be left open, where it must have been filled in.
+
+    Raises:
+        ValueError: it is open.
+    """
     if value is None:
-        raise ValueError(f"{name} has not been filled in")
+        raise ValueError("a setting was left open, and is needed; fill the settings in first")
     return value
 
 

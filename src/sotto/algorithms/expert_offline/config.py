@@ -5,7 +5,7 @@ are and what they acted in; everything that trains reads filled settings.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ from sotto.algorithms.settings import (
     Seed,
     Settings,
     Signed,
+    known,
 )
 
 Method = Literal["votes", "stable-prefix", "dp-sgd", "prefix-only", "cql", "bc"]
@@ -209,10 +210,10 @@ class ExpertOfflineConfig(Settings):
     @property
     def offline(self) -> OfflineConfig:
         """The network that learns from transitions, and its optimiser."""
-        scale = self.given("observation_scale")
+        scale = known(self.observation_scale)
         return OfflineConfig(
             observation_size=len(scale),
-            actions=self.given("actions"),
+            actions=known(self.actions),
             observation_scale=scale,
             hidden=self.hidden,
             learning_rate=self.learning_rate,
@@ -225,16 +226,10 @@ class ExpertOfflineConfig(Settings):
         if self.learner == "bc":
             return BehaviourCloning()
         return CQL(
-            alpha=self.given("alpha"),
-            discount=self.given("discount"),
-            reward_scale=self.given("reward_scale"),
+            alpha=known(self.alpha),
+            discount=known(self.discount),
+            reward_scale=known(self.reward_scale),
         )
-
-    def given(self, name: str) -> Any:
-        """A setting that `filled` has filled in."""
-        value = getattr(self, name)
-        assert value is not None, f"{name} is filled in by `filled`"
-        return value
 
 
 # --- checks --------------------------------------------------------------------------------------

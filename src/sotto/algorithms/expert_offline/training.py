@@ -39,6 +39,7 @@ from sotto.algorithms.expert_offline.states import (
 )
 from sotto.algorithms.expert_offline.votes import KeptVotes, poll, vote_multiplier
 from sotto.algorithms.offline import learner as offline
+from sotto.algorithms.settings import known
 from sotto.data.trajectories import Transitions
 from sotto.keys import keys_of, new_key
 from sotto.privacy.accounting.composition import Event
@@ -75,9 +76,9 @@ def num_updates(config: ExpertOfflineConfig) -> int:
 def env_steps(config: ExpertOfflineConfig) -> int:
     """Most environment steps of a training."""
     if config.uses_votes and config.states == "students":
-        asking = config.lanes * config.given("rollout_cap")
-        choosing = config.choice_episodes * config.given("evaluation_cap")
-        return int(config.given("rounds") * (asking + choosing))
+        asking = config.lanes * known(config.rollout_cap)
+        choosing = config.choice_episodes * known(config.evaluation_cap)
+        return int(known(config.rounds) * (asking + choosing))
     return capacity(config) if config.plays else 0
 
 
@@ -115,7 +116,7 @@ def create_ledger(
     config: ExpertOfflineConfig, where: Path | str, run_id: str | None = None
 ) -> Ledger:
     """A new ledger with the budget of filled settings, of experts."""
-    budget = Budget(epsilon=config.given("target_epsilon"), delta=config.given("delta"))
+    budget = Budget(epsilon=known(config.target_epsilon), delta=known(config.delta))
     return Ledger.create(where, run_id, unit=EXPERT, budget=budget)
 
 
@@ -230,7 +231,7 @@ def _learn(
     done: int,
 ) -> Iterator[Progress]:
     """Steps without noise: on what was released, or without privacy on the log."""
-    size = math.ceil(config.given("gradient_steps") / _PARTS)
+    size = math.ceil(known(config.gradient_steps) / _PARTS)
     keys = keys_of(seeds, LEARNING)
     on_log = not config.is_private
     data = sources.transitions if on_log else states.transitions

@@ -39,7 +39,7 @@ class KickstartConfig(PPOConfig):
     """Dirichlet's k. None: calibrated to target_epsilon, or 5 without one (the paper's)."""
     noise_stddev: Positive | None = None
     """Noise of gaussian-policy in each probability. None: calibrated to target_epsilon."""
-    floor: Share = 0.05
+    floor: Probability = 0.05
     """Eta: the teacher's row is mixed with the uniform one until no probability is below it."""
     threshold: Probability = 0.01
     """Tau of truncated-dirichlet: no probability of an answer is below it; less than the floor."""

@@ -37,7 +37,7 @@ def majority_returns(
         seed: of the first states.
         episodes: played side by side.
     """
-    cap: int = config.given("evaluation_cap")
+    cap: int = known(config.evaluation_cap)
     returns = np.zeros(episodes)
     with world(replace(config, rollout_cap=cap), new_key(seed), seed) as where:
         observations = where.reset(episodes)
@@ -74,7 +74,7 @@ def sampled_return(config: ExpertOfflineConfig, experts: Policy, seed: int) -> f
         seed: of the draw and of the first states.
     """
     rng = np.random.default_rng(seed)
-    drawn = rng.choice(config.given("expert_count"), _SAMPLED)
+    drawn = rng.choice(known(config.expert_count), _SAMPLED)
     some = jax.tree.map(lambda x: x[drawn], experts)
     returns = evaluate(config, some, new_key(seed), _SAMPLED_EPISODES, True)
     return float(returns.mean())
