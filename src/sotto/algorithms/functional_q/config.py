@@ -6,6 +6,7 @@ from typing import Literal
 
 from sotto.algorithms.baselines.q_learning import LearnerSettings
 from sotto.algorithms.functional_q.nodes import Grid
+from sotto.algorithms.functional_q.presets import TASKS
 from sotto.algorithms.settings import (
     Count,
     Discount,
@@ -24,24 +25,6 @@ from sotto.rl.envs.registry import make
 
 Mode = Literal["reward-release", "output-release", "per-iteration", "paper"]
 ProtectedUnit = Literal["transition", "reward-function"]
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What is public about an environment: where its states and its rewards are, and good nodes."""
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    nodes: tuple[Count, ...]
-    rewards: tuple[float, float]
-
-
-_CARTPOLE = ((-2.4, -2.5, -0.21, -3.0), (2.4, 2.5, 0.21, 3.0))
-_TASKS = {
-    "Line-v0": _Task((0.0,), (1.0,), (11,), (0.0, 0.5)),
-    "CartPole-v1": _Task(*_CARTPOLE, (5, 3, 5, 3), (0.0, 1.0)),
-    "CartPoleCentred-v0": _Task(*_CARTPOLE, (9, 1, 9, 1), (0.0, 1.0)),
-}
 
 
 @dataclass(frozen=True)
@@ -165,7 +148,7 @@ class FunctionalQConfig(Settings):
     @property
     def rewards(self) -> tuple[float, float]:
         """The public range of rewards."""
-        task = _TASKS.get(self.env_id)
+        task = TASKS.get(self.env_id)
         known: tuple[float | None, float | None] = task.rewards if task else (None, None)
         low = known[0] if self.reward_low is None else self.reward_low
         high = known[1] if self.reward_high is None else self.reward_high
@@ -195,7 +178,7 @@ class FunctionalQConfig(Settings):
         Raises:
             ValueError: they do not fit the environment.
         """
-        task = _TASKS.get(self.env_id)
+        task = TASKS.get(self.env_id)
         size = self.environment.observation_size
         found = (
             self.node_low or (task and task.low),

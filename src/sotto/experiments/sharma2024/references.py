@@ -17,6 +17,7 @@ from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.prefixes import greedy
 from sotto.algorithms.expert_offline.states import evaluate
 from sotto.algorithms.expert_offline.votes import world
+from sotto.algorithms.settings import known
 from sotto.keys import new_key
 from sotto.rl.networks import Policy
 
