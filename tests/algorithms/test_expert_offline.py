@@ -430,7 +430,7 @@ def test_noisy_steps_are_charged_once_however_often_interrupted(
     assert ledger.streams[0].releases == 15
     reopened = Ledger.open(tmp_path / "ledger.sqlite")
     *_, last = expert_offline.train(config, [0], [reopened], sources, third.states, 3)
-    assert last.updates == expert_offline.num_updates(config)
+    assert last.updates == config.num_updates
     assert [stream.releases for stream in reopened.streams] == [25]
     assert reopened.spent().epsilon <= config.target_epsilon
     assert int(last.states.learner.steps[0]) == 25 - (15 - 9)

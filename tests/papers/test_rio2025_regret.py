@@ -33,7 +33,7 @@ def fake(arm: Arm, seeds: list[int]) -> Curve:
         episodes=points,
         regret=[[3.3 * n for _ in seeds] for n in points],
         seconds=0.1,
-        settings=repr(arm.config),
+        settings=arm.config.first_repr(),
     )
 
 

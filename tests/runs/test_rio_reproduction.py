@@ -229,7 +229,7 @@ def regrets(monkeypatch):
             episodes=[1, 8],
             regret=[[0.0 for _ in seeds], [10.0 + seed for seed in seeds]],
             seconds=1.0,
-            settings=repr(arm.config),
+            settings=arm.config.first_repr(),
         )
 
     monkeypatch.setattr(regret, "train", train)

@@ -37,6 +37,9 @@ PrefixRule = Literal["floor", "random-stop", "consensus"]
 NO_ENVIRONMENT = "none"
 """The name of the environment where there is none: a dataset is all there is."""
 
+LEARNING_PARTS = 10
+"""Parts in which a network learns, each followed by a checkpoint."""
+
 PRIVATE: tuple[Method, ...] = ("votes", "stable-prefix", "dp-sgd", "prefix-only")
 """Methods that keep a ledger; the others protect nobody."""
 
@@ -199,6 +202,15 @@ class ExpertOfflineConfig(Settings):
     def plays(self) -> bool:
         """Whether learning needs an environment, not only its evaluation."""
         return self.uses_prefixes or (self.uses_votes and self.states != "box")
+
+    @property
+    def num_updates(self) -> int:
+        """Parts of a training: one that gathers, where something is released at once, and those
+        that learn.
+        """
+        if self.learner == "distillation":
+            return 1
+        return int(self.uses_votes or self.uses_prefixes) + LEARNING_PARTS
 
     @property
     def public_steps(self) -> int:

@@ -93,8 +93,7 @@ class DPSGDExpertsConfig(Settings):
             raise ValueError(f"batch must be below the {self.experts} experts, got {self.batch}")
         if self.delta * self.experts >= 1:
             raise ValueError(
-                f"delta must be below 1/{self.experts}: at 1/experts, publishing one of them at "
-                "random would meet it"
+                f"delta must be below 1/{self.experts}; publishing one of them at random meets it"
             )
 
     @property
