@@ -91,6 +91,26 @@ def test_what_is_no_setting_is_refused_and_not_left_out(dppg: Any) -> None:
     algorithm, present = dppg
     with pytest.raises(RunError, match="holds clip_rato, which is no setting of dppg"):
         config_from_json(algorithm, present | {"clip_rato": 0.1})
+    with pytest.raises(RunError, match="under its former name and its present one"):
+        config_from_json(algorithm, present | {"ratio_clip": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hidden", [4.0]),
+        ("hidden", [1e300]),  # an integer of 300 digits, were it read as on the command line
+        ("hidden", [2**17]),
+        ("total_steps", 1e6),
+        ("total_steps", "1000000"),
+        ("total_steps", True),
+        ("clip_norm", "1"),
+    ],
+)
+def test_settings_in_a_file_are_of_their_types(dppg: Any, name: str, value: Any) -> None:
+    algorithm, present = dppg
+    with pytest.raises(RunError, match=name):
+        config_from_json(algorithm, present | {name: value})
 
 
 def test_every_former_name_stands_for_a_setting() -> None:

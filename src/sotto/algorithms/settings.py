@@ -25,15 +25,26 @@ from typing import (
 
 import jax
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic.fields import FieldInfo
 
 _T = TypeVar("_T")
 
 
-def _whole(value: Any) -> Any:
-    """An int where a float such as 1e6 means one; everything else is left for the type to judge."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _whole(value: Any, info: ValidationInfo) -> Any:
+    """An int where a float such as 1e6 means one; everything else is left for the type to judge.
+
+    A file of settings is of a program's making and has ints, whose bounds are checked as such.
+    """
+    means = info.mode == "python" and isinstance(value, float) and value.is_integer()
+    return int(value) if means else value
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]

@@ -160,8 +160,8 @@ def config_from_json(algorithm: Algorithm[Any], values: dict[str, Any]) -> Any:
         raise RunError("config.json holds a setting under its former name and its present one")
     known = {field.name for field in fields(algorithm.config_type)}
     if strange := sorted(named.keys() - known):
-        said = repr(strange[0])[:60]
-        raise RunError(f"config.json holds {said}, which is no setting of {algorithm.name}")
+        name = strange[0][:60]
+        raise RunError(f"config.json holds {name}, which is no setting of {algorithm.name}")
     _require_bounded(algorithm.name, named)
     try:
         kind = TypeAdapter(algorithm.config_type)

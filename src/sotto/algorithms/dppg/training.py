@@ -229,9 +229,8 @@ class Training:
         self.states, log, diagnostics = self._stream.run(self.states, self._keys, people, units)
         self.done += count
         evaluation: dict[str, np.ndarray] = {}
-        due = (
-            self._native or self.done % self._interval == 0 or self.done == self.config.num_updates
-        )
+        last = self.done == self.config.num_updates
+        due = self._native or last or self.done % self._interval == 0
         if due and self.config.evaluation_episodes > 0 and has_simulator(self.config):
             key = jax.random.fold_in(new_key(20260), self.done)
             evaluation = {
@@ -386,10 +385,8 @@ def public_fisher(
         gradients = jax.vmap(jax.grad(lambda p, o, a: p(o).log_prob(a)), in_axes=(None, 0, 0))(
             policy, seen.observations, seen.actions
         )
-        flat = jnp.concatenate(
-            [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(gradients)], axis=1
-        )
-        return jnp.where(seen.alive[:, None], flat, jnp.nan)
+        flat = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(gradients)]
+        return jnp.where(seen.alive[:, None], jnp.concatenate(flat, axis=1), jnp.nan)
 
     keys = jax.random.split(new_key(0), _FISHER_EPISODES)
     rows = np.asarray(jax.jit(jax.vmap(scores))(keys), dtype=np.float64)
