@@ -44,7 +44,7 @@ def test_of_two_trainings_in_one_place_the_first_wins(
     made = create_experiment(out, settings, ledger)
     with pytest.raises(RunError, match="--resume to go on"):
         create_experiment(out, settings, ledger)
-    assert open_experiment(out) == made
+    assert open_experiment(out, made.named) == made
     for run in made.runs:
         assert (run.path / "ledger.sqlite").read_bytes() == b"the first one's"
 
