@@ -69,7 +69,7 @@ def private(config: DPPGConfig, runs: int) -> Rate:
         for progress in training:
             jax.block_until_ready(progress.states)
         seconds = time.perf_counter() - compiled
-    steps = runs * (config.updates - first) * config.steps_per_update
+    steps = runs * (config.num_updates - first) * config.steps_per_update
     return steps / seconds, compiled - begin
 
 
@@ -79,7 +79,7 @@ def without_privacy(config: DPPGConfig, runs: int) -> Rate:
     local = partial(release._local, config, env, config.clip_norm)
     server = partial(release._server, config, env)
     continuing = config.unit == "segment"
-    chunk = -(-config.updates // 20)
+    chunk = -(-config.num_updates // 20)
 
     def one(carry: Any, index: Any) -> tuple[Any, Any]:
         state, lanes, key = carry
@@ -105,11 +105,11 @@ def without_privacy(config: DPPGConfig, runs: int) -> Rate:
     carry = program((initial_states(config, range(runs)), lanes, keys), 0)
     jax.block_until_ready(carry[0])
     compiled = time.perf_counter()
-    for start in range(chunk, config.updates, chunk):
+    for start in range(chunk, config.num_updates, chunk):
         carry = program(carry, start)
     jax.block_until_ready(carry[0])
     seconds = time.perf_counter() - compiled
-    chunks = -(-config.updates // chunk) - 1
+    chunks = -(-config.num_updates // chunk) - 1
     return runs * chunks * chunk * config.steps_per_update / seconds, compiled - begin
 
 

@@ -1,5 +1,7 @@
 """The command line's settings: bad ones end in a sentence, however a flag is written."""
 
+import json
+
 import pytest
 
 from sotto.cli import main
@@ -13,11 +15,12 @@ from sotto.cli.parsing import flags_given
         ("dppg", "--target-epsilon 1 --seed -1", "seed must be in [0, 2147483647]; -1 is not"),
         ("dppg", "--seed 2147483646 --seeds 3", "those from 2147483646 do not"),
         ("ppo", "--seed 1099511627776", "seed must be in"),
-        ("functional-q", "--target-epsilon 1 --seed -1", "seeds go from 0 to 2147483647"),
-        ("functional-q", "--target-epsilon 1 --seed 1099511627776", "seeds go from 0"),
+        ("functional-q", "--target-epsilon 1 --seed -1", "seed must be in [0, 2147483647]"),
+        ("functional-q", "--target-epsilon 1 --seed 1099511627776", "seed must be in [0"),
         ("dppg", "--noise-multiplier 1e-300", "noise_multiplier must be in [1e-6, 1e6]"),
         ("dppg", "--noise_multiplier 0", "noise_multiplier must be in [1e-6, 1e6]; 0.0 is not"),
         ("dppg", "--noise_multiplier=0", "noise_multiplier must be in [1e-6, 1e6]; 0.0 is not"),
+        ("dppg", "--target-epsilon 1 --ratio-clip 0.2", "--ratio-clip is now --clip-ratio"),
         ("dppg", "--env_id CartPol-v1", "Did you mean: `CartPole`"),
     ],
 )
@@ -63,3 +66,44 @@ def test_a_flag_is_found_with_hyphens_and_with_underscores(words, value) -> None
 def test_seeds_that_no_program_holds(capsys, words) -> None:
     assert main(words.split()) == 2
     assert "seeds go from 0 to 2147483647" in capsys.readouterr().err
+
+
+def test_help_shows_the_interval(capsys) -> None:
+    assert main(["train", "dppg", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--delta FLOAT in (0, 1)" in shown
+    assert "--parameter-decay FLOAT in (0, 1]" in shown
+    assert "--noise-multiplier {None}|{FLOAT in [1e-6, 1e6]}" in shown
+    assert "--hidden [INT in [1, inf) [INT in [1, inf) ...]]" in shown
+
+
+@pytest.mark.parametrize("steps", ["256", "2.56e2", "256.0"])
+def test_an_integer_may_have_an_exponent(tmp_path, steps) -> None:
+    out = tmp_path / "run"
+    assert main(["train", "ppo", "--num-envs", "2", "--total-steps", steps, "--out", str(out)]) == 0
+    assert json.loads((out / "config.json").read_text())["config"]["total_steps"] == 256
+    assert (
+        main(
+            [
+                "account",
+                "dpsgd",
+                "--noise-multiplier",
+                "1",
+                "--sampling-rate",
+                "0.01",
+                "--steps",
+                steps,
+                "--delta",
+                "1e-5",
+            ]
+        )
+        == 0
+    )
+
+
+@pytest.mark.parametrize("steps", ["1.5", "1e400", "nan", "many"])
+def test_what_is_no_integer_is_refused(capsys, tmp_path, steps) -> None:
+    out = tmp_path / "run"
+    assert main(["train", "ppo", "--total-steps", steps, "--out", str(out)]) == 2
+    assert "--total-steps" in capsys.readouterr().err
+    assert not out.exists()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sotto.algorithms.functional_q.config import FunctionalQConfig as FunctionalQ
     from sotto.algorithms.kickstarting.config import KickstartConfig as Kickstart
     from sotto.algorithms.private import PrivateAlgorithm
+    from sotto.algorithms.settings import Settings
     from sotto.privacy.certificates.model import Certificate
     from sotto.privacy.ledger.ledger import Ledger
     from sotto.privacy.ledger.spending import Budget
@@ -52,6 +53,7 @@ _PUBLIC = {
     # An algorithm of one's own.
     **dict.fromkeys(("Algorithm", "Progress"), "sotto.algorithms.base"),
     "PrivateAlgorithm": "sotto.algorithms.private",
+    "Settings": "sotto.algorithms.settings",
     **dict.fromkeys(("MLP", "Policy"), "sotto.rl.networks"),
     "EpsilonGreedy": "sotto.algorithms.baselines.q_learning",
     # The door.

@@ -167,7 +167,7 @@ def test_what_does_not_fit_is_refused() -> None:
         fit_clones(CONFIG, make_log(), 3, (1.0, 1.0, 1.0), KEY)
     with pytest.raises(ValueError, match="rewards of a log of experts"):
         fit(make_log()._replace(rewards=np.zeros((7, 4), np.float32)))
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="chunk must be at least 1"):
         CloneConfig(chunk=0)
-    with pytest.raises(ValueError, match="learning rate must be positive"):
+    with pytest.raises(ValueError, match="learning_rate must be in"):
         CloneConfig(learning_rate=-1.0)

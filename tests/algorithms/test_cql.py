@@ -213,7 +213,7 @@ def test_what_was_not_logged_is_pushed_down_and_cloning_copies() -> None:
         (lambda: CQL(alpha=-1.0), "alpha"),
         (lambda: CQL(target_rate=0.0), "target_rate"),
         (lambda: OfflineConfig(3, 1, (1.0,) * 3), "actions"),
-        (lambda: OfflineConfig(3, 2, (1.0,) * 3, learning_rate=0.0), "learning rate"),
+        (lambda: OfflineConfig(3, 2, (1.0,) * 3, learning_rate=0.0), "learning_rate must be in"),
     ],
 )
 def test_settings_that_cannot_learn_are_refused(make, message) -> None:

@@ -76,5 +76,5 @@ def test_a_reward_function_is_not_protected_by_sampling():
 def test_settings_that_cannot_run_are_refused():
     with pytest.raises(ValueError, match="target-epsilon"):
         DPSGDConfig(replace(LINE, target_epsilon=None, sigma=1.0))
-    with pytest.raises(ValueError, match="batch is between"):
+    with pytest.raises(ValueError, match="batch must be below samples = 200"):
         replace(CONFIG, batch=200)

@@ -293,10 +293,10 @@ def test_it_learns(tmp_path, batch: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"batch": 50}, "batch is between"),
+        ({"batch": 50}, "batch must be below the 50 experts"),
         ({"delta": 0.02}, "publishing one of them"),
         ({"clip_norm": 0.0}, "clip_norm"),
-        ({"steps": 0}, "steps is positive"),
+        ({"steps": 0}, "steps must be at least 1"),
     ],
 )
 def test_settings_that_cannot_run_are_refused(changes, message) -> None:

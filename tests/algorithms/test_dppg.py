@@ -80,7 +80,7 @@ def test_paper_preset_is_labelled(tmp_path):
     certificate = derive(ledger)
     assert certificate.status == "paper-claim"
     assert {"non-private critic", "continuing segments"} <= {gap.name for gap in certificate.gaps}
-    assert chunks[-1].updates == config.updates
+    assert chunks[-1].updates == config.num_updates
 
 
 def test_a_joint_critic_costs_what_the_policy_alone_costs(tmp_path):
@@ -161,8 +161,8 @@ def test_local_adam_stays_in_the_ball_and_improves_its_objective():
     assert local_updates.objective(moved, config, seen, old, advantages) > before
 
 
-def test_ratio_clip_stops_the_gradient_beyond_it():
-    config = _tiny(ratio_clip=0.1, entropy_coefficient=0.0)
+def test_clip_ratio_stops_the_gradient_beyond_it():
+    config = _tiny(clip_ratio=0.1, entropy_coefficient=0.0)
     env = training_environment(config)
     state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
     seen = rollout(env, env.default_params, state.policy, jax.random.key(1), 32, True)

@@ -317,7 +317,7 @@ def test_a_training_stops_on_released_returns_and_pays_for_what_it_released(
     training = Training(config, [0], [ledger])
     chunks = list(training)
     # Returns are at least 8 on average, and their noise is below 1: two to four releases.
-    assert 1 <= chunks[-1].updates < config.updates
+    assert 1 <= chunks[-1].updates < config.num_updates
     assert float(chunks[-1].released["private_return_average"][0, -1]) >= 2.0
     certificate = derive(ledger)
     assert certificate.streams[0].releases == chunks[-1].updates

@@ -139,7 +139,7 @@ def test_the_noise_covers_all_participations_of_a_user(
 ) -> None:
     """The sum of all releases has the spread of the factorization; that for one is rejected."""
     config = returned.config
-    n = config.updates
+    n = config.num_updates
     c = linalg.sqrtm(np.tril(np.ones((n, n)))).real
     unit = Z * config.clip_norm / USERS * np.linalg.norm(c[-1])  # the last row of A C^-1 is C's
 
@@ -292,7 +292,7 @@ def test_calibrated_noise_meets_the_target_over_all_releases() -> None:
     z = config.total_noise_multiplier(NUMBERS)
     assert 0.79 < compose([config.event(z)]).epsilon(1e-5) <= 0.8
     given = drawn(200, target_epsilon=None, noise_multiplier=z, delta=1e-5)
-    assert given.budget_epsilon() == pytest.approx(0.8, rel=2e-2)
+    assert given.budget_epsilon == pytest.approx(0.8, rel=2e-2)
 
 
 @pytest.mark.parametrize(

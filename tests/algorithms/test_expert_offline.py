@@ -116,7 +116,7 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
         ({"public_share": 1.0}, r"in \(0, 1\)"),
         ({"rounds": 0}, "at least 1"),
         ({"choice_episodes": -1}, "at least 0"),
-        ({"target_epsilon": float("nan")}, "target_epsilon must be finite and above 0"),
+        ({"target_epsilon": float("nan")}, r"target_epsilon must be in \(0, 1e9\]; nan is not"),
         ({"exploration": 2.0}, r"in \[0, 1\]"),
         ({"hidden": (0,)}, "hidden must be at least 1"),
         ({"batch": 2.5}, "must be of type int"),
@@ -430,7 +430,7 @@ def test_noisy_steps_are_charged_once_however_often_interrupted(
     assert ledger.streams[0].releases == 15
     reopened = Ledger.open(tmp_path / "ledger.sqlite")
     *_, last = expert_offline.train(config, [0], [reopened], sources, third.states, 3)
-    assert last.updates == expert_offline.num_updates(config)
+    assert last.updates == config.num_updates
     assert [stream.releases for stream in reopened.streams] == [25]
     assert reopened.spent().epsilon <= config.target_epsilon
     assert int(last.states.learner.steps[0]) == 25 - (15 - 9)

@@ -189,7 +189,7 @@ def test_experts_in_jax_go_on_from_a_public_base(trained):
 
 def test_the_base_in_jax_learns_from_its_own_rewards():
     ppo = replace(CARTPOLE.ppo, num_envs=2, num_steps=8, num_epochs=1, num_minibatches=1)
-    ppo = replace(ppo, total_steps=3 * ppo.batch_size)
+    ppo = replace(ppo, total_steps=3 * ppo.steps_per_update)
     how = replace(CARTPOLE, base=ppo, log_reward=1.0)
     shares = []
     base = training.train_base("CartPole-v1", how, 0, lambda share, _: shares.append(share))

@@ -331,7 +331,7 @@ def test_radii_by_name():
     ("settings", "sentence"),
     [
         ({"teacher": ""}, "give --teacher"),
-        ({"queries_per_update": 257}, "between 1 and"),
+        ({"queries_per_update": 257}, "at most num_envs"),
         ({"queries_per_update": 30}, "num_minibatches must divide queries_per_update"),
         ({"stop_after": 0}, "stop_after"),
         ({"remember_updates": 0}, "remember_updates"),

@@ -1,19 +1,25 @@
 """Settings that are refused in a sentence, before anything is compiled or charged."""
 
 import dataclasses
+import importlib
 import math
+import pkgutil
 import re
+import sys
+import typing
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from pydantic import Field
 
-from sotto.algorithms.baselines import ppo
+import sotto.algorithms
+from sotto.algorithms import settings
 from sotto.algorithms.baselines.a2c import A2CConfig
 from sotto.algorithms.baselines.ppo import PPOConfig
-from sotto.algorithms.dppg import checks
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.kickstarting.config import KickstartConfig
 
 NAN, INF = math.nan, math.inf
 
@@ -40,7 +46,7 @@ def tiny(**changes: Any) -> DPPGConfig:
         ("entropy_coefficient", (INF, NAN)),
         ("parameter_noise", (-1.0, NAN)),
         ("critic_scale", (0.0, NAN)),
-        ("ratio_clip", (-1.0, NAN)),
+        ("clip_ratio", (-1.0, NAN)),
         ("adaptive_clip_rate", (INF, NAN, 0.0)),
         ("evaluation_episodes", (-3,)),
         ("clip_norm", (INF, 1e300, NAN, 1e-300)),
@@ -89,7 +95,15 @@ def test_a_schedule_divides() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"total_steps": 1e3}, r"total_steps must be of type int, not 1000\.0"),
+        ({"total_steps": 1000.5}, r"total_steps must be of type int, not 1000\.5"),
+        ({"total_steps": math.inf}, "total_steps must be of type int, not inf"),
+        ({"total_steps": "1e3"}, "total_steps must be of type int, not '1e3'"),
+        ({"min_separation": 1.5}, r"min_separation must be of type int \| None, not 1\.5"),
+        ({"hidden": (16, "a")}, r"hidden must be of type tuple\[int, \.\.\.\], not \(16, 'a'\)"),
+        (
+            {"learning_rate_schedule": (2.0, 1.5, 0.1)},
+            r"learning_rate_schedule must be of type tuple\[float, int, float\] \| None, not .*",
+        ),
         ({"users_per_update": 4.5}, r"users_per_update must be of type int, not 4\.5"),
         ({"delta": "1e-5"}, "delta must be of type float, not '1e-5'"),
         ({"noise_multiplier": True}, r"noise_multiplier must be of type float \| None, not True"),
@@ -104,18 +118,69 @@ def test_a_setting_of_another_type_is_refused(changes: dict[str, Any], says: str
 
 
 def test_numbers_may_be_whole_or_numpys() -> None:
-    assert tiny(clip_norm=1, seed=np.int64(2**31 - 1), learning_rate=np.float32(0.5)).seed > 0
+    config = tiny(clip_norm=1, seed=np.int64(2**31 - 1), learning_rate=np.float32(0.5))
+    assert (config.clip_norm, config.seed, config.learning_rate) == (1.0, 2**31 - 1, 0.5)
+    assert (type(config.seed), type(config.learning_rate)) == (int, float)
+
+
+def test_a_whole_number_may_be_written_with_an_exponent() -> None:
+    config = tiny(total_steps=1e6, hidden=(16.0,), delta=1e-9)
+    assert config == tiny(total_steps=1_000_000, hidden=(16,), delta=1e-9)
+    assert type(config.total_steps) is int
+    assert type(config.hidden[0]) is int
+
+
+def _settings() -> list[Any]:
+    """Every kind of settings there is."""
+    for module in pkgutil.walk_packages(sotto.algorithms.__path__, "sotto.algorithms."):
+        importlib.import_module(module.name)
+    found: list[Any] = [settings.Settings]
+    for one in found:
+        found.extend(one.__subclasses__())
+    # The command line makes classes of flags of them, which no module holds.
+    held = [one for one in found if getattr(sys.modules[one.__module__], one.__name__, None) is one]
+    return [one for one in held if one.__module__.startswith("sotto.algorithms.")][1:]
+
+
+def _numbers(kind: Any) -> list[Any]:
+    """The numbers in a type, with their annotations."""
+    if typing.get_origin(kind) is typing.Annotated or kind in (int, float):
+        return [kind]
+    return [number for inside in typing.get_args(kind) for number in _numbers(inside)]
 
 
 def test_every_number_has_an_interval() -> None:
     """A new setting cannot be forgotten."""
-    for config, intervals in ((DPPGConfig, checks._INTERVALS), (PPOConfig, ppo._INTERVALS)):
-        numbers = {
-            field.name
-            for field in dataclasses.fields(config)
-            if any(kind in str(field.type) for kind in ("int", "float"))
-        }
-        assert numbers == set(intervals)
+    kinds = _settings()
+    assert {PPOConfig, DPPGConfig, KickstartConfig} < set(kinds)
+    for kind in kinds:
+        assert kind.__dataclass_params__.frozen
+        for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+            for number in _numbers(hint):
+                assert settings.interval(number) is not None, f"{kind.__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "interval", "wanted"),
+    [
+        (settings.Count, "[1, inf)", "at least 1"),
+        (settings.Seed, "[0, 2147483647]", "in [0, 2147483647]"),
+        (settings.NoiseMultiplier, "[1e-6, 1e6]", "in [1e-6, 1e6]"),
+        (settings.Share, "(0, 1]", "in (0, 1]"),
+        (settings.Signed, "[-1e15, 1e15]", "in [-1e15, 1e15]"),
+        (typing.Annotated[float, Field(gt=0.5)], "(0.5, inf)", "finite and above 0.5"),
+        (typing.Annotated[int, Field(lt=3)], "(-inf, 3)", "in (-inf, 3)"),
+    ],
+)
+def test_intervals_in_words(kind: Any, interval: str, wanted: str) -> None:
+    found = settings.interval(kind)
+    assert found is not None
+    assert (str(found), found.wanted) == (interval, wanted)
+
+
+def test_what_is_no_number_has_no_interval() -> None:
+    assert settings.interval(int) is None
+    assert settings.interval(typing.Annotated[str, Field(max_length=3)]) is None
 
 
 @pytest.mark.parametrize("config", [PPOConfig, A2CConfig])

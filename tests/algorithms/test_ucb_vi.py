@@ -195,10 +195,10 @@ def test_with_little_noise_it_learns(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"episodes": 0}, "must be positive"),
+        ({"episodes": 0}, "episodes must be at least 1"),
         ({"failure_probability": 1.0}, "failure_probability"),
         ({"delta": 1e-3}, "below 1 / episodes"),
-        ({"target_epsilon": -1.0}, "epsilon must be positive"),
+        ({"target_epsilon": -1.0}, "target_epsilon must be in"),
     ],
 )
 def test_bad_settings_are_refused(changes, message) -> None:

@@ -469,9 +469,9 @@ def test_a_box_needs_no_simulator(tmp_path: Path) -> None:
 
 
 def test_settings_that_cannot_learn_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+    with pytest.raises(ValueError, match="steps must be at least 1"):
         DistillationConfig(steps=0)
-    with pytest.raises(ValueError, match="learning rate must be positive"):
+    with pytest.raises(ValueError, match="learning_rate must be in"):
         DistillationConfig(learning_rate=0.0)
-    with pytest.raises(ValueError, match="exploration a probability"):
+    with pytest.raises(ValueError, match=r"exploration must be in \[0, 1\]; 1\.5 is not"):
         DaggerConfig(exploration=1.5)

@@ -82,7 +82,7 @@ def test_figure_2_is_the_papers():
 def test_airraid_has_the_papers_length():
     config = ppo_config("AirRaid")
     assert config.total_steps == 4_000_000
-    assert config.batch_size == 1024
+    assert config.steps_per_update == 1024
     assert (config.clip_ratio, config.discount, config.gae_lambda) == (0.2, 0.99, 0.97)
     assert ppo_config("AirRaid", 0.1).total_steps == 400_000
 
@@ -91,7 +91,7 @@ def test_airraid_has_the_papers_length():
 def test_the_teacher_stops_in_public_long_before_the_end(learner):
     for env_id in ("CartPole-v1", "AirRaid"):
         config = settings(env_id, learner)
-        rollouts = config.total_queries / config.batch_size
+        rollouts = config.total_queries / config.steps_per_update
         assert rollouts == max(5, round(config.num_updates / 40))
 
 
@@ -100,8 +100,8 @@ def test_a_curve_begins_before_training_and_ends_with_it(tmp_path):
     curve, policies = trained(STUDENT, config, (4, 5), tmp_path)
     assert curve.seeds == (4, 5)
     assert curve.points[0] == 0
-    assert curve.points[-1] == config.num_updates * config.batch_size
-    assert set(np.diff(curve.points)) == {points_every(config) * config.batch_size}
+    assert curve.points[-1] == config.num_updates * config.steps_per_update
+    assert set(np.diff(curve.points)) == {points_every(config) * config.steps_per_update}
     assert list(curve.curves) == ["greedy", "sampled", "answered"]
     values = without_gaps(curve, "greedy")
     assert np.all((values >= 1) & (values <= 500))
@@ -132,7 +132,7 @@ def test_a_student_asks_its_own_teacher_and_is_charged(teachers, tmp_path):
     curve, _ = trained(vanishing(0.3), config, (0, 1), tmp_path, counting)
     assert asked == [128, 128]
     np.testing.assert_array_equal(curve.curves["answered"][:, -1], [128, 128])
-    assert silent_after(curve) == 2 * config.batch_size
+    assert silent_after(curve) == 2 * config.steps_per_update
     cost = curve.more["cost"]
     assert cost["answered"] == 128
     assert cost["paper_epsilon"] == pytest.approx(128 * 4.46)
@@ -159,7 +159,7 @@ def test_exact_answers_never_end_and_have_no_certificate(teachers, tmp_path):
     curve, _ = trained(EXACT, config, (0, 1), tmp_path, ensembles(teachers))
     assert curve.more == {}
     assert silent_after(curve) is None
-    assert curve.curves["answered"][0, -1] == config.num_updates * config.batch_size
+    assert curve.curves["answered"][0, -1] == config.num_updates * config.steps_per_update
 
 
 def test_one_seed_of_airraid_plays(tmp_path):

@@ -93,7 +93,7 @@ class Algorithm(ABC, Generic[Config]):
         return {}
 
     @abstractmethod
-    def updates(self, config: Config) -> int:
+    def num_updates(self, config: Config) -> int:
         """Updates of the whole training."""
 
     @abstractmethod

@@ -53,7 +53,7 @@ class PrivateAlgorithm(Algorithm[Config]):
     def initial_state(self, config: Config, key: PRNGKeyArray) -> PyTree:
         """The public state of one run before the first release."""
 
-    def updates(self, config: Config) -> int:
+    def num_updates(self, config: Config) -> int:
         """Updates of the whole training: the release's horizon."""
         return self.release(config).horizon
 

@@ -4,13 +4,12 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 _T = TypeVar("_T")
-_C = TypeVar("_C")
 
 
 def parse(function: Callable[..., _T], args: list[str], name: str) -> _T:
@@ -20,6 +19,7 @@ def parse(function: Callable[..., _T], args: list[str], name: str) -> _T:
         function,
         prog=f"sotto {name}",
         args=args,
+        registry=_registry(),
         description=documentation,
         config=(
             tyro.conf.OmitArgPrefixes,
@@ -29,14 +29,37 @@ def parse(function: Callable[..., _T], args: list[str], name: str) -> _T:
     )
 
 
-def unvalidated(config_type: type[_C]) -> type[_C]:
-    """The dataclass with the same flags and help, but without the checks of its __post_init__.
+def _registry() -> ConstructorRegistry:
+    """How flags are read where tyro reads them otherwise: an integer may be written as 1e6."""
+    registry = ConstructorRegistry()
 
-    Settings are checked once they are parsed: tyro would put a box around what a check says.
-    """
-    same = {"__post_init__": lambda _self: None, "__module__": config_type.__module__}
-    subclass = type(config_type.__name__, (config_type,), same | {"__doc__": config_type.__doc__})
-    return dataclass(frozen=True)(subclass)
+    @registry.primitive_rule
+    def whole(asked: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+        return number(int, "INT") if asked.type is int else None
+
+    return registry
+
+
+def number(kind: type, metavar: str) -> PrimitiveConstructorSpec[Any]:
+    """How tyro reads a number, and what its help calls it."""
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: (_whole if kind is int else float)(words[0]),
+        is_instance=lambda value: isinstance(value, int | kind) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _whole(word: str) -> int:
+    """The integer of a word such as 1000000 or 1e6."""
+    try:
+        return int(word)
+    except ValueError:
+        number = float(word)
+        if not number.is_integer():
+            raise ValueError(f"{word} is not a whole number") from None
+        return int(number)
 
 
 def flags_given(args: Sequence[str]) -> dict[str, str]:

@@ -124,7 +124,7 @@ def _evaluate(
         "greedy": greedy,
         "episodes": episodes,
         "updates": updates,
-        "total_updates": algorithm.updates(config),
+        "total_updates": algorithm.num_updates(config),
         **statistics(returns),
         "std_over_seeds": float(returns.mean(axis=1).std()),
         "seeds": {

@@ -16,13 +16,14 @@ from typing import Any, Literal
 import numpy as np
 
 from sotto.algorithms.base import Algorithm
-from sotto.cli.parsing import flags_given, parse, print_json, unvalidated
+from sotto.cli.parsing import flags_given, parse, print_json
 from sotto.cli.progress import Display
+from sotto.cli.settings import flags_of
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.certificates.derive import derive
 from sotto.runs import start
 from sotto.runs.directory import Experiment
-from sotto.runs.registry import algorithm_named, config_from_json
+from sotto.runs.registry import algorithm_named, config_from_json, former_names
 from sotto.runs.seeds import sharing
 from sotto.runs.trackers import TrackerName, tracker
 from sotto.runs.training import Update, train
@@ -59,6 +60,10 @@ def run(name: str, args: list[str]) -> int:
     """Runs `sotto train NAME`; returns the exit code."""
     algorithm = algorithm_named(name)
     given = flags_given(args)
+    for former, present in former_names(algorithm).items():
+        if former in given:
+            flags = [f"--{one.replace('_', '-')}" for one in (former, present)]
+            raise ValueError(f"{flags[0]} is now {flags[1]}")
     if "--resume" in args:
         if "out" not in given:
             raise ValueError("--resume goes on with an interrupted run; say which with --out")
@@ -66,7 +71,7 @@ def run(name: str, args: list[str]) -> int:
         default = vars(stored)
     else:
         default = algorithm.defaults(given)
-    options, settings_type = _options(algorithm), unvalidated(algorithm.config_type)
+    options, settings_type = _options(algorithm), flags_of(algorithm.config_type)
 
     def command(where: Any, settings: Any) -> int:
         config = algorithm.config_type(**vars(settings))
@@ -141,7 +146,9 @@ def _show(
     try:
         if not options.json:
             _announce(algorithm, experiment, config)
-        with Display(algorithm.updates(config), algorithm.default_policy, options.json) as display:
+        with Display(
+            algorithm.num_updates(config), algorithm.default_policy, options.json
+        ) as display:
 
             def show(update: Update) -> None:
                 nonlocal last
@@ -171,7 +178,7 @@ def _show(
 
 
 def _announce(algorithm: Algorithm[Any], experiment: Experiment, config: Any) -> None:
-    updates = algorithm.updates(config)
+    updates = algorithm.num_updates(config)
     steps = getattr(config, "samples", updates * algorithm.steps_per_update(config))
     count, env_id = len(experiment.runs), getattr(config, "env_id", None)
     print(

@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
-from sotto.cli.parsing import flags_given, parse, print_json, unvalidated
+from sotto.cli.parsing import flags_given, parse, print_json
+from sotto.cli.settings import flags_of
 from sotto.cli.train import next_run
 from sotto.files import forget_times, silence, write_model
 from sotto.privacy.certificates.derive import derive
@@ -29,7 +30,7 @@ from sotto.runs.registry import config_to_json
 if TYPE_CHECKING:
     from sotto.algorithms.dppg.config import DPPGConfig as DPPGFlags
 else:
-    DPPGFlags = unvalidated(DPPGConfig)
+    DPPGFlags = flags_of(DPPGConfig)
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     tried = candidates(config, _values(options.settings), options.mean_tries)
     if not options.json:
         print(
-            f"Selecting among {len(tried)} candidates on {config.env_id}, {config.updates} updates "
-            f"each, into {options.out}. Nothing is shown until the end."
+            f"Selecting among {len(tried)} candidates on {config.env_id}, {config.num_updates} "
+            f"updates each, into {options.out}. Nothing is shown until the end."
         )
     settings = new_settings(
         algorithm="dppg",

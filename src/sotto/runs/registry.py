@@ -14,6 +14,7 @@ import importlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from importlib.metadata import entry_points
 from itertools import pairwise
@@ -135,16 +136,36 @@ def _require_bounded(name_of: str, values: dict[str, Any]) -> None:
             )
 
 
+def former_names(algorithm: Algorithm[Any]) -> Mapping[str, str]:
+    """Names of settings that earlier versions stored, and their present names."""
+    found: Mapping[str, str] = getattr(algorithm.config_type, "former_names", {})
+    return found
+
+
+def under_first_names(algorithm: Algorithm[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as JSON under the names that they had at first, for digests that must not change."""
+    first = {present: former for former, present in former_names(algorithm).items()}
+    return {first.get(name, name): value for name, value in values.items()}
+
+
 def config_from_json(algorithm: Algorithm[Any], values: dict[str, Any]) -> Any:
-    """The settings that `config_to_json` wrote.
+    """The settings that `config_to_json` wrote, in this version or an earlier one.
 
     Raises:
         RunError: they are not settings of this algorithm, or larger than any run's.
     """
-    _require_bounded(algorithm.name, values)
+    former = former_names(algorithm)
+    named = {former.get(name, name): value for name, value in values.items()}
+    if len(named) < len(values):
+        raise RunError("config.json holds a setting under its former name and its present one")
+    known = {field.name for field in fields(algorithm.config_type)}
+    if strange := sorted(named.keys() - known):
+        name = strange[0][:60]
+        raise RunError(f"config.json holds {name}, which is no setting of {algorithm.name}")
+    _require_bounded(algorithm.name, named)
     try:
         kind = TypeAdapter(algorithm.config_type)
-        return kind.validate_json(json.dumps(values), strict=True)
+        return kind.validate_json(json.dumps(named), strict=True)
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))

@@ -100,7 +100,9 @@ def go_on(
     experiment = open_experiment(out, Named(ledger, env_id))
     settings = experiment.settings
     asked = config_to_json(algorithm, config)
-    changed = [key for key, value in asked.items() if value != settings.config.get(key)]
+    # A run of an earlier version may have other names, and lack what there was not.
+    stored = config_to_json(algorithm, config_from_json(algorithm, settings.config))
+    changed = [key for key, value in asked.items() if value != stored[key]]
     if seeds not in (1, len(settings.seeds)):
         changed.append("seeds")
     if preset not in (None, settings.preset):

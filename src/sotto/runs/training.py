@@ -79,7 +79,7 @@ def _train(
 ) -> bool:
     settings = experiment.settings
     config = config_of(experiment)
-    total = algorithm.updates(config)
+    total = algorithm.num_updates(config)
     done = states.last_common_checkpoint(experiment.runs)
     ledgers = _ledgers(experiment)  # refuses those that are older than what was made from them
     if done == total:

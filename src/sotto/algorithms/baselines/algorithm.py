@@ -43,13 +43,13 @@ class _OnPolicy(Algorithm[Config]):
     def as_ppo(self, config: Config) -> PPOConfig:
         """The same algorithm as settings of PPO."""
 
-    def updates(self, config: Config) -> int:
+    def num_updates(self, config: Config) -> int:
         """Updates of the whole training."""
         return self.as_ppo(config).num_updates
 
     def steps_per_update(self, config: Config) -> int:
         """Environment steps of one update."""
-        return self.as_ppo(config).batch_size
+        return self.as_ppo(config).steps_per_update
 
     def resolved(self, config: Config) -> Config:
         """The settings as they are, if there is such an environment."""
@@ -142,13 +142,13 @@ class DQN(Algorithm[DQNConfig]):
     name, summary = "dqn", "Q-learning without privacy"
     config_type = DQNConfig
 
-    def updates(self, config: DQNConfig) -> int:
+    def num_updates(self, config: DQNConfig) -> int:
         """Updates of the whole training."""
         return config.num_updates
 
     def steps_per_update(self, config: DQNConfig) -> int:
         """Environment steps of one update."""
-        return config.batch_size
+        return config.steps_per_update
 
     def resolved(self, config: DQNConfig) -> DQNConfig:
         """The settings as they are, if networks can be made for the environment."""

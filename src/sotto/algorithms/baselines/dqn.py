@@ -23,87 +23,88 @@ from sotto.algorithms.baselines.q_learning import (
     learn,
     start_learner,
 )
+from sotto.algorithms.settings import (
+    Count,
+    CountOrZero,
+    Discount,
+    Positive,
+    Probability,
+    Seed,
+    Settings,
+    Share,
+)
 from sotto.rl.envs.registry import make
 from sotto.rl.returns import running_returns
 from sotto.rl.rollout import Lane, Trajectory, continue_rollout, start
 
 
 @dataclass(frozen=True)
-class DQNConfig:
+class DQNConfig(Settings):
     """Settings of DQN; the defaults solve CartPole-v1 in 100k steps."""
 
     env_id: str = "CartPole-v1"
     """The environment (one of those written in JAX, with discrete actions)."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the initial network, the environments and the actions."""
-    total_steps: int = 100_000
+    total_steps: Count = 100_000
     """Environment steps over the whole training, summed over environments."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Environments that run side by side."""
-    num_steps: int = 16
+    num_steps: Count = 16
     """Steps of each environment per update."""
-    gradient_steps: int = 64
+    gradient_steps: Count = 64
     """Gradient steps per update."""
-    learning_starts: int = 1024
+    learning_starts: CountOrZero = 1024
     """Environment steps before the first gradient step."""
-    buffer_size: int = 100_000
+    buffer_size: Count = 100_000
     """Transitions the replay buffer holds, rounded up to whole updates; the newest stay."""
-    minibatch: int = 64
+    minibatch: Count = 64
     """Transitions per gradient step."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Adam's learning rate, at the start if it is annealed."""
     anneal_learning_rate: bool = True
     """Bring the learning rate linearly to zero over the training."""
-    discount: float = 0.99
+    discount: Discount = 0.99
     """Gamma."""
-    target_period: int = 128
+    target_period: Count = 128
     """Gradient steps between copies to the target network."""
-    exploration: float = 1.0
+    exploration: Probability = 1.0
     """Epsilon of epsilon-greedy at the start."""
-    final_exploration: float = 0.05
+    final_exploration: Probability = 0.05
     """Epsilon at the end."""
-    exploration_fraction: float = 0.2
+    exploration_fraction: Share = 0.2
     """Share of the training over which epsilon goes linearly from one to the other."""
     double: bool = True
     """Double Q-learning."""
     huber: bool = True
     """Huber's loss instead of the square."""
-    max_grad_norm: float = 10.0
+    max_grad_norm: Positive = 10.0
     """Global norm to which each gradient is clipped."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Count, ...] = (64, 64)
     """Hidden layers of the network."""
 
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot run."""
-        if min(self.num_envs, self.num_steps, self.gradient_steps) < 1:
-            raise ValueError("num_envs, num_steps and gradient_steps must be at least 1")
-        if self.total_steps < self.batch_size:
+    def check(self) -> None:
+        """Refuses settings that contradict each other."""
+        if self.total_steps < self.steps_per_update:
             raise ValueError(
-                f"total_steps must be at least num_envs * num_steps = {self.batch_size}, "
+                f"total_steps must be at least num_envs * num_steps = {self.steps_per_update}, "
                 "which one update collects"
             )
-        if self.buffer_size < 1 or self.learning_starts < 0:
-            raise ValueError("buffer_size must be positive and learning_starts not negative")
-        if not (0 <= self.final_exploration <= 1 and 0 <= self.exploration <= 1):
-            raise ValueError("exploration and final_exploration must be between 0 and 1")
-        if not 0 < self.exploration_fraction <= 1:
-            raise ValueError("exploration_fraction must be above 0 and at most 1")
-        _ = self.learner
 
     @property
-    def batch_size(self) -> int:
+    def steps_per_update(self) -> int:
         """Environment steps per update."""
         return self.num_envs * self.num_steps
 
     @property
     def num_updates(self) -> int:
         """Updates in the whole training: total_steps, rounded down to whole updates."""
-        return self.total_steps // self.batch_size
+        return self.total_steps // self.steps_per_update
 
     @property
     def buffer_updates(self) -> int:
         """Updates whose transitions the buffer holds."""
-        return min(-(-self.buffer_size // self.batch_size), self.num_updates)
+        return min(-(-self.buffer_size // self.steps_per_update), self.num_updates)
 
     @property
     def learner(self) -> LearnerSettings:
@@ -159,7 +160,7 @@ def init(config: DQNConfig, key: PRNGKeyArray) -> DQNState:
     network_key, lane_key = jax.random.split(key)
     scale = abs(env.reward_per_step) / (1 - config.discount)
     values = QNetwork(env, config.hidden, network_key, scale)
-    rows = config.buffer_updates * config.batch_size
+    rows = config.buffer_updates * config.steps_per_update
     seen = jnp.zeros((rows, env.observation_size), jnp.float32)
     return DQNState(
         learner=start_learner(config.learner, values),
@@ -190,9 +191,9 @@ def update(config: DQNConfig, state: DQNState, key: PRNGKeyArray) -> tuple[DQNSt
 
     buffer = _store(config, state, trajectory)
     made = state.updates + 1
-    filled = jnp.minimum(made, config.buffer_updates) * config.batch_size
+    filled = jnp.minimum(made, config.buffer_updates) * config.steps_per_update
     learner, loss = jax.lax.cond(
-        made * config.batch_size > config.learning_starts,
+        made * config.steps_per_update > config.learning_starts,
         lambda: learn(
             config.learner, state.learner, buffer, filled, learn_key, config.gradient_steps
         ),
@@ -246,8 +247,8 @@ def _store(config: DQNConfig, state: DQNState, trajectory: Trajectory) -> Transi
         trajectory.next_observations,
         trajectory.terminated,
     )
-    flat = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), seen)
-    first = (state.updates % config.buffer_updates) * config.batch_size
+    flat = jax.tree.map(lambda x: x.reshape(config.steps_per_update, *x.shape[2:]), seen)
+    first = (state.updates % config.buffer_updates) * config.steps_per_update
     stored: Transitions = jax.tree.map(
         lambda ring, new: jax.lax.dynamic_update_slice_in_dim(ring, new, first, axis=0),
         state.buffer,

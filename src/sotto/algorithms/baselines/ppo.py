@@ -18,90 +18,86 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from sotto.algorithms.settings import COUNT, POSITIVE, SEED, SIGNED, require
+from sotto.algorithms.settings import (
+    Count,
+    Discount,
+    NotNegative,
+    Positive,
+    Probability,
+    Seed,
+    Settings,
+    Signed,
+)
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, running_returns
 from sotto.rl.rollout import Lane, Trajectory, continue_rollout, start
 
-_COUNTS = ("total_steps", "num_envs", "num_steps", "num_epochs", "num_minibatches", "hidden")
-_POSITIVE = ("learning_rate", "clip_ratio", "max_grad_norm")
-_INTERVALS = dict.fromkeys(_COUNTS, COUNT) | dict.fromkeys(_POSITIVE, POSITIVE)
-_INTERVALS |= {
-    "seed": SEED,
-    "discount": "[0, 1)",
-    "gae_lambda": "[0, 1]",
-    "entropy_coefficient": SIGNED,
-    "value_coefficient": "[0, 1e15]",
-}
-"""What every number must be by itself."""
-
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(Settings):
     """Settings of PPO; the defaults solve CartPole-v1 in 100k steps and suit Acrobot-v1."""
 
     env_id: str = "CartPole-v1"
     """The environment."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the initial networks, the environments and the actions."""
-    total_steps: int = 100_000
+    total_steps: Count = 100_000
     """Environment steps over the whole training, summed over environments."""
-    num_envs: int = 8
+    num_envs: Count = 8
     """Environments that run side by side."""
-    num_steps: int = 128
+    num_steps: Count = 128
     """Steps of each environment per update."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Adam's learning rate, at the start if it is annealed."""
     anneal_learning_rate: bool = True
     """Bring the learning rate linearly to zero over the training."""
-    num_epochs: int = 5
+    num_epochs: Count = 5
     """Passes over the collected steps per update."""
-    num_minibatches: int = 4
+    num_minibatches: Count = 4
     """Minibatches per pass."""
-    discount: float = 0.99
+    discount: Discount = 0.99
     """Gamma."""
-    gae_lambda: float = 0.95
+    gae_lambda: Probability = 0.95
     """Lambda of the generalised advantage estimates."""
-    clip_ratio: float = 0.2
+    clip_ratio: Positive = 0.2
     """How far the probability ratio may usefully move from 1."""
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: Signed = 0.0
     """Weight of the entropy bonus."""
-    value_coefficient: float = 0.5
+    value_coefficient: NotNegative = 0.5
     """Weight of the critic's loss, which is in units of the value scale."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Positive = 0.5
     """Global norm to which each gradient is clipped."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Count, ...] = (64, 64)
     """Hidden layers of the policy and of the critic."""
     normalise_advantages: bool = True
     """Bring the advantages of each update to mean zero and standard deviation one."""
     optimizer: Literal["adam", "rmsprop"] = "adam"
     """What makes steps of gradients, with its usual settings."""
 
-    def __post_init__(self) -> None:
-        """Refuse settings that cannot run."""
-        require(self, _INTERVALS)
-        if self.batch_size % self.num_minibatches:
+    def check(self) -> None:
+        """Refuses settings that contradict each other."""
+        if self.steps_per_update % self.num_minibatches:
             raise ValueError(
-                f"num_minibatches must divide num_envs * num_steps = {self.batch_size}; "
-                f"{self.num_minibatches} does not."
+                f"num_minibatches must divide num_envs * num_steps = {self.steps_per_update}; "
+                f"{self.num_minibatches} does not"
             )
-        if self.total_steps < self.batch_size:
+        if self.total_steps < self.steps_per_update:
             raise ValueError(
-                f"total_steps must be at least num_envs * num_steps = {self.batch_size}, "
-                "which one update collects."
+                f"total_steps must be at least num_envs * num_steps = {self.steps_per_update}, "
+                "which one update collects"
             )
 
     @property
-    def batch_size(self) -> int:
+    def steps_per_update(self) -> int:
         """Environment steps per update."""
         return self.num_envs * self.num_steps
 
     @property
     def num_updates(self) -> int:
         """Updates in the whole training: total_steps, rounded down to whole updates."""
-        return self.total_steps // self.batch_size
+        return self.total_steps // self.steps_per_update
 
 
 class Networks(NamedTuple):
@@ -332,7 +328,7 @@ def _prepare(config: PPOConfig, networks: Networks, trajectory: Trajectory) -> _
         advantages=advantages,
         targets=targets,
     )
-    flat: _Batch = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
+    flat: _Batch = jax.tree.map(lambda x: x.reshape(config.steps_per_update, *x.shape[2:]), batch)
     return flat
 
 
@@ -394,7 +390,7 @@ def _optimise(
         return orders.reshape(config.num_epochs * config.num_minibatches, size)
 
     count = next((len(leaf) for leaf in jax.tree.leaves(penalty_rows)), 0)
-    rows = minibatches(key, config.batch_size), minibatches(jax.random.fold_in(key, 1), count)
+    rows = minibatches(key, config.steps_per_update), minibatches(jax.random.fold_in(key, 1), count)
     carry, diagnostics = jax.lax.scan(minibatch, (networks, optimizer_state), rows)
     last = jax.tree.map(lambda x: jnp.mean(x[-config.num_minibatches :]), diagnostics)
     return *carry, last

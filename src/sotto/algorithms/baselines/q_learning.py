@@ -4,7 +4,6 @@ Q-learning after Watkins and Dayan (1992) with a target network (Mnih et al. 201
 double Q-learning (van Hasselt et al. 2016) and Huber's loss. Nothing here touches an environment.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from sotto.algorithms.settings import Count, Discount, Positive, Settings
 from sotto.data.trajectories import Transitions as Transitions
 from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import AnyEnvironment, Discrete
@@ -79,7 +79,7 @@ def greedy_runs(values: Any) -> EpsilonGreedy:
 
 
 @dataclass(frozen=True)
-class LearnerSettings:
+class LearnerSettings(Settings):
     """How gradient steps are made.
 
     Attributes:
@@ -94,24 +94,14 @@ class LearnerSettings:
         max_grad_norm: global norm to which each gradient is clipped.
     """
 
-    learning_rate: float
-    anneal_steps: int | None
-    minibatch: int
-    discount: float
-    target_period: int
+    learning_rate: Positive
+    anneal_steps: Count | None
+    minibatch: Count
+    discount: Discount
+    target_period: Count
     double: bool
     huber: bool
-    max_grad_norm: float
-
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot learn."""
-        if min(self.minibatch, self.target_period) < 1:
-            raise ValueError("minibatch and target_period must be at least 1")
-        if not 0 <= self.discount < 1:
-            raise ValueError(f"discount must be at least 0 and below 1, got {self.discount:g}")
-        for name in ("learning_rate", "max_grad_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be positive and finite")
+    max_grad_norm: Positive
 
 
 class Learner(NamedTuple):

@@ -49,9 +49,9 @@ class DPPG(Algorithm[DPPGConfig]):
         env_id = flags.get("env_id", "CartPole-v1")
         return vars(preset(cast(PresetName, name), env_id, **changes))
 
-    def updates(self, config: DPPGConfig) -> int:
+    def num_updates(self, config: DPPGConfig) -> int:
         """Releases of the whole training."""
-        return config.updates
+        return config.num_updates
 
     def steps_per_update(self, config: DPPGConfig) -> int:
         """Most environment steps behind one release."""

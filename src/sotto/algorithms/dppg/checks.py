@@ -1,65 +1,11 @@
-"""Which settings of private policy gradient are refused: those that cannot run, or be certified."""
+"""Which settings of private policy gradient contradict each other, or cannot be certified."""
 
 from typing import TYPE_CHECKING
 
-from sotto.algorithms.settings import COUNT, POSITIVE, SEED, SIGNED, require
 from sotto.privacy.units import Adjacency
 
 if TYPE_CHECKING:
     from sotto.algorithms.dppg.config import DPPGConfig
-
-_MULTIPLIER = "[1e-6, 1e6]"
-_RETURN = "[-1e30, 1e30]"
-"""Sums and averages of released returns stay numbers in float32."""
-
-_INTERVALS = {
-    "seed": SEED,
-    "total_steps": COUNT,
-    "target_epsilon": "(0, 1e9]",
-    "noise_multiplier": _MULTIPLIER,
-    "delta": "(0, 1)",
-    "users_per_update": COUNT,
-    "participations": COUNT,
-    "min_separation": COUNT,
-    "population_size": COUNT,
-    "steps_per_user": COUNT,
-    "action_repeat": COUNT,
-    "clip_norm": POSITIVE,
-    "trust_region_radius": POSITIVE,
-    "trust_region_confidence": "(0, 1)",
-    "adaptive_clip": "(0, 1)",
-    "adaptive_clip_rate": "(0, 10]",
-    "adaptive_clip_noise_ratio": _MULTIPLIER,
-    "server_learning_rate": POSITIVE,
-    "parameter_decay": "(0, 1]",
-    "learning_rate": POSITIVE,
-    "learning_rate_schedule": POSITIVE,
-    "local_epochs": COUNT,
-    "local_minibatches": COUNT,
-    "ratio_clip": POSITIVE,
-    "entropy_coefficient": SIGNED,
-    "discount": "[0, 1)",
-    "gae_lambda": "[0, 1]",
-    "advantage_scale": POSITIVE,
-    "parameter_noise": "[0, 1e15]",
-    "baseline": SIGNED,
-    "critic_hidden": COUNT,
-    "critic_scale": POSITIVE,
-    "critic_clip_norm": POSITIVE,
-    "critic_noise_ratio": _MULTIPLIER,
-    "critic_learning_rate": POSITIVE,
-    "critic_steps": COUNT,
-    "observation_range": POSITIVE,
-    "observation_noise_ratio": _MULTIPLIER,
-    "private_return": _RETURN,
-    "private_return_noise_ratio": _MULTIPLIER,
-    "stop_at_return": _RETURN,
-    "hidden": COUNT,
-    "ema_decay": "[0, 1)",
-    "tail_fraction": "(0, 1]",
-    "evaluation_episodes": "[0, inf)",
-}
-"""What every number must be by itself; the functions below are about how settings go together."""
 
 
 def check(config: "DPPGConfig") -> None:
@@ -68,7 +14,6 @@ def check(config: "DPPGConfig") -> None:
     Raises:
         ValueError: the first thing that is wrong, in a sentence.
     """
-    require(config, _INTERVALS)
     _check_people(config)
     _check_privacy(config)
     _check_parts(config)
@@ -78,7 +23,7 @@ def check(config: "DPPGConfig") -> None:
 def _check_privacy(config: "DPPGConfig") -> None:
     if (config.target_epsilon is None) == (config.noise_multiplier is None):
         raise ValueError("give either target_epsilon or noise_multiplier, and not both")
-    if config.updates >= 1 and config.delta * config.users >= 1:
+    if config.num_updates >= 1 and config.delta * config.users >= 1:
         raise ValueError(
             f"delta {config.delta:g} is not below 1 / users = {1 / config.users:.3g}, so it would "
             "allow one user's data to be published outright; choose a smaller delta"
@@ -132,18 +77,13 @@ def _check_parts(config: "DPPGConfig") -> None:
 
 
 def _check_learning(config: "DPPGConfig") -> None:
-    if config.updates < 1:
+    if config.num_updates < 1:
         raise ValueError(
             f"total_steps {config.total_steps} is less than one update of users_per_update * "
             f"steps_per_user * action_repeat = {config.steps_per_update} steps"
         )
     if config.steps_per_user % config.local_minibatches:
         raise ValueError("local_minibatches must divide steps_per_user")
-    if config.learning_rate_schedule is not None and config.learning_rate_schedule[0] < 1:
-        raise ValueError(
-            f"learning_rate_schedule {config.learning_rate_schedule} divides by its first number, "
-            "which must be at least 1"
-        )
     if config.joint_clip and config.critic != "private":
         raise ValueError("joint_clip clips the policy with a private critic; set critic to private")
     if config.local_update == "visit-average" and config.hidden:

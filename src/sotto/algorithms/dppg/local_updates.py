@@ -28,8 +28,8 @@ def objective(
     distribution = policy(trajectory.observations)
     ratio = jnp.exp(distribution.log_prob(trajectory.actions) - old_log_probs)
     surrogate = ratio * advantages
-    if config.ratio_clip is not None:
-        clipped = jnp.clip(ratio, 1 - config.ratio_clip, 1 + config.ratio_clip)
+    if config.clip_ratio is not None:
+        clipped = jnp.clip(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)
         surrogate = jnp.minimum(surrogate, clipped * advantages)
     gain = surrogate + config.entropy_coefficient * distribution.entropy()
     count = jnp.maximum(jnp.sum(trajectory.alive, dtype=jnp.float32), 1.0)

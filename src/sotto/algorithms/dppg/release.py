@@ -298,7 +298,7 @@ def _server(
         update,
     )
     updates = state.updates + 1
-    first_in_tail = config.updates - round(config.tail_fraction * config.updates)
+    first_in_tail = config.num_updates - round(config.tail_fraction * config.num_updates)
     in_tail = jnp.maximum(updates - first_in_tail, 1).astype(jnp.float32)
     critic = state.critic
     if "critic" in released:

@@ -100,7 +100,7 @@ def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
 
 def create_ledger(config: DPPGConfig, where: Path | str, run_id: str | None = None) -> Ledger:
     """A new ledger with the budget and the unit of these settings."""
-    budget = Budget(epsilon=config.budget_epsilon(), delta=config.delta)
+    budget = Budget(epsilon=config.budget_epsilon, delta=config.delta)
     return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
 
 
@@ -147,15 +147,15 @@ class Training:
         self._native = is_native(config.env_id)
         self._drawn = config.population_size is not None
         self._collector: Collector | None = None
-        remaining = config.updates - done
+        remaining = config.num_updates - done
         if remaining < 1:
-            raise ValueError(f"all {config.updates} releases of this training have been made")
+            raise ValueError(f"all {config.num_updates} releases of this training have been made")
         if self._reached():
             raise ValueError(
                 f"this training stopped after {done} updates, when released returns had reached "
                 f"stop_at_return = {config.stop_at_return:g}"
             )
-        self._interval = math.ceil(config.updates / _PROGRESS_POINTS)
+        self._interval = math.ceil(config.num_updates / _PROGRESS_POINTS)
         self.chunk_updates = self._interval if self._native else 1
         if self._drawn:  # a coin for each of the population, release and run
             most = _COINS // (config.users * len(seeds))
@@ -164,7 +164,7 @@ class Training:
         critic = jax.tree.map(lambda x: x[0], self.states.critic)
         extras = parts.extra_parts(config, self.env)
         if self._drawn:
-            parts.require_as_stated(config.updates, extras, ledgers)
+            parts.require_as_stated(config.num_updates, extras, ledgers)
         dimension = _size(policy) + sum(part.size for part in extras)
         dimension += _size(critic) if config.critic == "private" else 0
         self.noise_multiplier = config.total_noise_multiplier(dimension)
@@ -181,7 +181,7 @@ class Training:
             self.env,
             multipliers=multipliers,
             clip_norm=self.clip_norm,
-            horizon=config.updates if self._drawn else remaining,
+            horizon=config.num_updates if self._drawn else remaining,
             collected=not self._native,
         )
         self._first_people = [ledger.next_person for ledger in ledgers]
@@ -202,9 +202,9 @@ class Training:
         )
         if self._drawn:
             self.done = self._stream.released
-            if self.done == config.updates:
+            if self.done == config.num_updates:
                 raise ValueError(
-                    f"all {config.updates} releases of this training have been charged; those "
+                    f"all {config.num_updates} releases of this training have been charged; those "
                     f"after the first {done} were lost, and are not made again"
                 )
 
@@ -216,20 +216,21 @@ class Training:
     def __iter__(self) -> Iterator[DPPGProgress]:
         """Makes the remaining releases, a chunk at a time; stops early where that is asked for."""
         try:
-            while self.done < self.config.updates and not self._reached():
+            while self.done < self.config.num_updates and not self._reached():
                 yield self.advance()
         finally:
             self.close()
 
     def advance(self) -> DPPGProgress:
         """Charges and makes the next chunk of releases."""
-        count = min(self.chunk_updates, self.config.updates - self.done)
+        count = min(self.chunk_updates, self.config.num_updates - self.done)
         units = () if self._native else self._collect()
         people = None if self._drawn else self._next_people(count)
         self.states, log, diagnostics = self._stream.run(self.states, self._keys, people, units)
         self.done += count
         evaluation: dict[str, np.ndarray] = {}
-        due = self._native or self.done % self._interval == 0 or self.done == self.config.updates
+        last = self.done == self.config.num_updates
+        due = self._native or last or self.done % self._interval == 0
         if due and self.config.evaluation_episodes > 0 and has_simulator(self.config):
             key = jax.random.fold_in(new_key(20260), self.done)
             evaluation = {
@@ -349,8 +350,8 @@ def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multipli
         return config.clip_norm
     over_time = dppg.correlation(config)
     # Correlated noise is scaled to the whole stream, and one release of it sums several draws.
-    spread = correlated.sensitivity(over_time, config.participation, config.updates) * float(
-        np.linalg.norm(correlated.noising_coefficients(over_time, config.updates))
+    spread = correlated.sensitivity(over_time, config.participation, config.num_updates) * float(
+        np.linalg.norm(correlated.noising_coefficients(over_time, config.num_updates))
     )
     common: dict[str, Any] = {
         "noise_ratio": multiplier * spread / config.users_per_update,
@@ -384,10 +385,8 @@ def public_fisher(
         gradients = jax.vmap(jax.grad(lambda p, o, a: p(o).log_prob(a)), in_axes=(None, 0, 0))(
             policy, seen.observations, seen.actions
         )
-        flat = jnp.concatenate(
-            [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(gradients)], axis=1
-        )
-        return jnp.where(seen.alive[:, None], flat, jnp.nan)
+        flat = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(gradients)]
+        return jnp.where(seen.alive[:, None], jnp.concatenate(flat, axis=1), jnp.nan)
 
     keys = jax.random.split(new_key(0), _FISHER_EPISODES)
     rows = np.asarray(jax.jit(jax.vmap(scores))(keys), dtype=np.float64)

@@ -241,5 +241,5 @@ def _everybody(config: DPPGConfig) -> list[PersonBlock] | None:
     if isinstance(config.participation, Poisson):
         return None
     size = config.users_per_update
-    groups = config.groups(np.arange(config.updates)).tolist()
+    groups = config.groups(np.arange(config.num_updates)).tolist()
     return [PersonBlock(group * size, (group + 1) * size) for group in groups]

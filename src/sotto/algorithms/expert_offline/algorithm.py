@@ -94,13 +94,13 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
                 "--seeds, and run seeds one by one if you mean to pay for each"
             )
 
-    def updates(self, config: ExpertOfflineConfig) -> int:
+    def num_updates(self, config: ExpertOfflineConfig) -> int:
         """Parts of the training: one that gathers, if anything is asked, and those that learn."""
-        return training.num_updates(config)
+        return config.num_updates
 
     def steps_per_update(self, config: ExpertOfflineConfig) -> int:
         """Most environment steps of one part."""
-        return math.ceil(training.env_steps(config) / training.num_updates(config))
+        return math.ceil(training.env_steps(config) / config.num_updates)
 
     def initial_states(self, config: ExpertOfflineConfig, seeds: Sequence[int]) -> PyTree:
         """The public state of every run before anything was asked."""

@@ -8,7 +8,6 @@ Source: theory notes, section 1, "Behaviour clones"; docs/privacy.md, section 15
 """
 
 import functools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,13 +19,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from sotto.algorithms.settings import Count, Positive, Settings
 from sotto.data.trajectories import ExpertLog, checked
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 
 
 @dataclass(frozen=True)
-class CloneConfig:
+class CloneConfig(Settings):
     """Settings of every clone. They are public: none may come from the logs.
 
     Attributes:
@@ -37,20 +37,11 @@ class CloneConfig:
         chunk: experts fitted side by side; it changes speed, memory and rounding alone.
     """
 
-    hidden: tuple[int, ...] = (32,)
-    steps: int = 600
-    minibatch: int = 64
-    learning_rate: float = 5e-3
-    chunk: int = 100
-
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot learn."""
-        if min(self.steps, self.minibatch, self.chunk) < 1:
-            raise ValueError("steps, minibatch and chunk of clones must be at least 1")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(
-                f"the learning rate must be positive and finite, got {self.learning_rate:g}"
-            )
+    hidden: tuple[Count, ...] = (32,)
+    steps: Count = 600
+    minibatch: Count = 64
+    learning_rate: Positive = 5e-3
+    chunk: Count = 100
 
 
 def fit_clones(

@@ -5,13 +5,29 @@ are and what they acted in; everything that trains reads filled settings.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from sotto.algorithms.expert_offline.voting import Voters
 from sotto.algorithms.offline.behaviour_cloning import BehaviourCloning
 from sotto.algorithms.offline.cql import CQL
 from sotto.algorithms.offline.learner import OfflineConfig, OfflineLearner
-from sotto.algorithms.settings import COUNT, POSITIVE, SEED, SIGNED, require
+from sotto.algorithms.settings import (
+    AtLeastTwo,
+    Count,
+    CountOrZero,
+    Discount,
+    Epsilon,
+    Fraction,
+    NotNegative,
+    Positive,
+    Probability,
+    Seed,
+    Settings,
+    Signed,
+    known,
+)
 
 Method = Literal["votes", "stable-prefix", "dp-sgd", "prefix-only", "cql", "bc"]
 States = Literal["rollouts", "students", "box"]
@@ -21,12 +37,15 @@ PrefixRule = Literal["floor", "random-stop", "consensus"]
 NO_ENVIRONMENT = "none"
 """The name of the environment where there is none: a dataset is all there is."""
 
+LEARNING_PARTS = 10
+"""Parts in which a network learns, each followed by a checkpoint."""
+
 PRIVATE: tuple[Method, ...] = ("votes", "stable-prefix", "dp-sgd", "prefix-only")
 """Methods that keep a ledger; the others protect nobody."""
 
 
 @dataclass(frozen=True)
-class ExpertOfflineConfig:
+class ExpertOfflineConfig(Settings):
     """Offline learning from experts, each of whom is protected (after Sharma et al. 2024)."""
 
     method: Method = "votes"
@@ -42,21 +61,21 @@ class ExpertOfflineConfig:
     env_id: str | None = None
     """The environment. None: that of the experts or of the dataset. `none`: there is none, and the
     dataset is all there is."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of rollouts, networks and minibatches. Never of the noise."""
     population: Literal["simulated", "real"] = "simulated"
     """Whether the experts are simulated, as those of `sotto experts train` are, or real."""
-    expert_count: int | None = None
+    expert_count: AtLeastTwo | None = None
     """How many experts there are, which is public. None: as many as the data have."""
 
-    target_epsilon: float | None = None
+    target_epsilon: Epsilon | None = None
     """Epsilon the certificate must not exceed; noise is calibrated to it. All of it is spent."""
-    delta: float | None = None
+    delta: Fraction | None = None
     """Delta of the guarantee, below one over the number of experts. None: a tenth of that."""
 
     voters: Voters | None = None
     """votes: who is asked. None: clones where only a dataset is given, else experts."""
-    least_return: float | None = None
+    least_return: Signed | None = None
     """votes: an expert whose own logged episodes return less than this public number on average
     abstains, which costs nothing: the ballot and its weight are one contribution. None: the
     environment's, where there is a log and epsilon is not too small; mostly, everybody votes."""
@@ -67,75 +86,74 @@ class ExpertOfflineConfig:
     learner: Learner | None = None
     """What learns from votes (distillation, or cql on vote rollouts), from prefixes and from the
     log (cql or bc). None: distillation of votes, else cql."""
-    queries: int | None = None
+    queries: Count | None = None
     """votes: states in each round; rollouts: how many are played side by side."""
-    rounds: int | None = None
+    rounds: Count | None = None
     """votes: rounds; rollouts: steps. The noise of a vote grows with sqrt(queries * rounds)."""
-    lanes: int = 32
+    lanes: Count = 32
     """votes at states of students: rollouts in which a student meets states before each round."""
-    exploration: float = 0.1
+    exploration: Probability = 0.1
     """votes at states of students: probability of a uniform action."""
-    choice_episodes: int = 32
+    choice_episodes: CountOrZero = 32
     """votes at states of students: greedy episodes of every student in the simulator, by whose
     rewards the best student is chosen, at no cost in privacy. 0 keeps the last student: where the
     simulator's rewards are not what counts."""
 
-    releases: int = 25
+    releases: Count = 25
     """Prefixes that are released."""
     prefix_rule: PrefixRule = "floor"
     """What hides whose prefix it is: a floor under all action probabilities (the paper's), a secret
     random stop, or rollouts of the experts' consensus."""
-    floor: float = 0.01
+    floor: Annotated[float, Field(gt=0, le=0.5)] = 0.01
     """prefix-rule floor: least probability of any action of the experts who are rolled out."""
-    hazard: float = 0.02
+    hazard: Fraction = 0.02
     """prefix-rule random-stop: probability of stopping, at every step."""
-    prefix_share: float = 0.5
+    prefix_share: Fraction = 0.5
     """stable-prefix: share of epsilon and of delta for prefixes; the joint account then gives
     DP-SGD all that is left."""
-    public_share: float = 0.5
+    public_share: Fraction = 0.5
     """stable-prefix: share of steps that are made on released prefixes, without noise."""
-    noisy_steps: int = 1_000
+    noisy_steps: Count = 1_000
     """DP-SGD: steps on the experts' logs."""
-    batch: int = 256
+    batch: Count = 256
     """DP-SGD: experts drawn at a step, on average, one transition of each."""
-    clip_norm: float = 1.0
+    clip_norm: Positive = 1.0
     """DP-SGD: norm to which one expert's gradient is clipped."""
 
-    gradient_steps: int | None = None
+    gradient_steps: Count | None = None
     """Steps without noise, on votes or prefixes, or on the log. None: the environment's."""
-    minibatch: int = 256
+    minibatch: Count = 256
     """Transitions in each of them."""
-    hidden: tuple[int, ...] = (256, 256)
+    hidden: tuple[Count, ...] = (256, 256)
     """Hidden layers of a network of action values."""
-    student_hidden: tuple[int, ...] = (64, 64)
+    student_hidden: tuple[Count, ...] = (64, 64)
     """Hidden layers of a student of votes."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Adam's."""
-    alpha: float | None = None
+    alpha: NotNegative | None = None
     """cql: weight of the conservative term. None: the environment's."""
-    reward_scale: float | None = None
+    reward_scale: Positive | None = None
     """cql: factor of rewards, which brings values to order one. None: the environment's."""
-    discount: float | None = None
+    discount: Discount | None = None
     """cql: gamma. None: the environment's."""
 
-    rollout_cap: int | None = None
+    rollout_cap: Count | None = None
     """Longest rollout and prefix. None: the environment's."""
-    evaluation_cap: int | None = None
+    evaluation_cap: Count | None = None
     """Longest episode that is evaluated. None: the environment's."""
-    evaluation_episodes: int = 50
+    evaluation_episodes: Count = 50
     """Greedy episodes at each point of the learning curve, which are for the experimenter."""
-    observation_scale: tuple[float, ...] | None = None
+    observation_scale: tuple[Positive, ...] | None = None
     """Public factors that bring observations to order one. None: the environment's."""
-    box_low: tuple[float, ...] | None = None
+    box_low: tuple[Signed, ...] | None = None
     """votes at states box: lower corner, a public choice. None: the environment's."""
-    box_high: tuple[float, ...] | None = None
+    box_high: tuple[Signed, ...] | None = None
     """votes at states box: upper corner."""
-    actions: int | None = None
+    actions: AtLeastTwo | None = None
     """How many actions there are. None: as many as the environment or the dataset has."""
 
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot run, or contradict each other."""
-        require(self, _INTERVALS)
+    def check(self) -> None:
+        """Refuses settings that contradict each other."""
         _check_data(self)
         _check_privacy(self)
         _check_votes(self)
@@ -186,6 +204,15 @@ class ExpertOfflineConfig:
         return self.uses_prefixes or (self.uses_votes and self.states != "box")
 
     @property
+    def num_updates(self) -> int:
+        """Parts of a training: one that gathers, where something is released at once, and those
+        that learn.
+        """
+        if self.learner == "distillation":
+            return 1
+        return int(self.uses_votes or self.uses_prefixes) + LEARNING_PARTS
+
+    @property
     def public_steps(self) -> int:
         """DP-SGD: steps without noise that come in between, on released prefixes."""
         if self.method != "stable-prefix":
@@ -195,10 +222,10 @@ class ExpertOfflineConfig:
     @property
     def offline(self) -> OfflineConfig:
         """The network that learns from transitions, and its optimiser."""
-        scale = self.given("observation_scale")
+        scale = known(self.observation_scale)
         return OfflineConfig(
             observation_size=len(scale),
-            actions=self.given("actions"),
+            actions=known(self.actions),
             observation_scale=scale,
             hidden=self.hidden,
             learning_rate=self.learning_rate,
@@ -211,39 +238,13 @@ class ExpertOfflineConfig:
         if self.learner == "bc":
             return BehaviourCloning()
         return CQL(
-            alpha=self.given("alpha"),
-            discount=self.given("discount"),
-            reward_scale=self.given("reward_scale"),
+            alpha=known(self.alpha),
+            discount=known(self.discount),
+            reward_scale=known(self.reward_scale),
         )
-
-    def given(self, name: str) -> Any:
-        """A setting that `filled` has filled in."""
-        value = getattr(self, name)
-        assert value is not None, f"{name} is filled in by `filled`"
-        return value
 
 
 # --- checks --------------------------------------------------------------------------------------
-
-_COUNTS = (
-    *("queries", "rounds", "lanes", "releases", "noisy_steps", "batch", "gradient_steps"),
-    *("minibatch", "hidden", "student_hidden", "rollout_cap", "evaluation_cap"),
-    "evaluation_episodes",
-)
-_INTERVALS = {
-    **dict.fromkeys(_COUNTS, COUNT),
-    **dict.fromkeys(("clip_norm", "learning_rate", "reward_scale", "observation_scale"), POSITIVE),
-    **dict.fromkeys(("prefix_share", "public_share", "hazard", "delta"), "(0, 1)"),
-    **dict.fromkeys(("least_return", "box_low", "box_high"), SIGNED),
-    **dict.fromkeys(("expert_count", "actions"), "[2, inf)"),
-    "seed": SEED,
-    "target_epsilon": "(0, inf)",
-    "exploration": "[0, 1]",
-    "choice_episodes": "[0, inf)",
-    "floor": "(0, 0.5]",
-    "alpha": "[0, 1e15]",
-    "discount": "[0, 1)",
-}
 
 
 def _check_data(config: ExpertOfflineConfig) -> None:

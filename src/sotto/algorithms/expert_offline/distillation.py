@@ -6,7 +6,6 @@ Source: Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Net
 """
 
 import functools
-import math
 from dataclasses import dataclass
 
 import jax
@@ -14,12 +13,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from sotto.algorithms.settings import Count, NotNegative, Positive, Settings
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 
 
 @dataclass(frozen=True)
-class DistillationConfig:
+class DistillationConfig(Settings):
     """Settings of the student; all are public.
 
     Attributes:
@@ -30,20 +30,11 @@ class DistillationConfig:
         weight_decay: decoupled, times the learning rate.
     """
 
-    hidden: tuple[int, ...] = (64, 64)
-    steps: int = 1500
-    minibatch: int = 256
-    learning_rate: float = 3e-3
-    weight_decay: float = 1e-3
-
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot learn."""
-        if min(self.steps, self.minibatch) < 1:
-            raise ValueError("steps and minibatch of a distillation must be at least 1")
-        if not 0 < self.learning_rate < math.inf or not 0 <= self.weight_decay < math.inf:
-            raise ValueError(
-                "the learning rate must be positive and the weight decay not negative, both finite"
-            )
+    hidden: tuple[Count, ...] = (64, 64)
+    steps: Count = 1500
+    minibatch: Count = 256
+    learning_rate: Positive = 3e-3
+    weight_decay: NotNegative = 1e-3
 
 
 @functools.partial(jax.jit, static_argnames=("config", "observation_scale"))

@@ -17,7 +17,6 @@ Source: Sharma et al. 2024, Algorithm 4, with Poisson sampling where the text ha
 size; Abadi et al. 2016.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +29,16 @@ from jaxtyping import Array, Int, Int32, PRNGKeyArray
 
 from sotto.algorithms.offline import learner as learning
 from sotto.algorithms.offline.learner import OfflineConfig, OfflineLearner, OfflineState
+from sotto.algorithms.settings import (
+    Count,
+    CountOrZero,
+    Discount,
+    Epsilon,
+    Fraction,
+    Positive,
+    Seed,
+    Settings,
+)
 from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.keys import new_key
 from sotto.privacy.accounting.composition import (
@@ -50,7 +59,7 @@ from sotto.rl.networks import Policy
 
 
 @dataclass(frozen=True)
-class DPSGDExpertsConfig:
+class DPSGDExpertsConfig(Settings):
     """Settings of DP-SGD over experts; all are public.
 
     Attributes:
@@ -66,32 +75,26 @@ class DPSGDExpertsConfig:
         schedule_seed: says between which noisy steps the public ones come.
     """
 
-    experts: int
-    epsilon: float
-    delta: float
-    steps: int = 1_000
-    batch: int = 256
-    clip_norm: float = 1.0
-    public_steps: int = 0
-    average_decay: float = learning.AVERAGE_DECAY
+    experts: Count
+    epsilon: Epsilon
+    delta: Fraction
+    steps: Count = 1_000
+    batch: Count = 256
+    clip_norm: Positive = 1.0
+    public_steps: CountOrZero = 0
+    average_decay: Discount = learning.AVERAGE_DECAY
     batches: Literal["poisson", "cyclic"] = "poisson"
     population: Literal["simulated", "real"] = "simulated"
-    schedule_seed: int = 0
+    schedule_seed: Seed = 0
 
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot run, and a delta that says nothing."""
-        if not 0 < self.batch < self.experts or self.steps < 1 or self.public_steps < 0:
+    def check(self) -> None:
+        """Refuses a batch of everybody, and a delta that says nothing."""
+        if self.batch >= self.experts:
+            raise ValueError(f"batch must be below the {self.experts} experts, got {self.batch}")
+        if self.delta * self.experts >= 1:
             raise ValueError(
-                "batch is between 0 and the number of experts, steps is positive and public_steps "
-                "not negative"
+                f"delta must be below 1/{self.experts}; publishing one of them at random meets it"
             )
-        if not 0 < self.delta * self.experts < 1 or not 0 < self.epsilon < math.inf:
-            raise ValueError(
-                f"epsilon must be positive, and delta positive and below 1/{self.experts}: at "
-                "1/experts, publishing one of them at random would meet it"
-            )
-        if not 0 < self.clip_norm < math.inf or not 0 <= self.average_decay < 1:
-            raise ValueError("clip_norm is positive and finite, average_decay in [0, 1)")
 
     @property
     def sampling_rate(self) -> float:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.votes import world
+from sotto.algorithms.settings import known
 from sotto.data.trajectories import Transitions
 from sotto.privacy.errors import LedgerOlder, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
@@ -40,11 +41,11 @@ def prefix_mechanism(config: ExpertOfflineConfig) -> StablePrefixMechanism:
     """
     share = config.prefix_share if config.uses_dp_sgd else 1.0
     target = Target(
-        config.given("expert_count"),
+        known(config.expert_count),
         config.releases,
-        share * config.given("target_epsilon"),
-        share * config.given("delta"),
-        config.given("rollout_cap"),
+        share * known(config.target_epsilon),
+        share * known(config.delta),
+        known(config.rollout_cap),
     )
     match config.prefix_rule:
         case "floor":
@@ -93,8 +94,8 @@ def stable_transitions(
         name=_NAME,
         mechanism=prefix_mechanism(config),
         releases=config.releases,
-        horizon=config.given("rollout_cap"),
-        actions=config.given("actions"),
+        horizon=known(config.rollout_cap),
+        actions=known(config.actions),
         population=config.population,
     )
     opened = release.open(ledger)

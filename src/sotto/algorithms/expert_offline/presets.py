@@ -7,6 +7,7 @@ up in the experts that are trained.
 from dataclasses import dataclass, replace
 
 from sotto.algorithms.expert_offline.config import NO_ENVIRONMENT, ExpertOfflineConfig, States
+from sotto.algorithms.settings import known
 from sotto.rl.envs.registry import from_data, is_native, make
 
 
@@ -124,7 +125,7 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
         actions=config.actions or facts.actions,
     )
     if config.delta is None and config.is_private:
-        config = replace(config, delta=1 / (10 * config.given("expert_count")))
+        config = replace(config, delta=1 / (10 * known(config.expert_count)))
     _check_filled(config, facts)
     return config
 
@@ -142,13 +143,13 @@ def _least_return(config: ExpertOfflineConfig, task: _Task) -> float | None:
 
 def _check_filled(config: ExpertOfflineConfig, facts: DataFacts) -> None:
     """What can only be said once the data are known."""
-    count = config.given("expert_count")
+    count = known(config.expert_count)
     if count != facts.experts:
         raise ValueError(
             f"the data are of {facts.experts} experts, not of {count}; leave out --expert-count, "
             "or bring the data of all of them"
         )
-    if config.is_private and config.given("delta") * count >= 1:
+    if config.is_private and known(config.delta) * count >= 1:
         raise ValueError(
             f"delta {config.delta:g} is vacuous for {count} experts, since publishing one of them "
             f"at random would meet it; give --delta below {1 / count:g}"

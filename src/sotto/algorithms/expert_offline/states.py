@@ -17,6 +17,7 @@ from sotto.algorithms.expert_offline.dp_sgd import DPSGDExpertsConfig, DPSGDStat
 from sotto.algorithms.expert_offline.presets import DataFacts
 from sotto.algorithms.offline import learner as offline
 from sotto.algorithms.offline.learner import OfflineState
+from sotto.algorithms.settings import known
 from sotto.data.trajectories import ExpertLog, Transitions, all_transitions, ordered_sum
 from sotto.keys import keys_of, new_key
 from sotto.rl.envs.base import Discrete
@@ -78,7 +79,7 @@ class Sources:
             assert self.experts is not None
             return self.experts
         assert self.log is not None
-        how = (config.given("actions"), config.given("observation_scale"))
+        how = (known(config.actions), known(config.observation_scale))
         if how not in self._clones:
             self._clones[how] = fit_clones(_CLONES, self.log, *how, new_key(0))
         return self._clones[how]
@@ -128,9 +129,9 @@ State = StudentState | LearnerState | DPSGDState
 def dp_sgd_config(config: ExpertOfflineConfig) -> DPSGDExpertsConfig:
     """The part of filled settings that DP-SGD reads."""
     return DPSGDExpertsConfig(
-        experts=config.given("expert_count"),
-        epsilon=config.given("target_epsilon"),
-        delta=config.given("delta"),
+        experts=known(config.expert_count),
+        epsilon=known(config.target_epsilon),
+        delta=known(config.delta),
         steps=config.noisy_steps,
         batch=config.batch,
         clip_norm=config.clip_norm,
@@ -153,7 +154,7 @@ def initial_states(config: ExpertOfflineConfig, seeds: Sequence[int]) -> State:
 
 
 def _initial_state(config: ExpertOfflineConfig, key: PRNGKeyArray) -> State:
-    scale, actions = config.given("observation_scale"), config.given("actions")
+    scale, actions = known(config.observation_scale), known(config.actions)
     if config.learner == "distillation":
         student = Policy(
             len(scale), Discrete(actions), config.student_hidden, key, observation_scale=scale
@@ -169,7 +170,7 @@ def _initial_state(config: ExpertOfflineConfig, key: PRNGKeyArray) -> State:
 
 def _no_transitions(config: ExpertOfflineConfig) -> Transitions:
     """Room for all that can be released."""
-    size, scale = capacity(config), config.given("observation_scale")
+    size, scale = capacity(config), known(config.observation_scale)
     return Transitions(
         observations=jnp.zeros((size, len(scale)), jnp.float32),
         actions=jnp.zeros((size,), jnp.int32),
@@ -182,9 +183,9 @@ def _no_transitions(config: ExpertOfflineConfig) -> Transitions:
 def capacity(config: ExpertOfflineConfig) -> int:
     """Most transitions that are released."""
     if config.uses_votes:
-        return int(config.given("queries") * config.given("rounds"))
+        return int(known(config.queries) * known(config.rounds))
     if config.uses_prefixes:
-        return int(config.releases * config.given("rollout_cap"))
+        return int(config.releases * known(config.rollout_cap))
     return 0
 
 
@@ -208,7 +209,7 @@ def evaluate(
     """
     if not config.has_environment:
         raise ValueError("this run has no environment to be evaluated in; train it with --env-id")
-    env_id, cap = config.given("env_id"), config.given("evaluation_cap")
+    env_id, cap = known(config.env_id), known(config.evaluation_cap)
     if is_native(env_id):
         return np.asarray(_evaluate_native(env_id, cap, policy, key, episodes, greedy))
     runs = jax.tree.leaves(policy)[0].shape[0]

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.base import Progress
 from sotto.algorithms.expert_offline import dp_sgd
-from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline.config import LEARNING_PARTS, ExpertOfflineConfig
 from sotto.algorithms.expert_offline.dp_sgd import DPSGDState, LogPool
 from sotto.algorithms.expert_offline.prefixes import prefix_mechanism, stable_transitions
 from sotto.algorithms.expert_offline.states import (
@@ -39,6 +39,7 @@ from sotto.algorithms.expert_offline.states import (
 )
 from sotto.algorithms.expert_offline.votes import KeptVotes, poll, vote_multiplier
 from sotto.algorithms.offline import learner as offline
+from sotto.algorithms.settings import known
 from sotto.data.trajectories import Transitions
 from sotto.keys import keys_of, new_key
 from sotto.privacy.accounting.composition import Event
@@ -54,30 +55,20 @@ __all__ = [
     "env_steps",
     "evaluate",
     "initial_states",
-    "num_updates",
     "policies",
     "train",
 ]
-
-_PARTS = 10  # of learning, each followed by a checkpoint
 
 
 # --- before training -----------------------------------------------------------------------------
 
 
-def num_updates(config: ExpertOfflineConfig) -> int:
-    """Parts of a training: one that gathers, where something is released at once, then learning."""
-    if config.learner == "distillation":
-        return 1
-    return int(config.uses_votes or config.uses_prefixes) + _PARTS
-
-
 def env_steps(config: ExpertOfflineConfig) -> int:
     """Most environment steps of a training."""
     if config.uses_votes and config.states == "students":
-        asking = config.lanes * config.given("rollout_cap")
-        choosing = config.choice_episodes * config.given("evaluation_cap")
-        return int(config.given("rounds") * (asking + choosing))
+        asking = config.lanes * known(config.rollout_cap)
+        choosing = config.choice_episodes * known(config.evaluation_cap)
+        return int(known(config.rounds) * (asking + choosing))
     return capacity(config) if config.plays else 0
 
 
@@ -115,7 +106,7 @@ def create_ledger(
     config: ExpertOfflineConfig, where: Path | str, run_id: str | None = None
 ) -> Ledger:
     """A new ledger with the budget of filled settings, of experts."""
-    budget = Budget(epsilon=config.given("target_epsilon"), delta=config.given("delta"))
+    budget = Budget(epsilon=known(config.target_epsilon), delta=known(config.delta))
     return Ledger.create(where, run_id, unit=EXPERT, budget=budget)
 
 
@@ -230,12 +221,12 @@ def _learn(
     done: int,
 ) -> Iterator[Progress]:
     """Steps without noise: on what was released, or without privacy on the log."""
-    size = math.ceil(config.given("gradient_steps") / _PARTS)
+    size = math.ceil(known(config.gradient_steps) / LEARNING_PARTS)
     keys = keys_of(seeds, LEARNING)
     on_log = not config.is_private
     data = sources.transitions if on_log else states.transitions
     assert isinstance(data, Transitions)
-    while done < num_updates(config):
+    while done < config.num_updates:
         states, losses = _train_chunk(config, states, data, keys, size, on_log)
         done += 1
         seen = {"loss": np.asarray(losses)[:, None]}
@@ -278,7 +269,7 @@ def _learn_with_noise(
     """Noisy steps on the log, and public ones between them, until all are charged."""
     assert sources.log is not None
     settings, pool = dp_sgd_config(config), LogPool(sources.log)
-    size = math.ceil(config.noisy_steps / _PARTS)
+    size = math.ceil(config.noisy_steps / LEARNING_PARTS)
     stream, states = dp_sgd.open_gradients(
         settings,
         config.offline,
@@ -290,7 +281,7 @@ def _learn_with_noise(
         chunk=size,
     )
     keys = keys_of(seeds, LEARNING)
-    while done < num_updates(config):
+    while done < config.num_updates:
         if stream.released < config.noisy_steps:
             states = dp_sgd.advance(settings, stream, states, keys, pool, size)
         done += 1

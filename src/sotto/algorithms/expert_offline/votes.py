@@ -26,6 +26,7 @@ from sotto.algorithms.expert_offline.voting_rounds import (
     fit_student,
     vote_rollouts,
 )
+from sotto.algorithms.settings import known
 from sotto.data.trajectories import Transitions
 from sotto.privacy.errors import LedgerOlder, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
@@ -39,8 +40,8 @@ from sotto.rl.networks import Policy
 
 def vote_multiplier(config: ExpertOfflineConfig) -> float:
     """The noise multiplier of the whole poll."""
-    epsilon, delta = config.given("target_epsilon"), config.given("delta")
-    draws = config.given("rounds") * config.given("queries") * config.given("actions")
+    epsilon, delta = known(config.target_epsilon), known(config.delta)
+    draws = known(config.rounds) * known(config.queries) * known(config.actions)
     return noise.calibrate_with_sampler(
         partial(multiplier_for, epsilon), lambda z: noise.sampler_delta(z, draws), delta
     )
@@ -75,17 +76,17 @@ class KeptVotes(Votes):
             voters,
             ledger,
             weights=weights,
-            queries=config.given("queries"),
-            rounds=config.given("rounds"),
+            queries=known(config.queries),
+            rounds=known(config.rounds),
             noise_multiplier=vote_multiplier(config),
             population=config.population,
-            kind=config.given("voters"),
+            kind=known(config.voters),
             resume=bool(ledger.streams),
         )
         self._store = _store(file, {"kind": "votes", "run": ledger.run_id})
         self._kept = [] if self._store is None else list(self._store.read())
         self._answered = 0
-        asked = config.given("rounds") - super().rounds_left
+        asked = known(config.rounds) - super().rounds_left
         if len(self._kept) > asked:
             raise LedgerOlder(
                 f"the ledger of run {ledger.run_id}", f"{file}", len(self._kept), asked
@@ -138,11 +139,13 @@ def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int
         key: public randomness of states and students.
         seed: of the world, where it is Gymnasium's.
     """
-    scale = config.given("observation_scale")
+    scale = known(config.observation_scale)
     distillation = DistillationConfig(hidden=config.student_hidden)
     ask_key, world_key, fit_key, choice_key = jax.random.split(key, 4)
     if config.states == "box":
-        low, high = (np.asarray(config.given(f"box_{end}"), np.float32) for end in ("low", "high"))
+        low, high = (
+            np.asarray(known(end), np.float32) for end in (config.box_low, config.box_high)
+        )
         asked = ask_in_box(votes, low, high, ask_key)
         return Polled(asked, None, fit_student(votes, asked, distillation, scale, fit_key))
     with world(config, world_key, seed) as where:
@@ -171,7 +174,7 @@ def world(config: ExpertOfflineConfig, key: PRNGKeyArray, seed: int) -> Iterator
         key: of an environment written in JAX.
         seed: of one of Gymnasium's.
     """
-    env_id, cap = config.given("env_id"), config.given("rollout_cap")
+    env_id, cap = known(config.env_id), known(config.rollout_cap)
     if is_native(env_id):
         env: Any = make(env_id)
         yield JaxWorld(env, env.default_params, key, cap)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.expert_offline.distillation import DistillationConfig, distil
 from sotto.algorithms.expert_offline.voting import Asked, Votes, shrink
+from sotto.algorithms.settings import Count, Probability, Settings
 from sotto.data.trajectories import Transitions
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.world import World
@@ -23,7 +24,7 @@ _STUDENT = DistillationConfig()
 
 
 @dataclass(frozen=True)
-class DaggerConfig:
+class DaggerConfig(Settings):
     """How states of the next round are met.
 
     Attributes:
@@ -33,14 +34,9 @@ class DaggerConfig:
         distillation: settings of the student, which is fitted anew after each round.
     """
 
-    lanes: int = 32
-    exploration: float = 0.1
+    lanes: Count = 32
+    exploration: Probability = 0.1
     distillation: DistillationConfig = _STUDENT
-
-    def __post_init__(self) -> None:
-        """Refuses settings that meet no states."""
-        if self.lanes < 1 or not 0 <= self.exploration <= 1:
-            raise ValueError("lanes must be at least 1 and exploration a probability")
 
 
 def ask_along_students(

@@ -66,7 +66,7 @@ def recipe(env_id: str, hidden: tuple[int, ...] = HIDDEN) -> Recipe:
             time_limit=50,
             cap=50,
             # Much entropy keeps it from settling where experts would not leave.
-            base=replace(base, total_steps=40 * base.batch_size),
+            base=replace(base, total_steps=40 * base.steps_per_update),
             log_reward=20_000.0,
         )
     lander = replace(
@@ -82,7 +82,7 @@ def recipe(env_id: str, hidden: tuple[int, ...] = HIDDEN) -> Recipe:
         entropy_coefficient=0.01,
     )
     return Recipe(
-        replace(lander, total_steps=80 * lander.batch_size),
+        replace(lander, total_steps=80 * lander.steps_per_update),
         learning_rates=(6e-4, 1e-3),
         stops=(20, 40, 80),
         time_limit=1000,

@@ -42,7 +42,7 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
     config_type = FunctionalQConfig
     units = "transitions"
 
-    def updates(self, config: FunctionalQConfig) -> int:
+    def num_updates(self, config: FunctionalQConfig) -> int:
         """Updates of the whole training."""
         return config.num_updates
 

@@ -6,6 +6,18 @@ from typing import Literal
 
 from sotto.algorithms.baselines.q_learning import LearnerSettings
 from sotto.algorithms.functional_q.nodes import Grid
+from sotto.algorithms.functional_q.presets import TASKS
+from sotto.algorithms.settings import (
+    Count,
+    Discount,
+    Epsilon,
+    Fraction,
+    Positive,
+    Probability,
+    Seed,
+    Settings,
+    Signed,
+)
 from sotto.privacy.mechanisms.functions.calibration import impossibility
 from sotto.privacy.units import Adjacency, Unit
 from sotto.rl.envs.base import AnyEnvironment, Discrete
@@ -16,25 +28,7 @@ ProtectedUnit = Literal["transition", "reward-function"]
 
 
 @dataclass(frozen=True)
-class _Task:
-    """What is public about an environment: where its states and its rewards are, and good nodes."""
-
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    nodes: tuple[int, ...]
-    rewards: tuple[float, float]
-
-
-_CARTPOLE = ((-2.4, -2.5, -0.21, -3.0), (2.4, 2.5, 0.21, 3.0))
-_TASKS = {
-    "Line-v0": _Task((0.0,), (1.0,), (11,), (0.0, 0.5)),
-    "CartPole-v1": _Task(*_CARTPOLE, (5, 3, 5, 3), (0.0, 1.0)),
-    "CartPoleCentred-v0": _Task(*_CARTPOLE, (9, 1, 9, 1), (0.0, 1.0)),
-}
-
-
-@dataclass(frozen=True)
-class FunctionalQConfig:
+class FunctionalQConfig(Settings):
     """Q-learning that protects rewards (after Wang and Hegde 2019); defaults for Line-v0."""
 
     env_id: str = "Line-v0"
@@ -47,38 +41,38 @@ class FunctionalQConfig:
     unit: ProtectedUnit = "transition"
     """What is protected: the reward of one transition, or the whole reward function within
     reward_radius of it (the paper's)."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the environments, the actions and the first network. Never of the noise."""
-    samples: int = 5_000
+    samples: Count = 5_000
     """Environment steps, which are all collected without looking at rewards."""
-    num_envs: int = 10
+    num_envs: Count = 10
     """Environments that run side by side."""
-    rounds: int = 1
+    rounds: Count = 1
     """reward-release of transitions: samples come in so many parts. The first acts uniformly, later
     ones on what was learned from releases so far; every transition takes part once."""
-    exploration: float = 0.2
+    exploration: Probability = 0.2
     """Probability of a uniform action in rounds after the first."""
 
-    reward_low: float | None = None
+    reward_low: Signed | None = None
     """Smallest possible reward, a public number. None: the environment's."""
-    reward_high: float | None = None
+    reward_high: Signed | None = None
     """Largest possible reward. Rewards outside are clipped."""
-    reward_radius: float | None = None
+    reward_radius: Positive | None = None
     """Neighbouring reward functions differ by at most this anywhere (unit reward-function)."""
-    target_epsilon: float | None = None
+    target_epsilon: Epsilon | None = None
     """Epsilon the certificate must not exceed; the noise is calibrated to it."""
-    delta: float = 1e-5
+    delta: Fraction = 1e-5
     """Delta of the guarantee; below 1 / samples where transitions are protected."""
-    sigma: float | None = None
+    sigma: Positive | None = None
     """Instead of target_epsilon: standard deviation of the noise of each released number."""
     noise: Literal["vector", "process"] = "vector"
     """Independent noise at nodes, or sample paths of the Gaussian process (one dimension)."""
 
-    nodes: tuple[int, ...] | None = None
+    nodes: tuple[Count, ...] | None = None
     """Nodes along each dimension of a state; 1 ignores the dimension. None: the environment's."""
-    node_low: tuple[float, ...] | None = None
+    node_low: tuple[Signed, ...] | None = None
     """Lower corner of the box that the nodes are in, a public choice."""
-    node_high: tuple[float, ...] | None = None
+    node_high: tuple[Signed, ...] | None = None
     """Its upper corner; states outside count as the nearest one in it."""
     node_variable: Literal["next-state", "state-action"] = "next-state"
     """What the released reward is a function of: the state that a step leads to, or the state and
@@ -90,42 +84,40 @@ class FunctionalQConfig:
     (averager). output-release and per-iteration learn a table, but output-release also a network of
     one hidden layer, in one dimension and with --noise process: its steps are bounded, and every
     one of --iterations multiplies the noise."""
-    discount: float = 0.9
+    discount: Discount = 0.9
     """Gamma."""
-    iterations: int = 50
+    iterations: Count = 50
     """Of fitted Q-iteration: output-release, per-iteration and the averager. The noise of
     per-iteration grows with its root."""
-    gradient_steps: int = 4_000
+    gradient_steps: Count = 4_000
     """dqn and network: gradient steps in all."""
-    minibatch: int = 64
+    minibatch: Count = 64
     """dqn: transitions per gradient step."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """dqn: Adam's learning rate, which goes linearly to zero. paper: alpha."""
-    target_period: int = 128
+    target_period: Count = 128
     """dqn: gradient steps between copies to the target network."""
     double: bool = True
     """dqn: double Q-learning."""
     huber: bool = True
     """dqn: Huber's loss instead of the square."""
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[Count, ...] = (64, 64)
     """Hidden layers of the network."""
 
-    batch: int = 128
+    batch: Count = 128
     """paper: B, samples per update."""
-    resets: int | None = None
+    resets: Count | None = None
     """paper: J, how often the noise is drawn anew. None: at every update."""
-    lipschitz: float = 1.0
+    lipschitz: Positive = 1.0
     """paper: L of Theorem 5, from which sigma follows for target_epsilon; nothing enforces it."""
-    evaluation_episodes: int = 64
+    evaluation_episodes: Count = 64
     """Whole greedy episodes at each point of the learning curve, which are for the experimenter."""
 
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot run, or contradict each other."""
-        _check_noise(self)
+    def check(self) -> None:
+        """Refuses settings that contradict each other."""
         _check_unit(self)
         _check_schedule(self)
         _check_network(self)
-        _ = self.learner_settings
 
     # --- public facts ---
 
@@ -156,7 +148,7 @@ class FunctionalQConfig:
     @property
     def rewards(self) -> tuple[float, float]:
         """The public range of rewards."""
-        task = _TASKS.get(self.env_id)
+        task = TASKS.get(self.env_id)
         known: tuple[float | None, float | None] = task.rewards if task else (None, None)
         low = known[0] if self.reward_low is None else self.reward_low
         high = known[1] if self.reward_high is None else self.reward_high
@@ -164,8 +156,8 @@ class FunctionalQConfig:
             raise ValueError(
                 f"nothing is known of {self.env_id}'s rewards: give --reward-low and --reward-high"
             )
-        if not -math.inf < low < high < math.inf:
-            raise ValueError(f"reward_low {low:g} must be below reward_high {high:g}, both finite")
+        if not low < high:
+            raise ValueError(f"reward_low {low:g} must be below reward_high {high:g}")
         return low, high
 
     @property
@@ -186,7 +178,7 @@ class FunctionalQConfig:
         Raises:
             ValueError: they do not fit the environment.
         """
-        task = _TASKS.get(self.env_id)
+        task = TASKS.get(self.env_id)
         size = self.environment.observation_size
         found = (
             self.node_low or (task and task.low),
@@ -302,18 +294,9 @@ class FunctionalQConfig:
         )
 
 
-def _check_noise(config: FunctionalQConfig) -> None:
+def _check_unit(config: FunctionalQConfig) -> None:
     if (config.target_epsilon is None) == (config.sigma is None):
         raise ValueError("give either --target-epsilon or --sigma")
-    for name in ("target_epsilon", "sigma", "reward_radius", "lipschitz", "learning_rate"):
-        value = getattr(config, name)
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a positive finite number, got {value}")
-    if not 0 < config.delta < 1:
-        raise ValueError(f"delta must be strictly between 0 and 1, got {config.delta}")
-
-
-def _check_unit(config: FunctionalQConfig) -> None:
     whole = config.unit == "reward-function"
     if whole and config.reward_radius is None:
         raise ValueError("--unit reward-function needs --reward-radius")
@@ -333,10 +316,6 @@ def _check_unit(config: FunctionalQConfig) -> None:
 
 
 def _check_schedule(config: FunctionalQConfig) -> None:
-    positive = ("samples", "num_envs", "rounds", "iterations", "gradient_steps", "batch")
-    for name in positive:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be at least 1, got {getattr(config, name)}")
     if config.samples % (config.rounds * config.num_envs) and config.mode != "paper":
         raise ValueError(
             f"samples must be a multiple of rounds * num_envs = "
@@ -351,10 +330,6 @@ def _check_schedule(config: FunctionalQConfig) -> None:
         raise ValueError(f"samples must be at least batch = {config.batch}")
     if config.resets is not None and not 1 <= config.resets <= config.samples // config.batch:
         raise ValueError("resets must be between 1 and samples / batch, the number of updates")
-    if not 0 <= config.exploration <= 1:
-        raise ValueError(f"exploration must be between 0 and 1, got {config.exploration}")
-    if config.evaluation_episodes < 1:
-        raise ValueError("evaluation_episodes must be at least 1")
 
 
 def _check_network(config: FunctionalQConfig) -> None:

@@ -28,6 +28,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from sotto.algorithms.baselines.q_learning import QNetwork, Transitions, temporal_difference_loss
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.release import PUBLIC, Logged
+from sotto.algorithms.settings import Count, Positive, Settings
 from sotto.keys import new_key
 from sotto.privacy.accounting.composition import SampledGaussian, calibrate_noise_multiplier
 from sotto.privacy.certificates.joint import zero_out_budget
@@ -44,7 +45,7 @@ UNIT = Unit(kind="transition", adjacency=Adjacency.ZERO_OUT)
 
 
 @dataclass(frozen=True)
-class DPSGDConfig:
+class DPSGDConfig(Settings):
     """Settings of DP-SGD.
 
     Attributes:
@@ -57,13 +58,14 @@ class DPSGDConfig:
     """
 
     task: FunctionalQConfig
-    steps: int = 300
-    batch: int = 250
-    clip_norm: float = 0.1
-    learning_rate: float = 5e-3
-    target_period: int = 25
+    steps: Count = 300
+    batch: Count = 250
+    clip_norm: Positive = 0.1
+    learning_rate: Positive = 5e-3
+    target_period: Count = 25
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuses a task that DP-SGD does not protect, and a batch of everything."""
         if self.task.unit != "transition":
             raise ValueError(
                 "DP-SGD protects single transitions: when the whole reward function changes, "
@@ -71,8 +73,8 @@ class DPSGDConfig:
             )
         if self.task.target_epsilon is None:
             raise ValueError("DP-SGD is calibrated to an epsilon; give --target-epsilon")
-        if not 0 < self.batch < self.task.samples or self.steps < 1 or not self.clip_norm > 0:
-            raise ValueError("batch is between 0 and samples, steps and clip_norm are positive")
+        if self.batch >= self.task.samples:
+            raise ValueError(f"batch must be below samples = {self.task.samples}, got {self.batch}")
 
     @property
     def sampling_rate(self) -> float:

@@ -16,9 +16,11 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int
 from scipy.linalg import cho_factor, cho_solve
 
+from sotto.algorithms.settings import Count, Settings, Signed
+
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Settings):
     """Even nodes in a box; the weights of a point are those of (multi)linear interpolation.
 
     A point beyond the box counts as the nearest one in it. A dimension of a single node is ignored.
@@ -28,11 +30,11 @@ class Grid:
         nodes: how many along each dimension.
     """
 
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    nodes: tuple[int, ...]
+    low: tuple[Signed, ...]
+    high: tuple[Signed, ...]
+    nodes: tuple[Count, ...]
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuses what is no grid."""
         if not len(self.low) == len(self.high) == len(self.nodes) >= 1:
             raise ValueError(
@@ -41,8 +43,6 @@ class Grid:
             )
         if any(not low < high for low, high in zip(self.low, self.high, strict=True)):
             raise ValueError("node_low must be below node_high in every dimension")
-        if min(self.nodes) < 1:
-            raise ValueError(f"nodes must be at least 1 in every dimension, got {self.nodes}")
 
     @property
     def size(self) -> int:

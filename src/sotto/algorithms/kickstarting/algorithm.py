@@ -149,13 +149,13 @@ class Kickstart(Algorithm[KickstartConfig]):
         del config
         return "are students of the same teacher"
 
-    def updates(self, config: KickstartConfig) -> int:
+    def num_updates(self, config: KickstartConfig) -> int:
         """Updates of the whole training."""
         return config.num_updates
 
     def steps_per_update(self, config: KickstartConfig) -> int:
         """Environment steps of one update."""
-        return config.batch_size
+        return config.steps_per_update
 
     def initial_states(self, config: KickstartConfig, seeds: Sequence[int]) -> PyTree:
         """Students that have asked nothing."""

@@ -1,10 +1,18 @@
 """Settings of private kickstarting: the dataclass is the command line."""
 
-import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
 from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.settings import (
+    Count,
+    Epsilon,
+    Fraction,
+    NotNegative,
+    Positive,
+    Probability,
+    Share,
+)
 
 MechanismName = Literal["dirichlet", "truncated-dirichlet", "gaussian-policy", "exact"]
 ProtectName = Literal["observation", "policy", "any-two-teachers", "training-shards", "dppg"]
@@ -27,13 +35,13 @@ class KickstartConfig(PPOConfig):
     teacher_mechanism: MechanismName | None = None
     """How the teacher's row becomes an answer; exact protects nobody, unless the teacher is a run
     of dppg. None: dirichlet, and exact for a run of dppg."""
-    concentration: float | None = None
+    concentration: Positive | None = None
     """Dirichlet's k. None: calibrated to target_epsilon, or 5 without one (the paper's)."""
-    noise_stddev: float | None = None
+    noise_stddev: Positive | None = None
     """Noise of gaussian-policy in each probability. None: calibrated to target_epsilon."""
-    floor: float = 0.05
+    floor: Probability = 0.05
     """Eta: the teacher's row is mixed with the uniform one until no probability is below it."""
-    threshold: float = 0.01
+    threshold: Probability = 0.01
     """Tau of truncated-dirichlet: no probability of an answer is below it; less than the floor."""
 
     protect: ProtectName | None = None
@@ -41,36 +49,36 @@ class KickstartConfig(PPOConfig):
     policy_distance), any-two-teachers, training-shards (every person in the training of several
     seeds), or dppg (the people of a dppg run, whose answers are free). None: training-shards for
     several seeds, dppg for dppg, else any-two-teachers."""
-    observation_radius: float | None = None
+    observation_radius: Positive | None = None
     """B: L2 distance of neighbouring observations, in the environment's units."""
-    policy_distance: float | None = None
+    policy_distance: Positive | None = None
     """L2 distance of neighbouring teachers' rows."""
-    queries: int | None = None
+    queries: Count | None = None
     """Answers the teacher gives at most, a public stop. None: as many as the student may ask."""
     schedule: Literal["constant", "vanishing"] = "constant"
     """Constant noise, or the paper's: concentration * vanishing_coefficient after each roll-out."""
-    vanishing_coefficient: float = 0.3
+    vanishing_coefficient: Share = 0.3
     """Factor on the concentration after each roll-out."""
-    queries_per_rollout: int | None = None
+    queries_per_rollout: Count | None = None
     """Answers at one concentration. None: queries_per_update."""
-    rollouts: int | None = None
+    rollouts: Count | None = None
     """Roll-outs after which the teacher is silent, a public stop. None: 5."""
-    target_epsilon: float | None = None
+    target_epsilon: Epsilon | None = None
     """Epsilon the certificate must not exceed."""
-    delta: float = 1e-5
+    delta: Fraction = 1e-5
     """Delta of the guarantee."""
 
-    queries_per_update: int = 256
+    queries_per_update: Count = 256
     """States of each update that the teacher is asked about, a public number."""
-    stop_after: int | None = None
+    stop_after: Count | None = None
     """Updates after which the student asks no more."""
     heedless: bool = False
     """Take the uniform rows of a silent teacher for answers, as a student does that knows nothing
     of the budget; otherwise the hinge is left out."""
-    remember_updates: int = 20
+    remember_updates: Count = 20
     """The hinge is averaged over the answers of so many last updates, at no further cost; 1 is the
     paper's student, which forgets an answer with the steps it was about."""
-    radius_factor: float = 0.5
+    radius_factor: NotNegative = 0.5
     """Lambda: the hinge is inactive within lambda * radius of an answer. 0 is a student that knows
     nothing of the noise, and non-private kickstarting."""
     keep_floor: bool = False
@@ -79,20 +87,20 @@ class KickstartConfig(PPOConfig):
     radius: RadiusName = "monte-carlo"
     """How far answers are from rows: chi-square, markov or the least of them (valid), which are
     proved; monte-carlo, which is estimated; or paper, its Lemma 1, which does not hold."""
-    beta: float = 0.05
+    beta: Fraction = 0.05
     """The radius holds with probability 1 - beta."""
-    kickstart_weight: float = 1.0
+    kickstart_weight: NotNegative = 1.0
     """Weight of the hinge beside PPO's loss."""
-    anneal_kickstart: int | None = None
+    anneal_kickstart: Count | None = None
     """Updates over which the weight goes linearly to zero; None: it stays."""
-    total_steps: int = 50_000
+    total_steps: Count = 50_000
     """Environment steps over the whole training, summed over environments."""
-    hidden: tuple[int, ...] = (32, 32)
+    hidden: tuple[Count, ...] = (32, 32)
     """Hidden layers of the student's policy and critic."""
 
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot run, or contradict each other."""
-        super().__post_init__()
+    def check(self) -> None:
+        """Refuses settings that contradict each other."""
+        super().check()
         _check_student(self)
         _check_teacher(self)
 
@@ -139,9 +147,9 @@ class KickstartConfig(PPOConfig):
 
 
 def _check_student(config: KickstartConfig) -> None:
-    if not 1 <= config.queries_per_update <= config.batch_size:
+    if config.queries_per_update > config.steps_per_update:
         raise ValueError(
-            f"queries_per_update must be between 1 and num_envs * num_steps = {config.batch_size}, "
+            f"queries_per_update must be at most num_envs * num_steps = {config.steps_per_update}, "
             f"got {config.queries_per_update}"
         )
     if config.queries_per_update % config.num_minibatches:
@@ -149,17 +157,8 @@ def _check_student(config: KickstartConfig) -> None:
             f"num_minibatches must divide queries_per_update = {config.queries_per_update}; "
             f"{config.num_minibatches} does not"
         )
-    for name in ("stop_after", "anneal_kickstart", "remember_updates"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    for name in ("radius_factor", "kickstart_weight"):
-        if not 0 <= getattr(config, name) < math.inf:
-            raise ValueError(f"{name} must be a finite number that is not negative")
     if config.heedless and config.radius_factor > 0:
         raise ValueError("a heedless student knows nothing of noise; give it --radius-factor 0")
-    if not 0 < config.beta < 1:
-        raise ValueError(f"beta must be strictly between 0 and 1, got {config.beta}")
 
 
 def _check_teacher(config: KickstartConfig) -> None:
@@ -170,10 +169,6 @@ def _check_teacher(config: KickstartConfig) -> None:
         if given or config.schedule != "constant":
             name = (given or ["schedule"])[0].replace("_", "-")
             raise ValueError(f"a teacher's service sets --{name} itself; leave it out")
-    for name in ("queries", "queries_per_rollout", "rollouts"):
-        value = getattr(config, name)
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
     _check_mechanism(config)
     _check_protection(config)
 
@@ -193,8 +188,6 @@ def _check_mechanism(config: KickstartConfig) -> None:
         raise ValueError("exact answers have no noise to schedule; leave out --schedule")
     if config.schedule == "constant" and (config.rollouts or config.queries_per_rollout):
         raise ValueError("rollouts and queries_per_rollout belong to --schedule vanishing")
-    if not 0 < config.vanishing_coefficient <= 1:
-        raise ValueError("vanishing_coefficient must be above 0 and at most 1")
 
 
 def _check_protection(config: KickstartConfig) -> None:
@@ -213,9 +206,3 @@ def _check_protection(config: KickstartConfig) -> None:
                 if value is None
                 else f"--{flag} belongs to --protect {kind}"
             )
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"{name} must be a positive finite number, got {value}")
-    if not 0 < config.delta < 1:
-        raise ValueError(f"delta must be strictly between 0 and 1, got {config.delta}")
-    if config.target_epsilon is not None and not config.target_epsilon > 0:
-        raise ValueError(f"target_epsilon must be positive, got {config.target_epsilon}")

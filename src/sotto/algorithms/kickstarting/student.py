@@ -129,7 +129,7 @@ def to_ask(
     config: PPOConfig, queries: int, collected: Collected, key: PRNGKeyArray
 ) -> Float[Array, "queries obs"]:
     """States to ask about, of those one run has just met; `key` is that of its update."""
-    order = jax.random.permutation(jax.random.fold_in(key, _ASK), config.batch_size)
+    order = jax.random.permutation(jax.random.fold_in(key, _ASK), config.steps_per_update)
     return collected.batch.observations[order[:queries]]
 
 

@@ -6,7 +6,6 @@ not logged are pushed down. A truncated episode goes on after its last step, a t
 not.
 """
 
-import math
 from dataclasses import dataclass
 
 import jax
@@ -14,12 +13,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from sotto.algorithms.settings import Discount, NotNegative, Positive, Settings, Share
 from sotto.data.trajectories import Transitions
 from sotto.rl.networks import Policy, scaled
 
 
 @dataclass(frozen=True)
-class CQL:
+class CQL(Settings):
     """The learner. CartPole learns with these defaults; Acrobot with alpha 0.1, reward_scale 1.
 
     Attributes:
@@ -30,18 +30,11 @@ class CQL:
         double: the network chooses the action that the target network values.
     """
 
-    alpha: float = 1.0
-    discount: float = 0.99
-    reward_scale: float = 0.01
-    target_rate: float = 0.005
+    alpha: NotNegative = 1.0
+    discount: Discount = 0.99
+    reward_scale: Positive = 0.01
+    target_rate: Share = 0.005
     double: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot learn."""
-        if not 0 <= self.alpha < math.inf or not 0 <= self.discount < 1:
-            raise ValueError("alpha must not be negative, and discount at least 0 and below 1")
-        if not 0 < self.target_rate <= 1 or not 0 < self.reward_scale < math.inf:
-            raise ValueError("target_rate must be in (0, 1], and reward_scale positive and finite")
 
     def goal(self, network: Policy, target: Policy, transition: Transitions) -> Float[Array, ""]:
         """The scaled reward, and the discounted value of the next state."""

@@ -11,7 +11,6 @@ its greedy one.
 
 import functools
 import itertools
-import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -21,6 +20,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from sotto.algorithms.settings import AtLeastTwo, Count, Positive, Settings
 from sotto.data.trajectories import Transitions
 from sotto.privacy.release.factored import Factored
 from sotto.rl.envs.base import Discrete
@@ -44,7 +44,7 @@ class OfflineLearner(Protocol):
 
 
 @dataclass(frozen=True)
-class OfflineConfig:
+class OfflineConfig(Settings):
     """The network and its optimiser.
 
     Attributes:
@@ -56,21 +56,12 @@ class OfflineConfig:
         minibatch: transitions in each step without noise, drawn with replacement.
     """
 
-    observation_size: int
-    actions: int
-    observation_scale: tuple[float, ...]
-    hidden: tuple[int, ...] = (256, 256)
-    learning_rate: float = 1e-3
-    minibatch: int = 256
-
-    def __post_init__(self) -> None:
-        """Refuses settings that cannot learn."""
-        if self.minibatch < 1 or self.actions < 2:
-            raise ValueError("minibatch must be at least 1, and actions at least 2")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(
-                f"the learning rate must be positive and finite, got {self.learning_rate:g}"
-            )
+    observation_size: Count
+    actions: AtLeastTwo
+    observation_scale: tuple[Positive, ...]
+    hidden: tuple[Count, ...] = (256, 256)
+    learning_rate: Positive = 1e-3
+    minibatch: Count = 256
 
 
 class OfflineState(NamedTuple):

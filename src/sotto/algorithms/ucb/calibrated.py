@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
 from scipy.stats import norm
 
+from sotto.algorithms.settings import Count, Epsilon, Fraction, Positive, Settings
 from sotto.keys import new_key
 from sotto.privacy.accounting.composition import Gaussian, calibrate_noise_multiplier
 from sotto.privacy.claims import streams as claims
@@ -57,8 +58,11 @@ Table = Float[Array, "S A"]
 Plan = Float[Array, "H S A"]
 
 
+_POLICY_RATE = math.sqrt(2 / 1000)
+
+
 @dataclass(frozen=True)
-class UCBConfig:
+class UCBConfig(Settings):
     """Settings of UCB-VI and UCB-PO with certified counters."""
 
     env_id: str = "RiverSwim-v0"
@@ -69,26 +73,22 @@ class UCBConfig:
     """Who adds the noise: a curator, to sums, or every user to their own counters."""
     noise: Literal["prefix-sum", "binary-tree"] = "prefix-sum"
     """Noise over time of joint privacy; a binary tree has three times the error."""
-    episodes: int = 2000
+    episodes: Count = 2000
     """Users, one episode each: the horizon of the noise."""
-    target_epsilon: float = 1.0
+    target_epsilon: Epsilon = 1.0
     """Epsilon the certificate must not exceed."""
-    delta: float = 1e-5
+    delta: Fraction = 1e-5
     """Delta of the guarantee; below 1 / episodes."""
-    failure_probability: float = 0.05
+    failure_probability: Fraction = 0.05
     """Of one bound on the noise in one state's and action's counters."""
-    policy_rate: float = math.sqrt(2 / 1000)
+    policy_rate: Positive = _POLICY_RATE
     """Learning rate of exponential weights (po), as in the published code."""
 
-    def __post_init__(self) -> None:
-        """Refuses what cannot run, or cannot be certified."""
-        if self.episodes < 1 or not 0 < self.failure_probability < 1 or self.policy_rate <= 0:
+    def check(self) -> None:
+        """Refuses a delta that would allow one user's data to be published."""
+        if self.delta >= 1 / self.episodes:
             raise ValueError(
-                "episodes and policy_rate must be positive and failure_probability in (0, 1)"
-            )
-        if not (self.target_epsilon > 0 and 0 < self.delta < 1 / self.episodes):
-            raise ValueError(
-                f"epsilon must be positive and delta below 1 / episodes = {1 / self.episodes:.3g}"
+                f"delta must be below 1 / episodes = {1 / self.episodes:.3g}, got {self.delta:g}"
             )
 
     @property

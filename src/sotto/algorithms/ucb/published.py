@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
 
+from sotto.algorithms.settings import Count, Positive, Settings
 from sotto.algorithms.ucb.calibrated import (
     CONFIDENCE,
     Plan,
@@ -48,8 +49,11 @@ GAP = Gap(
 )
 
 
+_POLICY_RATE = math.sqrt(2 / 1000)
+
+
 @dataclass(frozen=True)
-class OfficialConfig:
+class OfficialConfig(Settings):
     """Settings of the published code."""
 
     env_id: str = "RiverSwim-v0"
@@ -58,19 +62,12 @@ class OfficialConfig:
     """Play greedily on the plan, or by exponential weights over plans."""
     trust: Literal["joint", "local"] = "joint"
     """Which of the two noises."""
-    episodes: int = 2000
+    episodes: Count = 2000
     """Users, one episode each."""
-    nominal_epsilon: float | None = 1.0
+    nominal_epsilon: Positive | None = 1.0
     """Epsilon as the code has it, which is none; None leaves the noise out."""
-    policy_rate: float = math.sqrt(2 / 1000)
+    policy_rate: Positive = _POLICY_RATE
     """Learning rate of exponential weights (po)."""
-
-    def __post_init__(self) -> None:
-        """Refuses what cannot run."""
-        if self.episodes < 1 or self.policy_rate <= 0:
-            raise ValueError("episodes and policy_rate must be positive")
-        if self.nominal_epsilon is not None and self.nominal_epsilon <= 0:
-            raise ValueError("nominal_epsilon must be positive, or None for no noise")
 
     @property
     def event(self) -> NoGuarantee:

@@ -130,7 +130,7 @@ def ppo_config(env_id: EnvName, scale: float = 1.0) -> PPOConfig:
     config = PPOConfig(env_id=env_id, num_envs=8, num_steps=64, num_epochs=10)
     if env_id == AIR_RAID:
         config = replace(config, num_steps=128, gae_lambda=0.97, entropy_coefficient=0.01)
-    steps = max(config.batch_size, round(_STEPS[env_id] * scale))
+    steps = max(config.steps_per_update, round(_STEPS[env_id] * scale))
     return replace(config, total_steps=steps)
 
 
@@ -146,7 +146,7 @@ def student_config(env_id: EnvName, learner: Learner, scale: float = 1.0) -> Kic
     rollouts = max(_ROLLOUTS, round(_ASKING_SHARE * base.num_updates))
     chosen: dict[str, Any] = {
         "teacher_mechanism": "dirichlet",
-        "queries_per_update": base.batch_size,
+        "queries_per_update": base.steps_per_update,
         "kickstart_weight": 5.0,
     } | dict(learner.changes)
     if chosen["teacher_mechanism"] != "exact":
@@ -154,7 +154,7 @@ def student_config(env_id: EnvName, learner: Learner, scale: float = 1.0) -> Kic
     if chosen.get("schedule") == "vanishing":
         chosen |= {"rollouts": rollouts}
     elif chosen["teacher_mechanism"] != "exact":
-        chosen |= {"queries": base.batch_size * rollouts}
+        chosen |= {"queries": base.steps_per_update * rollouts}
     ppo = asdict(base) | {"hidden": (32, 32)}
     return KickstartConfig(**ppo, teacher="the arm's own", **chosen)
 

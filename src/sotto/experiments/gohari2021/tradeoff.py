@@ -131,7 +131,7 @@ def student_config(env_id: NativeName, scale: float, point: Point | None) -> Kic
 @functools.cache
 def least_epsilon(env_id: NativeName, scale: float, mechanism: Mechanism, teachers: int) -> float:
     """What all answers cost with the most noise there is: not zero for Dirichlet noise."""
-    config = student_config(env_id, scale, Point(mechanism, math.inf))
+    config = student_config(env_id, scale, Point(mechanism, 1.0))  # the noise is given below
     noisiest: dict[str, Any] = {"target_epsilon": None}
     if mechanism == "gaussian-policy":
         noisiest["noise_stddev"] = STDDEVS[1]

@@ -253,7 +253,7 @@ def _alone(config: PPOConfig, seeds: Sequence[int], points: _Points, report: Rep
             )
             done += count
         returns = evaluated(config.env_id, states.networks.policy, done)
-        points.add(done * config.batch_size, returns, nothing)
+        points.add(done * config.steps_per_update, returns, nothing)
         report(done / config.num_updates)
     policies: Policy = states.networks.policy
     return policies
@@ -272,7 +272,7 @@ def _listening(
     points.add(0, first, np.zeros(len(seeds), int))
     for progress in training:
         returns = evaluated(config.env_id, _policies(progress), progress.updates)
-        points.add(progress.updates * config.batch_size, returns, _answered(progress))
+        points.add(progress.updates * config.steps_per_update, returns, _answered(progress))
         report(progress.updates / config.num_updates)
     return _policies(progress)
 
@@ -319,7 +319,7 @@ def _alone_on_host(
         for done, (state, metrics) in enumerate(run.train_ppo(config), 1):
             ended.append((float(metrics.episode_return), int(metrics.episodes)))
             if done % points_every(config) == 0 or done == config.num_updates:
-                points.add(done * config.batch_size, [_mean(ended)], np.zeros(1, int))
+                points.add(done * config.steps_per_update, [_mean(ended)], np.zeros(1, int))
                 ended = []
                 report(done / config.num_updates)
             policy = state.networks.policy
@@ -343,7 +343,7 @@ def _listening_on_host(
         for progress in training:
             metrics = progress.released | progress.simulated
             ended = zip(metrics["episode_return"][0], metrics["episodes"][0], strict=True)
-            steps = progress.updates * config.batch_size
+            steps = progress.updates * config.steps_per_update
             points.add(steps, [_mean(list(ended))], _answered(progress))
             report(progress.updates / config.num_updates)
     return _policies(progress)

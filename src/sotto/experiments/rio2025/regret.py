@@ -72,7 +72,7 @@ def arms(
     seconds = _STARTING + episodes * (_PER_EPISODE + len(seeds) * _PER_SEED_EPISODE)
 
     def arm(name: str, label: str, panel: str, epsilon: float | None, config: Config) -> Arm:
-        file = row_file(name, repr(config), seeds)
+        file = row_file(name, config.first_repr(), seeds)
         made = partial(train, delta=delta)
         return Arm(name, label, config, tuple(seeds), file, made, seconds, x=epsilon, panel=panel)
 

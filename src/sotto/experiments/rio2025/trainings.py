@@ -22,7 +22,7 @@ from sotto.experiments.rio2025.cells import Cell, Mode
 from sotto.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.registry import is_native
-from sotto.runs.registry import algorithm_named, config_to_json
+from sotto.runs.registry import algorithm_named, config_to_json, under_first_names
 
 _FORMAT = 1  # of what is kept: raise it when training or evaluation changes
 _POINTS = 20  # of a learning curve
@@ -50,7 +50,7 @@ def arms(cell: Cell, seeds: Sequence[int]) -> list[Arm]:
     algorithm = algorithm_named(cell.method)
     algorithm.resolved(config)
     native = is_native(cell.env_id)
-    said = config_to_json(algorithm, config)
+    said = under_first_names(algorithm, config_to_json(algorithm, config))
     del said["seed"]
     what = json.dumps([_FORMAT, cell.method, cell.released, said], sort_keys=True)
     kind = cell.preset or cell.method
@@ -149,7 +149,7 @@ def _points(
     """The beginning, and the chunks after which policies are evaluated; each with the steps that
     every seed has taken by then."""
     config = cell.config()
-    total = algorithm.updates(config)
+    total = algorithm.num_updates(config)
     apart = math.ceil(total / _POINTS)
     taken, done, due = np.zeros(len(seeds)), 0, apart
     states = algorithm.initial_states(config, seeds)

@@ -17,6 +17,7 @@ from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.prefixes import greedy
 from sotto.algorithms.expert_offline.states import evaluate
 from sotto.algorithms.expert_offline.votes import world
+from sotto.algorithms.settings import known
 from sotto.keys import new_key
 from sotto.rl.networks import Policy
 
@@ -37,7 +38,7 @@ def majority_returns(
         seed: of the first states.
         episodes: played side by side.
     """
-    cap: int = config.given("evaluation_cap")
+    cap: int = known(config.evaluation_cap)
     returns = np.zeros(episodes)
     with world(replace(config, rollout_cap=cap), new_key(seed), seed) as where:
         observations = where.reset(episodes)
@@ -74,7 +75,7 @@ def sampled_return(config: ExpertOfflineConfig, experts: Policy, seed: int) -> f
         seed: of the draw and of the first states.
     """
     rng = np.random.default_rng(seed)
-    drawn = rng.choice(config.given("expert_count"), _SAMPLED)
+    drawn = rng.choice(known(config.expert_count), _SAMPLED)
     some = jax.tree.map(lambda x: x[drawn], experts)
     returns = evaluate(config, some, new_key(seed), _SAMPLED_EPISODES, True)
     return float(returns.mean())

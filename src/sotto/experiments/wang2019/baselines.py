@@ -190,7 +190,7 @@ def non_private(config: dqn.DQNConfig, seeds: Sequence[int], points: int = 10) -
         count = min(chunk, config.num_updates - made)
         states, _ = jax.vmap(lambda s, k, n=count: dqn.train_chunk(config, s, k, n))(states, keys)
         made += count
-        yield made * config.batch_size, states.learner.values
+        yield made * config.steps_per_update, states.learner.values
 
 
 @eqx.filter_jit

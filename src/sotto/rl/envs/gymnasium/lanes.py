@@ -282,7 +282,7 @@ def _start(memory: int, plan: Any) -> tuple[subprocess.Popen[bytes], socket.sock
         words = (str(memory), str(theirs.fileno()), base64.b64encode(pickle.dumps(plan)).decode())
         output = subprocess.DEVNULL if plan[-1] else None
         process = subprocess.Popen(
-            [sys.executable, "-c", MAIN.format(path=sys.path, name="lanes"), *words],
+            [sys.executable, "-c", MAIN.format(path=sys.path, name=__name__), *words],
             pass_fds=(memory, theirs.fileno()),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -291,10 +291,7 @@ def _start(memory: int, plan: Any) -> tuple[subprocess.Popen[bytes], socket.sock
     return process, ours
 
 
-MAIN = (
-    "import sys; sys.path[:] = {path!r}; "
-    "from sotto.rl.envs.gymnasium.{name} import serve; serve(sys.argv)"
-)
+MAIN = "import sys; sys.path[:] = {path!r}; from {name} import serve; serve(sys.argv)"
 """What another process runs: the import path of this one, before anything of ours is imported."""
 
 

@@ -126,7 +126,7 @@ def _asked(env_id: str, plan: bytes) -> Facts:
         words = (str(theirs), base64.b64encode(plan).decode())
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", MAIN.format(path=sys.path, name="unseen"), *words],
+                [sys.executable, "-c", MAIN.format(path=sys.path, name=__name__), *words],
                 pass_fds=(theirs,),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
