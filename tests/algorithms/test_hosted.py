@@ -81,7 +81,7 @@ def test_a_student_outside_jax_asks_and_follows():
         training = Training(config, [1], [teacher], run.student(config), collect=run.collect)
         progress = list(training)[-1]
     assert progress.updates == 8
-    assert progress.metrics["answered"][0, -1] == 8 * 128
+    assert progress.released["answered"][0, -1] == 8 * 128
     assert [len(one) for one in asked] == [128] * 8
     # All of the questions of an update are different states of it.
     assert all(len(np.unique(one, axis=0)) == 128 for one in asked)

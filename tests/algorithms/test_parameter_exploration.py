@@ -10,7 +10,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from sotto.algorithms.dppg import exploration, gymnasium_users
+from sotto.algorithms.dppg import exploration
+from sotto.algorithms.dppg import training as dppg_training
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.exploration import Explored
 from sotto.algorithms.dppg.gymnasium_users import Collector
@@ -205,13 +206,13 @@ def test_through_gymnasium_the_noise_is_the_doors(tmp_path):
 def test_real_people_met_through_gymnasium_are_not_evaluated(tmp_path, monkeypatch):
     """Episodes of evaluation would be theirs too, and their returns are logged without noise."""
     played = []
-    evaluate = gymnasium_users.evaluate
+    evaluate = dppg_training.returns_of
 
     def counted(*given):
         played.append(given)
         return evaluate(*given)
 
-    monkeypatch.setattr(gymnasium_users, "evaluate", counted)
+    monkeypatch.setattr(dppg_training, "returns_of", counted)
     for population in ("simulated", "real"):
         config = settings(
             env_id="clinics:TestDosage-v0",

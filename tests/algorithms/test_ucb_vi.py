@@ -216,7 +216,7 @@ def test_the_published_noise_has_no_guarantee() -> None:
     assert isinstance(event, NoGuarantee)
     assert "noise of the published code" in event.reason
     assert "no noise" in OfficialConfig(nominal_epsilon=None).event.reason
-    with pytest.raises(ValueError, match="positive"):
+    with pytest.raises(ValueError, match="nominal_epsilon must be in"):
         OfficialConfig(nominal_epsilon=0.0)
 
 

@@ -109,8 +109,8 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     capsys.readouterr()
     assert main(["certificate", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "vote of clones" in said
-    assert "each expert's whole log" in said
+    assert "The noisy votes of clones" in said
+    assert "Each expert's whole log" in said
     assert "the log of its own expert" in said
     # Two seeds with noise of multiplier z are one with z / sqrt(2).
     (run, _) = open_experiment(out).runs

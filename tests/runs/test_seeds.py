@@ -55,6 +55,7 @@ def charged(
         horizon=1,
         population="simulated",
         sampler_delta=1e-9,
+        noise_law="on-grid",
         gaps=gaps,
     )
     ledger.open_stream(statement).charge(0, 1, [np.array(persons)])

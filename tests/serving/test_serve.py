@@ -194,14 +194,14 @@ def test_a_teacher_less_smooth_than_promised_is_refused(runs, monkeypatch):
         observation_radius=0.01,
     )
     statement, _ = promised(settings, teacher)
-    exact = {"lipschitz": teacher.lipschitz, "rounding": teacher.ensemble.rounding}
+    exact = {"lipschitz": teacher.lipschitz, "rounding": teacher.rounding}
     assert statement.distance == ObservationDistance(radius=0.01, **exact)
     check_teacher(teacher, statement, "CartPole-v1")
     with pytest.raises(ValueError, match="is not the one"):
         check_teacher(teacher, statement, "Acrobot-v1")
     for wrong, says in (
         ({"lipschitz": teacher.lipschitz / 2}, "is not the one"),
-        ({"rounding": teacher.ensemble.rounding / 2}, "is not the one"),
+        ({"rounding": teacher.rounding / 2}, "is not the one"),
         ({"rounding": None}, "started by an earlier version"),
     ):
         distance = ObservationDistance(radius=0.01, **(exact | wrong))

@@ -217,6 +217,7 @@ def _statement(tried: Sequence[DPPGConfig], mean_tries: float, seed: int) -> Str
     selection: StreamStatement = stated[0].model_copy(
         update={
             "name": "DPPG policy update, the best of several tries",
+            "noise_rounding": max(one.noise_rounding for one in stated),
             "selection": Selection(mean=mean_tries, candidates=len(tried), accounting=2),
             "sampler_delta": selection_sampler_delta(
                 mean_tries, max(one.sampler_delta for one in stated)
@@ -227,13 +228,18 @@ def _statement(tried: Sequence[DPPGConfig], mean_tries: float, seed: int) -> Str
 
 
 def _without_sizes(statement: StreamStatement) -> StreamStatement:
-    """What must be equal: all but clip norms, sizes, and the delta that follows from them."""
+    """What must be equal: all but clip norms, sizes, and what follows from them.
+
+    That is the sampler's delta, and how much larger noise is for the sake of rounding: the noise
+    multipliers are as stated whatever it is.
+    """
     parts = {
         name: Part(clip_norm=1.0, noise_multiplier=part.noise_multiplier)
         for name, part in statement.parts.items()
     }
     sizes = dict.fromkeys(parts, 1)
-    return statement.model_copy(update={"parts": parts, "dimensions": sizes, "sampler_delta": 0.0})
+    follows = {"sampler_delta": 0.0, "noise_rounding": 0.0}
+    return statement.model_copy(update={"parts": parts, "dimensions": sizes} | follows)
 
 
 def _everybody(config: DPPGConfig) -> list[PersonBlock] | None:
