@@ -14,7 +14,7 @@ import pytest
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms.prefix_calibration import named
+from sotto.privacy.mechanisms.sparse_vector import named
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, StablePrefixMechanism
 from sotto.privacy.release.prefixes import PrefixRelease, World
 from sotto.privacy.units import EXPERT
