@@ -22,6 +22,8 @@ LOCK_WAIT_SECONDS = 5.0
 _IDLE_SECONDS = 60.0  # after which PostgreSQL takes the lock away from a writer that hangs
 _READS = "sotto_reads"  # execution option of transactions that write nothing, and lock nobody out
 _NAMES = ("sqlite", "postgresql")
+_CHANGES = ("UPDATE", "DELETE")
+_APPEND_ONLY = "the ledger is append-only"
 
 
 def database(where: Path | str) -> sa.Engine:
@@ -69,21 +71,25 @@ def reading(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
 
 def make_append_only(connection: sa.Connection, table: sa.Table) -> None:
     """Refuses to change or remove rows of a table that was just made."""
-    message = "the ledger is append-only"
     if connection.dialect.name == "sqlite":
-        for action in ("UPDATE", "DELETE"):
-            connection.exec_driver_sql(
-                f"CREATE TRIGGER no_{action.lower()} BEFORE {action} ON {table.name} "
-                f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
-            )
+        for action in _CHANGES:
+            connection.exec_driver_sql(_refusal(action, table.name))
         return
     connection.exec_driver_sql(
         "CREATE OR REPLACE FUNCTION sotto_append_only() RETURNS trigger LANGUAGE plpgsql AS "
-        f"$$ BEGIN RAISE EXCEPTION '{message}'; END $$"
+        f"$$ BEGIN RAISE EXCEPTION '{_APPEND_ONLY}'; END $$"
     )
     connection.exec_driver_sql(
         f"CREATE TRIGGER no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON {table.name} "
         "FOR EACH STATEMENT EXECUTE FUNCTION sotto_append_only()"
+    )
+
+
+def _refusal(action: str, table: str) -> str:
+    """The trigger of an SQLite file that refuses an action on a table."""
+    return (
+        f"CREATE TRIGGER no_{action.lower()} BEFORE {action} ON {table} "
+        f"BEGIN SELECT RAISE(ABORT, '{_APPEND_ONLY}'); END"
     )
 
 
@@ -162,6 +168,7 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
             "synchronous = EXTRA",
         ):
             connection.execute(f"PRAGMA {pragma}")
+        _require_plain(connection)
 
     @sa.event.listens_for(engine, "begin")
     def begun(connection: sa.Connection) -> None:
@@ -180,6 +187,28 @@ def _require_file(connection: Any) -> None:
         )
     if os.path.getsize(file) == 0:  # one that SQLite has made, by a URI of its own
         os.chmod(file, 0o600)
+
+
+def _require_plain(connection: Any) -> None:
+    """Refuses a file that could drop or hide what is written to it, as no file made here does.
+
+    A view shows what it likes; another trigger, a virtual table, or a table with a rule for
+    conflicts can leave an entry out and report success.
+    """
+    made = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
+    for kind, name, table, sql in made:
+        text = " ".join((sql or "").upper().split())
+        plain = {
+            "table": text.startswith("CREATE TABLE ") and "CONFLICT" not in text,
+            "index": "CONFLICT" not in text,
+            "trigger": sql in [_refusal(action, table) for action in _CHANGES],
+        }
+        if not plain.get(kind, False):
+            connection.close()
+            raise LedgerCorrupt(
+                f"the database holds the {kind} {name!r}, which could drop or hide what is "
+                "charged; use a ledger that was made here"
+            )
 
 
 def _prepare_postgresql(engine: sa.Engine) -> None:

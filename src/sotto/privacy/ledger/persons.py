@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Int32
 
 from sotto.privacy.errors import ParticipationViolation
 
@@ -56,6 +56,23 @@ def as_blocks(persons: Persons) -> tuple[PersonBlock, ...]:
             "`ledger.next_person` on"
         )
     return tuple(blocks)
+
+
+def as_slots(persons: Int[np.ndarray, " *slots"]) -> Int32[np.ndarray, " *slots"]:
+    """A copy as compiled programs have it: nobody takes part in them who is not charged.
+
+    An int64 such as 7 - 2^32 would become person 7 there, and is nobody as it is.
+
+    Raises:
+        ParticipationViolation: a number is neither an enrolment number nor -1, an empty slot.
+    """
+    numbers = np.array(persons)
+    integers = np.issubdtype(numbers.dtype, np.integer)
+    if not integers or numbers.min() < -1 or numbers.max() > LARGEST_PERSON:
+        raise ParticipationViolation(
+            f"persons are enrolment numbers from 0 to {LARGEST_PERSON}, and -1 where nobody is"
+        )
+    return numbers.astype(np.int32)
 
 
 class PersonSet:

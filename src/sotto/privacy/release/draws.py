@@ -19,6 +19,7 @@ from sotto.privacy.mechanisms.correlated import NoiseSequence
 from sotto.privacy.statements import Poisson
 
 _ALIGNMENT = 64
+_COIN_SIDES = 2.0**53
 
 UnitData = PyTree[Array | np.ndarray]
 
@@ -150,7 +151,9 @@ class Draws:
             return Drawn(noises)
         shape = (self._runs, count, self._participation.population)
         coins = self._generators.next().random(shape)
-        persons = self._compacted(coins < self._participation.sampling_rate)
+        # A coin is a multiple of 2^-53, and at most as likely to fall below this as is stated.
+        rate = math.floor(self._participation.sampling_rate * _COIN_SIDES) / _COIN_SIDES
+        persons = self._compacted(coins < rate)
         return Drawn(noises, persons, self._rows(persons))
 
     def _noise(self, count: int) -> dict[str, Int32[np.ndarray, "runs releases d"]]:

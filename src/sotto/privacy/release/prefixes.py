@@ -174,8 +174,8 @@ class OpenPrefixRelease:
             experts: parameters, every leaf with a leading axis of slots.
             greedy: one expert's greedy actions.
             world: where they act.
-            present: which slots hold an expert (default: all). One less than the mechanism is
-                calibrated for is a neighbour's world, for audits of what the certificate says.
+            present: which slots hold an expert (default: all). Under a fixed seed one less than the
+                mechanism is calibrated for will do: a neighbour's world, for audits.
 
         Raises:
             PrivacyError: a log in place of a world, fewer experts than stated, or the ledger
@@ -190,7 +190,9 @@ class OpenPrefixRelease:
         here = np.ones(slots, bool) if present is None else np.asarray(present, bool)
         if here.shape != (slots,):
             raise ValueError(f"present needs one entry for each of {slots} slots")
-        if here.sum() < mechanism.experts - 1:  # a neighbour may have one less than stated
+        # The larger of two neighbours has as many as stated: a real world is one, for each expert.
+        audited = self.statement.entropy == "fixed-seed"
+        if here.sum() < mechanism.experts - audited:
             raise PrivacyError(
                 f"there are fewer than the {mechanism.experts} experts that the mechanism was "
                 "calibrated for; calibrate it for the experts there are"

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, PRNGKeyArray, PyTree
 
 from sotto.privacy.ledger.ledger import LedgerStream
+from sotto.privacy.ledger.persons import as_slots
 from sotto.privacy.mechanisms import correlated, gaussian, noise
 from sotto.privacy.release import factored
 from sotto.privacy.release.draws import Batches, Draws, Pool, UnitData, batches
@@ -141,6 +142,7 @@ class Stream:
                 f"persons has shape {persons.shape}; it must be "
                 f"({runs}, 1 to {self._chunk}, {self._release.slots})"
             )
+        persons = None if persons is None else as_slots(persons)
         leading = (runs, self._release.slots) if sampled else (runs, count, self._release.slots)
         _require_shapes("states", states, self._traced.state, (runs,))
         _require_shapes("keys", keys, self._traced.key, (runs,))
