@@ -346,9 +346,12 @@ def test_what_does_not_fit_is_refused_before_it_is_charged(tmp_path: Path) -> No
         opened.release(tables, lambda table, seen: look_up(tables[0], seen), TreeWorld())
     with pytest.raises(ValueError, match="must return 3 integers"):
         opened.release(tables, lambda table, seen: seen[:, 0], TreeWorld())
+    with pytest.raises(PrivacyError, match="fewer than the 20 experts"):
+        opened.release(tables, look_up, TreeWorld(), np.arange(SLOTS) < 19)
     assert ledger.streams[0].releases == 0
-    # One less than stated is what a neighbour has, and is no reason to refuse.
-    opened.release(tables, look_up, TreeWorld(), np.arange(SLOTS) < 19)
+    # One less than stated is what a neighbour has: an audit, which has a fixed seed, plays it.
+    audited = planned(small(FLOOR), 3).open(new_ledger(tmp_path, name="audit"), noise_seed=0)
+    audited.release(tables, look_up, TreeWorld(), np.arange(SLOTS) < 19)
 
 
 def test_plans_that_cannot_be_are_refused(tmp_path: Path) -> None:
