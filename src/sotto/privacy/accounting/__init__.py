@@ -1,1 +1,1 @@
-"""What events cost: privacy curves, composition, and the events themselves."""
+"""Privacy accounting: the events that releases cost, their composition, and privacy curves."""

@@ -1,18 +1,18 @@
-"""From events to a privacy curve epsilon(delta), and from a target epsilon to the noise it needs.
+"""Composes events to a privacy curve epsilon(delta), and calibrates noise to a target epsilon.
 
-Accountants, each used where it is the tightest one that is proved:
+Each collection of events gets the tightest accountant that is proved for it:
 
 * Gaussian releases alone: the analytic Gaussian mechanism, exact for every epsilon.
-* with Poisson-subsampled or (epsilon, delta) releases: privacy loss distributions (PLD), rounded
+* Poisson-subsampled or (epsilon, delta) releases: privacy loss distributions (PLD), rounded
   pessimistically (dp_accounting, "Connect the Dots").
-* with a Renyi curve: Renyi composition on its orders, (epsilon, delta) releases added on top.
-* the best of several tries alone: the privacy profile of the selection (`selection`); with others,
-  or stated before there was one, its Renyi curve.
-* with stable prefixes: two hops (`mechanisms.two_hop`), one of them joint with all of the above.
+* A Renyi curve among them: Renyi composition on its orders. (epsilon, delta) releases are added.
+* One selection alone: its privacy profile (`selection`). A selection that is composed with others,
+  or was stated by an earlier version, counts as its Renyi curve.
+* Stable prefixes among them: two hops (`two_hop`). The second hop is composed with the rest.
 
-All of them cover adaptive composition: a release may depend on the ones before it. Every number
-is rounded toward safety, so delta(epsilon) and epsilon(delta) are upper bounds also in floating
-point.
+All of them cover adaptive composition: a release may depend on earlier releases. Every number
+is rounded towards safety, so delta(epsilon) and epsilon(delta) are upper bounds in floating point
+too.
 """
 
 import functools
@@ -66,28 +66,28 @@ __all__ = [
     "gaussian_epsilon",
 ]
 
-_LEAST_NOISE = 0.02  # below it, and above the next, see `compose`
+_LEAST_NOISE = 0.02  # `compose` explains this limit and the next one
 _LARGEST_EPSILON = 100.0
 
 
 def compose(events: Sequence[Event]) -> PrivacyCurve:
-    """The joint cost of all `events` for one unit, under adaptive composition.
+    """Returns the joint cost of all `events` for one unit, under adaptive composition.
 
-    Nothing is assumed about order: later mechanisms may depend on earlier releases, while noise
+    Events may come in any order, and later mechanisms may depend on earlier releases. Noise
     multipliers, rates and counts are fixed in advance.
 
     * A `NoGuarantee` makes epsilon infinite.
     * Gaussian events become one, 1/z^2 = sum 1/z_i^2 (exact).
     * With `SampledGaussian` or `ApproximateDP` events: PLD. Its epsilon is normally within 0.1%
-      of the truth where sampling rates are moderate, and resolves delta down to about 1e-11.
-    * Where a noise multiplier is below 0.02 or an epsilon above 100 (the joint epsilon is then in
-      the hundreds at least), a PLD has no grid for it: sampling is ignored, and `ApproximateDP`
-      events are added by basic composition. Sound, and coarse.
-    * With `Renyi` events: divergences add at the orders that all curves share; `ApproximateDP`
+      of the truth where sampling rates are moderate. It resolves delta down to about 1e-11.
+    * A PLD has no grid for a noise multiplier below 0.02 or an epsilon above 100. The joint
+      epsilon is then in the hundreds at least. Sampling is ignored there, and `ApproximateDP`
+      events are added by basic composition, which is sound and coarse.
+    * With `Renyi` events: divergences add at the orders that all curves share. `ApproximateDP`
       events are then added by basic composition.
     * One `RepeatAndSelect` event alone, with `accounting=2`: its privacy profile. Others count as
       `Renyi`.
-    * With `PrefixReleases` events: two hops, of which the second is composed with the rest.
+    * With `PrefixReleases` events: two hops. The second hop is composed with the rest.
 
     Raises:
         ValueError: if the Renyi curves share no order.
@@ -109,7 +109,7 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
     sampled = _of_type(events, SampledGaussian)
     approximate = _of_type(events, ApproximateDP)
     renyi = _of_type(events, Renyi)
-    # The Gaussian multiplier's inverse, the distance between neighbours in standard deviations.
+    # The inverse of the joint multiplier: the neighbours' distance in standard deviations.
     mu = math.hypot(*(1 / event.noise_multiplier for event in gaussian))
     if renyi:
         return _renyi_curve(mu, sampled, approximate, renyi)
@@ -126,14 +126,15 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
 def calibrate_noise_multiplier(
     event_at: Callable[[float], Sequence[Event]], target_epsilon: float, delta: float
 ) -> float:
-    """The smallest noise multiplier z with `compose(event_at(z)).epsilon(delta) <= target_epsilon`.
+    """Returns the least noise multiplier z that meets a target epsilon at delta.
 
-    Found by root finding in log z, rounded up (to 1e-8 relative for Gaussian events, 1e-4 for
-    others, whose accounting is slower), and accounted again: the returned value meets the target.
+    It solves `compose(event_at(z)).epsilon(delta) = target_epsilon` in log z and rounds up, by 1e-8
+    relative for Gaussian events and by 1e-4 for others, whose accounting is slower. It then
+    accounts the result again: the returned value meets the target.
 
     Args:
-        event_at: the events of the whole run at a noise multiplier. Their joint epsilon must
-            decrease as the multiplier grows.
+        event_at: returns the events of the whole run at a noise multiplier. Their joint epsilon
+            must decrease as the multiplier grows.
         target_epsilon: positive and finite.
         delta: strictly between 0 and 1.
 
@@ -146,13 +147,13 @@ def calibrate_noise_multiplier(
 
     @functools.cache
     def excess(log_z: float) -> float:
-        """log(epsilon / target), bounded so that 0 and infinity stay comparable."""
+        """Returns log(epsilon / target), bounded so that 0 and infinity can be compared."""
         epsilon = compose(event_at(math.exp(log_z))).epsilon(delta)
         if epsilon == 0:
             return -50.0
         return max(-50.0, min(50.0, math.log(epsilon) - math.log(target_epsilon)))
 
-    # Brackets widen as z = 1, 2, 4, 16, 256, ... (or the inverses): few evaluations, wide reach.
+    # Brackets widen as z = 1, 2, 4, 16, 256, ... (or the inverses), to reach far in few steps.
     direction = 1.0 if excess(0.0) > 0 else -1.0
     inner, outer = 0.0, direction * math.log(2)
     while (excess(outer) > 0) == (direction > 0):
@@ -167,8 +168,8 @@ def calibrate_noise_multiplier(
     analytic = all(isinstance(event, Gaussian) for event in event_at(1.0))
     tolerance = 1e-8 if analytic else 1e-4
     root = optimize.brentq(excess, inner, outer, xtol=tolerance / 4)
-    # The root may lie on either side of the target, and a PLD is monotone only up to its grid:
-    # step up until the value, accounted again, is safe.
+    # The root may lie on either side of the target, and a PLD is monotone only up to its grid.
+    # Step up until the accounted value meets the target.
     for step in range(1, 100):
         noise_multiplier = math.exp(root + step * tolerance / 2)
         if compose(event_at(noise_multiplier)).epsilon(delta) <= target_epsilon:
@@ -182,7 +183,7 @@ def calibrate_noise_multiplier(
 def _gaussian_curve(
     mu: float, sampled: Sequence[SampledGaussian], approximate: Sequence[ApproximateDP]
 ) -> PrivacyCurve:
-    """Gaussian releases exactly; sampling ignored (post-processing of the unsampled release)."""
+    """Returns the exact curve of Gaussian releases; ignoring sampling is post-processing."""
     everything = math.hypot(
         mu, *(math.sqrt(event.count) / event.noise_multiplier for event in sampled)
     )
@@ -219,7 +220,7 @@ def _pld_curve(
     for event in events:
         counts[event.model_copy(update={"count": 1})] += event.count
     parts = tuple(sorted(counts.items(), key=repr))
-    # FFT rounding reaches 2e-13 at 10,000 compositions and may take delta below the truth.
+    # The rounding of the FFT reaches 2e-13 at 10,000 compositions and may make delta too small.
     slack = 1e-12 + 1e-15 * sum(counts.values())
 
     def epsilon_at(delta: float) -> float:
@@ -246,12 +247,12 @@ def _pld_curve(
 
 @functools.lru_cache(maxsize=16)
 def _pld(mu: float, parts: tuple[tuple[SampledGaussian | ApproximateDP, int], ...]) -> Any:
-    """The composed PLD of a Gaussian (mu > 0) and of each event of count 1, so many times.
+    """Returns the composed PLD of a Gaussian (if mu > 0) and of events with their counts.
 
-    Grid: rounding a loss to a grid of interval h adds a variance below h^2/4 per release, and an
-    (epsilon, delta) release moves up by as much as h. So h is a tenth of the smallest standard
-    deviation of a loss, a thousandth of the smallest epsilon, and at most 1e-4; but never so fine
-    that the range of the composed loss takes more than half a million cells.
+    Rounding a loss to a grid of interval h adds a variance below h^2/4 per release, and moves an
+    (epsilon, delta) release up by at most h. So h is a tenth of the smallest standard deviation of
+    a loss, a thousandth of the smallest epsilon, and at most 1e-4. The grid never has more than
+    half a million cells over the range of the composed loss.
     """
     accountant = RdpAccountant(orders=[*range(2, 65), 128, 256])
     finest = 1e-4
@@ -263,7 +264,7 @@ def _pld(mu: float, parts: tuple[tuple[SampledGaussian | ApproximateDP, int], ..
         if isinstance(event, SampledGaussian):
             z, rate = event.noise_multiplier, event.sampling_rate
             accountant.compose(_sampled(event), count)
-            # Standard deviation of the likelihood ratio; capped, since only small ones matter.
+            # Standard deviation of the likelihood ratio, capped because only small ones matter.
             finest = min(finest, rate * math.sqrt(math.expm1(min(z**-2, 50.0))) / 10)
         elif event.epsilon > 0:
             epsilon_sum += count * event.epsilon
@@ -339,9 +340,9 @@ def _renyi_curve(
 
 
 def _prefix_curve(prefixes: Sequence[PrefixReleases], others: Sequence[Event]) -> PrivacyCurve:
-    """First the drawn experts, then queries and all else (docs/privacy.md, section 14)."""
+    """Returns the curve of two hops: the drawn experts, then all else (privacy.md, section 14)."""
     failure = math.fsum(event.count * event.failure for event in prefixes)
-    # A pair with a wider range of ratios dominates: the widest stands for all.
+    # A pair with a wider range of ratios dominates, so the widest one stands for all.
     experts = min(event.experts for event in prefixes)
     ratio = max(event.ratio for event in prefixes)
     drawn = sum(event.count for event in prefixes if event.ratio > 0)
@@ -381,7 +382,7 @@ def _sampled(event: SampledGaussian) -> Any:
 
 
 def _basic(events: Sequence[ApproximateDP]) -> tuple[float, float]:
-    """Basic composition: epsilons add, deltas add."""
+    """Returns the sums of the epsilons and of the deltas: basic composition."""
     return (
         sum(event.count * event.epsilon for event in events),
         sum(event.count * event.delta for event in events),

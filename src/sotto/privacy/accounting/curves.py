@@ -1,4 +1,4 @@
-"""A privacy curve: epsilon as a function of delta, and the other way round."""
+"""Privacy curves: epsilon as a function of delta, and delta as a function of epsilon."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class PrivacyCurve:
     """The joint cost of a collection of releases, as a function.
 
     Attributes:
-        method: which accountant computed it, in plain words.
+        method: name of the accountant that computed it, in plain words.
     """
 
     method: str
@@ -23,7 +23,7 @@ class PrivacyCurve:
     _deltas_at: Callable[[Float64[np.ndarray, " k"]], Float64[np.ndarray, "2 k"]] | None = None
 
     def epsilon(self, delta: float) -> float:
-        """An epsilon such that all releases together are (epsilon, delta)-DP; may be infinite.
+        """Returns an epsilon, maybe infinite, at which all releases are (epsilon, delta)-DP.
 
         Raises:
             ValueError: if delta is not strictly between 0 and 1, or is finer than a PLD resolves.
@@ -31,7 +31,7 @@ class PrivacyCurve:
         return float(self._epsilon_at(checked_delta(delta)))
 
     def delta(self, epsilon: float) -> float:
-        """A delta such that all releases together are (epsilon, delta)-DP; at most 1.
+        """Returns a delta, at most 1, at which all releases are (epsilon, delta)-DP.
 
         Raises:
             ValueError: if epsilon is negative, infinite or not a number.
@@ -39,9 +39,10 @@ class PrivacyCurve:
         return min(1.0, float(self._delta_at(checked_epsilon(epsilon))))
 
     def deltas(self, epsilons: Float64[np.ndarray, " k"]) -> Float64[np.ndarray, "2 k"]:
-        """At each of these epsilons, for each order of two neighbours; `delta` is the larger one.
+        """Returns delta at each epsilon, for each order of two neighbours.
 
-        Where the accountant does not tell the orders apart, both are `delta`.
+        `delta` is the larger of the two. Where the accountant does not tell the orders apart, both
+        are `delta`.
 
         Raises:
             ValueError: as for `delta`.

@@ -1,11 +1,11 @@
-"""What a release costs: accounting events, as values that live in a ledger.
+"""Accounting events: the costs of releases, as values that a ledger stores.
 
 An event is the cost of a mechanism for *one unit* under the adjacency of its stream, already
 scaled to sensitivity 1. Events are frozen, and JSON brings back an equal value:
 `TypeAdapter(Event).validate_json(event.model_dump_json()) == event`.
 
-One release is one event: parts released together under one Poisson draw are combined *inside*
-the `SampledGaussian` (1/z^2 = sum 1/z_p^2). Two separate sampled events would claim two
+One release is one event. Parts that are released together under one Poisson draw are combined
+*inside* the `SampledGaussian` (1/z^2 = sum 1/z_p^2). Two separate sampled events would claim two
 independent draws, which costs less than the truth.
 """
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 
 class _Event(BaseModel):
-    """Frozen, closed, and with infinities that survive JSON."""
+    """Base of the events: frozen, without other fields, infinities written to JSON as strings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
@@ -53,8 +53,8 @@ class SampledGaussian(_Event):
     """The Poisson-subsampled Gaussian mechanism, run `count` times, under zero-out adjacency.
 
     Each run draws every unit independently and in secret with probability `sampling_rate`, sums
-    the drawn units' contributions of L2 norm at most 1, and adds Gaussian noise. Not for batches
-    of fixed size, nor for shuffling.
+    the drawn units' contributions of L2 norm at most 1, and adds Gaussian noise. It covers neither
+    batches of fixed size nor shuffling.
 
     Attributes:
         noise_multiplier: noise standard deviation / L2 sensitivity; positive and finite.
@@ -83,9 +83,9 @@ class Renyi(_Event):
 
     Attributes:
         orders: Renyi orders, strictly increasing, finite, all above 1.
-        divergences: upper bound on the Renyi divergence of one run at each order, in both
-            directions of the adjacency, in nats; not negative. `inf` says that nothing is proved
-            at that order.
+        divergences: upper bounds on the Renyi divergence of one run at each order, in both
+            directions of the adjacency, in nats; not negative. Nothing is proved at an order
+            where it is `inf`.
         count: number of runs, at least 1.
     """
 
@@ -96,7 +96,7 @@ class Renyi(_Event):
 
     @model_validator(mode="after")
     def _curve(self) -> Self:
-        # Converters answer epsilon 0 to NaN or negative divergences: refuse them here.
+        # Converters turn NaN or negative divergences into epsilon 0, so they are refused here.
         if not self.orders or len(self.orders) != len(self.divergences):
             raise ValueError("a Renyi curve needs one divergence for each order, at least one")
         if not all(1 < order < math.inf for order in self.orders):
@@ -111,17 +111,18 @@ class Renyi(_Event):
 class RepeatAndSelect(_Event):
     """The best of a random number of runs of one mechanism, by a score that each run releases.
 
-    Only the output of the best run leaves, and neither how many there were nor what became of the
-    others. Sources: Papernot and Steinke 2022, "Hyperparameter Tuning with Renyi Differential
+    Only the output of the best run is released. The number of runs and the outputs of the others
+    stay secret. Sources: Papernot and Steinke 2022, "Hyperparameter Tuning with Renyi Differential
     Privacy"; Koskela, Redberg and Wang 2024, "Privacy Profiles for Private Selection".
 
     Attributes:
-        run: what one run costs, its score included.
-        tries: law of the number of runs. geometric: at least one. poisson: none, at times.
+        run: cost of one run, its score included.
+        tries: law of the number of runs. "geometric" makes at least one run; "poisson" may make
+            none.
         mean: mean number of runs, at least 1.
         count: number of selections, at least 1.
-        accounting: 2 for the privacy profile, 1 for the Renyi curve, which costs more. What was
-            stated before there was a choice says nothing, and keeps the cost it was stated with.
+        accounting: 2 for the privacy profile, 1 for the Renyi curve, which costs more. Statements
+            of earlier versions do not have this field and keep the cost of 1.
     """
 
     kind: Literal["repeat-and-select"] = "repeat-and-select"
@@ -133,7 +134,7 @@ class RepeatAndSelect(_Event):
 
 
 class ApproximateDP(_Event):
-    """An (epsilon, delta)-DP mechanism of which nothing more is known, run `count` times.
+    """An (epsilon, delta)-DP mechanism with no other known property, run `count` times.
 
     Attributes:
         epsilon: finite, not negative.
@@ -168,11 +169,12 @@ class PrefixReleases(_Event):
     """Stable prefixes: rollouts of drawn experts, cut by sparse vector, `count` times.
 
     Attributes:
-        count: number of prefixes released, at least 1.
-        experts: public lower bound on how many there are, in the larger of two neighbours; >= 2.
-        ratio: outside the failures, drawing the expert in question is at most so much as likely, in
-            relation to drawing any of the others, as what is released; 0 if nobody is drawn.
-        failure: probability that this is not so for one prefix.
+        count: number of released prefixes, at least 1.
+        experts: public lower bound on the number of experts in the larger of two neighbours; >= 2.
+        ratio: bound on the weight of one expert in a released prefix, relative to all the others
+            (rho of docs/privacy.md, section 14). It holds outside the failures; 0 if nobody is
+            drawn.
+        failure: probability that the ratio is exceeded for one prefix.
         epsilon: pure cost of one prefix's queries, in both directions.
     """
 
@@ -185,10 +187,10 @@ class PrefixReleases(_Event):
 
 
 class NoGuarantee(_Event):
-    """A release about which nothing is proved: epsilon is infinite.
+    """A release without any proof: its epsilon is infinite.
 
     Attributes:
-        reason: why, in plain words; it is shown in the certificate.
+        reason: the reason in plain words, which the certificate shows.
     """
 
     kind: Literal["no-guarantee"] = "no-guarantee"
@@ -205,4 +207,4 @@ Event = Annotated[
     | NoGuarantee,
     Field(discriminator="kind"),
 ]
-"""The cost of a release; a union that pydantic tells apart by `kind`."""
+"""The cost of a release: a union that pydantic tells apart by `kind`."""

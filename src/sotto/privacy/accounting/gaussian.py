@@ -1,7 +1,7 @@
 """The privacy curve of the Gaussian mechanism, exact for every epsilon.
 
 One Gaussian release of L2 sensitivity 1 at noise multiplier z is the pair N(mu, 1), N(0, 1) with
-shift mu = 1/z; several are one with mu^2 = sum mu_i^2. Results are rounded toward safety.
+shift mu = 1/z. Several releases are one with mu^2 = sum mu_i^2. Results are rounded towards safety.
 """
 
 import math
@@ -15,10 +15,11 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
-    """The least epsilon of one Gaussian release of L2 sensitivity 1 at this delta.
+    """Returns the least epsilon of one Gaussian release of L2 sensitivity 1 at this delta.
 
-    Exact to about 1e-11 relative for every epsilon, and never below the truth: the hockey-stick
-    divergence at the returned epsilon is at most delta. 0 where delta alone covers the release.
+    It is exact to about 1e-11 relative for every epsilon, and never below the truth: the
+    hockey-stick divergence at the returned epsilon is at most delta. It is 0 where delta alone
+    covers the release.
 
     Source: Balle and Wang 2018, "Improving the Gaussian Mechanism for Differential Privacy",
     Theorem 8.
@@ -30,7 +31,7 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
-    """The least delta of one Gaussian release of L2 sensitivity 1 at this epsilon.
+    """Returns the least delta of one Gaussian release of L2 sensitivity 1 at this epsilon.
 
     delta = Phi(1/(2z) - epsilon z) - e^epsilon Phi(-1/(2z) - epsilon z), rounded up by about
     1e-11 relative. Source: Balle and Wang 2018, Theorem 8.
@@ -43,15 +44,16 @@ def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
 
 
 def _log_delta(mu: float, epsilon: float) -> float:
-    """An upper bound, within rounding, on log of the hockey-stick divergence of N(mu,1), N(0,1).
+    """Returns an upper bound, tight up to rounding, on the log of delta(epsilon).
 
-    With x = epsilon/mu - mu/2, y = x + mu, density phi and Mills ratio m(t) = Q(t)/phi(t), the
-    identity e^epsilon phi(y) = phi(x) gives delta = phi(x) (m(x) - m(y)), in which nothing
-    overflows; for small mu the difference is the integral of -m'(t) = 1 - t m(t) over [x, y].
+    delta(epsilon) is the hockey-stick divergence of N(mu, 1) and N(0, 1). Let x = epsilon/mu -
+    mu/2 and y = x + mu, with density phi and Mills ratio m(t) = Q(t)/phi(t). The identity
+    e^epsilon phi(y) = phi(x) gives delta = phi(x) (m(x) - m(y)), in which nothing overflows. For
+    small mu the difference is the integral of -m'(t) = 1 - t m(t) over [x, y].
     """
     x, y = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     log_phi = -0.5 * x * x - LOG_SQRT_2PI
-    if x > 100:  # delta < e^-5000: its first term alone, Q(x) < phi(x) / x, is bound enough
+    if x > 100:  # delta < e^-5000, so the first term Q(x) < phi(x) / x alone is a good bound
         log_delta = log_phi - math.log(x)
     elif mu <= 1:
         t = (x + y) / 2 + mu / 2 * _NODES
@@ -65,17 +67,17 @@ def _log_delta(mu: float, epsilon: float) -> float:
 
 
 def _mills(t: Any) -> Any:
-    """Mills ratio Q(t) / phi(t) of the normal distribution."""
+    """Returns the Mills ratio Q(t) / phi(t) of the normal distribution."""
     return math.sqrt(math.pi / 2) * special.erfcx(t / math.sqrt(2))
 
 
 def delta_of_shift(mu: float, epsilon: float) -> float:
-    """The hockey-stick divergence of N(mu, 1) and N(0, 1), rounded up; mu may be 0 or infinite."""
+    """Returns the hockey-stick divergence of N(mu, 1) and N(0, 1), rounded up; mu may be inf."""
     return 0.0 if mu == 0 else math.exp(_log_delta(mu, epsilon))
 
 
 def epsilon_of_shift(mu: float, delta: float) -> float:
-    """The least epsilon at which that divergence is at most delta, rounded up."""
+    """Returns the least epsilon with `delta_of_shift(mu, epsilon) <= delta`, rounded up."""
     log_delta = math.log(delta)
     if mu == 0 or _log_delta(mu, 0.0) <= log_delta:
         return 0.0
@@ -100,14 +102,14 @@ def _checked_noise(noise_multiplier: float) -> float:
 
 
 def checked_delta(delta: float) -> float:
-    """Delta itself, if it is strictly between 0 and 1; a ValueError otherwise."""
+    """Returns delta if it is strictly between 0 and 1, and raises ValueError otherwise."""
     if not 0 < delta < 1:
         raise ValueError(f"delta must be strictly between 0 and 1, got {delta}")
     return delta
 
 
 def checked_epsilon(epsilon: float) -> float:
-    """Epsilon itself, if it is finite and not negative; a ValueError otherwise."""
+    """Returns epsilon if it is finite and not negative, and raises ValueError otherwise."""
     if not 0 <= epsilon < math.inf:
         raise ValueError(f"epsilon must be a finite number that is not negative, got {epsilon}")
     return epsilon

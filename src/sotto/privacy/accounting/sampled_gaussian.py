@@ -13,15 +13,15 @@ from sotto.privacy.accounting.gaussian import LOG_SQRT_2PI
 def sampled_gaussian_divergences(
     event: SampledGaussian, orders: Float[np.ndarray, " orders"]
 ) -> Float[np.ndarray, " orders"]:
-    """Renyi divergences of one run, rounded up.
+    """Returns the Renyi divergences of one run, rounded up.
 
-    (alpha - 1) D_alpha = log E[(1 - q + q e^((2x-1)/(2 z^2)))^alpha] over x ~ N(0, z^2); this
-    direction bounds the other (Mironov, Talwar and Zhang 2019, Theorems 4 and 5). The integrand is
-    analytic in a strip of half-width pi z^2, so the trapezoid rule at this step is exact to
-    e^-39; dp_accounting's series does not converge at many fractional orders.
+    (alpha - 1) D_alpha = log E[(1 - q + q e^((2x-1)/(2 z^2)))^alpha] over x ~ N(0, z^2). This
+    direction bounds the other one (Mironov, Talwar and Zhang 2019, Theorems 4 and 5). The integrand
+    is analytic in a strip of half-width pi z^2, so the trapezoid rule at this step is exact to
+    e^-39. The series of dp_accounting does not converge at many fractional orders.
     """
     z, rate = event.noise_multiplier, event.sampling_rate
-    # Without sampling: an upper bound, for orders and noises whose integral would be too long.
+    # The bound without sampling, for orders and noises whose integral would take too long.
     divergences = orders / (2 * z**2)
     step = min(z / 8, z * z / 2)
     for i, order in enumerate(orders):

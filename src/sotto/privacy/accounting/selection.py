@@ -1,32 +1,36 @@
 """Private selection: the best of a secret number of tries, by a score that is private itself.
 
-One try draws a candidate by public chance, trains it and releases its score. K tries are made, K
-drawn in secret and independent of the data with mean m, and only the best try's output leaves.
-P and P' are the laws of one try for two neighbours, in either order; delta(e) bounds
-sup P(S) - exp(e) P'(S) over S, and delta'(e) bounds sup P'(S) - exp(e) P(S). With T(g) = min over e
-of exp(e) g + delta'(e), at most 1, and w(g) = m / (1 + (m - 1) g)^2 for geometric K on {1, 2, ...}
-or m exp(-m g) for Poisson K:
+One try draws a candidate by public chance, trains it and releases its score. The number of tries K
+is drawn in secret and independently of the data, with mean m. Only the best try's output is
+released. P and P' are the laws of one try for two neighbours, in either order. Let
+
+* delta(e) bound sup P(S) - exp(e) P'(S) over all S, and delta'(e) bound sup P'(S) - exp(e) P(S),
+* T(g) be the minimum of exp(e) g + delta'(e) over e, at most 1,
+* w(g) = m / (1 + (m - 1) g)^2 for geometric K on {1, 2, ...}, and m exp(-m g) for Poisson K.
 
 Guarantee:
-    `selection_curve`: for every epsilon >= 0 selection is private with that epsilon and
+    The unit and the adjacency are those of one try.
 
-        E_P sup over g in [0, 1] of (w(g) - exp(epsilon) w(T(g)) dP'/dP)_+
+    `selection_curve`: for every epsilon >= 0 the selection is (epsilon, d)-DP with
 
-    for delta (docs/privacy.md, section 17; it sharpens Koskela, Redberg and Wang 2024).
+        d = E_P sup over g in [0, 1] of (w(g) - exp(epsilon) w(T(g)) dP'/dP)_+
 
-    `selection_divergences`, for what composes with other releases, and for selections stated before
-    `accounting=2`: where one try has Renyi divergences e(a), selection has at most, for geometric
-    K,
+    The proof is Theorem 10 of docs/privacy.md, section 17. It sharpens Koskela, Redberg and Wang
+    2024.
 
-        e(a) + 2 min over orders b of ((1 - 1/b) e(b) + log(m) / b) + log(m) / (a - 1),
+    `selection_divergences` serves selections that are composed with other releases, or were stated
+    before `accounting=2`. Let one try have Renyi divergences e(a). With geometric K the selection
+    has at most
 
-    and for Poisson K, where one try is also (log(1 + 1/(a - 1)), d)-DP,
+        e(a) + 2 min over orders b of ((1 - 1/b) e(b) + log(m) / b) + log(m) / (a - 1).
+
+    With Poisson K, if one try is also (log(1 + 1/(a - 1)), d)-DP, it has at most
 
         e(a) + m d + log(m) / (a - 1)
 
     (Papernot and Steinke 2022, Theorem 2 with eta = 1 and Theorem 6, arXiv:2110.03620).
 
-    All of these fail for whoever learns K, or what became of a try that lost.
+    These bounds do not hold against somebody who learns K or the output of a try that lost.
 """
 
 import math
@@ -40,28 +44,28 @@ from sotto.privacy.accounting.events import Gaussian, Renyi, RepeatAndSelect, Sa
 from sotto.privacy.accounting.sampled_gaussian import sampled_gaussian_divergences
 from sotto.privacy.mechanisms.dirichlet.cost import ORDERS
 
-_EPSILONS = 4000  # of one try, tabulated
-_CELLS = 4000  # of g
-_KNOTS = 400  # of the integrand as a function of dP'/dP
-_ROUNDING = 1e-9  # relative: more than the sums here can be off
+_EPSILONS = 4000  # table entries of one try
+_CELLS = 4000  # cells of g
+_KNOTS = 400  # knots of the integrand as a function of dP'/dP
+_ROUNDING = 1e-9  # a relative bound on the rounding errors of the sums in this file
 
 
 def selection_curve(
     event: RepeatAndSelect, one_try: PrivacyCurve, as_renyi: PrivacyCurve
 ) -> PrivacyCurve:
-    """The privacy curve of one selection.
+    """Returns the privacy curve of one selection.
 
     Args:
         event: the selection; its count is 1.
         one_try: the curve of its run.
-        as_renyi: the curve by `selection_divergences`, which goes on where delta is finer than the
-            curve of one try resolves.
+        as_renyi: the curve by `selection_divergences`. It takes over where delta is finer than
+            the curve of one try resolves.
     """
     tables = _tables(one_try)
     with np.errstate(over="ignore", invalid="ignore"):
         mixtures = [_mixture(event, table) for table in tables]
     if not all(np.isfinite(weights).all() for _, weights in mixtures):
-        return as_renyi  # so many tries that floats do not hold them
+        return as_renyi  # floats cannot hold so many tries
 
     def profile(epsilon: float) -> float:
         deltas = [
@@ -91,14 +95,14 @@ def selection_curve(
 
 @dataclass(frozen=True)
 class _Table:
-    """Upper bounds on delta (`there`) and delta' (`back`) of one try, at some epsilons from 0."""
+    """Upper bounds on delta (`there`) and delta' (`back`) of one try, tabulated from epsilon 0."""
 
     epsilons: Float64[np.ndarray, " n"]
     there: Float64[np.ndarray, " n"]
     back: Float64[np.ndarray, " n"]
 
     def delta(self, epsilon: Float64[np.ndarray, " k"]) -> Float64[np.ndarray, " k"]:
-        """At any epsilon: delta(-e) = 1 - exp(-e) + exp(-e) delta'(e)."""
+        """Returns delta at any epsilon, by delta(-e) = 1 - exp(-e) + exp(-e) delta'(e)."""
         below = np.minimum(epsilon, 0.0)
         negative = np.exp(below) * self._chord(self.back, -below) - np.expm1(below)
         return np.where(epsilon < 0, negative, self._chord(self.there, np.maximum(epsilon, 0.0)))
@@ -106,7 +110,7 @@ class _Table:
     def _chord(
         self, values: Float64[np.ndarray, " n"], epsilon: Float64[np.ndarray, " k"]
     ) -> Float64[np.ndarray, " k"]:
-        """delta is convex in exp(epsilon), so that chords lie above it; and it does not rise."""
+        """Returns chords of delta: it is convex in exp(epsilon) and does not rise."""
         at = np.minimum(epsilon, self.epsilons[-1])
         cell = np.clip(np.searchsorted(self.epsilons, at) - 1, 0, len(self.epsilons) - 2)
         start, stop = self.epsilons[cell], self.epsilons[cell + 1]
@@ -115,7 +119,7 @@ class _Table:
 
 
 def _tables(curve: PrivacyCurve) -> list[_Table]:
-    """One for each order of the neighbours, from 0 to where delta is as small as it gets."""
+    """Returns a table for each order of the neighbours, up to where delta stops falling."""
     trial = 2.0 ** np.arange(-1000, 9.5, 0.5)
     largest = curve.deltas(trial).max(axis=0)
     end = trial[np.argmax(largest <= 2 * largest[-1] + 1e-18)]
@@ -127,13 +131,16 @@ def _tables(curve: PrivacyCurve) -> list[_Table]:
 def _mixture(
     event: RepeatAndSelect, table: _Table
 ) -> tuple[Float64[np.ndarray, " k"], Float64[np.ndarray, " k"]]:
-    """Logarithms of v_k, from 0 upwards, and weights c_k: delta of selection is, for every epsilon,
-    at most the sum of c_k delta(epsilon - log v_k).
+    """Returns log v_k, from 0 upwards, and weights c_k that bound delta of the selection.
 
-    The supremum over g is at most H(v), v = exp(epsilon) dP'/dP, for H the largest over cells of g
-    of w (1 - v / r)_+: w(g) is largest at the cell's start, and r bounds w(g) / w(T(g)) on it. T is
-    at most any line exp(e) g + delta'(e), and 1; for a line, that ratio is largest at an end of the
-    cell. H is convex: chords between the v_k lie above it, they are a sum of c_k / v_k (v_k - v)_+,
+    For every epsilon, delta of the selection is at most the sum of c_k delta(epsilon - log v_k).
+
+    With v = exp(epsilon) dP'/dP, the supremum over g is at most H(v), the largest value of
+    w (1 - v / r)_+ over the cells of g. There w(g) is largest at the cell's start, and r bounds
+    w(g) / w(T(g)) on the cell. T is at most 1 and at most any line exp(e) g + delta'(e). For a line
+    that ratio is largest at an end of the cell.
+
+    H is convex, so chords between the v_k lie above it. They are a sum of c_k / v_k (v_k - v)_+,
     and the mean of (v_k - exp(epsilon) dP'/dP)_+ over P is v_k delta(epsilon - log v_k).
     """
     m = event.mean
@@ -148,12 +155,12 @@ def _mixture(
     def log_ratio(
         excess: Float64[np.ndarray, " cells"], at: Float64[np.ndarray, " cells"]
     ) -> Float64[np.ndarray, " cells"]:
-        """log(w(g) / w(T)) where T - g = excess."""
+        """Returns log(w(g) / w(T)) where T - g = excess."""
         if event.tries == "poisson":
             return m * excess
         return np.asarray(2 * np.log1p((m - 1) * excess / (1 + (m - 1) * at)))
 
-    # Any line bounds T; the one that is lowest in the middle of the cell bounds it best.
+    # Every line bounds T. The line that is lowest in the middle of the cell bounds it best.
     rise = np.expm1(table.epsilons)
     meet = -np.diff(table.back) / np.maximum(np.diff(rise), 1e-300)
     line = np.searchsorted(-np.maximum.accumulate(meet[::-1])[::-1], -(g[:-1] + g[1:]) / 2)
@@ -169,7 +176,7 @@ def _mixture(
 
 
 def as_renyi(event: RepeatAndSelect) -> Renyi:
-    """The Renyi curve of a selection, at the orders of all curves."""
+    """Returns the Renyi curve of a selection at `ORDERS`, which all curves share."""
     divergences = selection_divergences(event, np.array(ORDERS))
     return Renyi(orders=ORDERS, divergences=tuple(divergences.tolist()), count=event.count)
 
@@ -177,7 +184,7 @@ def as_renyi(event: RepeatAndSelect) -> Renyi:
 def selection_divergences(
     event: RepeatAndSelect, orders: Float[np.ndarray, " orders"]
 ) -> Float[np.ndarray, " orders"]:
-    """Bounds on the Renyi divergences of a selection; those of one try are taken at `orders`."""
+    """Returns bounds on the Renyi divergences of a selection, from those of one try at `orders`."""
     one = _divergences(event.run, orders)
     chosen = one + math.log(event.mean) / (orders - 1)
     if event.tries == "geometric":
@@ -187,28 +194,28 @@ def selection_divergences(
 
 
 def draw_tries(event: RepeatAndSelect, generator: np.random.Generator) -> int:
-    """How many tries to make, in secret. The generator is used for nothing else."""
+    """Returns a secret number of tries. The generator must be used for nothing else."""
     if event.tries == "geometric":
         return int(generator.geometric(1 / event.mean))
     return int(generator.poisson(event.mean))
 
 
 def selection_sampler_delta(mean: float, one_try: float) -> float:
-    """Delta that the sampler adds to a selection, whatever epsilon is: here, of its finite range.
+    """Returns the delta that the sampler's finite range adds to a selection, at any epsilon.
 
-    What its tables cost is less than what `one_try` holds for them (docs/privacy.md, section 17).
+    The error of its tables costs less than `one_try` holds for them (docs/privacy.md, section 17).
 
-    A try fails if its draws leave the sampler's range, or would with the neighbour's shift. Given
-    two neighbours that is decided by what the try releases, so that a Gaussian try which releases
-    "failed" instead, with the highest of all scores, costs no more than before, and neither does
-    its selection S. Any set of outputs but "failed" is at most as likely under S as under the
-    sampled selection, where no draw differs unless a try fails; and at most P(some try fails) <=
-    mean * P(one fails) more likely under the sampled selection than under S. So that is added
-    once, on the side of one neighbour, and never e^epsilon times.
+    A try fails if its draws leave the sampler's range, or would leave it with the neighbour's
+    shift. Given two neighbours, the try's release determines whether it fails. So a Gaussian try
+    that releases "failed" instead, with the highest of all scores, costs no more than before.
+    Neither does its selection S. Take any set of outputs without "failed". It is at most as
+    likely under S as under the sampled selection, because draws differ only if a try fails. It is
+    more likely under the sampled selection by at most P(some try fails) <= mean * P(one fails).
+    So that is added once, on the side of one neighbour, and not multiplied by e^epsilon.
 
     Args:
         mean: mean number of tries.
-        one_try: bound on the probability that one fails (`mechanisms.noise.sampler_delta`).
+        one_try: bound on the probability that one try fails (`mechanisms.noise.sampler_delta`).
     """
     return mean * one_try
 
@@ -225,6 +232,6 @@ def _divergences(
 def _delta(
     divergences: Float[np.ndarray, " orders"], orders: Float[np.ndarray, " orders"], epsilon: float
 ) -> float:
-    """Delta at this epsilon, from a Renyi curve (Canonne, Kamath and Steinke 2020, Prop. 12)."""
+    """Returns delta at epsilon from a Renyi curve (Canonne, Kamath and Steinke 2020, Prop. 12)."""
     exponents = (orders - 1) * (divergences - epsilon + np.log1p(-1 / orders)) - np.log(orders)
     return math.exp(min(0.0, float(exponents.min())))

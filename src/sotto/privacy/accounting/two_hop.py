@@ -1,7 +1,8 @@
-"""The arithmetic of stable prefixes: pure composition, the pair of the drawn expert, two hops.
+"""Arithmetic of stable prefixes: pure composition, the pair of the drawn expert, two hops.
 
-Functions of public numbers, exact sums in float64, rounded up. `accounting.compose` puts them
-together with whatever else was released.
+All functions take public numbers. Sums are exact up to float64 and rounded up.
+`accounting.composition` combines the results with other releases. The proofs are in
+docs/privacy.md, section 14.
 """
 
 import functools
@@ -16,13 +17,14 @@ _UP = 1 + 1e-9
 """Relative surplus for the rounding of sums of a few thousand terms."""
 
 _SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""What part of delta the drawn expert may take; 1/2 is among them, which calibration takes."""
+"""Shares of delta that the drawn expert may take; calibration takes 1/2."""
 
 
 def pure_delta(epsilon: float, count: int, target: float) -> float:
-    """delta at `target` of `count` adaptive epsilon-DP releases: exact for the worst of them.
+    """Returns delta at `target` of `count` adaptive epsilon-DP releases, exact for the worst ones.
 
-    Kairouz, Oh and Viswanath 2015, Theorem 3.3: the hockey-stick divergence of two binomial laws.
+    It is the hockey-stick divergence of two binomial laws (Kairouz, Oh and Viswanath 2015,
+    Theorem 3.3).
     """
     k = np.arange(count + 1)
     loss = (2 * k - count) * epsilon
@@ -33,7 +35,7 @@ def pure_delta(epsilon: float, count: int, target: float) -> float:
 
 
 def pure_epsilon(epsilon: float, count: int, delta: float) -> float:
-    """The least epsilon of `count` epsilon-DP releases together at delta, rounded up by 1e-9."""
+    """Returns the least epsilon at delta of `count` epsilon-DP releases, rounded up by 1e-9."""
     if pure_delta(epsilon, count, 0.0) <= delta:
         return 0.0
     low, high = 0.0, count * epsilon
@@ -44,7 +46,7 @@ def pure_epsilon(epsilon: float, count: int, delta: float) -> float:
 
 
 def pure_epsilon_of_each(count: int, target: float, delta: float) -> float:
-    """The largest epsilon of each of `count` pure releases that together are (target, delta)-DP."""
+    """Returns the largest epsilon with which `count` pure releases are (target, delta)-DP."""
     low, high = target / count, 4 * target + 40
     if pure_delta(high, count, target) <= delta:
         return high
@@ -57,11 +59,12 @@ def pure_epsilon_of_each(count: int, target: float, delta: float) -> float:
 def drawn_delta(
     experts: int, ratio: float, count: int, targets: Float[np.ndarray, " a"]
 ) -> Float[np.ndarray, " a"]:
-    """delta at each target of drawing one of the experts, `count` times, in place of the others.
+    """Returns delta at each target for `count` draws of one of the experts.
 
-    The likelihood ratio of one draw has mean 1 and lies in [1 - 1/experts, 1 + ratio], also for
-    more experts. By convexity the worst is on the two ends: with w = 1 / (1 + experts ratio), the
-    pair ((1 + ratio) w, rest) against (w, rest); delta is an exact binomial sum.
+    The neighbour draws from the other experts. The likelihood ratio of one draw has mean 1 and
+    lies in [1 - 1/experts, 1 + ratio], for more experts too. By convexity it is worst on the two
+    ends. With w = 1 / (1 + experts ratio) that is the pair ((1 + ratio) w, rest) against (w, rest),
+    and delta is an exact binomial sum (docs/privacy.md, section 14, Theorem 8).
     """
     hit = 1 / (1 + experts * ratio)
     k = np.arange(count + 1)
@@ -74,7 +77,7 @@ def drawn_delta(
 
 
 def drawn_epsilon(experts: int, ratio: float, count: int, delta: float) -> float:
-    """The least target at which `drawn_delta` is at most delta, rounded up."""
+    """Returns the least target at which `drawn_delta` is at most delta, rounded up."""
     most = count * math.log1p(ratio)
 
     def excess(target: float) -> float:
@@ -89,9 +92,9 @@ def drawn_epsilon(experts: int, ratio: float, count: int, delta: float) -> float
 
 
 def largest_ratio(experts: int, count: int, target: float, delta: float) -> float:
-    """The largest ratio whose `count` draws are (target, delta)-DP; 0 if there is none above 1e-4.
+    """Returns the largest ratio whose `count` draws are (target, delta)-DP.
 
-    Not above 10^4, where thresholds no longer gain from it.
+    It is 0 if there is none above 1e-4, and never above 10^4, where thresholds stop gaining.
     """
 
     def enough(ratio: float) -> bool:
@@ -117,17 +120,17 @@ def two_hop_epsilon(
     draws: tuple[int, float, int],
     rest_epsilon: Callable[[float], float],
 ) -> float:
-    """epsilon at delta of everything together, in the worse of the two directions.
+    """Returns epsilon at delta of everything together, in the worse of the two directions.
 
-    Removing an expert: epsilon = a + b with failure + drawn(a) + e^a rest(b) <= delta, least over a
-    grid of the drawn expert's share of delta. Adding one: count ln(m / (m - 1)) + b with
+    Removing an expert costs a + b with failure + drawn(a) + e^a rest(b) <= delta, the least over a
+    grid of the drawn expert's share of delta. Adding one costs count ln(m / (m - 1)) + b with
     failure + rest(b) <= delta.
 
     Args:
         delta: of everything together.
-        failure: probability that any release goes wrong.
-        draws: experts, ratio and count of `drawn_delta`; no draws if the ratio is 0.
-        rest_epsilon: of the queries and whatever else was released.
+        failure: probability that any release fails.
+        draws: experts, ratio and count of `drawn_delta`; a ratio of 0 means that nobody is drawn.
+        rest_epsilon: epsilon at a delta of the queries and all other releases.
 
     Raises:
         ValueError: if `rest_epsilon` resolves none of the deltas that are left for it.
@@ -140,7 +143,7 @@ def two_hop_epsilon(
         a = drawn_epsilon(*draws, share * left)
         try:
             removing = min(removing, a + rest_epsilon((1 - share) * left * math.exp(-a)))
-        except ValueError as error:  # finer than the accountant of the rest resolves
+        except ValueError as error:  # a finer delta than the accountant of the rest resolves
             unresolved = error
     if unresolved is not None and math.isinf(removing):
         raise unresolved
@@ -153,13 +156,13 @@ def two_hop_delta(
     draws: tuple[int, float, int],
     rest_delta: Callable[[float], float],
 ) -> float:
-    """delta at epsilon; see `two_hop_epsilon`."""
+    """Returns delta at epsilon of everything together; see `two_hop_epsilon`."""
 
     def removing(target: float) -> float:
         part = float(drawn_delta(*draws, np.array([target]))[0])
         return part + math.exp(target) * rest_delta(epsilon - target)
 
-    # Any target is a bound. The best of a grid, then of a finer one around it, and once more.
+    # Any target is a bound. This searches a grid, and then finer grids around the best point.
     low, high = 0.0, min(epsilon, draws[2] * math.log1p(draws[1]))
     best = removing(low)
     while high - low > 1e-4 * epsilon:
