@@ -1,1 +1,1 @@
-"""Mechanisms: each adds its noise and states its cost."""
+"""Mechanisms: each of them adds noise and states its cost."""

@@ -1,20 +1,23 @@
 """Noise over time: independent, or correlated by a matrix factorization.
 
-The noise of release i is `scale * (C^-1 w)_i`, where w is independent standard normal noise and C
-is lower-triangular: the identity, the square root of the (decayed) prefix-sum workload A = C C, for
-which noise cancels in the sums of releases that a learner actually uses, or the binary tree of
-`binary_tree`. All but the tree are Toeplitz.
+The noise of release i is `scale * (C^-1 w)_i`, where w is independent standard normal noise. C is
+lower-triangular and one of three matrices: the identity; the square root of the (decayed)
+prefix-sum workload A = C C, whose noise cancels in the sums of releases that a learner uses; or the
+binary tree of `binary_tree`. All but the tree are Toeplitz.
 
 Guarantee:
-    With `scale = noise_multiplier * clip_norm * sensitivity(C)` the whole stream is Gaussian
-    differentially private for each person with multiplier `noise_multiplier`: multiplying the
-    stream by C is a bijection, after which one person shifts w / noise by a total L2 norm of at
-    most 1 / noise_multiplier, on every path, also when later contributions depend on earlier
-    releases (theory notes, Theorem 2'; Denisov et al. 2022). Stopping early is free; more than
-    `horizon` releases is not covered and is refused by the ledger. What is released are integers:
-    the draws w are integers of `noise.rounded_normal` on a grid 256 times finer than that of the
-    releases, and the part of a row that earlier draws make is rounded to it. `rounding` bounds how
-    much further that moves neighbours apart (docs/privacy.md, section 4).
+    The unit is a person, under the adjacency of the stream. With `scale = noise_multiplier *
+    clip_norm * sensitivity(C)` the whole stream is Gaussian differentially private for each person
+    with multiplier `noise_multiplier`, also when later contributions depend on earlier releases.
+    The proof is Theorem 2' of docs/privacy.md, section 4 (see also Denisov et al. 2022):
+    multiplying the stream by C is a bijection, after which one person shifts w / noise by a total
+    L2 norm of at most 1 / noise_multiplier on every path.
+
+    Stopping early is free. The ledger refuses more than `horizon` releases, which are not covered.
+
+    Releases are integers. The draws w are integers of `noise.rounded_normal` on a grid 256 times
+    finer than that of the releases. The part of a row that earlier draws make is rounded to that
+    finer grid. `rounding` bounds how much further this moves neighbours apart.
 """
 
 import math
@@ -33,14 +36,14 @@ from sotto.privacy.statements import Correlation, Once, Participation, Poisson, 
 _MEMORY_LIMIT = 8 * 2**30
 
 REFINEMENT = 2**8
-"""How much finer than the releases' grid the draws of a prefix-sum stream are."""
+"""Spacing of the releases' grid, in units of the finer grid that prefix-sum noise is drawn on."""
 
 _LARGEST_ROW = 2.0**38
 """Bound on a row of noise on the finer grid: its releases stay below 2^30."""
 
 
 def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
-    """First column of C: the square root of the workload `sum_j decay^(i-j) x_j`."""
+    """Returns the first column of C: the square root of the workload `sum_j decay^(i-j) x_j`."""
     if correlation.kind == "independent":
         return np.ones(1)
     _require_toeplitz(correlation)
@@ -50,7 +53,7 @@ def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.
 
 
 def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
-    """First column of C^-1, so that noise_i = sum_j b_j w_(i-j)."""
+    """Returns the first column of C^-1, so that noise_i = sum_j b_j w_(i-j)."""
     if correlation.kind == "independent":
         return np.ones(1)
     _require_toeplitz(correlation)
@@ -65,9 +68,9 @@ def _require_toeplitz(correlation: Correlation) -> None:
 
 
 def prefix_deviations(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
-    """Standard deviation of the noise in the sum of the first 1, ..., n releases, over the scale.
+    """Returns the standard deviations of the noise in the sums of the first 1, ..., n releases.
 
-    The scale is noise_multiplier * clip_norm * sensitivity, as above.
+    They are in units of the scale, noise_multiplier * clip_norm * sensitivity.
     """
     if correlation.kind == "independent":
         variances = np.arange(1.0, horizon + 1)
@@ -80,11 +83,12 @@ def prefix_deviations(correlation: Correlation, horizon: int) -> Float64[np.ndar
 
 
 def sensitivity(correlation: Correlation, participation: Participation, horizon: int) -> float:
-    """Largest L2 norm of what one person (clip norm 1) adds to C x, over all participations.
+    """Returns the largest L2 norm that one person (clip norm 1) adds to C x.
 
-    For C Toeplitz with non-negative, non-increasing coefficients the worst pattern is as many
-    participations as allowed, as early and as close as allowed (Kalinin & Lampert 2024, Thm 2).
-    Poisson sampling is accounted release by release, so there it is 1.
+    The maximum is over all participations. For C Toeplitz with non-negative, non-increasing
+    coefficients the worst pattern has as many participations as allowed, as early and as close as
+    allowed (Kalinin and Lampert 2024, Theorem 2). Poisson sampling is accounted release by release,
+    so there it is 1.
     """
     if correlation.kind == "binary-tree":
         if not isinstance(participation, Once):
@@ -114,16 +118,16 @@ def rounding(
     ratios: dict[str, float],
     noise_multiplier: float,
 ) -> float:
-    """Relative growth of the sensitivity that pays for integer noise over time.
+    """Returns the relative growth of the sensitivity that pays for integer noise over time.
 
     Independent noise and trees are combined exactly. Prefix-sum noise rounds the part of a row that
-    earlier draws make, in each of two worlds, by 1/2, and float64 adds n 2^-53 of the largest row
-    to that; C carries it over to the draws. Its coefficients are within n 2^-50 of those that the
+    earlier draws make by 1/2, in each of two worlds, and float64 adds n 2^-53 of the largest row.
+    C carries both over to the draws. Its coefficients are within n 2^-50 of those that the
     sensitivity is computed with.
 
     Args:
         correlation: of the stream.
-        horizon: its length n.
+        horizon: length n of the stream.
         dimensions: how many numbers each part releases.
         ratios: standard deviation of each part's draws, in units of the finer grid.
         noise_multiplier: of the stream.
@@ -139,12 +143,12 @@ def rounding(
 
 
 def require_memory(correlation: Correlation, runs: int, horizon: int, dimension: int) -> None:
-    """Refuses noise over time whose draws, all of which are kept, would not fit in memory.
+    """Refuses correlated noise whose draws would not fit in memory, where all of them are kept.
 
-    It is asked before a stream is charged: the draws are made when it is too late to refuse them.
+    Call it before a stream is charged. Draws are made after the charge.
 
     Raises:
-        ValueError: they would not.
+        ValueError: the draws would take more than 8 GiB.
     """
     needed = 8 * runs * horizon * dimension
     if correlation.kind != "independent" and needed > _MEMORY_LIMIT:
@@ -160,7 +164,7 @@ class NoiseSequence:
     """The secret state of one correlated noise stream: the independent draws so far.
 
     `next_rows(fresh)` turns the next draws w into the next rows of C^-1 w, in integers. The draws
-    live in memory only: a resumed run starts a new sequence, with a new key and a new charge.
+    live in memory only. A resumed run starts a new sequence, with a new key and a new charge.
     """
 
     correlation: Correlation
@@ -177,19 +181,21 @@ class NoiseSequence:
 
     @property
     def refinement(self) -> int:
-        """How much finer the grid of the draws is than that of the rows."""
+        """Spacing of the rows' grid, in units of the draws' grid."""
         return REFINEMENT if self.correlation.kind == "prefix-sum" else 1
 
     def next_rows(
         self, fresh: Int64[np.ndarray, "runs rows d"]
     ) -> Int64[np.ndarray, "runs rows d"]:
-        """The next `rows` rows of C^-1 w on the grid of the releases, given their fresh draws.
+        """Returns the next rows of C^-1 w, on the grid of the releases.
 
-        A row is its own draw plus what earlier draws make, which is rounded by itself: so it is a
-        function of earlier draws plus a fresh draw, whatever float64 does.
+        A row is a rounded function of earlier draws plus its own fresh draw, whatever float64 does.
+
+        Args:
+            fresh: draws of these rows.
 
         Raises:
-            ValueError: beyond the horizon the strategy was built for.
+            ValueError: the rows go beyond the horizon that the strategy was built for.
         """
         start, stop = self._drawn, self._drawn + fresh.shape[1]
         if stop > self.horizon:
@@ -199,7 +205,7 @@ class NoiseSequence:
             return fresh
         if self._draws is None:
             self._draws = np.zeros((fresh.shape[0], self.horizon, fresh.shape[2]))
-        self._draws[:, start:stop] = fresh  # exact in float64: they are below 2^53
+        self._draws[:, start:stop] = fresh  # exact in float64, because they are below 2^53
         lag = np.arange(start, stop)[:, None] - np.arange(stop)
         if self._tree:
             inverse_rows = binary_tree.noising_rows(start, stop)

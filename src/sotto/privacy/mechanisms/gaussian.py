@@ -1,15 +1,16 @@
 """The Gaussian mechanism on sums, in fixed point.
 
-What one person contributes is clipped and rounded towards zero onto a public grid, so its norm
-never exceeds the clip norm; sums over people are sums of integers, exact in any order; and the
-noise is rounded to the same grid before it is added. The released numbers are therefore integers
-on a grid that does not depend on data, and carry nothing in their low-order bits.
+One person's contribution is clipped and rounded towards zero onto a public grid, so its norm never
+exceeds the clip norm. Sums over people are sums of integers, exact in any order. The noise is
+rounded to the same grid before it is added. So the released numbers are integers on a grid that
+does not depend on data, and their low-order bits tell nothing.
 
 Guarantee:
-    For integers x the sum x + round(noise) equals round(x + noise): post-processing of the
-    Gaussian mechanism; `noise.rounded_normal` draws round(noise). The L2 sensitivity of the sum
-    under zero-out adjacency is at most the clip norm: `norm_margin` covers every float32 rounding
-    before the grid, and rounding towards zero never increases a norm.
+    The unit is a person. The L2 sensitivity of the sum is at most the clip norm under zero-out
+    adjacency, and twice that under replace-one. `norm_margin` covers every float32 rounding before
+    the grid, and rounding towards zero never increases a norm. For integers x the sum x +
+    round(noise) equals round(x + noise), which is post-processing of the Gaussian mechanism;
+    `noise.rounded_normal` draws round(noise). The proof is Theorem 1 of docs/privacy.md, section 2.
 """
 
 import math
@@ -19,29 +20,29 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 _LIMIT = 2**30
-"""Sum and noise each stay below this, so that int32 never overflows."""
+"""Bound on the sum, and on the noise, so that int32 never overflows."""
 
 
 def grid_size(clip_norm: float, contributors: int, largest_noise: float) -> float:
-    """Spacing of the public grid: a power of two with room for the sum and the noise in int32.
+    """Returns the spacing of the public grid: a power of two, so that sum and noise fit in int32.
 
     Args:
         clip_norm: bound on one contribution.
-        contributors: most people who can take part in one release.
+        contributors: largest number of people who can take part in one release.
         largest_noise: bound on the absolute value of the noise.
     """
     return 2.0 ** math.ceil(math.log2(max(contributors * clip_norm, largest_noise) / _LIMIT))
 
 
 def norm_margin(dimension: int) -> float:
-    """Relative error bound on a clipped float32 vector of this size, for any order of summation.
+    """Returns a relative error bound on the norm of a clipped float32 vector of this size.
 
-    A sum of d squares is off by at most a factor 1 +- d u with u = 2^-24, whatever order the
-    compiler chooses (Higham 2002, section 4.2), its root by half as much; the other roundings of
-    clipping and scaling are within 16 u.
+    It holds for any order of summation that the compiler chooses. A sum of d squares is off by at
+    most a factor 1 +- d u with u = 2^-24 (Higham 2002, section 4.2), and its root by half as much.
+    The other roundings of clipping and scaling are within 16 u.
 
     Raises:
-        ValueError: the vector is so long that float32 says too little about its norm.
+        ValueError: the vector is too long for float32 to bound its norm.
     """
     margin = (dimension / 2 + 16) * 2.0**-24
     if margin > 0.25:
@@ -68,9 +69,9 @@ def bound_contribution(
 ) -> dict[str, Float[Array, " d"]]:
     """Clips one person's parts; the result is in units of the clip norm of each part.
 
-    A part with anything not finite in it becomes zero, and so does one of which the squared norm is
-    too large for float32. With `clipping="joint"` the norm of all parts together is at most 1, with
-    `"separate"` the norm of each.
+    A part with an entry that is not finite becomes zero, and so does a part whose squared norm is
+    too large for float32. With `clipping="joint"` all parts together have norm at most 1. With
+    `"separate"` each part has.
 
     Args:
         parts: named pytrees of one person's contribution.
@@ -95,22 +96,22 @@ def bound_contribution(
 
 
 def clip_scale(squared: Float[Array, ""], margin: float) -> Float[Array, ""]:
-    """Factor that brings a vector of this squared norm to norm at most 1, rounding included."""
+    """Returns the factor that brings a vector of this squared norm to norm at most 1 in float32."""
     return (1.0 - margin) / jnp.sqrt(jnp.maximum(squared, 1.0))
 
 
 def to_grid(
     scaled: Float[Array, "*batch d"], clip_norm: float, grid: float
 ) -> Int32[Array, "*batch d"]:
-    """Rounds towards zero onto the grid: the norm never grows."""
+    """Rounds towards zero onto the grid, which never increases the norm."""
     return jnp.trunc(scaled * (clip_norm / grid)).astype(jnp.int32)
 
 
 def from_grid(total: Int32[Array, "..."], grid: float, divisor: float) -> Float[Array, "..."]:
-    """The released average in float32: post-processing."""
+    """Returns the released average in float32, which is post-processing."""
     return total.astype(jnp.float32) * (grid / divisor)
 
 
 def masked_sum(values: Int32[Array, "k d"], present: Bool[Array, " k"]) -> Int32[Array, " d"]:
-    """Exact sum over the people who are present; an absent one keeps a zero slot."""
+    """Returns the exact sum over the people who are present; an absent person counts as zero."""
     return jnp.sum(jnp.where(present[:, None], values, 0), axis=0)

@@ -1,10 +1,12 @@
-"""Gaussian noise on a policy, then the nearest policy: the baseline that Gohari et al. left out.
+"""Gaussian noise on a policy, then the nearest policy: a baseline that Gohari et al. do not have.
 
 Guarantee:
-    For restricted rows at L2 distance at most c one answer is Gaussian with multiplier
-    noise_stddev / (c + 2^-40 sqrt(m)), if that is at least 0.2 (what the sampler's finite range and
-    its tables hide is below 1e-25): no floor needed. The second term is for rows that are rounded
-    to the grid on which noise is drawn. Projection is post-processing.
+    The unit and the adjacency are those of the stated distance (`answers.distances`). For
+    restricted rows at L2 distance at most c, one answer is Gaussian with multiplier
+    noise_stddev / (c + 2^-40 sqrt(m)), if that is at least 0.2; no floor is needed. The second term
+    pays for rounding rows to the grid on which noise is drawn. The sampler's finite range and its
+    tables cost less than 1e-25, which is left out. Projection is post-processing. The proof is in
+    docs/privacy.md, section 12, "Gaussian".
 """
 
 import math
@@ -19,15 +21,15 @@ from sotto.privacy.mechanisms.dirichlet import simplex
 from sotto.privacy.mechanisms.noise import rounded_normal
 
 _LEAST_MULTIPLIER = 0.2
-"""Of one answer: a row that moves by five standard deviations is 12.3 away from the end of the
-sampler's range, and a million answers reach it with a probability below 1e-25."""
+"""Least multiplier of one answer. There a row moves by five standard deviations and is 12.3 away
+from the end of the sampler's range, which a million answers reach with probability below 1e-25."""
 
 
 class GaussianPolicy(BaseModel):
     """The nearest policy to row + N(0, noise_stddev^2 I).
 
     Guarantee:
-        `events(distance, count)`: the analytic Gaussian mechanism (docs/privacy.md).
+        `events(distance, count)` is the analytic Gaussian mechanism (docs/privacy.md, section 12).
 
     Attributes:
         actions: length m of a row.
@@ -44,7 +46,7 @@ class GaussianPolicy(BaseModel):
 
     @property
     def spacing(self) -> float:
-        """Of the grid on which noise is added to rows: 2^-40, or 2^-40 of large noise."""
+        """Spacing of the grid on which noise is added to rows: 2^-40, or 2^-40 of large noise."""
         return 2.0 ** (math.ceil(math.log2(max(1.0, self.noise_stddev))) - 40)
 
     @model_validator(mode="after")
@@ -58,13 +60,13 @@ class GaussianPolicy(BaseModel):
     def restrict(
         self, policies: Float[np.ndarray, "rows actions"]
     ) -> Float64[np.ndarray, "rows actions"]:
-        """The rows mixed with the uniform row: no probability is below the floor."""
+        """Returns the rows mixed with the uniform row: no probability is below the floor."""
         return simplex.restrict(simplex.as_policies(policies), self.floor)
 
     def answer(
         self, policies: Float[np.ndarray, "rows actions"], generator: np.random.Generator
     ) -> Float64[np.ndarray, "rows actions"]:
-        """One private answer per row. Takes the teacher's own rows and restricts them itself.
+        """Returns one private answer per row. It restricts the rows itself.
 
         Args:
             policies: the teacher's rows, unrestricted.
@@ -79,13 +81,13 @@ class GaussianPolicy(BaseModel):
         return simplex.to_grid(simplex.project(noisy * self.spacing))
 
     def events(self, distance: float, count: int, l1: float = math.inf) -> tuple[Event, ...]:
-        """What `count` answers cost, for neighbours whose restricted rows are `distance` apart.
+        """Returns the cost of `count` answers, for restricted rows `distance` apart.
 
         Args:
             distance: L2 distance c of neighbouring *restricted* rows (`Distance.between`); capped
-                at the diameter sqrt(2) (1 - m floor). Without a distance there is no cost.
-            count: answers, at least 1.
-            l1: bound on their L1 distance, which changes nothing.
+                at the diameter sqrt(2) (1 - m floor). There is no cost where it is 0.
+            count: number of answers, at least 1.
+            l1: bound on their L1 distance, which does not change the cost.
         """
         del l1
         if count < 1:

@@ -1,24 +1,25 @@
-"""Gaussian noise on a grid: the one place where noise of the normal law is drawn.
+"""Gaussian noise on a grid: the only place that draws normally distributed noise.
 
-`rounded_normal` draws integers with the law of round(ratio Z): Z is standard normal, and `ratio` is
-the standard deviation of the noise in units of the grid on which it is released. Drawing a float64
-normal, scaling and rounding it is not that: its 53 bits hit some integers more often than others,
-in a pattern that shows where the grid is fine; and `jax.random.normal` in float32 never leaves
+`rounded_normal` draws integers with the law of round(ratio Z). Z is standard normal, and `ratio` is
+the standard deviation of the noise in units of the grid on which it is released. Rounding a scaled
+float64 normal draw does not have that law: its 53 bits hit some integers more often than others,
+in a pattern that shows where the grid is fine. And `jax.random.normal` in float32 never leaves
 [-5.42, 5.22], which costs delta 1.2e-5 at noise multiplier 1 whatever the epsilon.
 
-The sampler is the ziggurat of Marsaglia and Tsang: a throw into one of 1,024 layers under the bell
-curve. 64 random bits say in which interval the point lies. Where all points of the interval are
-under the curve and round to the same integer, as float64 with a bound on its errors can tell, that
-is the draw; otherwise 192 more bits are drawn and the point is settled in integers. What lies
-beyond the last layer is made of exponential variates with tails of 128 coin tosses.
+The sampler is the ziggurat of Marsaglia and Tsang: it throws a point into one of 1,024 layers under
+the bell curve. 64 random bits say in which interval the point lies. If all points of the interval
+are under the curve and round to the same integer, that integer is the draw; float64 can tell this
+with a bound on its errors. Otherwise 192 more bits are drawn and the point is settled in integers.
+Points beyond the last layer are made of exponential variates with tails of 128 coin tosses.
 
 Guarantee:
     Up to `RADIUS` standard deviations, each integer has the probability of round(ratio Z) up to a
-    factor between 1 - `ERROR` and 1 + `ERROR`, for every ratio up to `LARGEST_RATIO`
-    (docs/privacy.md, section 7). `sampler_delta` is what that and the finite range cost.
+    factor between 1 - `ERROR` and 1 + `ERROR`, for every ratio up to `LARGEST_RATIO`. The proof is
+    Theorem S of docs/privacy.md, section 7. `sampler_delta` is the delta that this error and the
+    finite range cost a person, under the adjacency of the stream.
 
-It is written in numpy: numpy lets go of Python's lock while it computes, so a stream draws the
-noise of its next releases while the present ones are being made.
+It is written in numpy, which releases Python's lock while it computes. So a stream can draw the
+noise of its next releases while it makes the present ones.
 
 Source: Marsaglia and Tsang 2000, "The Ziggurat Method for Generating Random Variables"; for the
 tail, Marsaglia 1964, "Generating a Variable from the Tail of the Normal Distribution".
@@ -37,54 +38,54 @@ from randomgen.aes import AESCounter
 _LAYER_BITS = 10
 _EXACT_LAST_EDGE = Decimal("4.0388498461095045227144234053359312047009919558945647303951182048")
 _AREA = Decimal("0.00122632464635308807288537092773712706189270688493575487670894350338")
-"""Where the tail begins, and the area of a layer: 1,024 of them end at the top of the curve."""
+"""Area of a layer. The tail begins at the last edge, and 1,024 layers end at the curve's top."""
 
 _LAST_EDGE = float(_EXACT_LAST_EDGE)
 
 _COINS = 128
 _REACH = math.sqrt(2 * _COINS * math.log(2))
-"""How far beyond the last edge the tail follows its law."""
+"""Distance beyond the last edge up to which the tail follows its law."""
 
 RADIUS = _LAST_EDGE + _REACH
-"""Draws follow the Gaussian law inside this radius."""
+"""Radius inside which draws follow the Gaussian law."""
 
 MAGNITUDE = _LAST_EDGE + math.sqrt(2 * (_COINS + 1) * math.log(2))
-"""No draw is ever larger than this, in standard deviations, before it is rounded."""
+"""Bound on every draw, in standard deviations, before it is rounded."""
 
 ERROR = 2.0**-128
 """Bound on the relative error of each integer's probability inside RADIUS."""
 
 LARGEST_RATIO = 2.0**44
-"""Of a standard deviation to the spacing of the grid."""
+"""Largest standard deviation in units of the grid."""
 
 SAMPLER_SHARE = 100
-"""The sampler may cost at most one part in so many of delta."""
+"""Largest share of delta that the sampler may cost, as one part in this many."""
 
 _BLOCK = 2**14
-"""Draws computed at once: what is in flight stays in a processor's cache."""
+"""Number of draws computed at once, few enough for a processor's cache."""
 
 _PRECISION = Context(prec=64)
-_TABLE_BITS = 160  # of exact widths and heights
-_MORE_BITS = 192  # drawn where 64 do not decide
-_PLACE_BITS = 52  # of a word, without its sign
+_TABLE_BITS = 160  # bits of exact widths and heights
+_MORE_BITS = 192  # bits drawn where 64 do not decide
+_PLACE_BITS = 52  # bits of a word for the place, without its sign
 _PLACE_ERROR = 2.0**-48  # between a thrown value in float64 and any point of its interval
-_CURVE_ERROR = 2.0**-46  # of the curve at a thrown value less a height
-_TAIL_ERROR = 2.0**-44  # of a draw beyond the last edge
-_LEVEL_ERROR = 2.0**-38  # of the variates that decide whether it is kept
+_CURVE_ERROR = 2.0**-46  # error of the curve at a thrown value, less a height
+_TAIL_ERROR = 2.0**-44  # error of a draw beyond the last edge
+_LEVEL_ERROR = 2.0**-38  # error of the variates that decide whether it is kept
 
 
 class GeneratorSource:
-    """numpy generators for noise: each is used for one draw, or batch of answers, and forgotten.
+    """A source of numpy generators for noise, each used once: for one draw or batch of answers.
 
-    By default every generator has a key of 128 bits, made of 256 fresh ones of the operating
-    system's entropy, and nothing that could reproduce the noise outlives it. With a seed the
-    generators are reproducible, for tests and audits, and whatever uses them has no privacy (the
-    certificate's status is `none`).
+    By default every generator has a fresh 128-bit key, made of 256 bits of the operating system's
+    entropy. Nothing that could reproduce the noise outlives the generator. With a seed the
+    generators are reproducible, for tests and audits. Noise from a seed gives no privacy, and the
+    certificate's status is then `none`.
 
-    The bits are those of AES-128 in counter mode: who could tell them from coin tosses, or foretell
-    one from the others, would have broken the cipher, or the mixing by which numpy's SeedSequence
-    makes keys of entropy, which is no cryptographic hash. Numpy's own bit generators promise less,
-    and for the default one a way back from outputs to state is published (Bouillaguet, Martinez and
+    The bits are those of AES-128 in counter mode. Telling them from coin tosses, or predicting one
+    generator from the others, takes breaking the cipher or numpy's SeedSequence, which makes keys
+    of entropy and is not a cryptographic hash. Numpy's own bit generators promise less: for the
+    default one a way from outputs back to its state is published (Bouillaguet, Martinez and
     Sauvage 2020).
     """
 
@@ -94,11 +95,11 @@ class GeneratorSource:
 
     @property
     def entropy(self) -> Literal["operating-system", "fixed-seed"]:
-        """Where the generators come from, as the statement of a stream or teacher records it."""
+        """Origin of the generators, as the statement of a stream or teacher records it."""
         return "operating-system" if self._seed is None else "fixed-seed"
 
     def next(self) -> np.random.Generator:
-        """A generator that was never given out before."""
+        """Returns a generator that was never given out before."""
         words = [int.from_bytes(os.urandom(32))] if self._seed is None else [self._seed, self._used]
         self._used += 1
         return np.random.Generator(AESCounter(np.random.SeedSequence(words, pool_size=8)))
@@ -110,17 +111,17 @@ class GeneratorSource:
 class Layers(NamedTuple):
     """Layers of equal area under f(x) = exp(-x^2 / 2), x >= 0, from the lowest to the top.
 
-    Layer 0 is the rectangle up to the last edge with the whole tail beside it; its width is that of
-    a rectangle of the same area and height. Layer i > 0 is a rectangle of width `widths[i]` between
-    the heights i and i + 1, of which the part left of `widths[i + 1]` lies under the curve.
+    Layer 0 is the rectangle up to the last edge with the whole tail beside it. Its width is that of
+    a rectangle with the same area and height. Layer i > 0 is a rectangle of width `widths[i]`
+    between the heights i and i + 1. The part of it left of `widths[i + 1]` lies under the curve.
     All numbers are integers, in units of 2^-160.
     """
 
     widths: tuple[int, ...]
-    """The last one is 0."""
+    """Widths from the lowest layer up; the last one is 0."""
 
     heights: tuple[int, ...]
-    """f at the edges: `heights[0]` is 0 and the last one is 1."""
+    """Values of f at the edges: `heights[0]` is 0 and the last one is 1."""
 
 
 def _layers() -> Layers:
@@ -139,7 +140,7 @@ LAYERS = _layers()
 _WIDTHS, _HEIGHTS = (np.array([x / 2**_TABLE_BITS for x in row]) for row in LAYERS)
 _STEPS = _WIDTHS[:-1] * 2.0**-_PLACE_BITS
 _INNER = _WIDTHS[1:] - 2 * _PLACE_ERROR
-"""A value below it is surely left of the next layer's edge, and so under the curve."""
+"""Values below these are left of the next layer's edge, and so under the curve."""
 
 
 class Throw(NamedTuple):
@@ -149,15 +150,15 @@ class Throw(NamedTuple):
     """
 
     values: Float64[np.ndarray, " n"]
-    """With their sign."""
+    """Values of the points, with their sign."""
 
     layers: Int64[np.ndarray, " n"]
 
 
 def throw(words: UInt64[np.ndarray, " n"]) -> Throw:
-    """A uniform layer by ten bits of each word, and a uniform place in it, with sign, by 53."""
+    """Returns uniform layers by ten bits of each word, and uniform signed places in them by 53."""
     layer = (words & np.uint64(2**_LAYER_BITS - 1)).view(np.int64)
-    # The middle of the interval, an odd multiple of one half: symmetric, and exact in float64.
+    # The middle of the interval is an odd multiple of one half: symmetric, and exact in float64.
     place = (words.view(np.int64) >> 11).astype(np.float64)
     place += 0.5
     return Throw(place * _STEPS.take(layer), layer)
@@ -171,7 +172,7 @@ def rounded_normal(
     shape: tuple[int, ...],
     ratio: float | Float[np.ndarray, "..."],
 ) -> Int64[np.ndarray, "..."]:
-    """Independent integers with the law of round(ratio Z), Z standard normal, up to `RADIUS`.
+    """Draws independent integers with the law of round(ratio Z), Z standard normal, up to `RADIUS`.
 
     Args:
         generator: an unused generator from a `GeneratorSource`.
@@ -207,14 +208,14 @@ def rounded_normal(
 
 
 class Singles:
-    """The same, one at a time, each with a ratio of its own; words are thrown ahead."""
+    """Draws like `rounded_normal`, one at a time with any ratio; it throws words in advance."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
         self._thrown: list[tuple[float, bool, int]] = []
 
     def draw(self, ratio: float) -> int:
-        """One draw of round(ratio Z); see `rounded_normal`."""
+        """Draws round(ratio Z) once; see `rounded_normal`."""
         _require_ratios(0 < ratio <= LARGEST_RATIO)
         if not self._thrown:
             words = self._generator.bit_generator.random_raw(_BLOCK)
@@ -245,9 +246,9 @@ def settle(
     words: UInt64[np.ndarray, " k"],
     ratios: Float64[np.ndarray, " k"],
 ) -> None:
-    """Makes draws of what 53 bits of place do not decide: their words, and ratios, are given.
+    """Completes the draws `at` whose words 53 bits of place do not decide.
 
-    Above the curve a point is thrown anew. A height of 53 bits decides nearly always which it is.
+    Points above the curve are thrown again. A height of 53 bits nearly always decides that.
     """
     while at.size:
         values, layers = throw(words)
@@ -275,10 +276,10 @@ def settle(
 def settle_exactly(
     generator: np.random.Generator, word: int, height: int, ratio: float
 ) -> int | None:
-    """The draw of a word and a height of 64 bits each, of which 192 more are drawn.
+    """Returns the draw of a word and a height of 64 bits each, for which it draws 192 more bits.
 
     Returns:
-        The integer; None where the point is above the curve.
+        The integer, or None where the point is above the curve.
     """
     layer, place = word % 2**_LAYER_BITS, (word >> 11) - ((word >> 63) << 53)
     unit = 2 ** (_TABLE_BITS + _PLACE_BITS + _MORE_BITS + 1)
@@ -300,7 +301,7 @@ def settle_exactly(
 
 
 def beyond_last_edge(generator: np.random.Generator, ratio: float) -> int:
-    """round(ratio Z), given that Z is beyond the last edge."""
+    """Draws round(ratio Z), given that Z is beyond the last edge."""
     while True:
         words: list[list[int]] = generator.bit_generator.random_raw((2, 3)).tolist()
         one, other = words
@@ -321,16 +322,16 @@ def beyond_last_edge(generator: np.random.Generator, ratio: float) -> int:
 
 
 def exponential(words: Sequence[int]) -> float:
-    """An exponential variate of mean 1 from three words of 64 random bits.
+    """Returns an exponential variate of mean 1 from three words of 64 random bits.
 
-    It is k ln 2 - ln h: k is the number of leading zeros of the first two words, h is uniform on
-    (1/2, 1) by the third. The law is exact up to 128 ln 2, and all variates are below 129 ln 2.
+    It is k ln 2 - ln h. k is the number of leading zeros of the first two words, and h is uniform
+    on (1/2, 1) by the third. The law is exact up to 128 ln 2, and all variates are below 129 ln 2.
     """
     return _zeros(words) * math.log(2) - math.log(0.5 + (words[2] + 0.5) * 2.0**-65)
 
 
 def _exact_exponential(words: Sequence[int], more: int) -> Decimal:
-    """The same of the words and more bits of h."""
+    """Returns the variate of `exponential` with more bits of h."""
     half = Decimal(2**256 + ((words[2] << _MORE_BITS) + more)) / Decimal(2**257)
     return _zeros(words) * Decimal(2).ln() - half.ln()
 
@@ -349,17 +350,19 @@ def _more(generator: np.random.Generator) -> int:
 
 
 def sampler_delta(noise_multiplier: float, draws: int) -> float:
-    """Delta that the sampler adds, for one person over a whole stream, whatever the epsilon.
+    """Returns the delta that the sampler adds for one person over a whole stream, at any epsilon.
 
     Inside `RADIUS` the probabilities of m draws are off by factors between (1 - `ERROR`)^m and
     (1 + `ERROR`)^m, which costs at most 4 m `ERROR` (docs/privacy.md, section 7). The rest is the
     finite range. Let w be the draws, R = `RADIUS`, A the event that |w_j| <= R for all j, and D the
-    shift of w that one person causes, of total norm at most 1/z on every path; the shift of a draw
+    shift of w that one person causes, of total norm at most 1/z on every path. The shift of a draw
     is fixed before it is drawn. On A, and where w + D is in A, the law is the Gaussian one up to
-    these factors, which the accountant covers. What remains is P(w + D not in A) <= sum_j
-    exp(-(R - |D_j|)^2 / 2), plus the mass outside A, in either law at most q = exp(-R^2 / 2) a
-    draw. As a function of t = |D_j|^2 the summand is below e^1.2 q for t <= (1.2/R)^2 and convex
-    from there to (R - 1.1)^2, so the sum is largest with the whole shift on one draw.
+    these factors, which the accountant covers.
+
+    The remaining cost is P(w + D not in A) <= sum_j exp(-(R - |D_j|)^2 / 2), plus the mass outside
+    A, which is at most q = exp(-R^2 / 2) per draw in either law. As a function of t = |D_j|^2 the
+    summand is below e^1.2 q for t <= (1.2/R)^2 and convex from there to (R - 1.1)^2. So the sum is
+    largest with the whole shift on one draw.
 
     Returns:
         The bound; 1.0 where the shift reaches the edge of the range (noise_multiplier < ~0.062).
@@ -375,13 +378,13 @@ def sampler_delta(noise_multiplier: float, draws: int) -> float:
 def calibrate_with_sampler(
     least: Callable[[float], float], cost: Callable[[float], float], delta: float
 ) -> float:
-    """The least noise multiplier that meets a target at delta, the sampler's own delta included.
+    """Returns the least noise multiplier that meets a target at delta, with the sampler's delta.
 
     The sampler's delta falls as the noise grows, so one correction is on the safe side.
 
     Args:
-        least: the multiplier that meets the target at a delta, without the sampler's.
-        cost: delta of the sampler over the whole stream, at a multiplier.
+        least: returns the multiplier that meets the target at a delta, without the sampler.
+        cost: returns the sampler's delta over the whole stream at a multiplier.
         delta: of the guarantee.
 
     Raises:

@@ -12,10 +12,10 @@ __all__ = ["Dirichlet", "GaussianPolicy", "PolicyMechanism", "TruncatedDirichlet
 PolicyMechanism = Annotated[
     Dirichlet | TruncatedDirichlet | GaussianPolicy, Field(discriminator="kind")
 ]
-"""How a row becomes an answer. All of them have:
+"""Mechanisms that turn a row into an answer. Each of them has
 
-* `actions`, `floor`: public.
-* `restrict(policies)`: (1 - m floor) pi + floor.
-* `answer(policies, generator)`: private rows, from the teacher's own rows (it restricts them).
-* `events(distance, count)`: what `count` answers cost; `distance` as `Distance.between` gives it.
+* `actions`, `floor`: public numbers.
+* `restrict(policies)`: returns (1 - m floor) pi + floor.
+* `answer(policies, generator)`: returns private rows; it restricts the teacher's rows itself.
+* `events(distance, count)`: returns the cost of `count` answers, given `Distance.between`.
 """

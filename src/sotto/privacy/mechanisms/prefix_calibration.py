@@ -1,9 +1,9 @@
-"""The threshold of stable prefixes for a target epsilon: ours, and the paper's for comparison.
+"""Calibrates the threshold of stable prefixes to a target epsilon, also as the paper does it.
 
-`calibrate` finds the mechanism whose threshold, together with the noise of its queries, asks for
-least mass. `theorem1` is the paper's: Laplace noise, and n releases of (2e', d') composed by one of
-three rules. What either claims is proved (docs/privacy.md, section 14); they differ in what they
-ask for.
+The `calibrate_*` functions find the mechanism whose threshold, together with the noise of its
+queries, needs the least mass. `theorem1` is the theorem of Sharma et al. 2024: Laplace noise, and n
+releases of (2e', d') composed by one of three rules. The claims of both are proved in
+docs/privacy.md, section 14.
 """
 
 import math
@@ -29,20 +29,20 @@ from sotto.privacy.mechanisms.stable_prefixes import (
 Composition = Literal["basic", "advanced", "exact"]
 COMPOSITIONS: tuple[Composition, ...] = ("basic", "advanced", "exact")
 
-_SHARES = (0.5, 0.6, 0.7, 0.8)  # of the exponential noise's cost, on the threshold
-_BACK_OFF = 1 - 1e-9  # targets are met in spite of rounding
+_SHARES = (0.5, 0.6, 0.7, 0.8)  # shares of the exponential noise's cost that the threshold takes
+_BACK_OFF = 1 - 1e-9  # meets targets in spite of rounding
 
 
 @dataclass(frozen=True)
 class Target:
-    """What all releases together may cost, and how many there are.
+    """A target cost of all releases together, and their number.
 
     Attributes:
-        experts: public lower bound on their number.
-        releases: prefixes.
+        experts: public lower bound on the number of experts.
+        releases: number of prefixes.
         epsilon: of all of them.
         delta: of all of them; below 1 / experts.
-        horizon: longest prefix; it decides between mechanisms of equal cost, and costs nothing.
+        horizon: longest prefix. It chooses between mechanisms of equal cost, and costs nothing.
     """
 
     experts: int
@@ -63,13 +63,13 @@ class Target:
             )
 
 
-# --- ours ----------------------------------------------------------------------------------------
+# --- two hops and consensus ----------------------------------------------------------------------
 
 
 def calibrate_floor(
     target: Target, floor: float, noise: NoiseName = "exponential"
 ) -> StablePrefixMechanism:
-    """The mechanism for experts whose actions all have at least probability `floor`.
+    """Returns the mechanism for experts whose actions all have at least probability `floor`.
 
     Raises:
         ValueError: if no mechanism meets the target with so few experts.
@@ -80,7 +80,7 @@ def calibrate_floor(
 def calibrate_random_stop(
     target: Target, hazard: float, noise: NoiseName = "exponential", floor: float = 0.0
 ) -> StablePrefixMechanism:
-    """The mechanism for experts of any kind, whose prefixes end by themselves at rate `hazard`.
+    """Returns the mechanism for any experts, whose prefixes end by themselves at rate `hazard`.
 
     Raises:
         ValueError: if no mechanism meets the target with so few experts.
@@ -91,11 +91,11 @@ def calibrate_random_stop(
 
 
 def calibrate_consensus(target: Target, noise: NoiseName = "exponential") -> StablePrefixMechanism:
-    """The mechanism whose rollouts follow the experts' votes. Half of delta is for failures."""
+    """Returns the mechanism that follows the experts' votes; failures take half of delta."""
     half = target.delta / 2
     epsilon = two_hop.pure_epsilon_of_each(target.releases, _BACK_OFF * target.epsilon, half)
     failure = half / target.releases
-    # A query that may rise and fall costs its rate twice; the Laplace laws keep their proportions.
+    # A query that may rise and fall costs its rate twice. The Laplace laws keep their proportions.
     shares = _SHARES if noise == "exponential" else (0.5,)
     rules = (
         _mechanism(target, Consensus(), _rescaled(named(noise, epsilon, share), epsilon), failure)
@@ -107,7 +107,7 @@ def calibrate_consensus(target: Target, noise: NoiseName = "exponential") -> Sta
 def _two_hop(
     target: Target, noise: NoiseName, rule: Callable[[float], Rule]
 ) -> StablePrefixMechanism:
-    """A third of delta each for the drawn expert, the queries and failures; best of a grid."""
+    """Returns the best mechanism of a grid; draws, queries and failures share delta equally."""
     third = target.delta / 3
     shares = _SHARES if noise == "exponential" else (0.5,)
 
@@ -129,7 +129,7 @@ def _two_hop(
 def _mechanism(
     target: Target, rule: Rule, noise: SparseVector, failure: float
 ) -> StablePrefixMechanism | None:
-    """None where the experts are too few for the rule."""
+    """Returns the mechanism, or None where the experts are too few for the rule."""
     if rule.least_mass > target.experts:
         return None
     return StablePrefixMechanism(experts=target.experts, rule=rule, noise=noise, failure=failure)
@@ -149,14 +149,14 @@ def _best(
 
 
 def _checked(target: Target, found: StablePrefixMechanism) -> StablePrefixMechanism:
-    """What was found, accounted again as a ledger would."""
+    """Returns the mechanism after accounting it again as a ledger would."""
     epsilon = compose([found.event(target.releases)]).epsilon(target.delta)
     assert epsilon <= target.epsilon, (epsilon, target)
     return found
 
 
 def _rescaled(noise: SparseVector, epsilon: float) -> SparseVector:
-    """The same proportions, with a general cost of epsilon."""
+    """Returns noise with the same proportions and a general cost of epsilon."""
     factor = epsilon / noise.general_cost
     return SparseVector.rounded(noise.law, factor * noise.threshold_rate, factor * noise.query_rate)
 
@@ -166,10 +166,10 @@ def _rescaled(noise: SparseVector, epsilon: float) -> SparseVector:
 
 @dataclass(frozen=True)
 class Theorem1:
-    """Sharma et al. 2024 as far as it can be proved: one release is (2 e', d')-DP.
+    """The theorem of Sharma et al. 2024 as far as it can be proved: one release is (2 e', d')-DP.
 
     Attributes:
-        composition: of the releases.
+        composition: rule by which the releases are composed.
         epsilon_each: e'.
         failure: d'.
         threshold: theta = 1 / (floor (1 - exp(-e'))) + (4 / e') ln(2 / (3 d')).
@@ -184,10 +184,11 @@ class Theorem1:
 
 
 def theorem1(target: Target, floor: float, composition: Composition) -> Theorem1:
-    """The threshold of the paper's theorem (theory notes, Theorem 1), without a union over steps.
+    """Returns the threshold of the paper's theorem, without a union over steps.
 
-    basic: 2e' = epsilon / n, d' = delta / n. advanced: Dwork and Roth 2014, Theorem 3.20, and
-    exact: Kairouz, Oh and Viswanath 2015; both leave half of delta to failures.
+    "basic" takes 2e' = epsilon / n and d' = delta / n. "advanced" is Dwork and Roth 2014, Theorem
+    3.20, and "exact" is Kairouz, Oh and Viswanath 2015; both leave half of delta to failures. See
+    docs/privacy.md, section 14.
 
     Raises:
         ValueError: if there are fewer experts than the theorem needs.
@@ -215,14 +216,14 @@ def theorem1(target: Target, floor: float, composition: Composition) -> Theorem1
 
 
 def consensus_with_union(target: Target) -> float:
-    """The theory notes' threshold of consensus: the paper's noise, failures summed over steps."""
+    """Returns the threshold of consensus with the paper's noise and failures summed over steps."""
     half = target.delta / 2
     each = two_hop.pure_epsilon_of_each(target.releases, target.epsilon, half)
     return 1 + 4 / each * math.log(2 * target.horizon * target.releases / (3 * half))
 
 
 def _advanced(releases: int, epsilon: float, slack: float) -> float:
-    """epsilon of each release: e sqrt(2 n ln(1/slack)) + n e (exp(e) - 1) = epsilon."""
+    """Returns e of each release, from e sqrt(2 n ln(1/slack)) + n e (exp(e) - 1) = epsilon."""
     spread = math.sqrt(2 * releases * math.log(1 / slack))
 
     def excess(each: float) -> float:
@@ -232,9 +233,9 @@ def _advanced(releases: int, epsilon: float, slack: float) -> float:
 
 
 def fixed_log_delta(releases: int, experts: int) -> float:
-    """How likely one expert's log is drawn at all: 1 - (1 - 1/experts)^releases.
+    """Returns the probability that one expert's log is drawn at all: 1 - (1 - 1/experts)^releases.
 
     Times the probability of passing, it is a lower bound on the delta of releasing prefixes of
-    fixed logs, whatever epsilon is: what is released is in the clear, and its owner's alone.
+    fixed logs, at any epsilon: such a prefix is released unchanged and is its owner's alone.
     """
     return -math.expm1(releases * math.log1p(-1 / experts))

@@ -1,22 +1,23 @@
-"""Sparse vector (AboveThreshold): which sums of a sequence are large, up to the first that is not.
+"""Sparse vector (AboveThreshold): tells which queries are large, up to the first that is not.
 
-Queries are answered "pass" or, once and last, "fail". The threshold has noise drawn once, each
-query noise of its own. There are three noise laws (`NAMES`):
+Each query is answered "pass" or "fail", and the first "fail" ends the sequence. The threshold has
+noise that is drawn once, and each query has fresh noise. There are three noise laws (`NAMES`):
 
 * exponential: one-sided, -Exp(threshold_rate) on the threshold and -Exp(query_rate) on queries.
 * monotone-laplace: Laplace noise of scale 2/e' on both (Lyu, Su and Li 2017: monotone queries).
 * paper-laplace: Lap(2/e') on the threshold, Lap(4/e') on queries (Sharma et al. 2024, Algorithm 1).
 
-Everything is an integer on the public grid `GRID`: queries are rounded to it, and noise is
-geometric (or the difference of two geometric variates), sampled exactly from random integers.
-There is no floating-point number in a comparison, and no law of the sampler's own to pay for.
+Everything is an integer on the public grid `GRID`. Queries are rounded to it. Noise is geometric,
+or the difference of two geometric variates, and is sampled exactly from random integers.
+Comparisons use no floating-point number, and the sampler costs nothing.
 
 Guarantee:
-    Let queries move by at most 1 between neighbours. If they are monotone (all fall, or stay, when
-    a unit is removed), then P(transcript | with) <= e^remove_cost P(transcript | without), and
-    P(transcript | without) <= e^add_cost P(transcript | with). Otherwise both hold with
-    general_cost. There is no delta. A query at least `margin(d)` below the threshold passes with
-    probability at most d (docs/privacy.md, section 14, Lemma 1).
+    The unit is whatever moves every query by at most 1: here one expert, present or absent. If
+    queries are monotone (all fall, or stay, when a unit is removed), then P(transcript | with) <=
+    e^remove_cost P(transcript | without), and P(transcript | without) <=
+    e^add_cost P(transcript | with). Otherwise both hold with general_cost. There is no delta. A
+    query at least `margin(d)` below the threshold passes with probability at most d. The proof is
+    Lemma 1 of docs/privacy.md, section 14.
 """
 
 import math
@@ -34,7 +35,7 @@ UNIT = 2**20
 """One unit of sensitivity, in grid steps."""
 
 _RATE_BITS = 30  # rates are whole multiples of 2^-30
-_SCALE = 2**50  # rate * GRID = (rate * 2^30) / 2^50, a fraction of integers
+_SCALE = 2**50  # rate * GRID = (rate * 2^30) / 2^50 is a fraction of integers
 
 Law = Literal["exponential", "laplace"]
 NoiseName = Literal["exponential", "monotone-laplace", "paper-laplace"]
@@ -65,7 +66,7 @@ class SparseVector(BaseModel):
 
     @classmethod
     def rounded(cls, law: Law, threshold_rate: float, query_rate: float) -> "SparseVector":
-        """The noise with these rates rounded down, that is with no less noise.
+        """Returns the noise with these rates rounded down, which never means less noise.
 
         Raises:
             ValueError: if a rate is not positive after rounding, or above 64.
@@ -92,10 +93,11 @@ class SparseVector(BaseModel):
         return self.threshold_rate + 2 * self.query_rate
 
     def margin(self, failure: float) -> float:
-        """A distance below the threshold at which a query passes with probability <= failure.
+        """Returns a distance below the threshold at which queries pass with probability <= failure.
 
-        Exponential: ln(e2 / ((e1 + e2) failure)) / e1. Laplace: the root of the tail of the sum of
-        two Laplace variates. Two grid steps on top pay for the rounding of noise to the grid.
+        For the exponential law it is ln(e2 / ((e1 + e2) failure)) / e1. For the Laplace laws it is
+        the root of the tail of the sum of two Laplace variates. Two grid steps on top pay for
+        rounding the noise to the grid.
 
         Raises:
             ValueError: if failure is not in (0, 1/2).
@@ -113,10 +115,10 @@ class SparseVector(BaseModel):
         return max(0.0, float(margin)) + 2 * GRID + 1e-8
 
     def query_quantile(self, failure: float) -> float:
-        """How far above the threshold a query has to be to pass its own noise.
+        """Returns how far above the threshold a query must be to pass its noise.
 
-        Not a matter of privacy: it only says how useful a threshold is. The threshold's noise is
-        left out.
+        It tells how useful a threshold is and has no part in the guarantee. The threshold's noise
+        is left out.
         """
         halves = 1.0 if self.law == "exponential" else 0.5
         return max(0.0, math.log(halves / failure)) / self.query_rate
@@ -124,13 +126,13 @@ class SparseVector(BaseModel):
     def threshold_noise(
         self, generator: np.random.Generator, shape: tuple[int, ...]
     ) -> Int64[np.ndarray, "..."]:
-        """Noise to add to thresholds, in grid steps."""
+        """Draws noise to add to thresholds, in grid steps."""
         return self._draw(generator, self.threshold_rate, shape)
 
     def query_noise(
         self, generator: np.random.Generator, shape: tuple[int, ...]
     ) -> Int64[np.ndarray, "..."]:
-        """Noise to add to queries, in grid steps."""
+        """Draws noise to add to queries, in grid steps."""
         return self._draw(generator, self.query_rate, shape)
 
     def _draw(
@@ -141,12 +143,12 @@ class SparseVector(BaseModel):
 
 
 def named(name: NoiseName, epsilon: float, threshold_share: float = 0.5) -> SparseVector:
-    """The noise of this name whose monotone queries cost `epsilon` (rounded down).
+    """Returns the noise of this name whose monotone queries cost `epsilon` (rounded down).
 
     Args:
-        name: which law.
+        name: of the law.
         epsilon: remove_cost.
-        threshold_share: of the exponential law: threshold_rate / epsilon. The Laplace laws have
+        threshold_share: threshold_rate / epsilon of the exponential law. The Laplace laws have
             1/2 (monotone) and 2/3 (the paper's).
     """
     law: Law = "exponential" if name == "exponential" else "laplace"
@@ -157,12 +159,12 @@ def named(name: NoiseName, epsilon: float, threshold_share: float = 0.5) -> Spar
 def geometric(
     generator: np.random.Generator, rate: float, shape: tuple[int, ...]
 ) -> Int64[np.ndarray, "..."]:
-    """Exact geometric variates: Pr[X >= k] = exp(-rate k GRID) for k = 0, 1, 2, ...
+    """Draws exact geometric variates: Pr[X >= k] = exp(-rate k GRID) for k = 0, 1, 2, ...
 
-    Canonne, Kamath and Steinke 2020, Algorithms 1 and 2, many at once: with t = 2^50 and U uniform
-    below t, accepted with probability exp(-U / t), and V geometric with ratio 1/e, the number
-    U + t V is geometric with ratio exp(-1/t); a division by rate 2^30 brings it to the rate.
-    Integers only, so the law is exact if the generator's integers are uniform.
+    It runs Algorithms 1 and 2 of Canonne, Kamath and Steinke 2020 for many variates at once. Let
+    t = 2^50, U uniform below t and accepted with probability exp(-U / t), and V geometric with
+    ratio 1/e. Then U + t V is geometric with ratio exp(-1/t), and a division by rate 2^30 brings it
+    to the rate. It uses integers only, so the law is exact if the generator's integers are uniform.
     """
     size = math.prod(shape)
     low = np.zeros(size, np.int64)
@@ -187,10 +189,10 @@ def geometric(
 def _bernoulli_exp(
     generator: np.random.Generator, numerators: Int64[np.ndarray, " n"], denominator: int
 ) -> Bool[np.ndarray, " n"]:
-    """Exact tosses that are true with probability exp(-numerator / denominator) (at most 1).
+    """Draws exact coins that are true with probability exp(-numerator / denominator), at most 1.
 
-    With x the fraction: toss coins of probability x/1, x/2, x/3, ... until one fails; the number of
-    the failing one is odd with probability 1 - x + x^2/2 - ... = exp(-x).
+    With x the fraction, it tosses coins of probability x/1, x/2, x/3, ... until one fails. The
+    number of that coin is odd with probability 1 - x + x^2/2 - ... = exp(-x).
     """
     number = np.ones(numerators.size, np.int64)
     going = np.arange(numerators.size)
@@ -203,8 +205,8 @@ def _bernoulli_exp(
 
 
 def _laplace_tail(t: float, e1: float, e2: float) -> float:
-    """Pr[X + Y >= t], t >= 0, for Laplace variates with these rates; increasing as rates fall."""
-    if abs(e1 - e2) < 1e-6 * e1:  # the formula below cancels: take both at the smaller rate
+    """Returns Pr[X + Y >= t], t >= 0, of Laplace variates; it increases as the rates fall."""
+    if abs(e1 - e2) < 1e-6 * e1:  # the formula below cancels here: take the smaller rate for both
         rate = min(e1, e2)
         return math.exp(-rate * t) * (2 + rate * t) / 4
     a, b = 1 / e1**2, 1 / e2**2

@@ -1,21 +1,21 @@
-"""Stable prefixes: how long many experts would go on as one of them did (Sharma et al. 2024).
+"""Stable prefixes: releases how long many experts would follow one of them (Sharma et al. 2024).
 
 A rollout follows one expert, drawn at random. The *mass* of a prefix is the sum over experts of the
-probability with which each would have taken its actions; sparse vector asks along the rollout
-whether the mass is large, and the prefix ends where it is not. Three rules differ in what keeps
-the end from giving the drawn expert away:
+probability with which each would have taken its actions. Along the rollout, sparse vector asks
+whether the mass is large, and the prefix ends where it is not. Three rules keep the end of a prefix
+from revealing the drawn expert:
 
 * `Floor`: every action of every expert has at least a public probability (the paper's assumption).
-* `RandomStop`: at every prefix a secret coin of public rate ends it, so that an end may mean
-  nothing. Experts may be deterministic. With a visible coin this is worthless: nothing here, nor
-  anything it returns, says which of coin and query ended a prefix.
+* `RandomStop`: at every prefix a secret coin of public rate may end it, so an end need not mean
+  anything. Experts may be deterministic. A visible coin would protect nothing, so no output tells
+  whether the coin or the query ended a prefix.
 * `Consensus`: nobody is drawn. Experts vote on every action, the rollout takes the winner, and the
-  queries are by how many votes it leads.
+  queries ask by how many votes it leads.
 
 Guarantee:
-    n prefixes of fresh rollouts in one MDP shared by all experts cost the `PrefixReleases` event of
-    `StablePrefixMechanism.event(n)`, for one expert who is there or is absent
-    (docs/privacy.md, section 14, Theorems 7 to 9). There is no horizon in it.
+    The unit is one expert, who is present or absent. n prefixes of fresh rollouts in one MDP shared
+    by all experts cost the `PrefixReleases` event of `StablePrefixMechanism.event(n)`, whatever the
+    horizon. The proofs are Theorems 7 to 9 of docs/privacy.md, section 14.
 """
 
 import math
@@ -28,11 +28,11 @@ from sotto.privacy.mechanisms.sparse_vector import UNIT, SparseVector
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid")
 _UP = 1 + 2.0**-30
-"""Surplus of the least mass: probabilities of float64 coins and actions are off by less."""
+"""Surplus of the least mass; the probabilities of float64 coins and actions are off by less."""
 
 
 class Floor(BaseModel):
-    """Every action has at least probability `floor`, whoever is drawn.
+    """Rule in which every action has at least probability `floor`, whoever is drawn.
 
     Attributes:
         floor: public; at most 1 / actions.
@@ -46,12 +46,12 @@ class Floor(BaseModel):
 
     @property
     def least_mass(self) -> float:
-        """Below this mass a prefix may give an expert away: (1 + 1/rho) / floor."""
+        """Mass below which a prefix may reveal an expert: (1 + 1/rho) / floor."""
         return (1 + 1 / self.ratio) / self.floor * _UP
 
 
 class RandomStop(BaseModel):
-    """A secret coin of public rate may end every prefix, the empty one included.
+    """Rule in which a secret coin of public rate may end every prefix, even the empty one.
 
     Attributes:
         hazard: probability that a prefix ends by itself, at every step.
@@ -68,12 +68,12 @@ class RandomStop(BaseModel):
 
     @property
     def least_mass(self) -> float:
-        """Below this mass a prefix may give an expert away: 1 + 1 / (hazard rho)."""
+        """Mass below which a prefix may reveal an expert: 1 + 1 / (hazard rho)."""
         return (1 + 1 / (self.hazard * self.ratio)) * _UP
 
 
 class Consensus(BaseModel):
-    """Experts vote, and the winner leads by more than one vote wherever the rollout goes on."""
+    """Rule in which experts vote and the winner must lead by more than one vote to go on."""
 
     model_config = _FROZEN
     kind: Literal["consensus"] = "consensus"
@@ -82,7 +82,7 @@ class Consensus(BaseModel):
 
     @property
     def least_mass(self) -> float:
-        """A lead of 1 may be one expert's doing."""
+        """Lead up to which one expert may have decided the vote: 1."""
         return 1.0
 
 
@@ -90,14 +90,14 @@ Rule = Annotated[Floor | RandomStop | Consensus, Field(discriminator="kind")]
 
 
 class StablePrefixMechanism(BaseModel):
-    """A rule, its noise and what may go wrong; threshold and cost follow.
+    """A rule, its noise and its failure probability, which give the threshold and the cost.
 
     Attributes:
-        experts: public lower bound on the number of experts: of two neighbours the larger has at
-            least so many. Slots of absent experts do not count.
-        rule: what protects the drawn expert.
+        experts: public lower bound on the number of experts in the larger of two neighbours. Slots
+            of absent experts do not count.
+        rule: protection of the drawn expert.
         noise: of sparse vector.
-        failure: d', probability that one prefix goes on below the least mass.
+        failure: d', probability that one prefix continues below the least mass.
     """
 
     model_config = _FROZEN
@@ -118,7 +118,7 @@ class StablePrefixMechanism(BaseModel):
 
     @property
     def threshold(self) -> float:
-        """theta = least mass + margin, rounded up to the grid. It depends on no horizon."""
+        """Threshold theta = least mass + margin, rounded up to the grid, at any horizon."""
         return self.threshold_steps / UNIT
 
     @property
@@ -133,7 +133,7 @@ class StablePrefixMechanism(BaseModel):
         return self.noise.general_cost if consensus else self.noise.remove_cost
 
     def event(self, releases: int) -> PrefixReleases:
-        """What so many prefixes cost one expert."""
+        """Returns the cost of `releases` prefixes for one expert."""
         return PrefixReleases(
             count=releases,
             experts=self.experts,
@@ -143,8 +143,8 @@ class StablePrefixMechanism(BaseModel):
         )
 
     def needed(self, horizon: int, misses: float = 0.1) -> float:
-        """The mass at which all queries of a rollout pass their noise, but for `misses`.
+        """Returns the mass at which the queries of a rollout pass with probability 1 - `misses`.
 
-        It says how useful a threshold is. The threshold's own noise is left out.
+        It tells how useful a threshold is. The threshold's noise is left out.
         """
         return self.threshold + self.noise.query_quantile(misses / horizon)
