@@ -1,1 +1,1 @@
-"""The Dirichlet mechanism on rows of action probabilities, and what it costs."""
+"""The Dirichlet mechanism on rows of action probabilities, and its cost."""

@@ -1,15 +1,16 @@
 """The Dirichlet mechanism on a policy, plain and truncated (Gohari et al. 2021, Section 3).
 
-A teacher's row pi is mixed with the uniform row until no probability is below a public floor, and
-the answer is one draw from the Dirichlet distribution with parameters concentration * row. Its
-mean is the row; the larger the concentration, the closer the draw.
+A teacher's row pi is mixed with the uniform row until no probability is below a public floor. The
+answer is one draw from the Dirichlet distribution with parameters concentration * row. Its mean is
+the mixed row. A larger concentration brings the draw closer to it.
 
 Guarantee:
-    For rows at L2 distance at most c after mixing, `Dirichlet.events(c, n)` bounds the Renyi
-    divergence of n answers in both directions. `TruncatedDirichlet` is a bounded-range mechanism:
-    pure epsilon and zCDP, up to the probability that all proposals are refused, which is charged
-    as a delta. Answers are rounded to a public grid, which is post-processing. Proofs:
-    docs/privacy.md, "Answers of a teacher".
+    The unit and the adjacency are those of the stated distance (`answers.distances`). For rows at
+    L2 distance at most c after mixing, `Dirichlet.events(c, n)` bounds the Renyi divergence of n
+    answers in both directions. `TruncatedDirichlet` is a bounded-range mechanism: pure epsilon and
+    zCDP, up to the probability that all proposals are refused, which is charged as a delta.
+    Rounding answers to a public grid is post-processing. The proofs are Theorems 3 to 5 of
+    docs/privacy.md, section 12. They take the float64 draws for real numbers.
 """
 
 import functools
@@ -31,13 +32,13 @@ from sotto.privacy.mechanisms.dirichlet.sampling import (
 )
 
 LARGEST_FAILURE = 1e-9
-"""A truncated answer that fails more often than this is refused."""
+"""Largest failure probability of a truncated answer."""
 
 _MOST_PROPOSALS = 100_000
 
 
 class _DirichletMechanism(BaseModel):
-    """What the two forms share: the public parameters and the floor."""
+    """Base of both forms: the public parameters and the floor."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -56,7 +57,7 @@ class _DirichletMechanism(BaseModel):
     def restrict(
         self, policies: Float[np.ndarray, "rows actions"]
     ) -> Float64[np.ndarray, "rows actions"]:
-        """The rows mixed with the uniform row: no probability is below the floor."""
+        """Returns the rows mixed with the uniform row: no probability is below the floor."""
         return simplex.restrict(simplex.as_policies(policies), self.floor)
 
 
@@ -64,7 +65,7 @@ class Dirichlet(_DirichletMechanism):
     """One draw from Dir(concentration * restricted row) per row.
 
     Guarantee:
-        `events(distance, count)`: certified Renyi divergences (`dirichlet_cost`).
+        `events(distance, count)` are certified Renyi divergences (`dirichlet.cost`).
 
     Attributes:
         actions: length m of a row.
@@ -75,17 +76,17 @@ class Dirichlet(_DirichletMechanism):
     kind: Literal["dirichlet"] = "dirichlet"
 
     def at(self, concentration: float) -> Self:
-        """The same mechanism at another concentration."""
+        """Returns the same mechanism at another concentration."""
         return type(self)(actions=self.actions, concentration=concentration, floor=self.floor)
 
     def answer(
         self, policies: Float[np.ndarray, "rows actions"], generator: np.random.Generator
     ) -> Float64[np.ndarray, "rows actions"]:
-        """One private answer per row. Takes the teacher's own rows and restricts them itself.
+        """Returns one private answer per row. It restricts the rows itself.
 
         Args:
-            policies: the teacher's rows, unrestricted. What is no probability vector counts as
-                the uniform one; nothing is raised for what is in the rows.
+            policies: the teacher's rows, unrestricted. A row that is not a probability vector
+                counts as the uniform one, and no value in the rows raises an error.
             generator: fresh, from `noise.GeneratorSource`.
 
         Returns:
@@ -102,15 +103,15 @@ class Dirichlet(_DirichletMechanism):
         return simplex.to_grid(np.exp(log_dirichlet(parameters, generator)))
 
     def events(self, distance: float, count: int, l1: float = math.inf) -> tuple[Event, ...]:
-        """What `count` answers cost, for neighbours whose restricted rows are `distance` apart.
+        """Returns the cost of `count` answers, for restricted rows `distance` apart.
 
-        Rows may be chosen adaptively, after earlier answers; the parameters here are public.
+        Rows may be chosen after earlier answers. The parameters here are public.
 
         Args:
             distance: L2 distance c of neighbouring *restricted* rows (`Distance.between`); capped
-                at the diameter sqrt(2) (1 - m floor). Without a distance there is no cost.
-            count: answers, at least 1.
-            l1: bound on their L1 distance (`Distance.l1_between`), where more is known of it.
+                at the diameter sqrt(2) (1 - m floor). There is no cost where it is 0.
+            count: number of answers, at least 1.
+            l1: bound on their L1 distance (`Distance.l1_between`), if a smaller one is known.
         """
         if simplex.capped_distance(distance, self.actions, self.floor) == 0:
             return ()
@@ -122,13 +123,14 @@ class Dirichlet(_DirichletMechanism):
 class TruncatedDirichlet(_DirichletMechanism):
     """One draw from Dir(concentration * restricted row) given that no entry is below `threshold`.
 
-    Every row draws all its `proposals`, whatever they are, so that their number says nothing; the
-    first that is accepted is the answer. Where none is, the answer is the uniform row. The answer
-    is closer to uniform, on average, than the row.
+    Every row draws all its `proposals`, so that their number tells nothing. The first accepted
+    proposal is the answer. If none is accepted, the answer is the uniform row. On average the
+    answer is closer to uniform than the row.
 
     Guarantee:
         `events(distance, count)`: with epsilon_0 = k |pi - pi'|_1 log((1 - (m-1) tau) / tau) an
-        accepted draw is epsilon_0-DP and (epsilon_0^2 / 8)-zCDP; `failure` is a delta.
+        accepted draw is epsilon_0-DP and (epsilon_0^2 / 8)-zCDP; `failure` is a delta (Theorem 5
+        of docs/privacy.md, section 12).
 
     Attributes:
         actions: length m of a row.
@@ -159,10 +161,10 @@ class TruncatedDirichlet(_DirichletMechanism):
     def sized(
         cls, *, actions: int, concentration: float, floor: float, threshold: float
     ) -> "TruncatedDirichlet":
-        """The mechanism with as many proposals as it needs.
+        """Returns the mechanism with as many proposals as it needs.
 
         Raises:
-            ValueError: where that is more than a hundred thousand.
+            ValueError: it needs more than a hundred thousand.
         """
         _, accepted = _proposal_kind(actions, concentration, floor, threshold)
         if accepted < -math.log(LARGEST_FAILURE) / _MOST_PROPOSALS:
@@ -181,7 +183,7 @@ class TruncatedDirichlet(_DirichletMechanism):
         )
 
     def at(self, concentration: float) -> Self:
-        """The same mechanism at another concentration, with more proposals where it needs them."""
+        """Returns the same mechanism at another concentration, with enough proposals for it."""
         needed = self.sized(
             actions=self.actions,
             concentration=concentration,
@@ -205,7 +207,7 @@ class TruncatedDirichlet(_DirichletMechanism):
     def answer(
         self, policies: Float[np.ndarray, "rows actions"], generator: np.random.Generator
     ) -> Float64[np.ndarray, "rows actions"]:
-        """One private answer per row; see `Dirichlet.answer`."""
+        """Returns one private answer per row; see `Dirichlet.answer`."""
         policies = simplex.checked(policies, self.actions)
         block = max(1, 2**18 // (self.proposals * self.actions))
         return simplex.by_blocks(self._draw, policies, generator, block)
@@ -218,7 +220,7 @@ class TruncatedDirichlet(_DirichletMechanism):
         )
 
     def events(self, distance: float, count: int, l1: float = math.inf) -> tuple[Event, ...]:
-        """What `count` answers cost; see `Dirichlet.events`."""
+        """Returns the cost of `count` answers; see `Dirichlet.events`."""
         capped = simplex.capped_distance(distance, self.actions, self.floor)
         if capped == 0:
             return ()
@@ -230,7 +232,7 @@ class TruncatedDirichlet(_DirichletMechanism):
         )
 
     def pure_epsilon(self, distance: float, l1: float = math.inf) -> float:
-        """epsilon_0 of one accepted draw: k |pi - pi'|_1 log((1 - (m-1) tau) / tau)."""
+        """Returns epsilon_0 of one accepted draw: k |pi - pi'|_1 log((1 - (m-1) tau) / tau)."""
         spread = math.log1p(-(self.actions - 1) * self.threshold) - math.log(self.threshold)
         moved = largest_l1(self.actions, self.floor, distance, l1)
         return self.concentration * moved * spread * (1 + 1e-12)
@@ -250,7 +252,7 @@ class TruncatedDirichlet(_DirichletMechanism):
 def _proposal_kind(
     actions: int, concentration: float, floor: float, threshold: float
 ) -> tuple[ProposalKind, float]:
-    """The kind of proposal that is accepted more often for sure, and how often."""
+    """Returns the kind of proposal with the larger bound on acceptance, and that bound."""
     kinds: tuple[ProposalKind, ...] = ("dirichlet", "power-law")
     bounds = {one: acceptance(one, actions, concentration, floor, threshold) for one in kinds}
     best = max(kinds, key=lambda one: bounds[one])

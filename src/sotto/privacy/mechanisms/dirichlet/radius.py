@@ -1,9 +1,9 @@
-"""How far an answer is from the row it is about: radii for a student that knows the mechanism.
+"""Distances between an answer and its row: radii for a student who knows the mechanism.
 
-A radius r at beta promises P(|answer - restricted row|_2 > r) <= beta, whatever the row is. It is
-computed from public parameters alone: post-processing, no privacy is spent. Each radius has a
-status: `valid` is proved for every row, `estimated` is a Monte-Carlo quantile over a grid of rows
-with an upper confidence limit, and `invalid` is the paper's Lemma 1, which does not hold.
+A radius r at beta promises P(|answer - restricted row|_2 > r) <= beta for every row. It is computed
+from public parameters alone, which costs no privacy. Each radius has a status. `valid` is proved
+for every row. `estimated` is a Monte-Carlo quantile over a grid of rows, with a confidence limit.
+`invalid` is the paper's Lemma 1, which does not hold (docs/privacy.md, section 12, "Radii").
 """
 
 import math
@@ -22,10 +22,10 @@ from sotto.privacy.mechanisms.policies import GaussianPolicy, PolicyMechanism
 
 @dataclass(frozen=True)
 class Radius:
-    """One radius and what it is worth.
+    """One radius and its status.
 
     Attributes:
-        method: how it was computed.
+        method: name of the computation.
         value: the L2 radius.
         status: `valid`, `estimated` or `invalid`.
     """
@@ -36,33 +36,33 @@ class Radius:
 
 
 def valid_radius(mechanism: PolicyMechanism, beta: float) -> float:
-    """The smallest proved radius at beta."""
+    """Returns the smallest proved radius at beta."""
     return min(one.value for one in radii(mechanism, beta) if one.status == "valid")
 
 
 def radii(mechanism: PolicyMechanism, beta: float) -> tuple[Radius, ...]:
-    """All radii in closed form, valid or not.
+    """Returns all radii in closed form, valid or not.
 
     Args:
-        mechanism: as it answers, at its level of a schedule.
-        beta: probability of being further away; strictly between 0 and 1.
+        mechanism: the mechanism at its level of a schedule.
+        beta: probability that the answer is further away; strictly between 0 and 1.
     """
     if not 0 < beta < 1:
         raise ValueError(f"beta must be strictly between 0 and 1, got {beta}")
     m, floor = mechanism.actions, mechanism.floor
-    # Distances are convex: the largest is between a corner and the opposite restricted corner.
+    # Distances are convex, so the largest is between a corner and the opposite restricted corner.
     widest = math.sqrt((1 - floor) ** 2 + (1 - (m - 1) * floor) ** 2 + (m - 2) * floor**2)
     found = [Radius("diameter", widest, "valid")]
     if isinstance(mechanism, GaussianPolicy):
-        # Projecting onto a convex set that holds the row brings the answer nearer to it, and
-        # noise along (1, ..., 1) is projected away: m - 1 degrees of freedom.
+        # Projecting onto a convex set that contains the row brings the answer closer to it. Noise
+        # along (1, ..., 1) is projected away, which leaves m - 1 degrees of freedom.
         quantile = math.sqrt(float(stats.chi2.isf(beta, m - 1)))
         found.append(Radius("chi-square", mechanism.noise_stddev * quantile, "valid"))
         return tuple(found)
     k = mechanism.concentration
     plain = beta
     if isinstance(mechanism, TruncatedDirichlet):
-        # P(far | accepted) <= P(far) / P(accepted), and P(no proposal accepted) comes on top.
+        # P(far | accepted) <= P(far) / P(accepted); P(no proposal accepted) is added.
         accepted = acceptance("dirichlet", m, k, floor, mechanism.threshold)
         plain = (beta - mechanism.failure) * accepted
     if plain > 0:
@@ -74,11 +74,12 @@ def radii(mechanism: PolicyMechanism, beta: float) -> tuple[Radius, ...]:
 
 
 def chi_square_radius(actions: int, concentration: float, beta: float) -> float:
-    """Valid: sub-Gaussian in every direction, hence as a vector (Hsu, Kakade and Zhang 2012).
+    """Returns a valid radius: sub-Gaussian in every direction, and so as a vector.
 
     In a unit direction u a Dirichlet draw is less spread, in the convex order, than a Beta draw on
-    [min u, max u], whose sub-Gaussian variance proxy is at most (max u - min u)^2 / (4 (k + 1))
-    (Marchal and Arbel 2017); max u - min u is at most sqrt(2).
+    [min u, max u]. The latter's sub-Gaussian variance proxy is at most
+    (max u - min u)^2 / (4 (k + 1)) (Marchal and Arbel 2017), and max u - min u is at most sqrt(2).
+    Hsu, Kakade and Zhang 2012 bound the norm of such a vector.
     """
     t, dimensions = -math.log(beta), actions - 1
     spread = dimensions + 2 * math.sqrt(dimensions * t) + 2 * t
@@ -86,12 +87,12 @@ def chi_square_radius(actions: int, concentration: float, beta: float) -> float:
 
 
 def markov_radius(actions: int, concentration: float, beta: float) -> float:
-    """Valid: E|answer - row|^2 = (1 - |row|^2) / (k + 1) is at most (1 - 1/m) / (k + 1)."""
+    """Returns a valid radius from E|answer - row|^2 = (1 - |row|^2) / (k + 1) by Markov."""
     return math.sqrt((1 - 1 / actions) / ((concentration + 1) * beta))
 
 
 def lemma1_radius(concentration: float, beta: float) -> float:
-    """The paper's Lemma 1 (14), invalid: a bound for one direction, applied to the norm."""
+    """Returns the paper's Lemma 1 (14), which is invalid: it applies one direction's bound."""
     return math.sqrt(-math.log(beta) / (2 * (concentration + 1)))
 
 
@@ -103,10 +104,10 @@ def estimated_radius(
     samples: int = 20_000,
     confidence: float = 0.999,
 ) -> Radius:
-    """Upper confidence limit on the (1 - beta)-quantile of the distance, over a grid of rows.
+    """Returns an upper confidence limit on the (1 - beta)-quantile of the distance.
 
-    With the stated confidence the limit is above the quantile of *every* row of the grid (order
-    statistics, Clopper-Pearson). Between the rows of the grid nothing is proved.
+    With the stated confidence the limit is above the quantile of *every* row of a grid (order
+    statistics, Clopper-Pearson). Nothing is proved for rows between those of the grid.
 
     Raises:
         ValueError: if there are too few samples for a limit.
@@ -128,7 +129,7 @@ def estimated_radius(
 
 
 def policy_grid(actions: int, parts: int = 6) -> Float64[np.ndarray, "rows actions"]:
-    """Rows up to permutation: all multiples of 1/parts, and the uniform one."""
+    """Returns the multiples of 1/parts, up to permutation, and the uniform row."""
     multiples = [
         np.pad(np.array(partition) / parts, (0, actions - len(partition)))
         for partition in _partitions(parts, parts, actions)
@@ -137,7 +138,7 @@ def policy_grid(actions: int, parts: int = 6) -> Float64[np.ndarray, "rows actio
 
 
 def _partitions(total: int, largest: int, length: int) -> Iterator[tuple[int, ...]]:
-    """Ways to write `total` as at most `length` numbers, none above `largest`, in falling order."""
+    """Yields the ways to write `total` as at most `length` falling numbers up to `largest`."""
     if total == 0:
         yield ()
     elif length > 0:

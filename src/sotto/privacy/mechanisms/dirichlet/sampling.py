@@ -1,16 +1,16 @@
-"""Drawing Dirichlet rows, also at tiny concentrations, and truncated ones by rejection.
+"""Draws Dirichlet rows, also at tiny concentrations, and truncated ones by rejection.
 
-Parameters are rows [rows, actions] of positive numbers a; `k` is their sum, the concentration.
+Parameters are rows [rows, actions] of positive numbers a. Their sum `k` is the concentration.
 Truncated draws have the density prod_i z_i^(a_i - 1), up to a constant, on the rows z whose entries
 are all at least tau. They come from a public number of proposals, of one of two kinds:
 
-* `"dirichlet"`: a plain draw, accepted if no entry is below tau. Good at large concentrations.
+* `"dirichlet"`: a plain draw, accepted if no entry is below tau. It suits large concentrations.
 * `"power-law"`: all entries but one are drawn independently with densities z^(a_i - 1) on
-  [tau, 1 - (m - 1) tau], and that one, chosen with weights 1 / C_j, is what is missing to 1. Here
-  C_i is the integral of z^(a_i - 1). The density of a proposal is
-  prod_i z_i^(a_i - 1) * sum_j z_j^(1 - a_j) / K with K = sum_j prod_{i != j} C_i, so accepting with
-  probability 1 / sum_j z_j^(1 - a_j), which is at most 1 / sum_j z_j = 1, is exact. Good at small
-  concentrations, where plain draws almost never stay above tau.
+  [tau, 1 - (m - 1) tau]. The remaining entry makes the sum 1; it is chosen with weights 1 / C_j,
+  where C_i is the integral of z^(a_i - 1). The density of a proposal is
+  prod_i z_i^(a_i - 1) * sum_j z_j^(1 - a_j) / K with K = sum_j prod_{i != j} C_i. So accepting it
+  with probability 1 / sum_j z_j^(1 - a_j), which is at most 1 / sum_j z_j = 1, is exact. It suits
+  small concentrations, where plain draws almost never stay above tau.
 """
 
 import math
@@ -22,16 +22,16 @@ from scipy import integrate, special
 
 ProposalKind = Literal["dirichlet", "power-law"]
 
-_MARGIN = 1e-9  # relative, for rounding and quadrature in the bounds below
+_MARGIN = 1e-9  # relative, pays for rounding and quadrature in the bounds below
 
 
 def log_dirichlet(
     parameters: Float64[np.ndarray, "rows actions"], generator: np.random.Generator
 ) -> Float64[np.ndarray, "rows actions"]:
-    """Logarithms of Dirichlet draws, finite however small the parameters are.
+    """Returns the logarithms of Dirichlet draws, which are finite even for tiny parameters.
 
-    A gamma variate with shape a is one with shape a + 1, times U^(1/a): in logarithms
-    log G = log gamma(a + 1) - E / a with E exponential (Marsaglia and Tsang 2000, section 6).
+    A gamma variate with shape a is one with shape a + 1, times U^(1/a). In logarithms, log G =
+    log gamma(a + 1) - E / a with E exponential (Marsaglia and Tsang 2000, section 6).
     """
     columns = np.ascontiguousarray(parameters.T)  # sums over actions run along contiguous rows
     logs = generator.standard_gamma(columns + 1.0)
@@ -49,9 +49,9 @@ def truncated_dirichlet(
     kind: ProposalKind,
     generator: np.random.Generator,
 ) -> Float64[np.ndarray, "rows actions"]:
-    """Draws with no entry below the threshold; the uniform row where no proposal is accepted.
+    """Draws rows with no entry below the threshold, or the uniform row if no proposal is accepted.
 
-    All proposals are drawn whatever they are, so that their number says nothing.
+    It draws all proposals in any case, so that their number tells nothing.
     """
     rows, actions = parameters.shape
     repeated = np.repeat(parameters, proposals, axis=0)
@@ -77,7 +77,7 @@ def _power_law_proposals(
     rows, actions = parameters.shape
     span = _log_span(actions, threshold)
     uniform = generator.random(parameters.shape)
-    # Inverse distribution function of z^(a - 1) on [threshold, threshold e^span].
+    # The inverse distribution function of z^(a - 1) on [threshold, threshold e^span].
     entries = threshold * np.exp(np.log1p(uniform * np.expm1(parameters * span)) / parameters)
     weights = np.cumsum(np.exp(-_log_power_integral(parameters, threshold, span)), axis=1)
     chosen = np.count_nonzero(generator.random((rows, 1)) * weights[:, -1:] >= weights, axis=1)
@@ -90,12 +90,12 @@ def _power_law_proposals(
 
 
 def _log_span(actions: int, threshold: float) -> float:
-    """log of the largest possible entry over the smallest one."""
+    """Returns the log of the largest possible entry over the smallest one."""
     return math.log1p(-(actions - 1) * threshold) - math.log(threshold)
 
 
 def _log_power_integral(parameters: np.ndarray, threshold: float, span: float) -> np.ndarray:
-    """log C: of the integral of z^(a - 1) over [threshold, threshold e^span]."""
+    """Returns log C, C the integral of z^(a - 1) over [threshold, threshold e^span]."""
     grown = parameters * span
     log_expm1 = grown + np.log(-np.expm1(-grown))  # does not overflow
     return np.asarray(parameters * math.log(threshold) + log_expm1 - np.log(parameters))
@@ -104,16 +104,16 @@ def _log_power_integral(parameters: np.ndarray, threshold: float, span: float) -
 def acceptance(
     kind: ProposalKind, actions: int, concentration: float, floor: float, threshold: float
 ) -> float:
-    """Lower bound on the probability that a proposal is accepted, for every restricted row.
+    """Returns a lower bound on the probability that a proposal is accepted, for every row.
 
-    Two bounds, the larger of which counts (proofs in docs/privacy.md):
+    It is the larger of two bounds (proofs in docs/privacy.md, section 12):
 
-    * for plain proposals, 1 - `below_threshold`: a union bound over the entries.
-    * the integral I of prod z_i^(a_i - 1) over the allowed rows is convex and symmetric in a, so
-      it is smallest where all a_i are equal; there it is at least
-      volume * exp((k - m) E[log z_1]) by Jensen's inequality, z uniform on the allowed rows. A
-      plain proposal is accepted with probability I Gamma(k) / prod Gamma(a_i), a power-law one
-      with I / K; both denominators are log-convex and symmetric in a, so largest at a vertex.
+    * For plain proposals, 1 - `below_threshold`: a union bound over the entries.
+    * The integral I of prod z_i^(a_i - 1) over the allowed rows is convex and symmetric in a, so it
+      is smallest where all a_i are equal. By Jensen's inequality it is there at least
+      volume * exp((k - m) E[log z_1]), z uniform on the allowed rows. A plain proposal is accepted
+      with probability I Gamma(k) / prod Gamma(a_i), a power-law one with I / K. Both denominators
+      are log-convex and symmetric in a, so they are largest at a vertex.
     """
     k, m = concentration, actions
     at_floor, rest = k * floor, k * (1 - (m - 1) * floor)
@@ -138,10 +138,10 @@ def acceptance(
 
 
 def below_threshold(actions: int, concentration: float, floor: float, threshold: float) -> float:
-    """Bound on P(some entry of a plain draw is below the threshold), for every restricted row.
+    """Returns a bound on P(some entry of a plain draw is below the threshold), for every row.
 
-    Entry i is Beta(k p, k (1 - p)), for which g(p) = P(Beta < threshold) decreases in p. All p are
-    at least the floor and one of them at least 1/m: (m - 1) g(floor) + g(1/m).
+    Entry i is Beta(k p, k (1 - p)), for which g(p) = P(Beta < threshold) decreases in p. Every p is
+    at least the floor, and one p is at least 1/m. So the bound is (m - 1) g(floor) + g(1/m).
     """
     k, m = concentration, actions
     tail = special.betainc(k * floor, k * (1 - floor), threshold)
@@ -150,9 +150,9 @@ def below_threshold(actions: int, concentration: float, floor: float, threshold:
 
 
 def _mean_log_entry(actions: int, threshold: float) -> float:
-    """E[log z_1] for z uniform on the rows whose entries are all at least the threshold.
+    """Returns E[log z_1] for z uniform on the rows whose entries are all at least the threshold.
 
-    z_1 = tau + s u with s = 1 - m tau and u of Beta(1, m - 1); by parts, with w = log z_1,
+    z_1 = tau + s u with s = 1 - m tau and u of Beta(1, m - 1). By parts, with w = log z_1, it is
     log tau + the integral of P(u > (e^w - tau) / s) dw.
     """
     s = 1 - actions * threshold

@@ -1,7 +1,7 @@
-"""Policies as points of the simplex: made valid, kept away from the edge, rounded, projected.
+"""Operations on policies as points of the simplex: repair, restrict, round and project rows.
 
-All of these work on rows in float64 and are defined for every input: what a teacher computed must
-not decide whether an error is raised.
+All of them work on rows in float64 and are defined for every input, because the values that a
+teacher computed must not decide whether an error is raised.
 """
 
 import math
@@ -12,20 +12,20 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 GRID = 2**32
-"""Answers are multiples of 1 / GRID and sum to 1 exactly."""
+"""Number of grid steps in 1: answers are multiples of 1 / GRID and sum to 1 exactly."""
 
 _BLOCK = 8192
 
 
 def as_policies(rows: Float[np.ndarray, "rows actions"]) -> Float64[np.ndarray, "rows actions"]:
-    """The rows as probability vectors in float64; a row that is none becomes the uniform one.
+    """Returns the rows as probability vectors in float64; other rows become the uniform one.
 
-    Nothing is raised for bad numbers: an error would tell what the teacher computed. The mean over
-    several teachers has to be taken *after* this, or one bad teacher moves it by more than 1/n.
+    Bad numbers raise no error, because an error would tell what the teacher computed. The mean over
+    several teachers must be taken *after* this, or one bad teacher moves it by more than 1/n.
     """
-    # One column per action, each contiguous: sums over few actions are slow along short rows.
+    # One contiguous column per action, because sums over few actions are slow along short rows.
     columns = np.ascontiguousarray(np.asarray(rows, dtype=np.float64).T)
-    with np.errstate(all="ignore"):  # nor may a warning
+    with np.errstate(all="ignore"):  # a warning would tell it too
         total = np.where(columns.min(axis=0) >= 0, columns.sum(axis=0), np.nan)
         possible = (total > 1e-300) & (total < np.inf)
         scale = np.where(possible, total, len(columns))
@@ -35,16 +35,16 @@ def as_policies(rows: Float[np.ndarray, "rows actions"]) -> Float64[np.ndarray, 
 def restrict(
     policies: Float64[np.ndarray, "rows actions"], floor: float
 ) -> Float64[np.ndarray, "rows actions"]:
-    """Mixes with the uniform policy: (1 - m floor) pi + floor, so no probability is below it."""
+    """Returns (1 - m floor) pi + floor, so that no probability is below the floor."""
     return np.asarray((1.0 - policies.shape[1] * floor) * policies + floor)
 
 
 def to_grid(policies: Float64[np.ndarray, "rows actions"]) -> Float64[np.ndarray, "rows actions"]:
-    """Rounds down to multiples of 1 / GRID; the first entry takes what is missing to 1.
+    """Rounds down to multiples of 1 / GRID; the first entry takes the rest, so that the sum is 1.
 
-    A function of the released row alone (post-processing). From here on the row is a row of
-    integers: the low-order bits of the floating-point row are gone, and it sums to 1 exactly.
-    What is missing is never negative: the sum of a row is below 1 + 1 / GRID.
+    This is a function of the released row alone (post-processing). It removes the low-order bits of
+    the floating-point row: the result is a row of integers. The rest is never negative, because the
+    sum of a row is below 1 + 1 / GRID.
     """
     counts = np.floor(policies * GRID)
     counts[:, 0] += GRID - counts.sum(axis=1)
@@ -52,7 +52,7 @@ def to_grid(policies: Float64[np.ndarray, "rows actions"]) -> Float64[np.ndarray
 
 
 def project(points: Float64[np.ndarray, "rows actions"]) -> Float64[np.ndarray, "rows actions"]:
-    """The nearest point of the simplex to each row (sort and threshold; Duchi et al. 2008)."""
+    """Returns the nearest point of the simplex to each row (Duchi et al. 2008)."""
     descending = -np.sort(-points, axis=1)
     excess = np.cumsum(descending, axis=1) - 1.0
     ranks = np.arange(1, points.shape[1] + 1)
@@ -62,10 +62,10 @@ def project(points: Float64[np.ndarray, "rows actions"]) -> Float64[np.ndarray, 
 
 
 def checked(policies: Float[np.ndarray, "rows actions"], actions: int) -> np.ndarray:
-    """The array, if it has the public shape [rows, actions]; what is in it is not looked at.
+    """Returns the array if it has the public shape [rows, actions]; it does not check values.
 
     Raises:
-        ValueError: another shape.
+        ValueError: it has another shape.
     """
     policies = np.asarray(policies)
     if policies.ndim != 2 or policies.shape[1] != actions:
@@ -74,7 +74,7 @@ def checked(policies: Float[np.ndarray, "rows actions"], actions: int) -> np.nda
 
 
 def capped_distance(distance: float, actions: int, floor: float) -> float:
-    """The L2 distance, at most the diameter sqrt(2) (1 - m floor) of the restricted simplex.
+    """Returns the L2 distance, at most the restricted simplex's diameter sqrt(2) (1 - m floor).
 
     Raises:
         ValueError: if the distance is negative or not a number.
@@ -90,10 +90,10 @@ def by_blocks(
     generator: np.random.Generator,
     block: int = _BLOCK,
 ) -> np.ndarray:
-    """`function(rows, generator)` on blocks of rows, two at a time, each with a generator spawned.
+    """Returns `function(rows, generator)` on blocks of rows, each with a spawned generator.
 
-    What a block needs stays in the cache, and numpy lets go of Python's lock while it draws, so
-    two threads draw at once. What is drawn does not depend on which thread draws it.
+    A block fits in the cache. Numpy releases Python's lock while it draws, so two threads work at
+    once. The draws do not depend on which thread makes them.
     """
     if len(rows) <= block:
         return function(rows, generator)

@@ -1,11 +1,11 @@
-"""Theorem 1 of Gohari et al. 2021: as the paper states it, and repaired.
+"""Theorem 1 of Gohari et al. 2021, as the paper states it and in a repaired form.
 
 Both say that an answer is (epsilon, delta)-DP, where delta is the probability that some entry of
-the answer is below a threshold tau. Neither is what the ledger charges (`dirichlet_cost` is, and
-is tighter); they are shown beside it.
+the answer is below a threshold tau. The ledger charges neither of them. It charges the tighter
+curve of `dirichlet.cost`, and these two are shown beside it.
 
-* The paper's: equation (12) with delta from (6). Sound if the log-concavity that (6) rests on is,
-  which is not verified; it does not vanish with the distance, although (7) says so.
+* The paper's: equation (12) with delta from (6). It is sound only if the log-concavity behind (6)
+  holds, which is not verified. It does not vanish with the distance, although (7) says so.
 * Repaired: the two log-gamma terms are bounded for neighbours instead of for any two rows, and
   delta for every row instead of one vertex. It vanishes with the distance.
 """
@@ -25,13 +25,13 @@ PAPER_NOTE = (
     "not certified here"
 )
 
-_LEAST_LOG = -690.0  # log of the smallest threshold that float64 tells from zero
+_LEAST_LOG = -690.0  # log of the smallest threshold that float64 distinguishes from zero
 
 
 def threshold_for(actions: int, concentration: float, floor: float, delta: float) -> float:
-    """The largest tau with P(some entry of an answer < tau) <= delta for every restricted row.
+    """Returns the largest tau with P(some entry of an answer < tau) <= delta for every row.
 
-    By exact Beta distribution functions; 0 where tau would be below e^-690.
+    It uses exact Beta distribution functions. It is 0 where tau would be below e^-690.
     """
 
     def excess(log_threshold: float) -> float:
@@ -48,15 +48,16 @@ def threshold_for(actions: int, concentration: float, floor: float, delta: float
 def repaired_theorem1(
     actions: int, concentration: float, floor: float, distance: float, delta: float
 ) -> float:
-    """epsilon of one answer at delta, by the repaired Theorem 1 (theory notes A2 (i)).
+    """Returns epsilon of one answer at delta, by the repaired Theorem 1.
 
-    On z with entries in [tau, 1 - (m-1) tau] the log likelihood ratio of parameters a and b is
+    The proof is in docs/privacy.md, section 12, "Theorem 1 repaired". On z with entries in
+    [tau, 1 - (m-1) tau] the log likelihood ratio of parameters a and b is
     sum_i d_i log z_i + sum_i LG(b_i) - LG(a_i) with d = a - b. As sum d = 0, the first sum is at
-    most |d|_1 / 2 times the spread of log z; LG is convex, so the second is at most
-    -sum_i d_i psi(b_i), |d|_1 / 2 times the spread of psi.
+    most |d|_1 / 2 times the spread of log z. LG is convex, so the second is at most
+    -sum_i d_i psi(b_i), which is at most |d|_1 / 2 times the spread of psi.
 
     Returns:
-        Infinity where the threshold is too small for float64.
+        The epsilon; infinity where the threshold is too small for float64.
     """
     k, m = concentration, actions
     tau = threshold_for(m, k, floor, delta)
@@ -73,9 +74,10 @@ def repaired_theorem1(
 def repaired_epsilon(
     actions: int, concentration: float, floor: float, distance: float, delta: float, queries: int
 ) -> float:
-    """epsilon of `queries` answers at delta: the repaired Theorem 1, composed.
+    """Returns epsilon of `queries` answers at delta: the repaired Theorem 1, composed.
 
-    Half of delta is for the answers' own deltas where that composes better, all of it otherwise.
+    It is the smaller of two: basic composition, which gives the answers all of delta, and PLD
+    composition, which gives them half.
     """
     arguments = (actions, concentration, floor, distance)
     basic = queries * repaired_theorem1(*arguments, delta / queries)
@@ -90,11 +92,11 @@ def repaired_epsilon(
 def paper_theorem1(
     actions: int, concentration: float, floor: float, distance: float, delta: float
 ) -> float:
-    """epsilon of one answer at delta as the paper states it: equation (12). Not certified.
+    """Returns epsilon of one answer at delta as in the paper's equation (12); it is not certified.
 
     Args:
         distance: the paper's L b.
-        delta: (6), of which `below_threshold` is an upper bound that is close where delta is small.
+        delta: the paper's (6). `below_threshold` bounds it, closely where delta is small.
     """
     k, m = concentration, actions
     tau = threshold_for(m, k, floor, delta)
@@ -111,5 +113,5 @@ def paper_theorem1(
 def paper_epsilon(
     actions: int, concentration: float, floor: float, distance: float, delta: float, queries: int
 ) -> float:
-    """The paper's epsilon for `queries` answers: basic composition, delta split evenly."""
+    """Returns the paper's epsilon for `queries` answers: basic composition, delta split evenly."""
     return queries * paper_theorem1(actions, concentration, floor, distance, delta / queries)

@@ -1,11 +1,12 @@
-"""How much noise Q-learning needs to hide rewards: as the paper prints it, and as it is true.
+"""Calibrates the noise that hides rewards from Q-learning, exactly and as one paper prints it.
 
 `paper_noise` is Theorem 5 of Wang and Hegde 2019 as printed, which is not a certificate
-(`PAPER_GAPS`). The other calibrations are exact: one Gaussian mechanism, analytic epsilon.
+(`PAPER_GAPS`). The other calibrations are exact: one Gaussian mechanism with its analytic epsilon.
 
 Guarantee:
-    A function or vector with sensitivity D released with fresh noise sigma = z D sqrt(K), K times,
-    is Gaussian with multiplier z (docs/privacy.md, section 13). Whatever is computed from it costs
+    The unit is one reward or the reward function, within a stated radius (docs/privacy.md, section
+    13). A function or vector of sensitivity D that is released K times with fresh noise
+    sigma = z D sqrt(K) is Gaussian with multiplier z (Theorem 6 there). Computing from it costs
     nothing more.
 """
 
@@ -25,22 +26,23 @@ from sotto.privacy.statements import Gap
 
 
 def noise_for(sensitivity: Sensitivity, epsilon: float, delta: float, releases: int = 1) -> float:
-    """Standard deviation of the noise of each release, for (epsilon, delta) over all of them."""
+    """Returns the standard deviation of each release's noise, for (epsilon, delta) over all."""
     if releases < 1:
         raise ValueError(f"there must be at least one release, got {releases}")
     return multiplier_for(epsilon, delta) * sensitivity.value * math.sqrt(releases)
 
 
 def multiplier_for(epsilon: float, delta: float) -> float:
-    """The least noise multiplier of one Gaussian mechanism; 3.497 for (0.9, 1e-4)."""
+    """Returns the least noise multiplier of one Gaussian mechanism; 3.497 for (0.9, 1e-4)."""
     return calibrate_noise_multiplier(lambda z: [Gaussian(noise_multiplier=z)], epsilon, delta)
 
 
 def averager_factor(discount: float, iterations: int) -> float:
-    """How far values of averager fitted Q-iteration move if every reward moves by at most 1.
+    """Returns a bound on how far averager fitted Q-iteration moves if each reward moves by 1.
 
-    (1 - discount^K) / (1 - discount): an averager does not expand, so each iteration adds 1 to
-    discount times what was there. Attained where all rewards move by 1.
+    It is (1 - discount^K) / (1 - discount). An averager does not expand distances, so each
+    iteration adds 1 to discount times the distance before. It is attained where all rewards move
+    by 1.
     """
     if not 0 <= discount <= 1 or iterations < 1:
         raise ValueError(
@@ -58,7 +60,7 @@ class FunctionNoise:
         process: sensitivity in the norm of the best kernel for a hat basis.
         sigma: standard deviation of the noise of each value of the vector, in each release.
         sigma_process: standard deviation of the paths' noise, in each release.
-        releases: how many releases share epsilon.
+        releases: number of releases that share epsilon.
     """
 
     vector: Sensitivity
@@ -71,7 +73,7 @@ class FunctionNoise:
 def reward_release(
     nodes: int, actions: int, radius: float, epsilon: float, delta: float
 ) -> FunctionNoise:
-    """Mode C: node averages of the reward, released once; everything after is post-processing."""
+    """Returns the noise of mode C: node averages of the reward are released once."""
     return _noise(nodes, actions, radius, 1, epsilon, delta)
 
 
@@ -84,7 +86,7 @@ def output_release(
     epsilon: float,
     delta: float,
 ) -> FunctionNoise:
-    """Mode A: the values after K iterations of averager fitted Q-iteration, released once."""
+    """Returns the noise of mode A: the values after K iterations are released once."""
     moved = radius * averager_factor(discount, iterations)
     return _noise(nodes, actions, moved, 1, epsilon, delta)
 
@@ -92,9 +94,9 @@ def output_release(
 def per_iteration(
     nodes: int, actions: int, radius: float, iterations: int, epsilon: float, delta: float
 ) -> FunctionNoise:
-    """Mode B: every iterate is released with fresh noise, and the next is made from it.
+    """Returns the noise of mode B: every iterate is released and the next is made from it.
 
-    An iterate is the averaged reward plus a function of the last release: it moves by the radius,
+    An iterate is the averaged reward plus a function of the last release, so it moves by the radius
     without a discount. Noise grows with sqrt(iterations).
     """
     return _noise(nodes, actions, radius, iterations, epsilon, delta)
@@ -103,7 +105,7 @@ def per_iteration(
 def transition_release(
     least_visits: float, reward_range: float, epsilon: float, delta: float
 ) -> float:
-    """Mode C, one transition's reward: noise of node averages over at least so many visits each."""
+    """Returns the noise of node averages over `least_visits` visits or more, for one reward."""
     if not least_visits > 0:
         raise ValueError(f"least_visits must be positive, got {least_visits}")
     moved = Sensitivity(reward_range / least_visits, None, "one reward of a node's average moves")
@@ -124,18 +126,18 @@ def _noise(
     )
 
 
-# --- what no learner can do ----------------------------------------------------------------------
+# --- limits of every learner ---------------------------------------------------------------------
 
 
 def largest_success(epsilon: float, delta: float, steps: int = 1) -> float:
-    """Bound on the probability of learning well under a reward and under its mirror image.
+    """Returns a bound on the probability of learning well under a reward and its mirror image.
 
-    No behaviour is good under both r and (low + high) - r. If neighbours reach from one to the
-    other in k steps, then a learner that succeeds on both with probability p has
+    No behaviour is good under both r and (low + high) - r. Let neighbours reach from one to the
+    other in k steps. Then a learner that succeeds on both with probability p has
     p <= e^(k epsilon) (1 - p) + delta_k, delta_k = delta (1 + e^epsilon + ... + e^((k-1) epsilon)).
 
     Returns:
-        The bound; 1 where privacy forbids nothing.
+        The bound; 1 where privacy does not limit learning.
     """
     checked_epsilon(epsilon)
     checked_delta(delta)
@@ -149,7 +151,7 @@ def largest_success(epsilon: float, delta: float, steps: int = 1) -> float:
 
 
 def impossibility(epsilon: float, delta: float, radius: float, reward_range: float) -> str | None:
-    """A sentence where privacy makes reliable learning impossible; None where it does not.
+    """Returns a sentence if privacy makes reliable learning impossible, and None otherwise.
 
     Args:
         epsilon: of the whole training.
@@ -192,21 +194,25 @@ PAPER_GAPS = (
     Gap(name="tail", why="the bound on the path's maximum does not hold for sigma above 1"),
     Gap(name="rewards", why="temporal differences are taken to be at most 2, and are not bounded"),
 )
-"""Why Theorem 5 is not a guarantee (theory notes, B5)."""
+"""Reasons why Theorem 5 is not a guarantee (docs/privacy.md, section 13)."""
 
 PAPER_AUDITED_EPSILON = 4.39
-"""Lower bound on the epsilon of Algorithm 1 at the noise of Theorem 5 for 0.9 (theory, B5.3)."""
+"""Lower bound on epsilon of Algorithm 1 at the noise of Theorem 5 for 0.9, at 95% confidence.
+
+It comes from 300 trials each of two rewards. `sotto audit --leaks functional-noise` runs more of
+them (docs/privacy.md, section 13).
+"""
 
 
 @dataclass(frozen=True)
 class PaperNoise:
-    """The noise that Theorem 5 asks for.
+    """The noise that Theorem 5 of Wang and Hegde 2019 asks for.
 
     Attributes:
         sigma: standard deviation of the paths.
         beta: of their kernel.
-        k: the constant of the theorem: noise is taken to stay below it.
-        resets: the reset factor J: how many fresh paths there are.
+        k: constant of the theorem, which assumes that noise stays below it.
+        resets: the reset factor J, which is the number of fresh paths.
     """
 
     sigma: float
@@ -224,18 +230,18 @@ def paper_noise(
     delta: float,
     resets: float | None = None,
 ) -> PaperNoise:
-    """Theorem 5 as printed, with equality; not a guarantee.
+    """Returns the noise of Theorem 5 as printed, with equality; it is not a guarantee.
 
     v = 4 alpha (k+1) / B, beta = 1 / v, sigma^2 = 2 (T/B) ln(e + epsilon/d) (v^2 + v) L^2 /
-    epsilon^2, 2k = 8.68 sqrt(beta) sigma + sqrt(2 ln(J/d)), with d = delta / 2 for either use.
+    epsilon^2, 2k = 8.68 sqrt(beta) sigma + sqrt(2 ln(J/d)), with d = delta / 2 in both places.
 
     Args:
-        steps: samples T.
+        steps: number of samples T.
         batch: B.
         lipschitz: L of the function approximation.
         learning_rate: alpha.
-        epsilon: claimed.
-        delta: claimed, half of it for the tail.
+        epsilon: claimed epsilon.
+        delta: claimed delta; half of it is for the tail.
         resets: J (default: T/B, a fresh path at every step).
     """
     resets = steps / batch if resets is None else resets
@@ -245,7 +251,7 @@ def paper_noise(
     half = checked_delta(delta) / 2
     tail = math.sqrt(2 * math.log(max(1.0, resets / half)))
     noise = 2 * (steps / batch) * math.log(math.e + epsilon / half) / epsilon**2 * lipschitz**2
-    # 2k - tail = 8.68 sqrt(noise (1 + rate (k + 1))): the larger root of a quadratic in k.
+    # 2k - tail = 8.68 sqrt(noise (1 + rate (k + 1))), whose larger root in k is taken.
     rate = 4 * learning_rate / batch
     push = 8.68**2 * noise
     linear = 4 * tail + push * rate

@@ -1,29 +1,32 @@
 """Sample paths of the Gaussian process with kernel sigma^2 exp(-beta |x - y|_1).
 
-* `Path`, `Paths`: on a line, wherever they are asked, in any order; a point keeps its value.
+* `Path`, `Paths`: on a line, at any points in any order; a point keeps its value.
 * `grid.sample_grid`: on a grid in any number of dimensions, at once.
 * `scattered.ScatteredPaths`: at scattered points in any number of dimensions.
 
-Values are integers on a grid: each is its conditional mean, computed in float64 and rounded, plus
-a draw of `noise.rounded_normal` with the conditional standard deviation (`values`). They
-have the joint law of the process, but for noise that is added between points too close for float64
-(`rounding`). Noise is from the operating system's entropy unless a generator is given.
+Values are integers on a grid. Each is its conditional mean, computed in float64 and rounded, plus a
+draw of `noise.rounded_normal` with the conditional standard deviation (`values`). They have the
+joint law of the process. Points too close for float64 get some more noise (`rounding`). Noise comes
+from the operating system's entropy unless a generator is given.
 
 Guarantee:
-    On a line the process is Markov: given the nearest stored points at distances u and w, the
-    value between them is normal with mean A z_left + B z_right and variance sigma^2 V,
+    The unit is the one of the function's release (docs/privacy.md, section 13). On a line the
+    process is Markov. Given the nearest stored points at distances u and w, the value between them
+    is normal with mean A z_left + B z_right and variance sigma^2 V,
 
         A = e^(-beta u) (1 - e^(-2 beta w)) / D    B = e^(-beta w) (1 - e^(-2 beta u)) / D
         V = (1 - e^(-2 beta u)) (1 - e^(-2 beta w)) / D     D = 1 - e^(-2 beta (u + w))
 
     where a side without a point is at distance infinity: beyond the ends the value depends on the
     nearest end alone. The points of a batch that share a gap follow one another from left to right.
-    The standard deviation is at least `LEAST_SPREAD` sigma; scattered points have independent noise
-    of variance `NUGGET` sigma^2 on top of the process. So no variance is a difference of near
-    numbers, and the noise is at least the process's (docs/privacy.md, Theorem 6a).
+    The standard deviation is at least `LEAST_SPREAD` sigma, and scattered points have additional
+    independent noise of variance `NUGGET` sigma^2. So no variance is a difference of near numbers,
+    and the noise is at least that of the process. The proofs are Theorems 6 and 6a of
+    docs/privacy.md, section 13.
 
-Source: Wang and Hegde 2019, Equation (2). Their code takes the *first* stored point for the nearest
-one to the right of the last, so that g(.2), g(.8), g(.9) have Cov(g(.8), g(.9)) = .50, not .905.
+Source: Wang and Hegde 2019, Equation (2). To the right of the last stored point, their code takes
+the *first* stored point for the nearest one. For g(.2), g(.8), g(.9) it has Cov(g(.8), g(.9)) =
+.50, not .905.
 """
 
 import math
@@ -47,12 +50,12 @@ from sotto.privacy.mechanisms.functions.values import (
 )
 from sotto.privacy.mechanisms.noise import GeneratorSource, Singles, rounded_normal
 
-_BATCH_SHARE = 200  # batches smaller than this part of what is stored go in point by point
+_BATCH_SHARE = 200  # a batch below this part of the stored points is inserted point by point
 _FEW = 8
 
 
 class Kernel(BaseModel):
-    """sigma^2 exp(-beta |x - y|_1).
+    """The kernel sigma^2 exp(-beta |x - y|_1).
 
     Attributes:
         beta: inverse correlation length, from 2^-64 to 2^64.
@@ -65,11 +68,11 @@ class Kernel(BaseModel):
 
 
 class Paths:
-    """Independent sample paths on a line, asked at the same points: one for each action.
+    """Independent sample paths on a line at shared points, one path for each action.
 
     Attributes:
-        kernel: of each.
-        paths: how many.
+        kernel: of each path.
+        paths: number of paths.
         grid: spacing of the grid of values; by default 2^-40 of sigma.
     """
 
@@ -93,7 +96,7 @@ class Paths:
         return len(self._stored)
 
     def __call__(self, points: Float[np.ndarray, " q"]) -> Float64[np.ndarray, "q paths"]:
-        """Values at these points: those of before where one was asked before."""
+        """Returns values at these points; a point that was asked before keeps its value."""
         points = line(points)
         if len(points) < _FEW or len(points) * _BATCH_SHARE <= len(self._stored):
             rows = [self.at(point) for point in points.tolist()]
@@ -104,7 +107,7 @@ class Paths:
         return self._batch(distinct)[back]
 
     def at(self, point: float) -> "array[float]":
-        """Values at one point; O(log n)."""
+        """Returns the values at one point, in O(log n)."""
         if not math.isfinite(point):
             raise ValueError(f"a point must be a finite number, got {point}")
         place = self._stored.place(point)
@@ -129,7 +132,7 @@ class Paths:
         return values
 
     def sample(self, points: Float[np.ndarray, " q"]) -> Sample:
-        """Values at points not asked before, jointly; they are not kept until `insert`."""
+        """Draws values at new points jointly; `insert` keeps them."""
         points = line(points)
         order = np.argsort(points)
         back = np.argsort(order)
@@ -137,11 +140,11 @@ class Paths:
         return Sample(means[back], fresh[back], grid, rounding)
 
     def rounding(self, points: Float[np.ndarray, " q"]) -> float:
-        """`Sample.rounding` at these points, if they were asked now."""
+        """Returns `Sample.rounding` of a sample at these points."""
         return self._rounding(self._gaps(np.sort(line(points))).spread)
 
     def insert(self, points: Float[np.ndarray, " q"], values: Float[np.ndarray, "q paths"]) -> None:
-        """Keeps values at new points, which what comes later is conditioned on."""
+        """Keeps values at new points; later values are conditioned on them."""
         points = line(points)
         order = np.argsort(points)
         if len(points) * _BATCH_SHARE > len(self._stored):
@@ -154,7 +157,7 @@ class Paths:
             self._stored.insert(place, point, array("d", row.tolist()))
 
     def _batch(self, points: Float64[np.ndarray, " q"]) -> Float64[np.ndarray, "q paths"]:
-        """Values at sorted distinct points."""
+        """Returns values at sorted distinct points."""
         stored, values = self._stored.arrays()
         if not len(stored):
             drawn = self._draw(points).values
@@ -169,7 +172,7 @@ class Paths:
         return result
 
     def _gaps(self, points: Float64[np.ndarray, " q"]) -> "_Gaps":
-        """Where sorted distinct points not stored go: left to right within each gap."""
+        """Returns the gaps of sorted new points, from left to right within each gap."""
         stored, _ = self._stored.arrays()
         gap = np.searchsorted(stored, points)
         ends = np.concatenate([[-math.inf], stored, [math.inf]])
@@ -180,12 +183,12 @@ class Paths:
         )
 
     def _rounding(self, spread: Float64[np.ndarray, " q"]) -> float:
-        """The weights of the two neighbours add up to at most 1."""
+        """Returns `Sample.rounding`; the weights of two neighbours add up to at most 1."""
         moved = 2 * MOVED * self.grid / (self.kernel.sigma * spread)
         return self.paths * float(np.sum(moved**2))
 
     def _draw(self, points: Float64[np.ndarray, " q"]) -> Sample:
-        """Joint values at sorted distinct points not stored: left to right within each gap."""
+        """Draws joint values at sorted new points, from left to right within each gap."""
         gap, first, weight_left, weight_right, spread = self._gaps(points)
         _, values = self._stored.arrays()
         ratios = spread * self.kernel.sigma / self.grid
@@ -201,7 +204,7 @@ class Paths:
 
 
 class _Gaps(NamedTuple):
-    """Of each point: its gap, whether it is the first one there, and its bridge."""
+    """Gap of each point, whether it is the first point there, and its bridge."""
 
     gap: Int64[np.ndarray, " q"]
     first: np.ndarray
@@ -227,16 +230,16 @@ class Path:
         return len(self._paths)
 
     def __call__(self, points: Float[np.ndarray, " q"]) -> Float64[np.ndarray, " q"]:
-        """Values at these points: those of before where one was asked before."""
+        """Returns values at these points; a point that was asked before keeps its value."""
         return self._paths(points)[:, 0]
 
     def at(self, point: float) -> float:
-        """The value at one point; O(log n)."""
+        """Returns the value at one point, in O(log n)."""
         return self._paths.at(point)[0]
 
 
 def _bridge(beta: float, left: float, right: float) -> tuple[float, float, float]:
-    """A, B and the standard deviation between two points at these distances."""
+    """Returns A, B and the standard deviation between two points at these distances."""
     open_left, open_right = -math.expm1(-2 * beta * left), -math.expm1(-2 * beta * right)
     whole = -math.expm1(-2 * beta * (left + right))
     return (
@@ -249,7 +252,7 @@ def _bridge(beta: float, left: float, right: float) -> tuple[float, float, float
 def _bridges(
     beta: float, left: Float64[np.ndarray, " q"], right: Float64[np.ndarray, " q"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same for many points."""
+    """Returns the numbers of `_bridge` for many points."""
     open_left, open_right = -np.expm1(-2 * beta * left), -np.expm1(-2 * beta * right)
     whole = -np.expm1(-2 * beta * (left + right))
     return (

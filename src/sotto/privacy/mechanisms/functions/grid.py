@@ -1,8 +1,9 @@
 """Sample paths of the process of `gaussian_process` on a whole grid, at once.
 
 Guarantee:
-    The nodes have the joint law of the process. What rounding them to the grid of values moves is
-    `grid_rounding` (docs/privacy.md, section 13).
+    The unit is that of the function's release. The nodes have the joint law of the process, so
+    Theorem 6 of docs/privacy.md, section 13, applies. `grid_rounding` is how far rounding the nodes
+    to the grid of values moves neighbours apart (Theorem 6a).
 """
 
 import math
@@ -33,19 +34,19 @@ def sample_grid(
     paths: int | None = None,
     grid: float | None = None,
 ) -> Sample:
-    """Sample paths on a grid in d dimensions; time linear in the size of the grid.
+    """Draws sample paths on a grid in d dimensions, in time linear in the size of the grid.
 
     The kernel is a product over the axes, so its square root on a grid is a Kronecker product: an
     autoregression along each axis in turn. The mean at a node, given the nodes before it, is made
-    of those one step back along any of the axes: axis by axis, what the node one step back explains
-    of what is left.
+    of the nodes one step back along any of the axes. Each axis explains, by the node one step
+    back, a part of what the axes before it have left.
 
     Args:
         axes: strictly increasing positions along each dimension.
         beta: of the kernel sigma^2 exp(-beta |x - y|_1).
         sigma: of the kernel.
         generator: fresh.
-        paths: independent ones, along a last axis; None: one, without that axis.
+        paths: number of independent paths, along a last axis; None draws one without that axis.
         grid: spacing of the grid of values, a power of two; by default 2^-40 of sigma.
 
     Returns:
@@ -80,7 +81,7 @@ def sample_grid(
 def grid_rounding(
     axes: Sequence[Float[np.ndarray, " n"]], beta: float, sigma: float, grid: float
 ) -> float:
-    """`Sample.rounding` of one path on a grid; it depends on public positions only."""
+    """Returns `Sample.rounding` of one path on a grid, from public positions only."""
     inverse = 1.0
     for axis in axes:
         _, spread = _autoregression(line(axis), beta)
@@ -91,7 +92,7 @@ def grid_rounding(
 def _autoregression(
     axis: Float64[np.ndarray, " n"], beta: float
 ) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, " n"]]:
-    """Weight of the node before, and standard deviation given it, of each node along an axis."""
+    """Returns each node's weight of the node before it, and its standard deviation given that."""
     if not len(axis) or not np.all(np.diff(axis) > 0):
         raise ValueError("the positions along an axis must increase strictly")
     steps = np.diff(axis, prepend=-math.inf)

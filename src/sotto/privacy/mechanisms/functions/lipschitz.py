@@ -1,15 +1,15 @@
 """A certified Lipschitz constant of a policy network: how far a row moves with its observation.
 
-Never a sampled constant, which is a lower bound, and never power iteration, which approaches the
-norm from below.
+It is never a sampled constant, which is a lower bound, and never the result of power iteration,
+which approaches the norm from below.
 
 Guarantee:
-    For pi(x) = softmax(W_n^T s(... s(W_1^T diag(scale) x + b_1) ...) + b_n) with s tanh, ReLU or
-    anything else of slope at most 1, |pi(x) - pi(y)|_2 <= certified_lipschitz(...) |x - y|_2.
-    The Jacobian of softmax is the covariance of the actions' indicators: its norm is the largest
+    Let pi(x) = softmax(W_n^T s(... s(W_1^T diag(scale) x + b_1) ...) + b_n) with s tanh, ReLU or
+    anything else of slope at most 1. Then |pi(x) - pi(y)|_2 <= certified_lipschitz(...) |x - y|_2.
+    The Jacobian of softmax is the covariance of the actions' indicators. Its norm is the largest
     variance of u_A, A drawn from the row, over unit vectors u. That is at most
-    (max u - min u)^2 / 4, and max u - min u is at most sqrt(2): hence 1/2, and the rest is the
-    chain rule.
+    (max u - min u)^2 / 4, and max u - min u is at most sqrt(2), which gives 1/2. The chain rule
+    does the rest (docs/privacy.md, section 12).
 """
 
 import itertools
@@ -19,17 +19,17 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-_INFLATION = 1 + 1e-6  # far above what a full singular value decomposition can be off
+_INFLATION = 1 + 1e-6  # far above the error of a full singular value decomposition
 
 
 def certified_lipschitz(
     weights: Sequence[Float[np.ndarray, "inputs outputs"]], observation_scale: Sequence[float]
 ) -> float:
-    """Upper bound on the L2 Lipschitz constant of observation -> row of probabilities.
+    """Returns an upper bound on the L2 Lipschitz constant of observation -> row of probabilities.
 
     Args:
         weights: of the layers, first to last, each [inputs, outputs].
-        observation_scale: the public factors that observations are multiplied with, one for each
+        observation_scale: public factors that observations are multiplied with, one for each
             entry.
 
     Raises:

@@ -1,13 +1,14 @@
-"""How far neighbouring functions are apart, in the norm that the noise needs.
+"""Distances of neighbouring functions, in the norm that the noise needs.
 
 Noise with kernel K(x, y) = exp(-beta |x - y|_1) on [0, 1]^d hides a difference of functions by its
-norm in the reproducing-kernel Hilbert space H of K; a plain noisy vector hides it by its Euclidean
+norm in the reproducing-kernel Hilbert space H of K. A plain noisy vector hides it by its Euclidean
 norm. A `Sensitivity` bounds that norm over all neighbours, all actions together.
 
 Guarantee:
     On [0, 1] the norm is |f|_H^2 = (f(0)^2 + f(1)^2) / 2 + int f'^2 / (2 beta) + beta/2 int f^2,
     and f is in H if and only if it is finite. In d dimensions H is the tensor product, and a
-    function needs all its mixed derivatives (docs/privacy.md, section 13).
+    function needs all its mixed derivatives. The proofs are in docs/privacy.md, section 13,
+    "Sensitivities".
 
 Source: Wang and Hegde 2019, Lemma 6.
 """
@@ -25,17 +26,17 @@ from sotto.privacy.errors import PrivacyError
 from sotto.privacy.mechanisms.functions.rounding import LARGEST_BETA, SMALLEST_BETA
 
 HAT_STEP = math.sqrt(6.0)
-"""beta times the distance of two nodes at which a hat basis is least sensitive."""
+"""Product of beta and the distance of two nodes at which a hat basis is least sensitive."""
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """A bound on the distance of what two neighbours give, all actions together.
+    """A bound on the distance of two neighbours' values, all actions together.
 
     Attributes:
         value: the bound; positive and finite.
-        beta: of the kernel whose norm it is in; None: the Euclidean norm of a vector of values.
-        because: why it holds, in a sentence for the certificate.
+        beta: of the kernel that defines the norm; None for the Euclidean norm of a vector.
+        because: reason for the bound, in a sentence for the certificate.
         dimensions: of the cube on which the functions live, under a kernel.
     """
 
@@ -54,18 +55,18 @@ class Sensitivity:
 
 
 class NotInSpace(PrivacyError):
-    """Such functions are not in the space of the kernel: noise of any size would not hide them."""
+    """Raised for functions outside the space of the kernel, which no amount of noise would hide."""
 
 
 # --- norms ---------------------------------------------------------------------------------------
 
 
 def norm_1d(nodes: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"], beta: float) -> float:
-    """The norm of a function on [0, 1] that is linear between nodes; exact.
+    """Returns the exact norm of a function on [0, 1] that is linear between nodes.
 
     Args:
         nodes: strictly increasing, from 0 to 1.
-        values: of the function there.
+        values: of the function at the nodes.
         beta: of the kernel.
     """
     nodes, values = np.asarray(nodes, dtype=np.float64), np.asarray(values, dtype=np.float64)
@@ -85,9 +86,10 @@ def norm_1d(nodes: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"], bet
 def norm_at_points(
     points: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"], beta: float
 ) -> float:
-    """sqrt(v' K^-1 v) of values at sorted points: what noise at these points alone has to hide.
+    """Returns sqrt(v' K^-1 v) of values v at sorted points, which noise there alone must hide.
 
-    Never larger than the norm of a function with these values, and tends to it as points are added.
+    It is never larger than the norm of a function with these values, and tends to it as points are
+    added.
     """
     steps = np.diff(np.asarray(points, dtype=np.float64))
     if not (steps > 0).all():
@@ -103,7 +105,7 @@ def norm_at_points(
 
 
 def vector_sensitivity(nodes: int, actions: int, radius: float) -> Sensitivity:
-    """Values at nodes, each within `radius` of its neighbour's: radius sqrt(nodes actions)."""
+    """Returns radius sqrt(nodes actions), if each value moves by at most `radius`."""
     _counts(nodes, actions)
     return Sensitivity(
         _positive("radius", radius) * math.sqrt(nodes * actions),
@@ -113,23 +115,24 @@ def vector_sensitivity(nodes: int, actions: int, radius: float) -> Sensitivity:
 
 
 def hat_basis_beta(nodes: int) -> float:
-    """The beta at which functions linear between `nodes` even nodes are least sensitive."""
+    """Returns the beta at which functions linear between `nodes` even nodes are least sensitive."""
     return HAT_STEP * (nodes - 1)
 
 
 def hat_basis_sensitivity(
     nodes: int, actions: int, radius: float, beta: float | None = None
 ) -> Sensitivity:
-    """Functions linear between even nodes on [0, 1], each nodal value within `radius`; exact.
+    """Returns the exact sensitivity of functions linear between even nodes on [0, 1].
 
-    The squared norm is convex in the nodal values, so it is largest where each is +-radius; on an
-    interval of length h it is then beta h / 2 (same sign) or 2 / (beta h) + beta h / 6 (opposite),
-    and all intervals may take the larger: radius^2 m (1 + (n - 1) max(..)), which is
-    radius^2 m (1 + (n - 1) sqrt(6) / 2) at beta h = sqrt(6), where it is least.
+    Each nodal value moves by at most `radius`. The squared norm is convex in the nodal values, so
+    it is largest where each is +-radius. An interval of length h then adds beta h / 2 (same sign)
+    or 2 / (beta h) + beta h / 6 (opposite signs), and all intervals may take the larger:
+    radius^2 m (1 + (n - 1) max(..)). At beta h = sqrt(6) that is least,
+    radius^2 m (1 + (n - 1) sqrt(6) / 2).
 
     Args:
         nodes: at least 2.
-        actions: one function each.
+        actions: number of functions.
         radius: of the nodal values.
         beta: of the kernel (default: the best one, `hat_basis_beta`).
     """
@@ -150,15 +153,16 @@ def hat_basis_sensitivity(
 def generic_sensitivity(
     sup: float, lipschitz: float, actions: int, beta: float | None = None
 ) -> Sensitivity:
-    """Differences on [0, 1] at most `sup`, with Lipschitz constant at most `lipschitz`.
+    """Returns the sensitivity of functions on [0, 1] with bounded, Lipschitz differences.
 
-    m (M^2 (1 + beta/2) + Lambda^2 / (2 beta)), least at beta = Lambda / M: m (M^2 + M Lambda).
+    It squares to m (M^2 (1 + beta/2) + Lambda^2 / (2 beta)), which is least at beta = Lambda / M:
+    m (M^2 + M Lambda).
 
     Args:
         sup: bound M on the difference of neighbouring functions.
-        lipschitz: bound Lambda on the Lipschitz constant of the *difference*; twice that of one
-            function.
-        actions: one function each.
+        lipschitz: bound Lambda on the Lipschitz constant of the *difference*, which is up to twice
+            that of one function.
+        actions: number of functions.
         beta: of the kernel (default: the best one).
     """
     _positive("sup", sup)
@@ -177,7 +181,7 @@ def generic_sensitivity(
 def mixed_partials_sensitivity(
     bounds: Mapping[Collection[int], float], dimensions: int, actions: int, beta: float
 ) -> Sensitivity:
-    """Differences on [0, 1]^d with all mixed derivatives bounded.
+    """Returns the sensitivity of functions on [0, 1]^d with bounded mixed derivatives.
 
     |f|_H^2 <= sum over subsets S of the axes of
     (1 + beta/2)^(d - |S|) (2 beta)^-|S| sup |d_S f|^2, for each action.
@@ -185,11 +189,11 @@ def mixed_partials_sensitivity(
     Args:
         bounds: bound on |d_S f| for every subset S of the axes 0..d-1, the empty one included.
         dimensions: d.
-        actions: one function each.
+        actions: number of functions.
         beta: of the kernel exp(-beta |x - y|_1).
 
     Raises:
-        NotInSpace: a subset has no bound, so nothing is known of the norm.
+        NotInSpace: a subset has no bound, so the norm has none.
     """
     _counts(dimensions, actions)
     _positive("beta", beta)
@@ -219,8 +223,8 @@ def require_in_space(activation: Literal["relu", "tanh"], dimensions: int) -> No
     """Refuses networks whose functions are not in the space of the kernel.
 
     A ReLU network bends along lines that are not parallel to the axes. In more than one dimension
-    its mixed derivative is then a measure on such a line, not a function, and its norm infinite:
-    on finer and finer grids it grows without bound, and noise of any size reveals everything.
+    its mixed derivative is then a measure on such a line, not a function, and its norm is infinite.
+    On finer and finer grids it grows without bound, and noise of any size reveals everything.
 
     Raises:
         NotInSpace: a ReLU network in more than one dimension.

@@ -1,13 +1,13 @@
-"""How the noise of sample paths is kept apart from what float64 makes of it.
+"""Constants and arithmetic that keep the noise of sample paths above the errors of float64.
 
-Noise that is conditioned on earlier answers is as private as the *least* standard deviation in it
-is large against the error of its mean. Between points that are close the process has next to no
-noise, so its variance is kept away from zero, which costs nothing: more noise hides more.
+Noise that is conditioned on earlier answers is only as private as its *least* standard deviation is
+large against the error of its mean. Between close points the process has almost no noise, so its
+variance is kept away from zero. More noise is never less private.
 
 Guarantee:
-    What float64 adds to a mean is less than `values.MOVED` counts for it, and no standard
-    deviation is below the process's by more than `released.SURPLUS` pays for (docs/privacy.md,
-    section 13, Theorem 6a).
+    The error that float64 adds to a mean is less than `values.MOVED` counts for it. No standard
+    deviation is below that of the process by more than `released.SURPLUS` pays for. The proof is
+    Theorem 6a of docs/privacy.md, section 13.
 """
 
 import math
@@ -19,18 +19,18 @@ LEAST_SPREAD = 2.0**-12
 """Least standard deviation between points on a line, in sigmas."""
 
 NUGGET = 2.0**-20
-"""Variance that every scattered point has of its own, in sigma^2."""
+"""Variance of the additional noise of every scattered point, in sigma^2."""
 
 SMALLEST_BETA, LARGEST_BETA = 2.0**-64, 2.0**64
-"""Inverse correlation lengths for which no variance here is lost to underflow."""
+"""Inverse correlation lengths between which no variance underflows."""
 
 
 def dot(
     rows: Float64[np.ndarray, "q k"], columns: Float64[np.ndarray, "k p"]
 ) -> Float64[np.ndarray, "q p"]:
-    """rows @ columns, every entry the exact sum rounded once.
+    """Returns rows @ columns, with every entry the exact sum rounded once.
 
-    A product of two numbers is the sum of two (Dekker 1971), and `math.fsum` adds exactly.
+    A product of two numbers is a sum of two numbers (Dekker 1971), and `math.fsum` adds exactly.
     """
     high, low = _halves(columns)
     result = np.empty((len(rows), columns.shape[1]))
@@ -43,7 +43,7 @@ def dot(
 
 
 def _halves(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two numbers of 26 bits that add up to each (Veltkamp)."""
+    """Returns two numbers of 26 bits that add up to each number (Veltkamp)."""
     scaled = numbers * (2.0**27 + 1)
     high = scaled - (scaled - numbers)
     return high, numbers - high

@@ -1,9 +1,10 @@
 """Sample paths of the process of `gaussian_process` at scattered points in any dimension.
 
 Guarantee:
-    The noise is that of the process, and independent noise of variance `NUGGET` sigma^2 at every
-    point on top of it, so that no variance is a difference of near numbers (docs/privacy.md,
-    Theorem 6a). What rounding values to the grid moves is `Sample.rounding`.
+    The unit is that of the function's release. The noise is that of the process, plus independent
+    noise of variance `NUGGET` sigma^2 at every point, so that no variance is a difference of near
+    numbers. `Sample.rounding` is how far rounding values to the grid moves neighbours apart. The
+    proofs are Theorems 6 and 6a of docs/privacy.md, section 13.
 """
 
 import numpy as np
@@ -20,19 +21,19 @@ from sotto.privacy.mechanisms.functions.values import (
 )
 from sotto.privacy.mechanisms.noise import GeneratorSource, rounded_normal
 
-_LARGEST_SCATTER = 16_384  # points: a Cholesky factor of 2 GiB
+_LARGEST_SCATTER = 16_384  # points, for a Cholesky factor of 2 GiB
 
 
 class ScatteredPaths:
     """Independent sample paths at scattered points in d dimensions, by a growing Cholesky factor.
 
-    Each point has noise of variance `NUGGET` sigma^2 of its own, however close another one is.
-    A batch of q points after n others costs O(n^2 q); all together take n^2 / 2 numbers.
+    Each point has additional noise of variance `NUGGET` sigma^2, however close another point is.
+    A batch of q points after n others costs O(n^2 q); the whole takes memory for n^2 / 2 numbers.
 
     Attributes:
-        kernel: of each.
+        kernel: of each path.
         dimensions: d.
-        paths: how many.
+        paths: number of paths.
         grid: spacing of the grid of values; by default 2^-40 of sigma.
     """
 
@@ -61,7 +62,7 @@ class ScatteredPaths:
         return len(self._row)
 
     def __call__(self, points: Float[np.ndarray, "q d"]) -> Float64[np.ndarray, "q paths"]:
-        """Values at these points: those of before where one was asked before."""
+        """Returns values at these points; a point that was asked before keeps its value."""
         points = self._checked(points)
         new = {key: one for one in points if (key := one.tobytes()) not in self._row}
         if new:
@@ -70,7 +71,7 @@ class ScatteredPaths:
         return self._values[[self._row[one.tobytes()] for one in points]]
 
     def sample(self, points: Float[np.ndarray, "q d"]) -> Sample:
-        """Values at distinct new points, jointly; they are not kept until `insert`."""
+        """Draws values at distinct new points jointly; `insert` keeps them."""
         points = self._checked(points)
         across, corner = self._extension(points)
         spread = np.diag(corner)[:, None]
@@ -82,11 +83,11 @@ class ScatteredPaths:
         return Sample(means, fresh, self.grid, self._rounding(across, corner))
 
     def rounding(self, points: Float[np.ndarray, "q d"]) -> float:
-        """`Sample.rounding` at these points, if they were asked now."""
+        """Returns `Sample.rounding` of a sample at these points."""
         return self._rounding(*self._extension(self._checked(points)))
 
     def _rounding(self, across: np.ndarray, corner: np.ndarray) -> float:
-        """A row of the inverse Cholesky factor holds 1 and the weights, over the spread."""
+        """Returns `Sample.rounding` from rows of the inverse factor: 1 and weights, over spread."""
         held, count = across.shape[1], len(corner)
         inverse = solve_triangular(corner, np.eye(count), lower=True)
         before = np.zeros((count, 0))
@@ -100,12 +101,12 @@ class ScatteredPaths:
     def insert(
         self, points: Float[np.ndarray, "q d"], values: Float[np.ndarray, "q paths"]
     ) -> None:
-        """Keeps values at distinct new points, which what comes later is conditioned on."""
+        """Keeps values at distinct new points; later values are conditioned on them."""
         points = self._checked(points)
         across, corner = self._extension(points)
         start, stop = len(self), len(self) + len(points)
         self._reserve(stop)
-        for i, row in enumerate(np.hstack([across, corner])):  # each needs those before it
+        for i, row in enumerate(np.hstack([across, corner])):  # each row needs the rows before it
             now = start + i
             rest = values[i] / self.kernel.sigma - dot(row[None, :now], self._white[:now])[0]
             self._white[now] = rest / row[now]
@@ -115,7 +116,7 @@ class ScatteredPaths:
         self._row |= {one.tobytes(): start + i for i, one in enumerate(points)}
 
     def _extension(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The new rows of the Cholesky factor: below the old factor, and the new corner."""
+        """Returns the new rows of the Cholesky factor, split into old columns and new corner."""
         size = len(self)
         across = (
             solve_triangular(
@@ -140,10 +141,10 @@ class ScatteredPaths:
             raise ValueError(
                 f"points must be finite numbers [q, {self.dimensions}], got {points.shape}"
             )
-        return points + 0.0  # one zero, not two
+        return points + 0.0  # makes -0.0 and 0.0 the same point
 
     def _reserve(self, size: int) -> None:
-        """Room for so many points, at least doubled whenever it grows."""
+        """Makes room for so many points, at least twice as many as before."""
         room = len(self._factor)
         if size <= room:
             return

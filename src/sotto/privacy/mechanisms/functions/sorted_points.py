@@ -1,7 +1,7 @@
-"""Points on a line with values, kept sorted: for single insertions and for batches.
+"""Sorted points on a line with values, for single insertions and for batches.
 
-Single points go into buckets of bounded size, found by bisection; a batch merges sorted arrays.
-Either form is made from the other when it is needed. 8 bytes a number, and little else.
+Single points go into buckets of bounded size, found by bisection. A batch merges sorted arrays.
+Each form is made from the other when it is needed. A number takes little more than 8 bytes.
 """
 
 from array import array
@@ -16,10 +16,10 @@ _DOUBLES = "d"
 
 
 class Place(NamedTuple):
-    """Where a point is, or belongs, among those that are stored.
+    """The place of a point among the stored points.
 
     Attributes:
-        bucket, position: where to insert it.
+        bucket, position: place to insert it.
         left: the point before it, with its values; None if there is none (or `known`).
         right: the point at or after it, with its values; None if there is none.
         known: whether `right` is the point itself.
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 class SortedPoints:
     """Distinct points, each with `width` values.
 
-    A single insertion compares O(log n) times and moves at most a bucket; every 256th splits one.
+    An insertion makes O(log n) comparisons and moves at most a bucket; every 256th splits one.
     """
 
     def __init__(self, width: int) -> None:
@@ -43,14 +43,14 @@ class SortedPoints:
         self._flat: tuple[np.ndarray, np.ndarray] | None = (np.empty(0), np.empty((0, width)))
         self._buckets: list[array[float]] | None = None
         self._values: list[array[float]] = []
-        self._ends: list[float] = []  # largest point of each bucket but the last
+        self._ends: list[float] = []  # the largest point of each bucket except the last
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
     def arrays(self) -> tuple[Float64[np.ndarray, " n"], Float64[np.ndarray, "n width"]]:
-        """All points in order, and their values; not to be changed."""
+        """Returns all points in order, and their values; do not change them."""
         if self._flat is None:
             assert self._buckets is not None
             points = np.concatenate([np.frombuffer(one) for one in self._buckets])
@@ -61,7 +61,7 @@ class SortedPoints:
     def merge(
         self, points: Float64[np.ndarray, " q"], values: Float64[np.ndarray, "q width"]
     ) -> None:
-        """Adds sorted distinct points that are not there yet."""
+        """Adds sorted distinct new points."""
         old, old_values = self.arrays()
         if len(old):
             before = np.searchsorted(old, points) + np.arange(len(points))
@@ -76,7 +76,7 @@ class SortedPoints:
         self._size = len(points)
 
     def place(self, point: float) -> Place:
-        """Where the point is, or belongs."""
+        """Returns the place of a point, stored or not."""
         buckets = self._split()
         bucket = bisect_left(self._ends, point)
         points, values, width = buckets[bucket], self._values[bucket], self.width
@@ -94,7 +94,7 @@ class SortedPoints:
         return Place(bucket, position, left, right, False)
 
     def insert(self, place: Place, point: float, values: "array[float]") -> None:
-        """Adds a new point at its place, which must have been looked up just now."""
+        """Adds a new point at its place; look the place up just before."""
         buckets, bucket = self._split(), place.bucket
         here, held = buckets[bucket], self._values[bucket]
         here.insert(place.position, point)
@@ -110,7 +110,7 @@ class SortedPoints:
             self._ends.insert(bucket, here[middle - 1])
 
     def _split(self) -> list["array[float]"]:
-        """The buckets, made of the arrays if a batch came last."""
+        """Returns the buckets, made of the arrays if a batch came last."""
         if self._buckets is None:
             assert self._flat is not None
             points, values = self._flat
