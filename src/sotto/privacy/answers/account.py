@@ -1,16 +1,17 @@
-"""Who was answered how often, and what it costs: the arithmetic of an answer ledger.
+"""Arithmetic of an answer ledger: which student has how many answers, and what they cost.
 
 An `AnswerAccount` is the state that the entries of an `AnswerLedger` add up to. Its checks change
-nothing and its updates check nothing, as in `spending`.
+nothing, and its updates check nothing, as in `ledger.spending`.
 
 Guarantee:
-    All students may be one. No answer is charged beyond `AnswerStatement.queries`, whose cost at
-    the dearest levels the budget covers, so whatever the students ask, in whatever order, and
-    whenever they stop, `epsilon` holds: from the first answer on it is what all of them cost
-    (Renyi divergences fixed in advance by level; composition with adaptively chosen ones, Feldman
-    and Zrnic 2021). Each student's own epsilon is that of all answers they are allowed, alone.
-    `spent_epsilon` is of the answers given so far. It is no guarantee where students decide by
-    what they were answered whether to ask again, for then the number of answers tells something.
+    All students may be one person. No answer is charged beyond `AnswerStatement.queries`, and the
+    budget covers that many at the dearest levels. So `epsilon` holds whatever the students ask, in
+    whatever order, and whenever they stop: from the first answer on it is the cost of all answers
+    that may be given. Divergences are fixed in advance by level and composed with adaptively chosen
+    levels (Feldman and Zrnic 2021). Each student's epsilon is that of all their allowed answers
+    alone. `spent_epsilon` is the cost of the answers given so far. It is no guarantee if students
+    look at answers before they decide whether to ask again, because then the number of answers
+    depends on them. The proof is in docs/privacy.md, section 12, "The ledger of answers".
 """
 
 import functools
@@ -29,15 +30,15 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class Student:
-    """Somebody who may ask.
+    """A person or program that may ask the teacher.
 
     Attributes:
         name: of the student.
-        queries: answered rows allowed in all.
-        planned: answered rows that the student's own epsilon is of: `queries`, or all that any
-            student of this teacher may have, once the allowance was changed.
-        answered: answered rows so far.
-        revoked: whether the student is answered no longer.
+        queries: number of answered rows allowed in all.
+        planned: number of answered rows that the student's epsilon covers: `queries`, or the most
+            that any student of this teacher may have, if the allowance was changed.
+        answered: number of answered rows so far.
+        revoked: whether the student gets no more answers.
     """
 
     name: str
@@ -49,11 +50,11 @@ class Student:
 
 @dataclass(frozen=True)
 class StudentSpent(Student):
-    """A student, and what they learn alone, at the budget's delta.
+    """A student and the cost of their answers alone, at the budget's delta.
 
     Attributes:
-        epsilon: of all rows they may be answered; 0 before the first one.
-        spent_epsilon: of the rows they were answered so far; see `AnswersSpent`.
+        epsilon: cost of all rows they may be answered; 0 before the first answer.
+        spent_epsilon: cost of the rows answered so far; see `AnswersSpent`.
     """
 
     epsilon: float = 0.0
@@ -62,19 +63,19 @@ class StudentSpent(Student):
 
 @dataclass(frozen=True)
 class AnswersSpent:
-    """What a teacher's answers cost.
+    """The cost of a teacher's answers.
 
     Attributes:
-        epsilon: of all answers that the statement allows, at `delta`; 0 before the first one, and
-            infinite where nothing is proved.
-        delta: the budget's.
-        spent_epsilon: of the answers given so far; it holds only where their number was fixed in
-            advance.
-        answered: answered rows of all students.
-        events: what `epsilon` is composed of.
+        epsilon: cost at `delta` of all answers that the statement allows; 0 before the first
+            answer, and infinite where nothing is proved.
+        delta: of the budget.
+        spent_epsilon: cost of the answers given so far. It is a guarantee only if their number was
+            fixed in advance.
+        answered: number of answered rows of all students.
+        events: events that `epsilon` is composed of.
         curve: epsilon as a function of delta.
-        students: in the order they were added.
-        head_hash: of the entry up to which this was added up.
+        students: all students in the order they were added.
+        head_hash: hash of the last entry in this sum.
     """
 
     epsilon: float
@@ -89,7 +90,7 @@ class AnswersSpent:
 
 @dataclass
 class AnswerAccount:
-    """What an answer ledger's entries add up to."""
+    """The sum of an answer ledger's entries."""
 
     statement: AnswerStatement
     budget: Budget
@@ -97,15 +98,15 @@ class AnswerAccount:
     answered: int = 0
 
     def copy(self) -> "AnswerAccount":
-        """As it is now."""
+        """Returns a copy that later entries do not change."""
         return replace(self, students=dict(self.students))
 
     def check_create(self) -> None:
         """Refuses a statement whose answers may cost more than the budget.
 
         Raises:
-            BudgetExceeded: with the number of queries that the budget covers; or for a delta that
-                shards with one person each would make vacuous already.
+            BudgetExceeded: names the number of queries that the budget covers. It is also raised
+                for a delta that is vacuous even if each shard has one person.
         """
         distance = self.statement.distance
         if isinstance(distance, TrainingShards) and self.budget.delta * distance.teachers >= 1:
@@ -131,11 +132,11 @@ class AnswerAccount:
         )
 
     def check_add(self, name: str, queries: int) -> None:
-        """Refuses a student who is there already, and names and limits that are none.
+        """Refuses a student who exists already, and names and limits that are not allowed.
 
         Raises:
-            ValueError: a name or limit that is none.
-            StudentExists: unless revoked; a student who was revoked may be added again.
+            ValueError: the name or the limit is not allowed.
+            StudentExists: the student exists and was not revoked.
         """
         if not _NAME.fullmatch(name):
             raise ValueError(
@@ -155,10 +156,10 @@ class AnswerAccount:
             )
 
     def student(self, name: str) -> Student:
-        """The student of this name.
+        """Returns the student of this name.
 
         Raises:
-            UnknownStudent: there is none, or they were revoked.
+            UnknownStudent: the student does not exist or was revoked.
         """
         student = self.students.get(name)
         if student is None or student.revoked:
@@ -170,21 +171,21 @@ class AnswerAccount:
         return student
 
     def remaining(self, name: str) -> int:
-        """How many more rows the student can be answered now; other students may take some.
+        """Returns how many more rows the student can be answered; others may take some of them.
 
         Raises:
-            UnknownStudent: there is none, or they were revoked.
+            UnknownStudent: the student does not exist or was revoked.
         """
         student = self.student(name)
         left = min(student.queries - student.answered, self.statement.queries - self.answered)
         return max(0, left)
 
     def check_charge(self, name: str, rows: int) -> list[int]:
-        """The levels of the student's next rows.
+        """Returns the levels of the student's next rows.
 
         Raises:
-            UnknownStudent: there is none, or they were revoked.
-            BudgetExceeded: the student, or all of them together, have fewer queries left.
+            UnknownStudent: the student does not exist or was revoked.
+            BudgetExceeded: the student, or all of them together, have too few queries left.
         """
         if rows < 1:
             raise ValueError(f"a request is for at least one row, got {rows}")
@@ -204,28 +205,28 @@ class AnswerAccount:
         return [self.statement.level(student.answered + row) for row in range(rows)]
 
     def apply_add(self, name: str, queries: int) -> None:
-        """Adds a student; one who comes back goes on where they stopped."""
+        """Adds a student, or a revoked student again with their earlier count of answers."""
         before = self.students.get(name)
         if before is None:
             self.students[name] = Student(name, queries, queries)
             return
-        # Another allowance may have been asked for by looking at answers.
+        # The student may have looked at answers before asking for another allowance.
         same = queries == before.queries
         planned = before.planned if same else self.statement.queries_per_student
         self.students[name] = Student(name, queries, planned, before.answered)
 
     def apply_revoke(self, name: str) -> None:
-        """The student is answered no longer."""
+        """Marks the student as revoked."""
         self.students[name] = replace(self.students[name], revoked=True)
 
     def apply_charge(self, name: str, rows: int) -> None:
-        """Adds answered rows."""
+        """Adds answered rows to the student and to the total."""
         student = self.students[name]
         self.students[name] = replace(student, answered=student.answered + rows)
         self.answered += rows
 
     def spent(self, head_hash: str) -> AnswersSpent:
-        """What all answers cost from the first one on, and what those given so far do."""
+        """Returns the cost of all allowed answers, and of those given so far."""
         delta = self.budget.delta
         queries = self.statement.queries if self.answered else 0
         events = self.statement.largest_cost(queries) if queries else ()
@@ -248,11 +249,11 @@ class AnswerAccount:
         )
 
     def _epsilon(self, answered: Iterable[int]) -> float:
-        """What students cost together who were answered so many rows each."""
+        """Returns the joint cost of students with these numbers of answers."""
         return _epsilon(self.statement, _together(self.statement, answered), self.budget.delta)
 
     def _covered(self) -> str:
-        """The largest number of queries that the budget covers, in words."""
+        """Returns the largest number of queries that the budget covers, as text."""
         covered, too_many = 0, self.statement.queries
         while too_many - covered > 1:
             middle = (covered + too_many) // 2
@@ -264,7 +265,7 @@ class AnswerAccount:
 
 
 def _together(statement: AnswerStatement, answered: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """How many answers of each level students got together who got so many each."""
+    """Returns the joint number of answers at each level, from the students' numbers of answers."""
     counts: dict[int, int] = {}
     for one in answered:
         for level, count in statement.level_counts(one).items():

@@ -1,8 +1,8 @@
 """The chain of entries of an answer ledger, which any number of processes may add to.
 
-Whoever adds an entry takes the database's lock, reads what the others have written since, checks
-the budget against all of it, and commits: one transaction. What is added up here has been
-committed, always: an entry of our own counts once it is read back.
+A process that adds an entry takes the database's lock, reads the entries of other processes, checks
+the budget against all of them, and commits. All of that is one transaction. The account only
+contains committed entries: an entry of this process counts once it is read back.
 """
 
 import json
@@ -29,9 +29,9 @@ class AnswerChain:
 
     Attributes:
         engine: the database.
-        run_id: which run this is.
-        created: when, ISO 8601 in UTC.
-        versions: of the software that created it.
+        run_id: name of the run.
+        created: time of creation, ISO 8601 in UTC.
+        versions: versions of the software that created it.
         head: hash of the last entry read.
     """
 
@@ -42,19 +42,19 @@ class AnswerChain:
     def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
         self.engine = engine
         self.run_id = run_id
-        self._last = last  # hash of the entry to read up to; None: whatever is there
+        self._last = last  # hash of the last entry to read; None reads all
         self.head = GENESIS
         self._next_sequence = 0
         self._mutex = threading.Lock()
         self.current()
 
     def current(self) -> tuple[AnswerAccount, str]:
-        """The account with all that was committed up to now, and the hash that fixes it.
+        """Returns the account of all committed entries, and the hash of the last one.
 
         Raises:
-            LedgerCorrupt: an entry is not what was written, or entries are gone.
-            LedgerMismatch: the run is no teacher's.
-            LedgerUnavailable: it cannot be read.
+            LedgerCorrupt: an entry was changed, or entries are missing.
+            LedgerMismatch: the run is not a teacher's.
+            LedgerUnavailable: the database cannot be read.
         """
         with (
             self._mutex,
@@ -66,10 +66,10 @@ class AnswerChain:
 
     @contextmanager
     def writing(self, consequence: str) -> Iterator[tuple[sa.Connection, AnswerAccount]]:
-        """One transaction, alone on the run, on top of everything that was committed before.
+        """Yields a transaction that is alone on the run, and the account of all entries before it.
 
         Args:
-            consequence: what to tell whoever asked, if the database fails.
+            consequence: text for the user if the database fails.
         """
         with (
             self._mutex,
@@ -86,13 +86,13 @@ class AnswerChain:
         kind: Literal["student", "revoke", "charge"],
         contents: dict[str, Any],
     ) -> int:
-        """Adds an entry to a transaction of `writing`; returns its number."""
+        """Adds an entry to a transaction of `writing` and returns its number."""
         entry = Entry(self.run_id, self._next_sequence, kind, canonical(contents), self.head)
         entries.insert(connection, entry)
         return entry.sequence
 
     def _catch_up(self, connection: sa.Connection) -> None:
-        """Adds up the entries since the last one read, under the rules they were written under."""
+        """Adds up new entries, under the rules that they were written under."""
         for entry in entries.follow(connection, self.run_id, self._next_sequence, self.head):
             if self.head == self._last:
                 return

@@ -1,14 +1,14 @@
-"""Digests of what students ask, by which a repeated request is recognised.
+"""Digests of students' requests, which recognise a repeated request.
 
-A digest is kept with the answer, and what was asked may be what is protected. A plain hash of it
-gives it away: whoever reads the database hashes every candidate. So digests are keyed
-(HMAC-SHA-256), with a random key that lies outside the database, in a file of its own.
+A digest is stored with the answer, and the request may be the protected data. A plain hash would
+reveal it to anybody who reads the database and hashes every candidate. So digests are keyed
+(HMAC-SHA-256) with a random key in a file outside the database.
 
 Guarantee:
-    To whoever has the database and not the key, digests of different requests are random strings,
-    as far as HMAC-SHA-256 is a pseudorandom function: they tell which requests of one ledger were
-    equal, and nothing else. The ledger's name is hashed with the request, so that digests of two
-    ledgers under one key tell not even that.
+    To a reader of the database without the key, digests of different requests are random strings,
+    as far as HMAC-SHA-256 is a pseudorandom function. They tell which requests of one ledger were
+    equal, and nothing else. The ledger's name is hashed with the request, so digests of two ledgers
+    under one key do not even tell that. See docs/privacy.md, section 12, "The ledger of answers".
 """
 
 import hashlib
@@ -21,20 +21,20 @@ from pathlib import Path
 
 _KEY_BYTES = 32
 KEYED = "hmac-sha256"
-"""What digests begin with that tell nothing without their key."""
+"""Prefix of digests that tell nothing without their key."""
 
 
 class DigestKeyLost(ValueError):
-    """The file of the key is not there, or is none."""
+    """Raised if the key file is missing or does not contain a key."""
 
 
 @dataclass(frozen=True)
 class RequestDigest:
-    """What was asked, as a database may keep it.
+    """A request in the form that a database may store.
 
     Attributes:
-        keyed: `hmac-sha256:KEY:DIGEST`, KEY being a public name of the key.
-        plain: SHA-256, which is never stored: earlier versions did, and know a request by it.
+        keyed: `hmac-sha256:KEY:DIGEST`, where KEY is a public name of the key.
+        plain: SHA-256. It is never stored, but recognises requests that earlier versions stored.
     """
 
     keyed: str
@@ -42,16 +42,16 @@ class RequestDigest:
 
     @property
     def kind(self) -> str:
-        """How it was made."""
+        """Name of the algorithm."""
         return self.keyed.split(":")[0]
 
     def matches(self, stored: str) -> bool:
-        """Whether a stored digest is of the same request."""
+        """Returns whether a stored digest is of the same request."""
         mine = self.keyed if _is_keyed(stored) else self.plain
         return hmac.compare_digest(mine.encode(), stored.encode())
 
     def comparable(self, stored: str) -> bool:
-        """Whether a stored digest can be compared: it is plain, or was made with the same key."""
+        """Returns whether a stored digest is plain or was made with the same key."""
         return not _is_keyed(stored) or stored.split(":")[1] == self.keyed.split(":")[1]
 
 
@@ -68,12 +68,12 @@ class DigestKey:
 
     @classmethod
     def create(cls, path: Path) -> "DigestKey":
-        """The key in a file; a new one of the operating system, durably, if there is no file.
+        """Returns the key in a file, after durably writing a new random key if there is no file.
 
-        Of several processes that do this at once, all get the same key.
+        Several processes that call it at once all get the same key.
 
         Raises:
-            DigestKeyLost: the file is no key.
+            DigestKeyLost: the file does not contain a key.
         """
         if not path.exists():
             temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
@@ -84,7 +84,7 @@ class DigestKey:
                     file.flush()
                     os.fsync(file.fileno())
                 with suppress(FileExistsError):  # another process was first
-                    os.link(temporary, path)  # all of it or nothing
+                    os.link(temporary, path)  # the file appears whole or not at all
             finally:
                 temporary.unlink()
             _sync(path.parent)
@@ -92,10 +92,10 @@ class DigestKey:
 
     @classmethod
     def open(cls, path: Path) -> "DigestKey":
-        """The key in a file.
+        """Returns the key in a file.
 
         Raises:
-            DigestKeyLost: there is none.
+            DigestKeyLost: the file is missing or does not contain a key.
         """
         try:
             secret = path.read_bytes()
@@ -106,11 +106,11 @@ class DigestKey:
         return cls(secret)
 
     def digest(self, run_id: str, request: bytes) -> RequestDigest:
-        """What was asked of a ledger.
+        """Returns the digest of a request.
 
         Args:
             run_id: name of the ledger's run.
-            request: what was asked; equal requests have equal bytes.
+            request: bytes of the request; equal requests have equal bytes.
         """
         where = hashlib.sha256(run_id.encode()).digest()
         keyed = _mac(self._secret, b"sotto request\0" + where + request)

@@ -1,8 +1,8 @@
-"""How far a teacher's rows can be apart on neighbouring inputs: what an answer protects.
+"""Distances of a teacher's rows on neighbouring inputs, which define what an answer protects.
 
-A mechanism on rows protects whatever moves the row by at most the distance it was charged for.
-Which inputs these are is a separate sentence, and each type here is one such sentence, with the
-distance that follows from it.
+A mechanism on rows protects any change of input that moves the row by at most the distance that was
+charged. Each type here states one kind of neighbouring inputs, with the distance that follows from
+it (docs/privacy.md, section 12).
 """
 
 import math
@@ -13,14 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from sotto.privacy.units import Adjacency, Unit
 
 OFF = 5e-10
-"""How far rounding moves a row where nothing else is stated; twice it is added to a distance."""
+"""Bound on how far rounding moves a row, if none is stated; a distance includes it twice."""
 
 
 class _Distance(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def between(self, actions: int, floor: float) -> float:
-        """Bound c on the L2 distance of neighbouring restricted rows.
+        """Returns a bound c on the L2 distance of neighbouring restricted rows.
 
         Args:
             actions: length m of a row.
@@ -35,30 +35,30 @@ class _Distance(BaseModel):
         return shrink * min(self._unrestricted() + 2 * self.off, math.sqrt(2.0))
 
     def l1_between(self, actions: int, floor: float) -> float:
-        """Bound on their L1 distance, infinite where nothing is known but what follows from c."""
+        """Returns a bound on their L1 distance, or infinity if only c is known."""
         del actions, floor
         return math.inf
 
     @property
     def off(self) -> float:
-        """Bound on the L2 distance of a row as it is computed from the exact one."""
+        """Bound on the L2 distance of a computed row from the exact one."""
         return OFF
 
     def _unrestricted(self) -> float:
-        """The distance of rows before they are mixed with the uniform row."""
+        """Returns the distance of rows before they are mixed with the uniform row."""
         raise NotImplementedError
 
 
 class ObservationDistance(_Distance):
-    """Neighbours: two observations at L2 distance at most `radius`, shown to one teacher.
+    """Neighbours are two observations at L2 distance at most `radius`, shown to one teacher.
 
     Attributes:
         radius: b, in the units of the observations the teacher is asked about.
         lipschitz: certified L2 Lipschitz constant of the unrestricted policy
             (`lipschitz.certified_lipschitz`), input scaling included; never a sampled one.
         rounding: bound on the L2 distance of a computed row from the exact one, which follows from
-            the network (`Ensemble.rounding`) for observations within `observations.LARGEST`. None:
-            as earlier versions stated it, 5e-10 whatever the network.
+            the network (`Ensemble.rounding`) for observations within `observations.LARGEST`. None,
+            as in statements of earlier versions, means 5e-10 for any network.
     """
 
     kind: Literal["observation"] = "observation"
@@ -70,12 +70,12 @@ class ObservationDistance(_Distance):
 
     @property
     def off(self) -> float:
-        """As the network has it."""
+        """Bound of the network, if it is stated."""
         return OFF if self.rounding is None else self.rounding
 
     @property
     def unit(self) -> Unit:
-        """What neighbouring inputs differ in."""
+        """Unit in which neighbouring inputs differ."""
         return Unit(kind="observation", adjacency=Adjacency.REPLACE_ONE)
 
     def _unrestricted(self) -> float:
@@ -83,14 +83,14 @@ class ObservationDistance(_Distance):
 
 
 class PolicyDistance(_Distance):
-    """Neighbours: two teachers whose rows are at L2 distance at most `l2` at every query."""
+    """Neighbours are two teachers whose rows are at L2 distance at most `l2` at every query."""
 
     kind: Literal["policy"] = "policy"
     l2: float = Field(gt=0, allow_inf_nan=False)
 
     @property
     def unit(self) -> Unit:
-        """What neighbouring inputs differ in."""
+        """Unit in which neighbouring inputs differ."""
         return Unit(kind="policy", adjacency=Adjacency.REPLACE_ONE)
 
     def _unrestricted(self) -> float:
@@ -98,13 +98,13 @@ class PolicyDistance(_Distance):
 
 
 class AnyTwoTeachers(_Distance):
-    """Neighbours: any two teachers, whatever their policies are."""
+    """Neighbours are any two teachers, whatever their policies are."""
 
     kind: Literal["any-two-teachers"] = "any-two-teachers"
 
     @property
     def unit(self) -> Unit:
-        """What neighbouring inputs differ in."""
+        """Unit in which neighbouring inputs differ."""
         return Unit(kind="teacher", adjacency=Adjacency.REPLACE_ONE)
 
     def _unrestricted(self) -> float:
@@ -112,10 +112,10 @@ class AnyTwoTeachers(_Distance):
 
 
 class TrainingShards(_Distance):
-    """Neighbours: training sets that differ in one person, who is in one teacher's shard only.
+    """Neighbours are training sets that differ in one person, who is in one teacher's shard only.
 
-    The answer is about the mean row of `teachers` teachers trained on disjoint people, of which
-    one person changes one, in any way.
+    The answer is about the mean row of `teachers` teachers trained on disjoint people. One person
+    changes one of the teachers, in any way.
     """
 
     kind: Literal["training-shards"] = "training-shards"
@@ -123,11 +123,11 @@ class TrainingShards(_Distance):
 
     @property
     def unit(self) -> Unit:
-        """What neighbouring inputs differ in."""
+        """Unit in which neighbouring inputs differ."""
         return Unit(kind="trajectory", adjacency=Adjacency.REPLACE_ONE)
 
     def l1_between(self, actions: int, floor: float) -> float:
-        """One teacher's row moves by at most 2 in L1 norm, and the mean of n by 2 / n."""
+        """Returns a bound from 2 / n, by which one of n teachers moves the mean in L1 norm."""
         shrink = max(0.0, 1.0 - actions * floor)
         return shrink * (2.0 / self.teachers + math.sqrt(actions) * 2 * self.off)
 
@@ -139,4 +139,4 @@ Distance = Annotated[
     ObservationDistance | PolicyDistance | AnyTwoTeachers | TrainingShards,
     Field(discriminator="kind"),
 ]
-"""What neighbouring inputs are, for the rows of a teacher."""
+"""Neighbouring inputs of a teacher, with the distance of their rows."""

@@ -1,12 +1,13 @@
 """The ledger of a teacher's answers: every answer is charged durably before it leaves.
 
-One run is one chain of entries, like a `Ledger`'s: `create`, then `student`, `revoke` and `charge`.
-A charge and its answer are one transaction, synced to disk before `answer` returns, so the ledger
-holds at least what any student has seen, also if the process is killed at any moment. Any number of
-processes may share a ledger (`answer_chain`).
+One run is one chain of entries, like that of `Ledger`: `create`, then `student`, `revoke` and
+`charge`. A charge and its answer are one transaction, synced to disk before `answer` returns. So
+the ledger contains at least what any student has seen, even if the process is killed at any moment.
+Any number of processes may share a ledger (`answers.chain`).
 
-The database holds noisy answers, hashes of tokens, and keyed digests of what was asked
-(`answer_digests`): no true policy, no token, and nothing that tells an observation without the key.
+The database stores noisy answers, hashes of tokens, and keyed digests of requests
+(`answers.digests`). It stores no true policy, no token, and no observation that could be read
+without the key.
 """
 
 import json
@@ -37,18 +38,18 @@ _UNANSWERED = (
 )
 
 Compute = Callable[[Sequence[int]], Float[np.ndarray, "rows actions"]]
-"""Noisy rows for the given levels, one for each; see `AnswerStatement.randomize`."""
+"""Returns noisy rows for the given levels, one for each; see `AnswerStatement.randomize`."""
 
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer, charged.
+    """An answer that was charged.
 
     Attributes:
         policies: noisy rows.
-        levels: of the schedule, one for each row.
-        replayed: whether this is an earlier answer, given again and not charged again.
-        remaining: rows that the student can still be answered.
+        levels: level of the schedule for each row.
+        replayed: whether this repeats an earlier answer, which is not charged again.
+        remaining: number of rows that the student can still be answered.
     """
 
     policies: Float64[np.ndarray, "rows actions"]
@@ -60,15 +61,14 @@ class Answered:
 class AnswerLedger:
     """The durable account of one teacher's answers. Use `AnswerLedger.create` or `.open`.
 
-    Safe for threads, and for other processes with a ledger object of their own; not to be carried
-    over a fork.
+    Threads may share it. Other processes open a ledger object each; do not use it after a fork.
 
     Attributes:
-        run_id: which run this is.
-        created: when, ISO 8601 in UTC.
-        versions: of the software that created it, by distribution name.
-        statement: what the teacher promises.
-        budget: what all answers together may cost.
+        run_id: name of the run.
+        created: time of creation, ISO 8601 in UTC.
+        versions: versions of the software that created it, by distribution name.
+        statement: statement of the teacher.
+        budget: limit on the cost of all answers together.
     """
 
     def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
@@ -90,20 +90,20 @@ class AnswerLedger:
         statement: AnswerStatement,
         budget: Budget,
     ) -> "AnswerLedger":
-        """Starts the ledger of a new teacher, who has no students yet.
+        """Creates the ledger of a new teacher, who has no students yet.
 
         Args:
             where: path of an SQLite file, or the SQLAlchemy URL of an SQLite or PostgreSQL
-                database; it may hold other runs.
+                database; it may contain other runs.
             run_id: name of the run; a random one by default.
-            statement: what the teacher promises, for good.
-            budget: what all answers together may cost. Delta should be below 1 / (number of
+            statement: statement of the teacher, which never changes.
+            budget: limit on the cost of all answers together. Delta should be below 1 / (number of
                 people behind the teacher), which the ledger does not know.
 
         Raises:
             BudgetExceeded: the budget does not cover `statement.queries` answers.
             LedgerMismatch: the run exists.
-            LedgerUnavailable: it cannot be written.
+            LedgerUnavailable: the database cannot be written.
         """
         AnswerAccount(statement, budget).check_create()
         engine = database(where)
@@ -116,29 +116,29 @@ class AnswerLedger:
             "versions": versions(),
         }
         entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)
-        make_private(engine)  # it holds answers, names and hashes of tokens
+        make_private(engine)  # it stores answers, names and hashes of tokens
         entries.create(engine, entry, storage.TABLES)
         return cls(engine, run_id)
 
     @classmethod
     def open(cls, where: Path | str, run_id: str | None = None) -> "AnswerLedger":
-        """Opens a teacher's ledger, verifies every entry and goes on from there.
+        """Opens a teacher's ledger, verifies every entry and continues from there.
 
         Args:
             where: as for `create`.
-            run_id: the run it must belong to; None takes the only one there is.
+            run_id: name of the run; None takes the only one in the database.
 
         Raises:
-            LedgerMismatch: it belongs to another run or is no teacher's, or holds several runs and
-                none was named.
-            LedgerCorrupt: its entries are not what was written.
-            LedgerUnavailable: there is none, or it cannot be read.
+            LedgerMismatch: it belongs to another run or is not a teacher's, or contains several
+                runs and none was named.
+            LedgerCorrupt: an entry was changed.
+            LedgerUnavailable: the database is missing or cannot be read.
         """
         engine = database(where)
         return cls(engine, entries.find_run(engine, run_id))
 
     def close(self) -> None:
-        """Gives the connections to the database back."""
+        """Closes the connections to the database."""
         self._engine.dispose()
 
     @property
@@ -147,15 +147,15 @@ class AnswerLedger:
         return self._chain.head
 
     def holds(self, entry_hash: str) -> bool:
-        """Whether an entry has this hash: one that a ledger restored from an old copy has not.
+        """Returns whether an entry has this hash, which fails for a ledger restored from a backup.
 
         Raises:
-            LedgerUnavailable: it cannot be read.
+            LedgerUnavailable: the database cannot be read.
         """
         return entries.holds(self._engine, self.run_id, entry_hash)
 
     def at(self, entry_hash: str) -> "AnswerLedger | None":
-        """The ledger as it was when this was its last entry, to be read; None if it never was.
+        """Returns the ledger as it was when its last entry had this hash, or None; only read it.
 
         Raises:
             LedgerUnavailable, LedgerCorrupt: as `open`.
@@ -167,18 +167,18 @@ class AnswerLedger:
     # --- students --------------------------------------------------------------------------------
 
     def add_student(self, name: str, queries: int | None = None) -> str:
-        """Lets somebody ask; a student who was revoked goes on where they stopped.
+        """Adds a student, or a revoked student again with their earlier count of answers.
 
         Args:
-            name: letters, digits, dots, dashes and underscores; it is in every certificate.
-            queries: rows the student can be answered; by default all that a student of this
-                teacher has.
+            name: letters, digits, dots, dashes and underscores; certificates show it.
+            queries: number of rows the student can be answered; by default the most that a student
+                of this teacher may have.
 
         Returns:
-            The student's bearer token. It is shown this once, and only its hash is kept.
+            The student's bearer token. It is shown only once, and the ledger keeps only its hash.
 
         Raises:
-            StudentExists: choose another name.
+            StudentExists: the student exists and was not revoked.
         """
         limit = self.statement.queries_per_student if queries is None else queries
         with self._chain.writing("nobody was added") as (connection, account):
@@ -188,10 +188,10 @@ class AnswerLedger:
         return token
 
     def revoke(self, name: str) -> None:
-        """From now on the student's token opens nothing, and they are answered no more.
+        """Invalidates the student's token and refuses them from now on.
 
         Raises:
-            UnknownStudent: there is none, or they were revoked.
+            UnknownStudent: the student does not exist or was revoked.
         """
         with self._chain.writing("nobody was revoked") as (connection, account):
             account.student(name)
@@ -199,24 +199,24 @@ class AnswerLedger:
             self._chain.insert(connection, "revoke", {"student": name})
 
     def authenticate(self, token: str) -> str | None:
-        """Whose token it is; None if nobody's, or its student was revoked."""
+        """Returns the student who has the token, or None if nobody has it or they were revoked."""
         return self.known_tokens().holder(token)
 
     def known_tokens(self) -> storage.KnownTokens:
-        """The tokens that are known now, to be compared without another look at the ledger."""
+        """Returns the tokens known now, for comparisons without reading the ledger again."""
         with failures(self._engine, "try again"), reading(self._engine) as connection:
             return storage.known_tokens(connection, self.run_id)
 
     def students(self) -> tuple[Student, ...]:
-        """Everybody who was ever added, in that order."""
+        """Returns everybody who was ever added, in that order."""
         account, _ = self._chain.current()
         return tuple(account.students.values())
 
     def remaining(self, student: str) -> int:
-        """How many rows the student can be answered now; other students may take some of them.
+        """Returns how many more rows the student can be answered; others may take some of them.
 
         Raises:
-            UnknownStudent: there is none, or they were revoked.
+            UnknownStudent: the student does not exist or was revoked.
         """
         account, _ = self._chain.current()
         return account.remaining(student)
@@ -232,24 +232,25 @@ class AnswerLedger:
         idempotency_key: str | None = None,
         request_digest: RequestDigest | None = None,
     ) -> Answered:
-        """Charges an answer and returns it; when it returns, charge and answer are on disk.
+        """Charges an answer and returns it, after charge and answer are on disk.
 
         Args:
-            student: who asks, as `authenticate` names them.
-            rows: how many rows they ask for; all of them are answered or none.
-            compute: makes the noisy rows, given their levels. It is called once at most, while the
-                database is locked; if it raises, nothing is charged.
-            idempotency_key: the student's name for this request. A request of the same key gets
-                the answer that was given first. Without one, nothing is stored but the charge.
-            request_digest: of what was asked for; a key belongs to one digest. None: whatever
-                comes under the key counts as one request.
+            student: name of the student, as `authenticate` returns it.
+            rows: number of rows they ask for; all of them are answered or none.
+            compute: returns the noisy rows for their levels. It is called at most once, while the
+                database is locked. If it raises, nothing is charged.
+            idempotency_key: the student's name for this request. A request with the same key gets
+                the first answer again. Without a key, only the charge is stored.
+            request_digest: digest of the request; a key belongs to one digest. With None, all
+                requests under the key count as one.
 
         Raises:
-            BudgetExceeded: too few queries left, of the student's or of all. Nothing is charged.
-            UnknownStudent: there is none, or they were revoked.
+            BudgetExceeded: the student, or all of them together, have too few queries left.
+                Nothing is charged.
+            UnknownStudent: the student does not exist or was revoked.
             IdempotencyConflict: the key was used for another request, or for one whose digest was
-                made with a key that is lost.
-            LedgerUnavailable: the database cannot be used. Nothing may be answered; the same
+                made with a lost key.
+            LedgerUnavailable: the database cannot be used. Nothing may be answered. The same
                 request with the same key is charged once, however often it is tried.
         """
         request = None
@@ -273,7 +274,7 @@ class AnswerLedger:
                 "answer": storage.answer_hash(answer),
                 "request": None if request is None else request.hash,
             }
-            if request_digest is not None:  # plain ones of earlier versions are not named
+            if request_digest is not None:  # earlier versions had plain digests and named none
                 charge["digest"] = request_digest.kind
             sequence = self._chain.insert(connection, "charge", charge)
             if request is not None:
@@ -283,10 +284,10 @@ class AnswerLedger:
         return Answered(policies, np.array(levels), False, remaining)
 
     def has_keyed_digests(self) -> bool:
-        """Whether requests are stored that nobody can recognise without the key of their digests.
+        """Returns whether any stored request can only be recognised with the key of its digest.
 
         Raises:
-            LedgerUnavailable: it cannot be read.
+            LedgerUnavailable: the database cannot be read.
         """
         with failures(self._engine, "try again"), reading(self._engine) as connection:
             return storage.has_digest_like(connection, self.run_id, f"{KEYED}:%")
@@ -298,7 +299,7 @@ class AnswerLedger:
         digest: RequestDigest | None,
         remaining: int,
     ) -> Answered:
-        """The answer that was given to this request before."""
+        """Returns the answer that was given to this request before."""
         stored = found.request.digest
         if digest is not None and not digest.comparable(stored):
             raise IdempotencyConflict(
@@ -333,7 +334,7 @@ class AnswerLedger:
     # --- accounting ------------------------------------------------------------------------------
 
     def spent(self) -> AnswersSpent:
-        """What the answers given so far cost, all students together and each alone."""
+        """Returns the cost of the answers, of all students together and of each alone."""
         account, head = self._chain.current()
         return account.spent(head)
 
@@ -341,9 +342,9 @@ class AnswerLedger:
         """Reads every entry and every stored answer again, and compares them with this object.
 
         Raises:
-            LedgerCorrupt: an entry or answer was changed, or the last entries are gone.
+            LedgerCorrupt: an entry or answer was changed, or the last entries are missing.
         """
-        self._chain.current()  # everything this object has seen is still in the chain
+        self._chain.current()  # checks that the chain still contains all that this object has seen
         AnswerChain(self._engine, self.run_id)
         with failures(self._engine, "nothing was changed"), reading(self._engine) as connection:
             kept = storage.all_answers(connection, self.run_id)

@@ -1,6 +1,6 @@
-"""The public bound on what a teacher is asked about.
+"""The public bound on the observations that a teacher answers.
 
-Rounding moves a row the further, the larger the observation is. So a teacher states how far for
+Rounding moves a row further for larger observations. So a teacher states a bound on that for
 observations within `LARGEST`, and refuses the others.
 """
 
@@ -8,20 +8,20 @@ import numpy as np
 from jaxtyping import Float, Float64
 
 LARGEST = 1e6
-"""Magnitude of an entry."""
+"""Largest magnitude of an entry."""
 
 
 def checked(
     observations: Float[np.ndarray, "rows obs"], size: int
 ) -> Float64[np.ndarray, "rows obs"]:
-    """The observations in float64.
+    """Returns the observations in float64.
 
     Args:
         observations: in the environment's own units.
-        size: length of one.
+        size: length of an observation.
 
     Raises:
-        ValueError: another shape, or an entry beyond `LARGEST`, infinite or not a number.
+        ValueError: the shape is wrong, or an entry is beyond `LARGEST`, infinite or not a number.
     """
     rows = np.asarray(observations, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != size or not np.all(np.abs(rows) <= LARGEST):

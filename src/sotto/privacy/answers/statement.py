@@ -1,8 +1,8 @@
-"""What a teacher promises before it answers anybody: mechanism, distance, schedule, how many.
+"""The statement of a teacher, fixed before it answers: mechanism, distance, schedule and limits.
 
-Students ask a teacher for rows of probabilities and get noisy ones. The statement holds everything
-the privacy analysis needs and nothing private: the student gets it too. How noisy a student's j-th
-answer is depends on j alone, so nobody chooses a parameter after having seen an answer.
+Students ask a teacher for rows of probabilities and get noisy ones. The statement contains
+everything that the privacy analysis needs and nothing private, and students get it too. The noise
+of a student's j-th answer depends on j alone, so nobody chooses a parameter after seeing an answer.
 """
 
 import functools
@@ -30,14 +30,14 @@ _FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Schedule(BaseModel):
-    """How the concentration of a student's answers goes down, by the number of the answer.
+    """A schedule of the concentration of a student's answers, by the number of the answer.
 
     Attributes:
-        kind: "constant", or "vanishing": times `coefficient` after every roll-out (Gohari et al.
-            2021, Section 4). The cost of an answer falls, but not to zero.
+        kind: "constant", or "vanishing": times `coefficient` after every rollout (Gohari et al.
+            2021, Section 4). The cost of an answer then falls, but not to zero.
         coefficient: rho, at most 1.
-        queries_per_rollout: answers to one student at one level.
-        rollouts: levels; after the last one the student gets no answer. This stop is public.
+        queries_per_rollout: number of answers to one student at one level.
+        rollouts: number of levels. After the last one the student gets no answer; this is public.
     """
 
     model_config = _FROZEN
@@ -56,41 +56,40 @@ class Schedule(BaseModel):
         return self
 
     def level(self, query: int) -> int:
-        """Of a student's query number `query`, counted from 0."""
+        """Returns the level of a student's query number `query`, counted from 0."""
         return query // self.queries_per_rollout if self.queries_per_rollout else 0
 
     @property
     def levels(self) -> int:
-        """How many levels there are."""
+        """Number of levels."""
         return self.rollouts or 1
 
     @property
     def queries(self) -> float:
-        """How many answers a student can get; infinity where the schedule does not say."""
+        """Number of answers a student can get; infinite where the schedule sets no limit."""
         if self.queries_per_rollout is None or self.rollouts is None:
             return math.inf
         return self.queries_per_rollout * self.rollouts
 
 
 class AnswerStatement(BaseModel):
-    """Everything the privacy analysis of a teacher's answers needs, fixed before the first one.
+    """All that the privacy analysis of a teacher's answers needs, fixed before the first answer.
 
     Attributes:
-        name: of the teacher, for people.
-        mechanism: makes rows private; its concentration is that of level 0.
-        distance: what neighbouring inputs are, and so what an answer protects.
+        name: name of the teacher, for people.
+        mechanism: mechanism that makes rows private; its concentration is that of level 0.
+        distance: definition of neighbouring inputs, and so of what an answer protects.
         schedule: levels of a student's answers.
-        queries: answered rows of all students together, who may collude: the public hard stop.
-        queries_per_student: answered rows of any one student.
+        queries: public limit on answered rows of all students together, who may collude.
+        queries_per_student: limit on answered rows of any one student.
         observation_size: length of an observation.
         population: whether the people behind the teacher are simulated.
         one_student: whether there is one student only, so that the level of every answer is known
             in advance.
-        entropy: where the noise comes from.
-        gaps: steps that are not private; one makes every answer a paper claim.
-        accounting: 2 where answers are charged for what is known of their L1 distance too, 1 for
-            the L2 distance alone. What was stated before there was a choice says nothing, and keeps
-            the cost it was stated with.
+        entropy: source of the noise.
+        gaps: steps that are not private; one of them makes every answer a paper claim.
+        accounting: 2 if a known L1 distance lowers the cost of answers, 1 if only the L2 distance
+            counts. Statements of earlier versions do not have this field and keep the cost of 1.
     """
 
     model_config = _FROZEN
@@ -122,17 +121,17 @@ class AnswerStatement(BaseModel):
             )
         if self.schedule.kind == "vanishing" and isinstance(self.mechanism, GaussianPolicy):
             raise ValueError("Gaussian answers have no concentration; use a constant schedule")
-        self.mechanism_at(self.schedule.levels - 1)  # a concentration above 0 at every level
+        self.mechanism_at(self.schedule.levels - 1)  # refuses a concentration that reaches 0
         return self
 
     # --- answering -------------------------------------------------------------------------------
 
     def level(self, query: int) -> int:
-        """Level of a student's query number `query`, counted from 0: known in advance."""
+        """Returns the level of a student's query number `query`, which is known in advance."""
         return self.schedule.level(query)
 
     def mechanism_at(self, level: int) -> PolicyMechanism:
-        """The mechanism of one level: concentration * coefficient^level."""
+        """Returns the mechanism of one level: concentration * coefficient^level."""
         return _mechanism_at(self.mechanism, self.schedule.coefficient, level)
 
     def randomize(
@@ -141,11 +140,11 @@ class AnswerStatement(BaseModel):
         levels: Sequence[int],
         generator: np.random.Generator,
     ) -> Float64[np.ndarray, "rows actions"]:
-        """Private answers from the teacher's own rows, each at its level.
+        """Returns private answers from the teacher's own rows, each at its level.
 
         Args:
             policies: the teacher's rows; they never leave this function.
-            levels: one for each row, as the ledger gives them.
+            levels: level of each row, as the ledger gives it.
             generator: fresh, from `noise.GeneratorSource`.
         """
         chosen = np.asarray(levels)
@@ -160,15 +159,15 @@ class AnswerStatement(BaseModel):
     # --- cost ------------------------------------------------------------------------------------
 
     def level_counts(self, answered: int) -> dict[int, int]:
-        """How many of a student's first `answered` queries lie in each level."""
+        """Returns how many of a student's first `answered` queries lie in each level."""
         length = self.schedule.queries_per_rollout or max(answered, 1)
         whole, rest = divmod(answered, length)
         return dict.fromkeys(range(whole), length) | ({whole: rest} if rest else {})
 
     def events(self, counts: Mapping[int, int]) -> tuple[Event, ...]:
-        """What so many answered rows of each level cost together, for one unit.
+        """Returns the joint cost, for one unit, of so many answered rows of each level.
 
-        Every one of them counts in full: all may touch the same unit.
+        Every row counts in full, because all of them may depend on the same unit.
         """
         if not any(counts.values()):
             return ()
@@ -184,27 +183,27 @@ class AnswerStatement(BaseModel):
         )
 
     def largest_cost(self, queries: int) -> tuple[Event, ...]:
-        """Events that cost at least what any `queries` answers cost, whoever asks for them.
+        """Returns events that cost at least what any `queries` answers cost, whoever asks.
 
-        Which levels are asked for is the students' choice, made as they see answers. So this takes
-        the largest divergence over all levels at every order, not the divergence of one level: the
-        sum over the answers is then below it on every path, which is what composition with
+        Students choose which levels are asked for, and see answers before they choose. So this
+        takes the largest divergence over all levels at every order, not the divergence of one
+        level. The sum over the answers is then below it on every path, which composition with
         adaptively chosen mechanisms needs (Feldman and Zrnic 2021, Theorem 3.1). One student alone
-        chooses nothing: the levels are those of their first `queries` answers.
+        has no choice: the levels are those of their first `queries` answers.
         """
         if self.one_student:
             return self.events(self.level_counts(queries))
         return tuple(_repeated(event, queries) for event in _worst_answer(self))
 
     def planned_epsilon(self, delta: float) -> float:
-        """What all `queries` answers cost at most, at delta; infinite where nothing is proved."""
+        """Returns the largest cost of all `queries` answers at delta; it may be infinite."""
         return compose(self.largest_cost(self.queries)).epsilon(delta)
 
     # --- in words --------------------------------------------------------------------------------
 
     @property
     def unit_sentence(self) -> str:
-        """The unit, its adjacency and its distance, for a person."""
+        """Unit, adjacency and distance in words."""
         sentence = self.distance.unit.sentence()
         match self.distance:
             case ObservationDistance(radius=radius):
@@ -234,7 +233,7 @@ def _mechanism_at(mechanism: PolicyMechanism, coefficient: float, level: int) ->
 def _one_answer(
     mechanism: PolicyMechanism, distance: Distance, accounting: int
 ) -> tuple[Event, ...]:
-    """What one answer costs. Renyi curves take a while, and there are few of them."""
+    """Returns the cost of one answer. Renyi curves take long, and there are few of them."""
     simplex = mechanism.actions, mechanism.floor
     l1 = distance.l1_between(*simplex) if accounting == 2 else math.inf
     return mechanism.events(distance.between(*simplex), 1, l1)
@@ -242,7 +241,7 @@ def _one_answer(
 
 @functools.lru_cache(maxsize=64)
 def _worst_answer(statement: AnswerStatement) -> tuple[Event, ...]:
-    """Events that cost at least what one answer at any level costs."""
+    """Returns events that cost at least what one answer at any level costs."""
     levels = [statement.events({level: 1}) for level in range(statement.schedule.levels)]
     for event in chain.from_iterable(levels):
         if isinstance(event, NoGuarantee):
@@ -270,7 +269,7 @@ def _at(curve: Renyi, orders: Sequence[float]) -> list[float]:
 
 
 def _repeated(event: Event, count: int) -> Event:
-    """`count` answers that cost `event` each."""
+    """Returns the event of `count` answers that cost `event` each."""
     if isinstance(event, NoGuarantee):
         return event
     if isinstance(event, Gaussian):

@@ -1,10 +1,10 @@
-"""What an answer ledger keeps beside its entries: hashes of tokens, and answers given.
+"""Tables of an answer ledger beside its entries: hashes of tokens, and the answers given.
 
-Tokens have 256 random bits, and answers were released: plain hashes of them tell nothing. What was
-asked is kept as a keyed digest (`answer_digests`).
+Tokens have 256 random bits and answers were released, so plain hashes of them tell nothing.
+Requests are stored as keyed digests (`answers.digests`).
 
 A stored answer is what a student gets who repeats a request: the noisy rows and nothing else. The
-charge's entry holds its hash, so an answer that was changed is found.
+charge's entry contains its hash, so a changed answer is detected.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from jaxtyping import Float64
 
 from sotto.privacy.ledger.entries import canonical
 
-_PAGE = 1000  # answers read at once
+_PAGE = 1000  # number of answers read at once
 _KEY_LENGTH = 255
 _TOKEN_BYTES = 32
 
@@ -49,7 +49,7 @@ TABLES = (_tokens, _answers)
 
 
 def issue_token(connection: sa.Connection, run_id: str, student: str) -> str:
-    """A new bearer token of 256 random bits, in place of any other; only its hash is kept."""
+    """Replaces the student's token by a new one of 256 random bits; only its hash is stored."""
     token = secrets.token_urlsafe(_TOKEN_BYTES)
     remove_token(connection, run_id, student)
     row = {"run_id": run_id, "student": student, "token_hash": _sha256(token.encode())}
@@ -58,13 +58,13 @@ def issue_token(connection: sa.Connection, run_id: str, student: str) -> str:
 
 
 def remove_token(connection: sa.Connection, run_id: str, student: str) -> None:
-    """The student's token opens nothing any longer."""
+    """Removes the student's token, which then opens nothing."""
     here = (_tokens.c.run_id == run_id, _tokens.c.student == student)
     connection.execute(sa.delete(_tokens).where(*here))
 
 
 class KnownTokens:
-    """Hashes of students' tokens, as they were when they were read.
+    """Hashes of students' tokens as they were when they were read.
 
     Args:
         hashes: pairs of a student and the hash of their token.
@@ -74,7 +74,7 @@ class KnownTokens:
         self._hashes = tuple(hashes)
 
     def holder(self, token: str) -> str | None:
-        """Whose token it is; every one is compared, each in constant time."""
+        """Returns the student who has the token; it compares with every hash in constant time."""
         given = _sha256(token.encode(errors="backslashreplace"))
         holder = None
         for student, token_hash in self._hashes:
@@ -84,7 +84,7 @@ class KnownTokens:
 
 
 def known_tokens(connection: sa.Connection, run_id: str) -> KnownTokens:
-    """The tokens that are known now."""
+    """Returns the tokens that are known now."""
     query = sa.select(_tokens.c.student, _tokens.c.token_hash).where(_tokens.c.run_id == run_id)
     return KnownTokens((student, kept) for student, kept in connection.execute(query))
 
@@ -112,7 +112,7 @@ class Request:
 
     @property
     def hash(self) -> str:
-        """SHA-256, for the charge's entry."""
+        """SHA-256 of key and digest, for the charge's entry."""
         return _sha256(canonical([self.key, self.digest]).encode())
 
 
@@ -126,22 +126,22 @@ class StoredAnswer:
     rows: bytes
 
     def belongs_to(self, charge: dict[str, object]) -> bool:
-        """Whether this is the answer that the contents of a charge's entry are about."""
+        """Returns whether a charge's entry with these contents is about this answer."""
         mine = (self.student, self.request.hash, answer_hash(self.rows))
         return mine == (charge["student"], charge["request"], charge["answer"])
 
     def policies(self, actions: int) -> Float64[np.ndarray, "rows actions"]:
-        """The rows as numbers, equal to those given."""
+        """Returns the rows as numbers, equal to those given."""
         return np.frombuffer(self.rows, "<f8").reshape(-1, actions).astype(np.float64)
 
 
 def as_bytes(policies: Float64[np.ndarray, "rows actions"]) -> bytes:
-    """The rows, to be stored and hashed: float64, little-endian, row by row."""
+    """Returns the rows as bytes to store and hash: float64, little-endian, row by row."""
     return np.ascontiguousarray(policies, "<f8").tobytes()
 
 
 def answer_hash(rows: bytes) -> str:
-    """SHA-256 of an answer, in hexadecimal."""
+    """Returns SHA-256 of an answer, in hexadecimal."""
     return _sha256(rows)
 
 
@@ -161,7 +161,7 @@ def keep_answer(connection: sa.Connection, run_id: str, answer: StoredAnswer) ->
 def find_answer(
     connection: sa.Connection, run_id: str, student: str, key: str
 ) -> StoredAnswer | None:
-    """The answer to the student's request of this key."""
+    """Returns the answer to the student's request with this key, if there is one."""
     here = (
         _answers.c.run_id == run_id,
         _answers.c.student == student,
@@ -172,7 +172,7 @@ def find_answer(
 
 
 def has_digest_like(connection: sa.Connection, run_id: str, pattern: str) -> bool:
-    """Whether the digest of some request of the run is of this form."""
+    """Returns whether the digest of any request of the run matches an SQL pattern."""
     query = sa.select(_answers.c.sequence).where(
         _answers.c.run_id == run_id, _answers.c.request_digest.like(pattern)
     )
@@ -180,7 +180,7 @@ def has_digest_like(connection: sa.Connection, run_id: str, pattern: str) -> boo
 
 
 def all_answers(connection: sa.Connection, run_id: str) -> Iterator[StoredAnswer]:
-    """Every stored answer of a run, in order."""
+    """Yields every stored answer of a run, in order."""
     last = -1
     while True:
         query = (
