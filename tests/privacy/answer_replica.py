@@ -1,10 +1,10 @@
-"""A replica of a teacher in a process of its own, to be killed by `test_answer_faults`.
+"""A replica of a teacher in a separate process, which `test_answer_faults` kills.
 
     python answer_replica.py DATABASE OUT
 
-Every line "STUDENT FIRST STEP" on standard input forks a child (imports are slow, forks are not),
-whose process number is printed. The child sends the student's requests number FIRST, FIRST + STEP,
-... until the budget is spent, and appends a line to OUT for every answer it got.
+Every line "STUDENT FIRST STEP" on standard input forks a child, because forks are faster than
+imports, and prints its process number. The child sends the student's requests number FIRST,
+FIRST + STEP, ... until the budget is spent. It appends a line to OUT for every answer it got.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ DIGEST = DigestKey(bytes(32)).digest("run", b"the same for all")
 
 
 def rows_of(number: int) -> int:
-    """How many rows request `number` is for."""
+    """Returns the number of rows of request `number`."""
     return 1 + number % 3
 
 
@@ -41,7 +41,7 @@ def serve(database: str, out: int, student: str, number: int, step: int) -> None
                 student, rows_of(number), noisy, idempotency_key=str(number), request_digest=DIGEST
             )
         except LedgerUnavailable:
-            continue  # what a client does: the same request with the same key
+            continue  # like a client, sends the same request with the same key again
         except BudgetExceeded:
             os.write(out, f"{student} {number} spent\n".encode())
             return
@@ -52,7 +52,7 @@ def serve(database: str, out: int, student: str, number: int, step: int) -> None
 
 def main() -> None:
     database, path = sys.argv[1:]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children that end are gone
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reaps children that end
     out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for line in sys.stdin:
         student, number, step = line.split()

@@ -49,7 +49,7 @@ def renyi_of_gaussian(z: float, orders: tuple[float, ...], count: int = 1) -> Re
 
 
 def exact_gaussian_delta(z: float, epsilon: float) -> mpmath.mpf:
-    """Balle and Wang's formula in 80 digits."""
+    """Returns delta by the formula of Balle and Wang in 80 digits."""
     with mpmath.workdps(80):
         mu, eps = 1 / mpmath.mpf(z), mpmath.mpf(epsilon)
         upper = mpmath.erfc(-(mu / 2 - eps / mu) / mpmath.sqrt(2)) / 2
@@ -70,7 +70,7 @@ TABLE = [  # noise multiplier, epsilon under zero-out, under replace-one (half t
 
 
 @pytest.mark.parametrize(("z", "zero_out", "replace_one"), TABLE)
-def test_gaussian_epsilon_equals_the_theory_table(z: float, zero_out: str, replace_one: str):
+def test_gaussian_epsilon_equals_the_published_table(z: float, zero_out: str, replace_one: str):
     for multiplier, printed in ((z, zero_out), (z / 2, replace_one)):
         unit_in_last_place = 10.0 ** -len(printed.split(".")[1])
         assert gaussian_epsilon(multiplier, DELTA) == pytest.approx(
@@ -140,14 +140,14 @@ def test_gaussian_events_compose_to_one_and_fast():
     assert "analytic" in curve.method
 
 
-def test_theory_section_6_poisson_population():
+def test_a_poisson_population_costs_what_section_17_of_privacy_says():
     assert compose([sampled(1.0, 0.001, 1000)]).epsilon(DELTA) == pytest.approx(0.149, abs=6e-4)
     assert compose([sampled(0.5, 0.001, 1000)]).epsilon(DELTA) == pytest.approx(3.24, abs=6e-3)
     assert compose([sampled(1.0, 0.001, 10000)]).epsilon(DELTA) == pytest.approx(0.476, abs=6e-4)
 
 
 def test_one_release_is_one_event():
-    """Two parts under one draw cost 3.50; claimed as two sampled events they would seem 1.92."""
+    """Two parts under one draw cost 3.50. As two sampled events they would seem to cost 1.92."""
     together = compose([sampled(1 / math.sqrt(2), 0.1)]).epsilon(DELTA)
     apart = compose([sampled(1.0, 0.1), sampled(1.0, 0.1)]).epsilon(DELTA)
     assert together == pytest.approx(3.50, abs=6e-3)
@@ -188,7 +188,7 @@ def test_dpsgd_agrees_with_dp_accounting_and_monte_carlo():
 def loss_masses(
     z: float, rate: float, remove: bool, step: float, up: bool
 ) -> tuple[int, np.ndarray]:
-    """One release's privacy loss on a grid, rounded up or down: (index of the first cell, mass)."""
+    """Returns one release's loss on a grid, rounded up or down: (first cell's index, masses)."""
     edges = np.arange(-int(20 / step), int(20 / step)) * step  # in the loss of removal
 
     def cdf(loss: np.ndarray) -> np.ndarray:
@@ -230,7 +230,7 @@ def test_heterogeneous_composition_lies_between_two_numeric_convolutions():
 
 
 def exact_approximate_dp_delta(epsilon0: float, delta0: float, count: int, epsilon: float) -> float:
-    """The optimal composition of Kairouz, Oh and Viswanath 2015, by its binomial sum."""
+    """Returns delta of the optimal composition (Kairouz, Oh and Viswanath 2015), a binomial sum."""
     high = np.arange(count + 1)
     mass = stats.binom.pmf(high, count, 1 / (1 + math.exp(-epsilon0)))
     loss = (2 * high - count) * epsilon0
@@ -251,7 +251,7 @@ def test_approximate_dp_composes_optimally(epsilon0: float, count: int):
 
 
 def test_joint_composition_beats_adding_epsilons():
-    """Theory section 2: 5 + 5 basic composition is far above the joint PLD."""
+    """Basic composition, 5 + 5, is far above the joint PLD."""
     votes, training = approximate(0.2, 0.0, 25), sampled(1.0, 0.01, 1000)
     apart = compose([votes]).epsilon(DELTA / 2) + compose([training]).epsilon(DELTA / 2)
     joint = compose([votes, training])
@@ -260,7 +260,7 @@ def test_joint_composition_beats_adding_epsilons():
 
 
 def test_pld_is_never_below_the_analytic_gaussian_at_small_delta():
-    """FFT rounding takes a plain PLD below the truth here; ours adds a margin for it."""
+    """FFT rounding takes a plain PLD below the truth here. `compose` adds a margin for it."""
     z, count = 100.0, 10_000
     parts = [sampled(z, 1 - 1e-12, count)]
     exact = gaussian_epsilon(z / math.sqrt(count), 2e-10)
@@ -314,7 +314,7 @@ def test_renyi_with_sampled_gaussian_agrees_with_dp_accounting():
 
 @pytest.mark.parametrize(("z", "rate"), [(1.0, 0.1), (0.3, 0.01), (5.0, 0.3)])
 def test_sampled_gaussian_at_one_fractional_order(z: float, rate: float):
-    """dp_accounting's series does not converge at many of these; quadrature is the oracle."""
+    """The series of dp_accounting does not converge at many of these. Quadrature is the oracle."""
     order = 1.5
 
     def moment(x: float) -> float:

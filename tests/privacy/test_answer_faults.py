@@ -1,4 +1,4 @@
-"""Replicas that are killed, cut off, repeated and out of order: nothing overspent, nothing lost."""
+"""Replicas are killed, cut off, repeated and reordered: no budget is overspent, no charge lost."""
 
 import contextlib
 import hashlib
@@ -35,12 +35,12 @@ STATEMENT = AnswerStatement(
     observation_size=4,
     population="simulated",
 )
-LIMITS = {"ann": 420, "bob": 241}  # together more than there is
+LIMITS = {"ann": 420, "bob": 241}  # together more than the teacher answers
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database with a teacher and two students."""
+    """Yields a database with a teacher and two students."""
     if request.param == "sqlite":
         place = str(tmp_path / "answers.sqlite")
     else:
@@ -54,7 +54,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Replicas:
-    """Processes that answer, and what they said they answered."""
+    """Processes that answer, and the answers that they report."""
 
     def __init__(self, where: str, out: Path) -> None:
         self._out = out
@@ -75,7 +75,7 @@ class Replicas:
         return int(self._nursery.stdout.readline())
 
     def given(self) -> dict[tuple[str, int], set[str]]:
-        """The answers that left, by request; a request that is refused has none."""
+        """Returns the answers that left, by request; a refused request has none."""
         found = defaultdict(set)
         for line in self._out.read_text().splitlines():
             student, number, digest = line.split()
@@ -84,7 +84,7 @@ class Replicas:
         return found
 
     def next_request(self, student: str) -> int:
-        """The first request of this student that nobody has seen the answer to."""
+        """Returns this student's first request whose answer nobody has seen."""
         seen = {number for name, number in self.given() if name == student}
         return next(number for number in range(10**6) if number not in seen)
 
@@ -118,7 +118,7 @@ def rows(given: dict[tuple[str, int], set[str]], student: str | None = None) -> 
 
 
 def check_books(where: str, given: dict[tuple[str, int], set[str]]) -> None:
-    """Everything that left was charged, once; nothing else was, and nothing beyond the limits."""
+    """Checks that every answer that left was charged once, and nothing else or over a limit."""
     ledger = AnswerLedger.open(where)
     ledger.verify()
     assert all(len(digests) == 1 for digests in given.values())
@@ -135,7 +135,7 @@ def check_books(where: str, given: dict[tuple[str, int], set[str]]) -> None:
 
 
 def test_replicas_never_overspend_together(where: str, replicas: Replicas) -> None:
-    """Two replicas share a student's requests, two get the same ones; all go on to the end."""
+    """Two replicas share a student's requests and two get the same ones, until all are refused."""
     started = [replicas.start("ann", 0), replicas.start("ann", 0)]
     started += [replicas.start("bob", first, 2) for first in (0, 1)]
     for process in started:
@@ -155,14 +155,14 @@ def test_killed_at_any_moment_nothing_is_lost(where: str, replicas: Replicas) ->
                 running[slot] = replicas.start(student, replicas.next_request(student))
         time.sleep(moments.uniform(0.01, 0.08))
         victim = running.pop(moments.randrange(3))
-        with contextlib.suppress(ProcessLookupError):  # it may have come to the end
+        with contextlib.suppress(ProcessLookupError):  # the process may have ended
             os.kill(victim, signal.SIGKILL)
         wait_for(victim)
         left = rows(replicas.given())
         assert left <= ledger.spent().answered <= STATEMENT.queries
     for process in running.values():
         wait_for(process)
-    # What was charged and never seen is still there for whoever asks again.
+    # An answer that was charged and never seen is given when it is asked for again.
     for student in LIMITS:
         wait_for(replicas.start(student, replicas.next_request(student)))
     given = replicas.given()
@@ -174,7 +174,7 @@ def test_killed_at_any_moment_nothing_is_lost(where: str, replicas: Replicas) ->
 def test_a_server_that_cuts_everybody_off(
     postgresql_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Clients ask again with the same key; that is all they have to do."""
+    """Clients only have to ask again with the same key."""
     budget = Budget(epsilon=math.inf, delta=1e-5)
     ledger = AnswerLedger.create(postgresql_url, statement=STATEMENT, budget=budget)
     for name, queries in LIMITS.items():
@@ -202,7 +202,7 @@ def test_a_server_that_cuts_everybody_off(
 
 
 def test_requests_repeated_and_out_of_order(where: str) -> None:
-    """Three of each, shuffled, over two replicas with four threads each."""
+    """Each request comes three times, shuffled, over two replicas with four threads each."""
     objects = [AnswerLedger.open(where) for _ in range(2)]
     numbers = [*range(120)] * 3
     random.Random(1).shuffle(numbers)

@@ -53,7 +53,7 @@ def statement(**changes: Any) -> AnswerStatement:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database."""
+    """Yields an empty database."""
     if request.param == "sqlite":
         return str(tmp_path / "answers.sqlite")
     url: str = request.getfixturevalue("postgresql_url")
@@ -70,7 +70,7 @@ def digest(request: str) -> RequestDigest:
 
 
 def noisy(levels: Sequence[int]) -> np.ndarray:
-    """Rows that no two calls share."""
+    """Draws rows that differ between any two calls."""
     return np.random.default_rng().dirichlet(np.ones(3), len(levels))
 
 
@@ -79,7 +79,7 @@ def fail(levels: Sequence[int]) -> np.ndarray:
 
 
 def execute(ledger: AnswerLedger, *commands: str) -> None:
-    """What somebody does to the database who may do everything."""
+    """Executes a statement as somebody with all rights on the database."""
     with ledger._engine.begin() as connection:
         if connection.dialect.name == "sqlite":
             connection.execute(sa.text("DROP TRIGGER IF EXISTS no_update"))
@@ -91,7 +91,7 @@ def execute(ledger: AnswerLedger, *commands: str) -> None:
 
 
 def everything(ledger: AnswerLedger) -> str:
-    """All that the database holds, as text."""
+    """Returns the whole database as text."""
     with databases.reading(ledger._engine) as connection:
         tables = ("entries", "tokens", "answers")
         return str([list(connection.execute(sa.text(f"SELECT * FROM {t}"))) for t in tables])
@@ -251,7 +251,7 @@ def test_strangers_and_namesakes_are_refused(ledger: AnswerLedger) -> None:
 
 
 def epsilon(answers: int) -> float:
-    """Of Gaussian answers: n of them are one with the noise divided by sqrt(n)."""
+    """Returns epsilon of Gaussian answers: n of them are one with the noise over sqrt(n)."""
     return gaussian_epsilon(0.5 / (math.sqrt(2) / 100) / math.sqrt(answers), 1e-5)
 
 
@@ -343,7 +343,7 @@ def test_the_same_request_gets_the_same_answer_for_nothing(
         assert again.policies.tobytes() == first.policies.tobytes()
         assert again.levels.tolist() == first.levels.tolist()
         assert again.remaining == 57
-    ledger.answer("ann", 57, noisy)  # the answer stays, also when nothing is left
+    ledger.answer("ann", 57, noisy)  # the kept answer stays when no query is left
     assert ledger.answer("ann", 3, fail, idempotency_key="k", request_digest=digest("d")).replayed
 
 
@@ -491,7 +491,7 @@ def test_changed_entries_are_found(ledger: AnswerLedger, where: str, change: str
 
 
 def test_an_entry_that_breaks_the_rules_is_found(ledger: AnswerLedger, where: str) -> None:
-    """Also by somebody who computes every hash."""
+    """They are found even if all hashes are computed again."""
     ledger.add_student("ann")
     head = ledger.spent().head_hash
     charge = {"student": "ann", "first_query": 0, "rows": 61, "answer": "", "request": None}
@@ -503,7 +503,7 @@ def test_an_entry_that_breaks_the_rules_is_found(ledger: AnswerLedger, where: st
 
 
 def test_entries_that_go_missing_stop_the_ledger(ledger: AnswerLedger, where: str) -> None:
-    """A database restored from an old backup has forgotten answers that were given."""
+    """A database restored from an old backup lacks answers that were given."""
     ledger.add_student("ann")
     for _ in range(3):
         ledger.answer("ann", 2, noisy)

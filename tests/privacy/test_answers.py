@@ -1,4 +1,4 @@
-"""What a teacher promises: levels known in advance, noise at those levels, and its cost."""
+"""The statement of a teacher: levels known in advance, noise at those levels, and its cost."""
 
 import math
 from typing import Any
@@ -43,7 +43,7 @@ def statement(**changes: Any) -> AnswerStatement:
 
 
 def test_what_was_stated_before_l1_distances_counted_keeps_its_cost() -> None:
-    """And its JSON; what is stated now costs what follows from all that is known."""
+    """Its JSON stays too. New statements are charged for the smaller L1 distance."""
     for mechanism in (DIRICHLET, TRUNCATED):
         old = statement(mechanism=mechanism)
         new = statement(mechanism=mechanism, accounting=2)
@@ -134,7 +134,7 @@ def test_json_brings_back_an_equal_statement(mechanism: Any, distance: Any) -> N
 
 
 def test_every_row_is_answered_at_its_own_level() -> None:
-    """Var of one probability is p (1 - p) / (k + 1), so rows tell their concentration."""
+    """The variance of one probability is p (1 - p) / (k + 1), so rows tell their concentration."""
     one = statement(schedule=VANISHING)
     policies = np.tile([0.7, 0.1, 0.1, 0.1, 0.0, 0.0], (6000, 1))
     levels = np.resize([2, 0, 1], 6000)
@@ -160,13 +160,13 @@ def epsilon(one: AnswerStatement, counts: dict[int, int]) -> float:
 
 
 def test_the_cost_of_a_known_case() -> None:
-    """Theory notes, A3: 566 teachers, floor 0.1, k = 5, 1000 queries: epsilon 1.5."""
+    """566 teachers, floor 0.1, k = 5 and 1000 queries cost epsilon 1.5 at delta 1e-5."""
     shards = statement(distance=TrainingShards(teachers=566))
     assert epsilon(shards, {0: 1000}) == pytest.approx(1.5, abs=0.02)
 
 
 def test_gaussian_answers_add_up_exactly() -> None:
-    """c = sqrt(2) / n, and n answers are one with the noise divided by sqrt(n)."""
+    """c = sqrt(2) / n, and n answers are one with the noise over sqrt(n)."""
     (event,) = statement(mechanism=GAUSSIAN).events({0: 400})
     assert isinstance(event, Gaussian)
     truth = 0.2 / (math.sqrt(2) / 500) / 20
@@ -186,7 +186,7 @@ def test_every_answer_costs(mechanism: Any) -> None:
 
 
 def test_the_vanishing_schedule_pays_its_floor() -> None:
-    """Theory notes, A1: noise without bound does not make an answer free."""
+    """Unlimited noise does not make an answer free (docs/privacy.md, section 12, Dirichlet)."""
     one = statement(schedule=VANISHING, distance=PolicyDistance(l2=0.03))
     assert epsilon(one, {3: 1000}) > 0.85 * epsilon(one, {0: 1000})
 
@@ -203,7 +203,7 @@ def test_the_planned_epsilon_covers_whatever_is_asked(mechanism: Any) -> None:
 
 
 def test_the_largest_cost_is_largest_at_every_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no level is the dearest at every order, their upper envelope is charged."""
+    """If no level is the dearest at every order, their upper envelope is charged."""
     curves = {
         5.0: (Renyi(orders=(2, 3, 4), divergences=(0.1, 0.2, 0.9)),),
         0.5: (
@@ -216,7 +216,7 @@ def test_the_largest_cost_is_largest_at_every_order(monkeypatch: pytest.MonkeyPa
         Dirichlet, "events", lambda self, c, n, l1: curves[round(self.concentration, 9)]
     )
     schedule = Schedule(kind="vanishing", coefficient=0.1, queries_per_rollout=20, rollouts=3)
-    # A distance of its own, since costs are cached.
+    # Costs are cached, so this takes a distance that no other test has.
     one = statement(schedule=schedule, distance=PolicyDistance(l2=0.123456))
     assert one.largest_cost(50) == (
         Renyi(orders=(2, 3), divergences=(0.2, 0.2), count=50),
@@ -262,6 +262,6 @@ def test_what_is_protected_is_said(distance: Any, words: str, claims_training: b
     told = said(Facts(answers=one))
     lines = [line.sentence for line in told if "No training-set claim" in line.sentence]
     assert len(lines) == (0 if claims_training else 1)
-    # A whole teacher contains what it was trained on; nothing may be said to the contrary.
+    # A whole teacher contains its training data, so no sentence may deny their protection.
     whole = isinstance(distance, AnyTwoTeachers)
     assert whole == any("covered as a part of the whole teacher" in line for line in lines)

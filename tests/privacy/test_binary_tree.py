@@ -1,4 +1,4 @@
-"""The binary tree: its nodes, its sensitivity, what it releases, and what it must not do."""
+"""The binary tree: its nodes, its sensitivity, its releases, and the uses that are refused."""
 
 import math
 
@@ -22,9 +22,9 @@ PERSON = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
 
 
 def dyadic_nodes(n: int) -> np.ndarray:
-    """C from the definition of a tree: aligned blocks of 2^l releases that some prefix reads.
+    """Returns C from the definition of a tree: aligned blocks of 2^l releases that prefixes read.
 
-    Prefix t is cut greedily into the largest aligned blocks; a block's row is its completion time.
+    Prefix t is cut greedily into the largest aligned blocks. A block's row is its completion time.
     """
     c = np.zeros((n, n))
     for t in range(1, n + 1):
@@ -72,7 +72,7 @@ def test_prefix_deviations_are_those_of_summed_rows(correlation: Correlation) ->
 
 
 def test_two_thousand_episodes_prefer_the_square_root_to_the_tree() -> None:
-    """Worst error of a prefix sum at noise multiplier and clip norm 1: 3.5, 11, 44.7."""
+    """The worst errors of a prefix sum at noise multiplier and clip norm 1 are 3.5, 11, 44.7."""
     n = 2000
     worst = {
         kind.kind: prefix_deviations(kind, n).max() * sensitivity(kind, Once(), n)
@@ -122,7 +122,7 @@ def _trials(noise_multiplier: float) -> ReleaseTrials:
 
 
 def test_counters_are_below_their_certificate_and_noise_for_one_node_is_caught() -> None:
-    """The first person is in all three levels: noise for one of them is sqrt(3) too small."""
+    """The first person is in all three levels, so noise for one level is sqrt(3) too small."""
     delta, samples = 0.01, 20_000
     sound = _trials(Z)
     assert sound.certified_epsilon(delta) == pytest.approx(gaussian_epsilon(Z, delta), rel=1e-6)

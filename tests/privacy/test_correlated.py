@@ -1,4 +1,4 @@
-"""Noise over time: the factorization, its sensitivity, and the rows that are made of it."""
+"""Noise over time: the factorization, its sensitivity, and the rows that it makes."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ def toeplitz(column: np.ndarray, n: int) -> np.ndarray:
 
 
 def strategy(correlation: Correlation, n: int) -> np.ndarray:
-    """C, as the square root of the workload, without the library's coefficients."""
+    """Returns C as the square root of the workload, without the library's coefficients."""
     if correlation.kind == "independent":
         return np.eye(n)
     workload = toeplitz(correlation.workload_decay ** np.arange(n), n)
@@ -52,7 +52,7 @@ def test_c_is_the_square_root_of_the_workload(correlation: Correlation, n: int) 
 
 
 def worst_pattern(c: np.ndarray, participations: int, separation: int) -> float:
-    """Largest norm of a sum of columns, over every allowed pattern."""
+    """Returns the largest norm of a sum of columns, over every allowed pattern."""
     n = len(c)
     return max(
         float(np.linalg.norm(c[:, list(pattern)].sum(axis=1)))
@@ -93,7 +93,7 @@ def test_independent_participations_add_up_in_squares() -> None:
         (Returning(max_participations=4, min_separation=250), 7.53, 44.7),
     ],
 )
-def test_error_of_a_thousand_releases_is_what_the_theory_says(
+def test_error_of_a_thousand_releases(
     rule: Once | Returning, correlated: float, independent: float
 ) -> None:
     n = 1000
@@ -108,11 +108,11 @@ def test_error_of_a_thousand_releases_is_what_the_theory_says(
 # --- rows of noise -------------------------------------------------------------------------------
 
 SCALE = 2.0**36
-"""One standard deviation of the draws of these tests, in steps of their grid."""
+"""Standard deviation of the draws of these tests, in steps of their grid."""
 
 
 def rows_of(noise: NoiseSequence, draws: np.ndarray) -> np.ndarray:
-    """The next rows for these draws, in standard deviations."""
+    """Returns the next rows for these draws, in standard deviations."""
     rows = noise.next_rows(np.rint(draws * SCALE).astype(np.int64))
     return np.asarray(rows * (noise.refinement / SCALE))
 
@@ -150,7 +150,7 @@ def test_covariance_is_that_of_the_factorization_and_a_wrong_scale_is_noticed() 
     assert p_value(white) > 1e-3
     assert p_value(1.05 * white) < 1e-6
     assert p_value(0.95 * white) < 1e-6
-    assert p_value(rows) < 1e-6  # rows that were not correlated would have passed as white
+    assert p_value(rows) < 1e-6  # uncorrelated rows would have passed as white
     correlations = np.corrcoef(white) - np.eye(n)
     assert np.abs(correlations).max() < 5 / math.sqrt(dimension)
 
@@ -174,7 +174,7 @@ def test_no_row_is_larger_than_said() -> None:
 
 @pytest.mark.parametrize("correlation", [PREFIX, DECAYED, TREE])
 def test_a_row_is_its_own_draw_plus_what_earlier_ones_make(correlation: Correlation) -> None:
-    """Whatever float64 does: a change of a draw moves its own row by just that."""
+    """A change of a draw moves its row by just that change, whatever float64 does."""
     rng = np.random.default_rng(4)
     draws = rng.integers(-(2**37), 2**37, (1, 9, 3))
     whole = NoiseSequence(correlation, 9).next_rows(draws)
@@ -190,7 +190,7 @@ def test_a_row_is_its_own_draw_plus_what_earlier_ones_make(correlation: Correlat
 def test_rounding_moves_draws_no_further_than_is_paid_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What float64 and rounding add to rows, carried over to the draws by C, by exact fractions."""
+    """The errors of float64 and rounding are carried over to the draws by C, in exact fractions."""
     n, d, ratio, z = 24, 5, 2.0**30, 2.0
     bound = rounding(PREFIX, n, {"u": d}, {"u": ratio}, z)
     assert rounding(TREE, n, {"u": d}, {"u": ratio}, z) == 0.0
@@ -199,7 +199,7 @@ def test_rounding_moves_draws_no_further_than_is_paid_for(
     furthest = 0.0
     for seed in range(4):
         draws = rounded_normal(GeneratorSource(seed).next(), (1, n, d), ratio)
-        monkeypatch.setattr(NoiseSequence, "refinement", 1)  # rows as they are on the finer grid
+        monkeypatch.setattr(NoiseSequence, "refinement", 1)  # gives rows on the finer grid
         rows = NoiseSequence(PREFIX, n).next_rows(draws)[0]
         off = np.zeros((n, d))
         for i in range(n):
@@ -214,7 +214,7 @@ def test_rounding_moves_draws_no_further_than_is_paid_for(
 
 
 def test_coefficients_in_float64_are_as_close_as_rounding_says() -> None:
-    """(1 - x)^(1/2) = sum of c_k x^k, exactly; `rounding` pays for n 2^-50 of each."""
+    """(1 - x)^(1/2) is exactly the sum of c_k x^k. `rounding` pays for n 2^-50 of each c_k."""
     n, exact = 400, Fraction(1)
     found = noising_coefficients(PREFIX, n)
     for k in range(1, n):

@@ -1,4 +1,4 @@
-"""The Dirichlet mechanisms: what they answer, and that a wrong concentration is found out."""
+"""The Dirichlet mechanisms: their answers, and that a wrong concentration is detected."""
 
 import math
 
@@ -89,11 +89,11 @@ def test_answers_do_not_depend_on_which_thread_drew_them() -> None:
     rows = rng(1).dirichlet(np.ones(4), 50_000)
     np.testing.assert_array_equal(mechanism.answer(rows, rng(2)), mechanism.answer(rows, rng(2)))
     halves = mechanism.answer(rows, rng(2))
-    assert len(np.unique(halves[:, 0])) > 49_000  # no block repeats another one's draws
+    assert len(np.unique(halves[:, 0])) > 49_000  # no block repeats the draws of another
 
 
 def scores(mechanism, row, direction, answers_per_run, runs, seed):
-    """Log likelihood ratio of many answers, for the neighbour that is away along `direction`."""
+    """Returns the log likelihood ratio of many answers, for the neighbour along `direction`."""
     rows = np.broadcast_to(row, (answers_per_run * runs, len(row)))
     logs = np.log(np.maximum(mechanism.answer(rows, rng(seed)), 2.0**-33))
     return (logs @ direction).reshape(runs, answers_per_run).sum(axis=1)
@@ -101,7 +101,7 @@ def scores(mechanism, row, direction, answers_per_run, runs, seed):
 
 @pytest.mark.parametrize(("factor", "found_out"), [(1, False), (4, True)])
 def test_a_concentration_too_high_is_caught_and_the_right_one_is_not(factor, found_out) -> None:
-    """Ten answers; the certificate is for concentration 20, the answers for 20 or for 80."""
+    """There are ten answers. The certificate is for concentration 20, the answers for 20 or 80."""
     floor, distance, count, delta = 0.1, 0.02, 10, 0.1
     promised = Dirichlet(actions=3, concentration=20, floor=floor)
     d = np.array([-1.0, 1.0, 0.0]) * distance / math.sqrt(2)
@@ -115,7 +115,7 @@ def test_a_concentration_too_high_is_caught_and_the_right_one_is_not(factor, fou
     certified = compose(promised.events(distance, count)).epsilon(delta)
     result = audit(drawn[0], drawn[1], delta, certified_epsilon=certified)
     assert result.refuted == found_out
-    assert result.epsilon_lower > 0.4  # the attack is no empty one
+    assert result.epsilon_lower > 0.4  # the attack finds something
 
 
 def test_truncated_answers_stay_above_the_threshold() -> None:
@@ -127,7 +127,7 @@ def test_truncated_answers_stay_above_the_threshold() -> None:
 
 
 def test_a_truncated_answer_costs_at_most_what_is_charged() -> None:
-    """Two actions: the densities by integration, and their ratio everywhere."""
+    """It compares two densities everywhere, by integration for two actions."""
     mechanism = TruncatedDirichlet.sized(actions=2, concentration=4, floor=0.1, threshold=0.05)
     distance = 0.1
     shift = distance / math.sqrt(2)
@@ -158,7 +158,7 @@ def test_a_truncated_answer_costs_at_most_what_is_charged() -> None:
 
 @pytest.mark.parametrize("actions", [4, 6])
 def test_truncated_answers_of_shards_are_charged_for_their_l1_distance(actions: int) -> None:
-    """Their log density ratio has exactly the range that is charged, by search over answers."""
+    """A search over answers finds exactly the range of their log density ratio that is charged."""
     tau, teachers = 0.01, 50
     mechanism = TruncatedDirichlet.sized(
         actions=actions, concentration=4, floor=0.05, threshold=tau
@@ -179,7 +179,7 @@ def test_truncated_answers_of_shards_are_charged_for_their_l1_distance(actions: 
         ranges.append(np.ptp(answers @ (shift * (one - other))))
     worst = np.ptp(answers @ (shift * (np.eye(actions)[0] - np.eye(actions)[1])))
     assert max(ranges) <= worst <= charged
-    assert worst == pytest.approx(charged, rel=1e-6)  # so less would not do
+    assert worst == pytest.approx(charged, rel=1e-6)  # so a smaller charge would be too little
     assert mechanism.pure_epsilon(between) == pytest.approx(math.sqrt(actions / 2) * charged)
 
 

@@ -1,4 +1,4 @@
-"""What an answer costs: attacked by search and Monte Carlo, held against published figures."""
+"""The cost of an answer, attacked by search and Monte Carlo, and held against a table."""
 
 import math
 
@@ -19,7 +19,7 @@ from sotto.privacy.mechanisms.dirichlet.cost import (
 )
 from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet
 
-# Theory notes, part A2: m = 6, k = 5, delta 1e-5; epsilon of one answer and of a thousand.
+# m = 6, k = 5, delta 1e-5: epsilon of one answer and of a thousand at (floor, distance).
 TABLE = {
     (0.01, 0.01): (13.6, 500),
     (0.01, 0.05): (73.7, 4799),
@@ -34,14 +34,14 @@ TABLE = {
 
 
 def directions(m):
-    """Directions of d in which the divergence tends to be large."""
+    """Returns directions of d in which the divergence tends to be large."""
     for s in range(1, m):
         yield np.concatenate([-np.ones(s), np.zeros(m - 1 - s), [s]])
         yield np.concatenate([[-1.0], np.ones(s) / s, np.zeros(m - 1 - s)])
 
 
 def pairs(v, m, k, floor, distance):
-    """Neighbours whose rows differ along v, at every corner where they fit."""
+    """Returns neighbours whose rows differ along v, at every corner where they fit."""
     d = v - v.mean()
     norm = np.linalg.norm(d)
     if norm == 0:
@@ -56,7 +56,7 @@ def pairs(v, m, k, floor, distance):
 
 
 def attained(order, m, k, floor, distance, seed=0, polish=True):
-    """The largest divergence that a search over neighbours finds: a lower bound on the worst."""
+    """Returns the largest divergence that a search finds: a lower bound on the worst."""
 
     def best(v):
         found = [renyi_divergence(order, a, b) for a, b in pairs(v, m, k, floor, distance)]
@@ -96,9 +96,9 @@ def test_the_exact_divergence_is_infinite_where_the_integral_is() -> None:
 def test_the_published_table_is_met_from_above(floor, distance) -> None:
     curve = renyi_curve(6, 5.0, floor, distance)
     for queries, published in zip((1, 1000), TABLE[floor, distance], strict=True):
-        # One answer: the table was computed on few orders, and is 12% above what it could be.
+        # For one answer the table was computed on few orders and is 12% above the best value.
         assert 0.87 * published <= epsilon(curve, queries) <= 1.05 * published
-    # The curve is never below what neighbours attain, and not far above it.
+    # The curve is never below what neighbours attain, and close above it.
     finite = sum(math.isfinite(bound) for bound in curve)
     for i in (0, finite // 3, 2 * finite // 3, finite - 1):
         found = attained(ORDERS[i], 6, 5.0, floor, distance)
@@ -122,7 +122,7 @@ def test_no_search_over_neighbours_exceeds_the_bound() -> None:
 
 
 def precise_divergence(order, a, b):
-    """The exact divergence with 50 digits: float64 loses all of them where rows hardly differ."""
+    """Returns the exact divergence in 50 digits; float64 loses all of them for close rows."""
     terms = [
         mpmath.loggamma(order * x - (order - 1) * y)
         - order * mpmath.loggamma(x)
@@ -169,9 +169,9 @@ def test_bounds_are_near_the_truth_also_for_shards_and_any_two_teachers() -> Non
 
 
 def neighbours_by_a_share(m, k, floor, share, count, rng):
-    """Parameters of neighbours whose rows differ by `share` of two others' difference.
+    """Returns parameters of neighbours whose rows differ by `share` of two others' difference.
 
-    Corners of what is admissible, and points inside it.
+    They include corners of the admissible set, and points inside it.
     """
     x, moved = k * floor, k * share
     rest = np.eye(m)[0] * (k - m * x - moved) + x
@@ -185,7 +185,7 @@ def neighbours_by_a_share(m, k, floor, share, count, rng):
 
 @pytest.mark.parametrize(("m", "teachers"), [(2, 10), (3, 10), (6, 10), (6, 50), (6, 200)])
 def test_shards_cost_what_their_worst_neighbours_do_and_no_more(m: int, teachers: int) -> None:
-    """Between them and the bound there are two per cent; by the L2 distance alone up to 150."""
+    """The bound is within two per cent of them. By the L2 distance alone it is up to 150 above."""
     k, floor = 5.0, 0.3 / m
     share = (1 - m * floor) / teachers
     curve = renyi_curve(m, k, floor, math.sqrt(2) * share, 2 * share)
@@ -199,7 +199,7 @@ def test_shards_cost_what_their_worst_neighbours_do_and_no_more(m: int, teachers
             continue
         assert worst <= curve[index] * (1 + 1e-9)
         assert curve[index] <= 1.02 * worst
-        assert half[index] < worst  # what half the distance costs is too little
+        assert half[index] < worst  # the cost at half the distance is too little
         assert curve[index] <= by_l2[index] * (1 + 1e-4)
     finite = [i for i, bound in enumerate(by_l2) if math.isfinite(bound)]
     assert m == 2 or min(curve[i] / by_l2[i] for i in finite) < 0.7
@@ -207,7 +207,7 @@ def test_shards_cost_what_their_worst_neighbours_do_and_no_more(m: int, teachers
 
 def test_the_maximum_over_a_cell_is_rigorous() -> None:
     order, x = 1.7, 0.21
-    d = np.linspace(-0.25, 0.3, 9)  # few cells: chords that are far off if they are not bounds
+    d = np.linspace(-0.25, 0.3, 9)  # so few cells that chords alone are far off
     envelope = cost._Envelope.of(x, d, order)
     fine = np.linspace(d[0], d[-1], 40_001)
     a = x + np.maximum(fine, 0)
@@ -241,7 +241,7 @@ def test_the_largest_shift_and_l1_distance_are_never_exceeded_and_attained() -> 
         assert shift == pytest.approx(0.1 * np.sqrt((m - 1) / m))
         half = np.where(np.arange(m) < m // 2, 1 / (m // 2), -1 / (m - m // 2))
         assert l1 == pytest.approx(0.1 * np.abs(half).sum() / np.linalg.norm(half))
-    # Any two teachers: one probability moves by all that the floor leaves, not by the L2 distance.
+    # For any two teachers, one probability moves by all that the floor leaves.
     assert largest_shift(6, 0.15, math.sqrt(2) * 0.1) == pytest.approx(0.1)
     assert largest_l1(6, 0.15, math.sqrt(2) * 0.1) == pytest.approx(0.2)
 
@@ -254,7 +254,7 @@ def test_every_entry_is_a_number_that_is_not_negative() -> None:
                 assert (curve >= 0).all()
                 assert (np.diff(curve[np.isfinite(curve)]) >= 0).all()
                 if distance > 0 and floor < 1 / 6:
-                    assert (curve > 0).all()  # a cost of zero would be free answers
+                    assert (curve > 0).all()  # answers are never free
 
 
 def test_where_rounding_would_win_the_closed_form_takes_over() -> None:
@@ -276,7 +276,7 @@ def test_no_distance_costs_nothing_and_none_is_too_large() -> None:
 
 
 def test_the_cost_does_not_vanish_with_the_concentration() -> None:
-    """As k falls, an answer becomes a corner of the simplex, drawn from the row: that costs."""
+    """With falling k an answer becomes a corner of the simplex drawn from the row, which costs."""
     order_index = 60
     order = ORDERS[order_index]
     floor, distance = 0.05, 0.01
@@ -309,7 +309,7 @@ def draws(a, n, rng):
 
 
 def hockey_stick(a, b, epsilons, rng, n=60_000):
-    """Monte-Carlo delta(epsilon) of telling Dir(a) from Dir(b), less five standard errors."""
+    """Returns a Monte-Carlo delta(epsilon) of Dir(a) against Dir(b), less five standard errors."""
     loss = draws(a, n, rng) @ (a - b) - (special.gammaln(a) - special.gammaln(b)).sum()
     excess = np.maximum(0.0, 1 - np.exp(np.asarray(epsilons)[:, None] - loss))
     return excess.mean(axis=1) - 5 * excess.std(axis=1) / math.sqrt(n)
@@ -331,4 +331,4 @@ def test_no_monte_carlo_audit_undercuts_the_certified_delta(floor, distance) -> 
         axis=0,
     )
     assert (found <= certified).all()
-    assert found[0] > certified[0] / 30  # and it is no empty audit
+    assert found[0] > certified[0] / 30  # the audit finds something

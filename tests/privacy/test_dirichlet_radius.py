@@ -1,4 +1,4 @@
-"""Radii: the valid ones cover on a grid of rows in a test that the paper's Lemma 1 fails."""
+"""Radii: the valid ones cover on a grid of rows, in a test that the paper's Lemma 1 fails."""
 
 import math
 
@@ -21,7 +21,7 @@ SAMPLES = 4000
 
 
 def uncovered(mechanism, seed=0):
-    """Distances of answers from every row of the grid [rows, samples]."""
+    """Returns distances of answers from every row of the grid [rows, samples]."""
     generator = np.random.default_rng(seed)
     return np.stack(
         [
@@ -36,7 +36,7 @@ def uncovered(mechanism, seed=0):
 
 
 def covers(distances, radius, beta):
-    """Whether no row of the grid is certainly further away, more often, than it should be."""
+    """Returns whether no row of the grid is certain to exceed the radius too often."""
     missed = (distances > radius).mean(axis=1).max()
     return missed <= beta + 5 * math.sqrt(beta * (1 - beta) / SAMPLES)
 
@@ -75,7 +75,7 @@ def test_only_the_papers_radius_is_called_invalid() -> None:
 
 
 def test_published_figures() -> None:
-    """Theory notes, part A1: m = 6, k = 5."""
+    """The figures are for m = 6 and k = 5."""
     assert chi_square_radius(6, 5, 0.05) == pytest.approx(1.25, abs=0.005)
     assert markov_radius(6, 5, 0.5) == pytest.approx(0.527, abs=0.001)
     assert lemma1_radius(5, 0.05) == pytest.approx(0.4996, abs=1e-4)
@@ -86,7 +86,7 @@ def test_published_figures() -> None:
 
 
 def test_in_one_direction_four_would_not_do() -> None:
-    """The directional proxy is 1/(2 (k+1)): with 1/(4 (k+1)) it fails (m = 2, k = 100)."""
+    """The directional proxy is 1/(2 (k+1)). With 1/(4 (k+1)) it fails at m = 2, k = 100."""
     beta, generator = 1e-3, np.random.default_rng(0)
     z = generator.beta(50, 50, 400_000)
     distance = math.sqrt(2) * np.abs(z - 0.5)

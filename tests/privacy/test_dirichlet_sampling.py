@@ -1,4 +1,4 @@
-"""Draws: the right law at any concentration, and bounds on how often proposals are accepted."""
+"""Dirichlet draws: their law at any concentration, and bounds on the acceptance of proposals."""
 
 import numpy as np
 import pytest
@@ -23,17 +23,17 @@ def vertex(m, floor):
 
 @pytest.mark.parametrize("total", [1e-12, 1e-6, 1e-3])
 def test_logarithms_are_finite_and_have_the_right_law_at_tiny_concentrations(total) -> None:
-    """k log z_i, for small k, is minus an exponential variate over pi_i, or zero for the winner."""
+    """For small k, k log z_i is minus an exponential variate over pi_i, or 0 for the winner."""
     row = np.array([0.5, 0.3, 0.2])
     logs = log_dirichlet(np.tile(total * row, (20_000, 1)), np.random.default_rng(0))
     assert np.isfinite(logs).all()
     np.testing.assert_allclose(special.logsumexp(logs, axis=1), 0, atol=1e-9)
-    # The winner has log z near 0; with what is left over, rates pi_i: P(i wins) = pi_i.
+    # The winner has log z near 0. The rates are pi_i, so P(i wins) = pi_i.
     np.testing.assert_allclose(
         np.bincount(logs.argmax(axis=1), minlength=3) / 20_000, row, atol=0.015
     )
     second = -np.sort(total * logs, axis=1)[:, 1]
-    # E = -k log z_i of the loser i is exponential with rate pi_i, started at the winner's.
+    # E = -k log z_i of the loser i is exponential with rate pi_i, from the winner's value on.
     loser = np.argsort(logs, axis=1)[:, 1]
     for i in range(3):
         one = second[loser == i]
@@ -49,7 +49,7 @@ def test_moderate_draws_are_dirichlet() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_truncated_draws_have_the_truncated_law(kind) -> None:
-    """Against the distribution function by integration, for two actions."""
+    """The distribution function for two actions comes from integration."""
     a, tau = np.array([0.4, 1.3]), 0.05
     z = truncated_dirichlet(np.tile(a, (10_000, 1)), tau, 60, kind, np.random.default_rng(2))[:, 0]
     grid = np.linspace(tau, 1 - tau, 2001)
@@ -84,7 +84,7 @@ def test_the_first_accepted_proposal_is_the_answer(monkeypatch) -> None:
 
 
 def test_the_number_of_draws_does_not_depend_on_the_rows() -> None:
-    """Uniform numbers come one by one: afterwards the generator stands where it always stands."""
+    """Afterwards the generator is always in the same state."""
     after = []
     for row in (vertex(6, 0.02), np.full(6, 1 / 6)):
         generator = np.random.default_rng(5)
@@ -113,7 +113,7 @@ def test_acceptance_is_never_below_its_bound(kind) -> None:
 
 
 def test_some_kind_is_accepted_at_every_concentration() -> None:
-    """Plain proposals alone would need a billion at the end of a vanishing schedule."""
+    """Plain proposals alone would need a billion draws at the end of a vanishing schedule."""
     assert acceptance("dirichlet", 6, 0.01, 0.1, 0.01) < 1e-9
     for k in (1e-9, 1e-3, 0.1, 1.0, 5.0, 20.0, 100.0):
         assert max(acceptance(kind, 6, k, 0.1, 0.01) for kind in KINDS) > 0.05

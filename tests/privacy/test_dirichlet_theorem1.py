@@ -1,4 +1,4 @@
-"""Theorem 1 of the teacher's paper: its figures, its flaw, and the repair under attack."""
+"""Theorem 1 of Gohari et al. 2021: its figures, its flaw, and the repair under attack."""
 
 import math
 
@@ -17,7 +17,7 @@ from sotto.privacy.mechanisms.dirichlet.theorem1 import (
     threshold_for,
 )
 
-# Theory notes, part A2: m = 6, k = 5, delta 1e-5: paper (12), repaired, paper x 1000.
+# m = 6, k = 5, delta 1e-5 at (floor, distance): paper (12), repaired, paper x 1000.
 TABLE = {
     (0.01, 0.01): (49.3, 17.5, 66239),
     (0.01, 0.05): (179, 87.7, 2.6e5),
@@ -48,7 +48,7 @@ def test_the_threshold_is_the_largest_that_delta_allows() -> None:
 
 
 def test_the_papers_epsilon_does_not_vanish_with_the_distance_and_the_repaired_one_does() -> None:
-    """(7) says epsilon = O(b ...), but (12) compares unrelated rows: T(0.05) = 7.20 at b = 0."""
+    """(7) says epsilon = O(b ...), but (12) compares unrelated rows: it is 7.20 at b = 0."""
     assert paper_theorem1(6, 5.0, 0.05, 0.0, 1e-5) == pytest.approx(7.20, abs=0.01)
     assert repaired_theorem1(6, 5.0, 0.05, 0.0, 1e-5) == 0.0
     assert repaired_theorem1(6, 5.0, 0.05, 1e-6, 1e-5) < 1e-3

@@ -1,4 +1,4 @@
-"""How far rows of neighbours are apart, and what is said to be protected."""
+"""Distances of neighbours' rows, and the protection that statements claim."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_no_distance_is_above_the_diameter() -> None:
     far = ObservationDistance(radius=1e6, lipschitz=10.0)
     assert far.between(6, 0.05) == AnyTwoTeachers().between(6, 0.05)
     assert TrainingShards(teachers=1).between(6, 0.05) == AnyTwoTeachers().between(6, 0.05)
-    # Float rounding included: the restricted rows themselves.
+    # The restricted rows themselves include the rounding of float64.
     rows = restrict(as_policies(np.eye(6)), 0.05)
     assert np.linalg.norm(rows[0] - rows[1]) <= AnyTwoTeachers().between(6, 0.05) * (1 + 1e-15)
 

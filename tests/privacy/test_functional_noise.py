@@ -1,4 +1,4 @@
-"""Calibrations against the theory notes; Theorem 5 against its own equations."""
+"""Calibrations against tabulated figures, and Theorem 5 against its own equations."""
 
 import math
 
@@ -30,7 +30,7 @@ EPSILON, DELTA = 0.9, 1e-4
 def test_theorem_5_as_printed(batch: int, lipschitz: float, sigma: float) -> None:
     found = paper_noise(5000, batch, lipschitz, 0.01, EPSILON, DELTA)
     assert found.sigma == pytest.approx(sigma, rel=5e-3)
-    # Its own equations, with half of delta for the tail.
+    # The theorem's equations, with half of delta for the tail.
     half, v = DELTA / 2, 4 * 0.01 * (found.k + 1) / batch
     assert found.beta == pytest.approx(1 / v)
     scale = 2 * (5000 / batch) * math.log(math.e + EPSILON / half)

@@ -1,7 +1,7 @@
-"""The Gaussian mechanism in fixed point: nobody's integers are ever longer than the clip norm.
+"""The Gaussian mechanism in fixed point: no contribution is ever longer than the clip norm.
 
-The checker is exact: it adds up squares of integers and compares fractions. It is shown to catch
-clipping that is wrong.
+The checker is exact: it adds up squares of integers and compares fractions. Other tests show that
+it catches wrong clipping.
 """
 
 import functools
@@ -33,7 +33,7 @@ def on_grid(
     clipping: str = "separate",
     clip: Clip = gaussian.bound_contribution,
 ) -> dict[str, np.ndarray]:
-    """What the door makes of a batch of people: integers of shape [people, d]."""
+    """Returns what a release makes of a batch of people: integers of shape [people, d]."""
 
     @jax.jit
     def program(batch: dict[str, Array]) -> dict[str, Array]:
@@ -51,7 +51,7 @@ def worst_excess(
     grids: dict[str, float],
     clipping: str = "separate",
 ) -> Fraction:
-    """Largest (norm / clip norm)^2 of anybody, exactly."""
+    """Returns the exact largest (norm / clip norm)^2 of all people."""
     people = len(next(iter(integers.values())))
     squares = {
         name: [
@@ -67,19 +67,19 @@ def worst_excess(
 
 
 def finest_grid(clip_norm: float) -> float:
-    """One contributor and little noise: where rounding towards zero helps least."""
+    """Returns the grid for one contributor and little noise, where rounding down helps least."""
     return gaussian.grid_size(clip_norm, 1, 0.0)
 
 
 def adversarial(dimension: int, clip_norm: float) -> np.ndarray:
-    """People who try to be longer than the clip norm, [people, dimension]."""
+    """Returns contributions that try to be longer than the clip norm, [people, dimension]."""
     rng = np.random.default_rng(dimension)
     direction = rng.standard_normal(dimension)
     direction /= np.linalg.norm(direction)
     one_hot = np.eye(1, dimension)[0]
     flat = np.full(dimension, 1 / math.sqrt(dimension))
     steps = np.geomspace(1.0, 1e-6, dimension)
-    # Summed one after the other in float32, every square but the first is lost.
+    # A sum one after the other in float32 loses every square except the first.
     swallowed = np.where(np.arange(dimension) == 0, 1.0, 2.0**-12.5)
     rows = [
         scale * shape
@@ -89,7 +89,7 @@ def adversarial(dimension: int, clip_norm: float) -> np.ndarray:
     ]
     rows += [np.full(dimension, x) for x in (0.0, -0.0, 1e38, -3.4e38, 1e-45, 1.2e-38, 1e19)]
     rows += list(clip_norm * rng.standard_normal((10, dimension)))
-    # Just above the clip norm, where no scaling would hide an error of the norm.
+    # Just above the clip norm, where scaling would not hide an error of the norm.
     near = rng.standard_normal((30, dimension))
     rows += list(clip_norm * near / np.linalg.norm(near, axis=1, keepdims=True) * (1 + 1e-7))
     for poison in (np.nan, np.inf, -np.inf):
@@ -110,7 +110,7 @@ def test_nobody_exceeds_the_clip_norm(dimension: int, clip_norm: float) -> None:
     integers = on_grid({"u": adversarial(dimension, clip_norm)}, clip_norms, grids)
     worst = worst_excess(integers, clip_norms, grids)
     assert worst <= 1
-    assert worst > 0.999  # and the clip is not simply far too tight
+    assert worst > 0.999  # the clip is not far too tight either
 
 
 @pytest.mark.parametrize("dimensions", [(1, 1), (3, 17), (1000, 1), (2000, 3000)])
@@ -121,7 +121,7 @@ def test_nobody_exceeds_a_joint_clip(dimensions: tuple[int, int]) -> None:
         name: adversarial(dimension, clip_norms[name])
         for name, dimension in zip(clip_norms, dimensions, strict=True)
     }
-    for shift in (0, 1, 29):  # different attacks on the two parts meet
+    for shift in (0, 1, 29):  # combines different attacks on the two parts
         vectors = batch | {"critic": np.roll(batch["critic"], shift, axis=0)}
         integers = on_grid(vectors, clip_norms, grids, "joint")
         assert 0.999 < worst_excess(integers, clip_norms, grids, "joint") <= 1
@@ -221,7 +221,7 @@ def test_neighbours_differ_by_at_most_the_clip_norm(clipping: str) -> None:
     assert 0.99 < worst_excess({"u": everybody - sums}, clip_norms, grids) <= 1
     replaced = integers[:, None] - integers[None]
     worst = worst_excess({"u": replaced.reshape(-1, 17)}, clip_norms, grids)
-    assert 3.9 < worst <= 4  # opposite vectors: twice the clip norm
+    assert 3.9 < worst <= 4  # opposite vectors are twice the clip norm apart
 
 
 def test_an_absent_slot_counts_as_zero_whatever_is_in_it() -> None:
@@ -246,12 +246,12 @@ def test_sum_and_noise_never_overflow_at_the_extremes(contributors: int, scale: 
     assert abs(noise[0]) * grid == pytest.approx(largest, abs=grid)
     assert contributors * one + int(noise[0]) < 2**31
     assert -contributors * one + int(noise[1]) >= -(2**31)
-    # and the grid is not coarser than that needs
+    # The grid is not coarser than that needs.
     assert max(contributors * one, int(noise[0])) > 2**28
 
 
 def test_the_margin_covers_the_worst_order_of_summation() -> None:
-    """One after the other in float32, where every small square is lost: nothing is worse."""
+    """Summing one after the other in float32, which loses every small square, is the worst."""
     for dimension in (2, 7, 1000, 5000):
         vector = np.full(dimension, 2.0**-12.5, np.float32)
         vector[0] = 1.0

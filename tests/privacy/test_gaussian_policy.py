@@ -1,4 +1,4 @@
-"""Gaussian noise on a policy: its scale, its cost, and that less noise is found out."""
+"""Gaussian noise on a policy: its scale, its cost, and that less noise is detected."""
 
 import math
 
@@ -17,7 +17,7 @@ ROW = np.array([0.5, 0.3, 0.2])
 
 def test_many_answers_are_one_gaussian_release() -> None:
     (event,) = GaussianPolicy(actions=3, noise_stddev=0.2).events(0.01, 400)
-    # What rounding rows to the grid of the noise moves them is paid for.
+    # The cost includes rounding the rows to the grid of the noise.
     moved = 0.01 + 2.0**-40 * math.sqrt(3)
     assert event == Gaussian(noise_multiplier=0.2 / moved / 20)
 
@@ -26,7 +26,7 @@ def test_noise_so_small_that_the_end_of_its_range_shows_guarantees_nothing() -> 
     mechanism = GaussianPolicy(actions=3, noise_stddev=0.1)
     assert isinstance(mechanism.events(0.49, 7)[0], Gaussian)
     assert isinstance(mechanism.events(0.51, 7)[0], NoGuarantee)
-    # At the least multiplier: 10^6 answers of 10 entries, none of which is to leave the range.
+    # At the least multiplier none of 10^6 answers of 10 entries should leave the range.
     assert 1e7 * sampler_delta(0.2, 1) < 1e-25
 
 
@@ -39,7 +39,7 @@ def test_noise_has_the_declared_scale_and_answers_are_projected() -> None:
     far_inside = GaussianPolicy(actions=3, noise_stddev=0.01)
     answers = far_inside.answer(np.tile(ROW, (50_000, 1)), np.random.default_rng(0))
     np.testing.assert_allclose(answers.mean(axis=0), ROW, atol=3e-4)
-    # Noise along (1, 1, 1) is projected away: 2/3 of the variance stays in each entry.
+    # Noise along (1, 1, 1) is projected away, so 2/3 of the variance stays in each entry.
     np.testing.assert_allclose(answers.std(axis=0), 0.01 * math.sqrt(2 / 3), rtol=0.02)
     wild = GaussianPolicy(actions=3, noise_stddev=5.0)
     answers = wild.answer(np.tile(ROW, (1000, 1)), np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Sample paths: the joint law, exactly, in whatever order and batches they are asked."""
+"""Sample paths: their exact joint law, for any order and any batches of points."""
 
 import itertools
 import math
@@ -81,17 +81,17 @@ def test_points_one_by_one_have_the_joint_law(beta: float) -> None:
 def test_batches_have_the_joint_law_with_each_other_and_within(beta: float) -> None:
     points = np.random.default_rng(1).random(60)
     paths = Paths(Kernel(beta=beta, sigma=0.7), 60, UnitVectors(60))  # type: ignore[arg-type]
-    cuts = (0, 10, 30, 60)  # the later ones put several points into one gap, and beyond the ends
+    cuts = (0, 10, 30, 60)  # later batches put several points into one gap and beyond the ends
     rows = np.concatenate([paths(np.sort(points[a:b])) for a, b in itertools.pairwise(cuts)])
     asked = np.concatenate([np.sort(points[a:b]) for a, b in itertools.pairwise(cuts)])
     assert np.abs(rows @ rows.T - covariance(asked, beta, 0.7)).max() < 1e-10
 
 
 def _published(points: list[float], count: int, right_end: int) -> np.ndarray:
-    """The published sampling, point by point; `right_end` is 0 in its code, and should be -1."""
+    """Samples as the published code does, with `right_end` 0; the right value is -1."""
     generator = np.random.default_rng(2)
     stored: list[tuple[float, np.ndarray]] = []
-    for point in points:  # increasing: each is to the right of the last
+    for point in points:  # increasing, so each is to the right of the last
         fresh = generator.standard_normal(count)
         if stored:
             decay = math.exp(-(point - stored[-1][0]))
@@ -101,7 +101,7 @@ def _published(points: list[float], count: int, right_end: int) -> np.ndarray:
 
 
 def test_beyond_the_last_point_the_nearest_one_counts() -> None:
-    """Cov(g(.8), g(.9)) is .905 when .2, .8, .9 are asked; the published code gives .50."""
+    """Cov(g(.8), g(.9)) is .905 when .2, .8, .9 are asked. The published code gives .50."""
     count, points = 40_000, [0.2, 0.8, 0.9]
     paths = Paths(Kernel(beta=1.0, sigma=1.0), count, np.random.default_rng(3))
     ours = np.array([paths.at(point) for point in points])
@@ -117,7 +117,7 @@ def test_beyond_the_last_point_the_nearest_one_counts() -> None:
 
 
 def test_a_wrong_scale_would_be_noticed() -> None:
-    """The sum of squares of whitened values is chi-squared; 5 per cent off is far out."""
+    """The sum of squares of whitened values is chi-squared, so 5 per cent off is far out."""
     points = np.linspace(0, 1, 20_001)
     values = Path(beta=30.0, sigma=2.0)(points)
     decay = math.exp(-30.0 * 5e-5)
@@ -199,14 +199,14 @@ def test_a_grid_has_the_joint_law(shape: tuple[int, ...]) -> None:
 
 
 def inverse_factor(points: np.ndarray, kernel: Kernel, nugget: float = 0.0) -> np.ndarray:
-    """Of the Cholesky factor of the values' covariance, from the definition."""
+    """Returns the inverse Cholesky factor of the values' covariance, from its definition."""
     own = nugget * kernel.sigma**2 * np.eye(len(points))
     return np.linalg.inv(np.linalg.cholesky(covariance(points, kernel.beta, kernel.sigma) + own))
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
 def test_rounding_covers_what_moves_a_step_anywhere(dimensions: int) -> None:
-    """Values that are off by up to 2 MOVED - 1 grid steps between neighbours, by any signs."""
+    """Neighbours' values are off by up to 2 MOVED - 1 grid steps, with any signs."""
     generator = np.random.default_rng(3)
     kernel, grid = Kernel(beta=3.0, sigma=0.7), 2.0**-20
     points = generator.random((9, dimensions))
@@ -247,7 +247,7 @@ def test_rounding_of_a_grid_is_that_of_its_points() -> None:
 
 
 def test_means_are_made_of_earlier_draws_alone() -> None:
-    """So that a value is a shifted draw of the grid's law, whatever float64 does to the mean."""
+    """So a value is a shifted draw of the grid's law, whatever float64 does to the mean."""
     kernel, points = Kernel(beta=2.0, sigma=1.0), np.linspace(0, 1, 6)
     square = np.stack([one.ravel() for one in np.meshgrid(points[:3], points[:2])], axis=1)
 

@@ -1,4 +1,4 @@
-"""The Lipschitz bound of a policy network: above every slope that can be found."""
+"""The Lipschitz bound of a policy network is above every slope that a search finds."""
 
 import itertools
 
@@ -52,7 +52,7 @@ def test_it_is_the_product_of_spectral_norms_from_above() -> None:
     product = 0.5 * np.prod([np.sqrt(np.linalg.eigvalsh(w @ w.T).max()) for w in weights])
     bound = certified_lipschitz(weights, np.ones(8))
     assert product < bound < product * (1 + 1e-5)
-    # Power iteration is below the norm after a few steps: it is not used.
+    # Power iteration is below the norm after a few steps, so it is not used.
     v = rng.normal(size=8)
     for _ in range(3):
         v = weights[0] @ (weights[0].T @ v)

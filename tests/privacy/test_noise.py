@@ -36,17 +36,17 @@ from sotto.privacy.mechanisms.noise import (
 )
 
 TAIL = 5.5
-"""Further out than float32 `jax.random.normal` ever gets."""
+"""Distance that float32 `jax.random.normal` never reaches."""
 
 UNIT = 2**160
 WIDTHS, HEIGHTS = (np.array([x / UNIT for x in row]) for row in LAYERS)
 LAST_EDGE = float(WIDTHS[1])
 FINE = 2.0**40
-"""Steps of the grid in a standard deviation, where a test looks at the law itself."""
+"""Steps of the grid in a standard deviation, for tests of the law itself."""
 
 
 def draws(count: int, seed: int = 0, ratio: float = FINE) -> np.ndarray:
-    """In standard deviations."""
+    """Returns draws in standard deviations."""
     return rounded_normal(GeneratorSource(seed).next(), (count,), ratio) / ratio
 
 
@@ -105,7 +105,7 @@ def test_shapes_and_precision_whatever_the_default_precision() -> None:
 
 
 def test_layers_have_one_area_and_fill_the_curve() -> None:
-    """In 80 digits, of the integers that the sampler uses."""
+    """It computes with the integers that the sampler uses, in 80 digits."""
     with localcontext() as context:
         context.prec = 80
         widths, heights = ([Decimal(x) / UNIT for x in row] for row in LAYERS)
@@ -122,7 +122,7 @@ def test_layers_have_one_area_and_fill_the_curve() -> None:
 
 
 def test_the_first_layer_has_the_tail_beside_it() -> None:
-    """A throw beyond the last edge is as probable as the tail is; the tail by its power series."""
+    """A throw beyond the last edge is as probable as the tail, by the tail's power series."""
     with localcontext() as context:
         context.prec = 80
         x = Decimal(LAYERS.widths[1]) / UNIT
@@ -137,7 +137,7 @@ def test_the_first_layer_has_the_tail_beside_it() -> None:
 
 
 def test_the_density_is_the_bell_curve_at_every_place() -> None:
-    """Of the law that the tables give, layer by layer: the wedges are where mistakes hide."""
+    """The law follows from the tables, layer by layer, wedges included."""
     widths, heights = WIDTHS[:-1], HEIGHTS
     places = np.concatenate([np.linspace(0, LAST_EDGE, 5_000)[:-1], WIDTHS[2:-1] * 1.000001])
     top = np.exp(-(places**2) / 2)[:, None]
@@ -160,7 +160,7 @@ def test_a_throw_is_in_the_middle_of_what_its_bits_say() -> None:
 
 
 class Words:
-    """Stands for a generator that gives these words, and then zeros."""
+    """A fake generator that returns these words, and then zeros."""
 
     def __init__(self, words: Iterable[int]) -> None:
         self.bit_generator, self.words = self, deque(words)
@@ -172,7 +172,7 @@ class Words:
 
 
 def test_what_is_decided_at_once_is_what_all_bits_decide() -> None:
-    """With the same word the fast path and the exact one agree, whatever the bits to come are."""
+    """With the same word the fast path and the exact one agree, whatever bits follow."""
     rng = np.random.default_rng(1)
     words = rng.integers(0, 2**64, 3000, dtype=np.uint64)
     for ratio in (0.3, 2.0**20 / 3, 2.0**38 * 1.7):
@@ -192,10 +192,10 @@ def test_what_is_decided_at_once_is_what_all_bits_decide() -> None:
 
 
 def test_what_float64_cannot_decide_is_settled_by_more_bits() -> None:
-    """A point on a rounding boundary of the grid to 53 bits, and one on the curve."""
+    """One point is on a rounding boundary of the grid to 53 bits, and one is on the curve."""
     word = ((3 << 40) << 11) | 7
     edge = Fraction(LAYERS.widths[7] * (3 << 40), UNIT << 52)
-    ratio = float(Fraction(1, 2) / edge)  # the point's interval begins at 1/2, nearly
+    ratio = float(Fraction(1, 2) / edge)  # the point's interval begins almost at 1/2
     begin = edge * Fraction(ratio)
     width = Fraction(LAYERS.widths[7], UNIT << 52) * Fraction(ratio)
     at = math.floor((Fraction(1, 2) - begin) / width * 2**192) if begin < Fraction(1, 2) else 0
@@ -203,7 +203,7 @@ def test_what_float64_cannot_decide_is_settled_by_more_bits() -> None:
     for more, expected in ((0, 0 if at else 1), (2**192 - 1, 1)):
         halves = [more >> 128, more >> 64 & 2**64 - 1, more & 2**64 - 1]
         assert settle_exactly(Words(halves), word, 0, ratio) == expected  # type: ignore[arg-type]
-    # Layer 1023 is under the curve only where the height says so.
+    # Layer 1023 is under the curve only for some heights.
     top = (2**51 << 11) | 1023
     x = 2.0**-1 * WIDTHS[1023]
     share = (math.exp(-(x**2) / 2) - HEIGHTS[1023]) / (1 - HEIGHTS[1023])
@@ -214,7 +214,7 @@ def test_what_float64_cannot_decide_is_settled_by_more_bits() -> None:
 
 @pytest.mark.parametrize("layer", [1, 300, 1000, 1023])
 def test_what_is_undecided_is_settled_under_the_curve(layer: int) -> None:
-    """Throws into one layer: kept under the curve, and above it a draw as any other."""
+    """Throws into one layer are kept under the curve, and above it become ordinary draws."""
     generator = GeneratorSource(layer).next()
     words = generator.bit_generator.random_raw(1_000_000) | np.uint64(1023)
     words ^= np.uint64(1023 - layer)
@@ -233,7 +233,7 @@ def test_what_is_undecided_is_settled_under_the_curve(layer: int) -> None:
         return np.interp(x, places, kept) + (1 - kept[-1]) * (2 * stats.norm.cdf(x) - 1)
 
     assert stats.kstest(np.abs(settled), law).pvalue > 1e-3
-    # At a low layer 0.2 per cent are undecided, and what is then cut off is too little to see.
+    # At a low layer 0.2 per cent are undecided, and the part that is cut off is too small to see.
     if layer >= 1000:
         assert stats.kstest(np.abs(thrown), law).pvalue < 1e-6
     assert abs(np.mean(settled > 0) - 0.5) < 2.5e-3
@@ -254,7 +254,7 @@ def test_draws_beyond_the_last_edge_are_as_many_as_they_should_be() -> None:
 
 
 def test_exponentials_are_exact_for_every_number_of_leading_zeros() -> None:
-    rng = random.Random(0)  # what follows the first one is ignored
+    rng = random.Random(0)  # bits after the first 1 are ignored
     words = [(1 << (127 - k)) + rng.getrandbits(127 - k) for k in range(128)] + [0]
     for zeros, word in enumerate(words):
         mantissa = rng.getrandbits(64)
@@ -267,7 +267,7 @@ def test_exponentials_are_exact_for_every_number_of_leading_zeros() -> None:
 def test_the_law_of_exponentials_holds_far_out_too() -> None:
     words = GeneratorSource(7).next().bit_generator.random_raw((100_000, 3)).tolist()
     assert stats.kstest([exponential(row) for row in words], "expon").pvalue > 1e-3
-    # Beyond 64 zeros it starts again, 64 ln 2 further out.
+    # Beyond 64 zeros the law starts again, 64 ln 2 further out.
     beyond = [exponential([0, *row[1:]]) - 64 * math.log(2) for row in words]
     assert stats.kstest(beyond, "expon").pvalue > 1e-3
 
@@ -276,9 +276,9 @@ def test_beyond_the_last_edge_the_law_is_the_tail() -> None:
     generator = GeneratorSource(8).next()
     sample = np.array([beyond_last_edge(generator, 2.0**24) for _ in range(200_000)]) / 2.0**24
     assert sample.min() >= LAST_EDGE - 2.0**-24
-    share = stats.norm.sf(sample) / stats.norm.sf(LAST_EDGE)  # uniform, if it is
+    share = stats.norm.sf(sample) / stats.norm.sf(LAST_EDGE)  # uniform, if the law is the tail
     assert stats.kstest(share, "uniform").pvalue > 1e-3
-    # Without the second exponential, which makes a normal tail of an exponential one:
+    # The second exponential makes a normal tail of an exponential one. Without it:
     wrong = LAST_EDGE + np.random.default_rng(0).exponential(1 / LAST_EDGE, 200_000)
     assert stats.kstest(stats.norm.sf(wrong) / stats.norm.sf(LAST_EDGE), "uniform").pvalue < 1e-6
 
@@ -297,7 +297,7 @@ def test_the_range_ends_where_it_is_said_to() -> None:
     def first(*rows: list[int]) -> float:
         return beyond_last_edge(Words(itertools.chain(*rows)), FINE) / FINE  # type: ignore[arg-type]
 
-    # As far out as the law is the Gaussian one, all tosses decide: one more, and it ends.
+    # At the end of the Gaussian range all tosses decide. One more leaves it.
     kept = first(excess(zeros), largest)
     assert kept == pytest.approx(RADIUS, rel=1e-6)
     assert kept <= MAGNITUDE
@@ -309,7 +309,7 @@ def test_the_range_ends_where_it_is_said_to() -> None:
 
 
 def test_a_tail_that_float64_cannot_decide_is_settled_by_more_bits() -> None:
-    """On a rounding boundary, and where the variate that decides equals the other's square."""
+    """It tests a rounding boundary, and a deciding variate that equals the other's square."""
     one, kept, bits = [2**62, 5, 12345], [0, 3, 7], [2**63, 0, 0]
     place = LAST_EDGE + exponential(one) / LAST_EDGE
     ratio = 100.5 / place  # within float64 of the boundary between 100 and 101
@@ -318,7 +318,7 @@ def test_a_tail_that_float64_cannot_decide_is_settled_by_more_bits() -> None:
         for more in ([0, 0, 0], [2**64 - 1] * 3)
     }
     assert drawn <= {100, 101}
-    # 2 E_2 = excess^2 to float64: the bits to come decide. What is refused is drawn anew.
+    # 2 E_2 = excess^2 in float64, so later bits decide. A refused draw is drawn again.
     target = (exponential(one) / LAST_EDGE) ** 2 / 2
     h = math.exp(-target)
     other = [2**63, 0, int((2 * h - 1) * 2**64)]
@@ -352,7 +352,7 @@ def test_ours_has_the_tail_that_float32_does_not_reach() -> None:
 
 
 def leaves_the_range(shift: float, draws: int) -> float:
-    """P(a draw shifted by `shift` / sqrt(draws) is outside RADIUS), summed over draws."""
+    """Returns P(a draw shifted by `shift` / sqrt(draws) is outside RADIUS), summed over draws."""
     each = shift / math.sqrt(draws)
     return draws * float(stats.norm.sf(RADIUS - each) + stats.norm.sf(RADIUS + each))
 
@@ -370,7 +370,7 @@ def test_sampler_delta_bounds_the_mass_that_leaves_the_range(
 
 
 def test_what_the_sampler_puts_outside_the_range_is_below_its_bound() -> None:
-    """P(beyond the last edge) P(excess > reach and the second variate larger) / P(kept)."""
+    """It is P(beyond the last edge) P(excess > reach and second variate larger) / P(kept)."""
     kept = (
         LAST_EDGE * math.exp(LAST_EDGE**2 / 2) * math.sqrt(2 * math.pi) * stats.norm.sf(LAST_EDGE)
     )
@@ -387,7 +387,7 @@ def test_sampler_delta_is_monotone_and_one_where_nothing_is_left() -> None:
     assert deltas[0] == 1.0
     assert sampler_delta(1.0, 10**9) > sampler_delta(1.0, 10)
     assert sampler_delta(1.0, 10**9) < 1e-20
-    # Probabilities that are off by a factor 1 + ERROR each.
+    # Each probability is off by a factor 1 + ERROR.
     assert sampler_delta(100.0, 2**60) - sampler_delta(100.0, 1) >= 2.0**60 * 3 * ERROR
 
 
@@ -395,7 +395,7 @@ def test_sampler_delta_is_monotone_and_one_where_nothing_is_left() -> None:
 
 
 def test_bits_are_those_of_aes() -> None:
-    """FIPS 197, appendix B, with its block of text as the counter."""
+    """The vector is FIPS 197, appendix B, with its block of text as the counter."""
     key, text = "2b7e151628aed2a6abf7158809cf4f3c", "3243f6a8885a308d313198a2e0370734"
     number = {
         name: int.from_bytes(bytes.fromhex(digits), "little")
@@ -451,7 +451,7 @@ def test_what_the_sampler_costs_is_taken_off_delta_before_noise_is_calibrated() 
 
     delta = 1e-5
     multiplier = calibrate_with_sampler(gaussian, cost, delta)
-    spent = math.exp(-(multiplier**2)) + cost(multiplier)  # the target's delta, and the sampler's
+    spent = math.exp(-(multiplier**2)) + cost(multiplier)  # delta of the target and the sampler
     assert delta * (1 - 1e-4) < spent <= delta
     without = gaussian(delta)
     assert math.exp(-(without**2)) + cost(without) > delta

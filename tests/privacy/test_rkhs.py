@@ -72,7 +72,7 @@ def test_a_hat_basis_is_as_sensitive_as_the_worst_signs(step: float) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "actions"), [(2, 1), (11, 2), (21, 4)])
-def test_figures_of_the_theory(nodes: int, actions: int) -> None:
+def test_figures_of_section_13_of_privacy(nodes: int, actions: int) -> None:
     best = hat_basis_sensitivity(nodes, actions, 0.5)
     squared = 0.25 * actions * (1 + math.sqrt(6) / 2 * (nodes - 1))
     assert best.value**2 == pytest.approx(squared)
@@ -80,7 +80,7 @@ def test_figures_of_the_theory(nodes: int, actions: int) -> None:
     vector = vector_sensitivity(nodes, actions, 0.5)
     assert vector.value**2 == pytest.approx(0.25 * nodes * actions)
     assert vector.beta is None
-    # The bound for any Lipschitz function is larger: 22.7 against 18.0 where nodes = 11.
+    # The bound for any Lipschitz function is larger: 22.7 instead of 18.0 for 11 nodes.
     generic = generic_sensitivity(0.5, (nodes - 1) * 1.0, actions)
     assert generic.value > best.value
 
@@ -121,14 +121,14 @@ def test_in_two_dimensions_mixed_derivatives_bound_the_norm() -> None:
     bounds = {(): 1.0, (0,): 3.0, (1,): 3.0, (0, 1): 9 * 4 / (3 * math.sqrt(3))}
     bound = mixed_partials_sensitivity(bounds, 2, 1, beta).value ** 2
     norms = [norm_on_square(f, size, beta) for size in (65, 257, 513)]
-    assert norms[2] == pytest.approx(norms[1], rel=0.02)  # converges, below the bound
+    assert norms[2] == pytest.approx(norms[1], rel=0.02)  # converges below the bound
     assert norms[2] < bound
     one = mixed_partials_sensitivity({(): 2.0, (0,): 7.0}, 1, 3, beta)
     assert one.value == pytest.approx(generic_sensitivity(2.0, 7.0, 3, beta).value)
 
 
 def test_relu_functions_are_not_in_the_space_beyond_one_dimension() -> None:
-    """The norm doubles and doubles on finer grids: no noise hides such a difference."""
+    """The norm keeps doubling on finer grids, so no noise hides such a difference."""
     norms = [
         norm_on_square(lambda x, y: np.maximum(x + y - 0.8, 0), size, 2.0) for size in (17, 65, 257)
     ]

@@ -57,7 +57,7 @@ def epsilon(*events: Event) -> float:
 def test_the_best_of_several_costs_less_than_all_of_them(
     z: float, mean: float, profile: float, renyi: float
 ) -> None:
-    """One try with z = 5 costs .726, and ten of them 2.59."""
+    """One try with z = 5 costs .726, and ten of them cost 2.59."""
     assert epsilon(best_of(z, mean)) == pytest.approx(profile, abs=1e-4)
     assert epsilon(best_of(z, mean, accounting=1)) == pytest.approx(renyi, abs=1e-4)
     assert epsilon(Gaussian(noise_multiplier=5.0)) == pytest.approx(0.726, abs=1e-3)
@@ -65,7 +65,7 @@ def test_the_best_of_several_costs_less_than_all_of_them(
 
 
 def looser(z: float, mean: float) -> float:
-    """Koskela, Redberg and Wang 2024 for geometric tries, by other code than ours."""
+    """Returns the bound of Koskela, Redberg and Wang 2024 for geometric tries, by other code."""
 
     def delta(at: float) -> float:
         near, far = 0.5 / z - at * z, -0.5 / z - at * z
@@ -89,18 +89,18 @@ def test_the_profile_is_below_the_published_bound_that_it_sharpens(
 
 
 def generated(x: np.ndarray, mean: float, tries: str) -> np.ndarray:
-    """E x^K."""
+    """Returns E x^K."""
     if tries == "poisson":
         return np.exp(mean * (x - 1))
     return (x / mean) / (1 - (1 - 1 / mean) * x)
 
 
 def attacked(at: float, z: float, mean: float, tries: str, rate: float = 1.0) -> float:
-    """Delta of an ordering made to be told apart by: the worst that was found, hence a lower bound.
+    """Returns delta of the worst of many orders of scores, which is a lower bound.
 
-    One try releases N(mu, z^2), mu = 0, or 1 with probability `rate`. Best are values at most
-    `low`, which speak for 0; then come those of at least `high`, which speak for 1 and are what is
-    looked for; then all others.
+    One try releases N(mu, z^2), mu = 0, or 1 with probability `rate`. The best scores are values of
+    at most `low`, which are likelier for 0. Then come those of at least `high`, which are likelier
+    for 1 and which the attacker looks for. All others come last.
     """
     low, high = np.meshgrid(np.linspace(-5, 3, 161), np.linspace(0, 7, 281))
     found = []
@@ -118,7 +118,7 @@ def attacked(at: float, z: float, mean: float, tries: str, rate: float = 1.0) ->
 def test_an_ordering_of_scores_attains_nearly_what_is_charged(
     z: float, mean: float, tries: str
 ) -> None:
-    """What is charged is neither too little nor much too much; a tenth of the tries less is."""
+    """The charge is enough and close to the least, and the charge for 10% fewer tries is not."""
     bound = epsilon(best_of(z, mean, tries))
     true = optimize.brentq(lambda e: attacked(e, z, mean, tries) - DELTA, 0.01, 50)
     assert true <= bound < 1.012 * true
@@ -126,7 +126,7 @@ def test_an_ordering_of_scores_attains_nearly_what_is_charged(
 
 
 def profile_of(p: np.ndarray, q: np.ndarray) -> PrivacyCurve:
-    """The exact curve of two laws on few outcomes, in both orders."""
+    """Returns the exact curve of two laws on few outcomes, in both orders."""
 
     def delta(at: float) -> float:
         return float(max(np.maximum(a - math.exp(at) * b, 0).sum() for a, b in ((p, q), (q, p))))
@@ -135,7 +135,7 @@ def profile_of(p: np.ndarray, q: np.ndarray) -> PrivacyCurve:
 
 
 def best_law(p: np.ndarray, scores: np.ndarray, mean: float, tries: str) -> np.ndarray:
-    """Law of the outcome of the highest score; the first of those that have it."""
+    """Returns the law of the first outcome with the highest score."""
     below = np.array([p[scores < one].sum() for one in scores])
     equal = np.array([p[scores == one].sum() for one in scores])
     highest = generated(below + equal, mean, tries) - generated(below, mean, tries)
@@ -145,7 +145,7 @@ def best_law(p: np.ndarray, scores: np.ndarray, mean: float, tries: str) -> np.n
 @pytest.mark.parametrize("tries", ["geometric", "poisson"])
 @pytest.mark.parametrize("mean", [1.0, 2.5, 40.0])
 def test_no_ordering_of_few_outcomes_exceeds_the_bound(mean: float, tries: str) -> None:
-    """Randomised response and random pairs of laws, all orders of scores, with ties."""
+    """It tries randomised response and random pairs of laws, with all orders of scores and ties."""
     rng = np.random.default_rng(0)
     response = np.array([math.e, 1.0, 1.0, 1.0]) / (math.e + 3)
     pairs = [(response, response[::-1].copy())]
@@ -184,7 +184,7 @@ def test_an_ordering_attains_nearly_what_sampled_tries_are_charged(z: float) -> 
 
 
 def test_sampled_tries_cost_what_their_profile_gives() -> None:
-    """Best of ten of 1000 sampled releases; the Renyi curve says 1.24, and one try costs .149."""
+    """The best of ten has 1000 sampled releases. Its Renyi curve is 1.24, one try costs .149."""
     run = SampledGaussian(noise_multiplier=1.0, sampling_rate=0.001, count=1000)
     event = RepeatAndSelect(run=run, tries="geometric", mean=10.0, accounting=2)
     bound, one = compose([event]), compose([run])
@@ -222,7 +222,7 @@ def test_no_size_of_noise_or_of_the_mean_breaks_the_account(
 def test_divergences_are_those_of_another_accountant(
     run: Gaussian | SampledGaussian, mean: float, tries: str
 ) -> None:
-    """dp_accounting's own formulas, at whole orders, where its sampled Gaussian is exact."""
+    """dp_accounting's formulas are taken at whole orders, where its sampled Gaussian is exact."""
     orders = np.array([float(order) for order in range(2, 200)])
     one: dp_event.DpEvent = dp_accounting.GaussianDpEvent(run.noise_multiplier)
     if isinstance(run, SampledGaussian):
@@ -234,7 +234,7 @@ def test_divergences_are_those_of_another_accountant(
     event = RepeatAndSelect(run=run, tries=tries, mean=mean)  # type: ignore[arg-type]
     ours = selection_divergences(event, orders)
     theirs = np.array(accountant._rdp)
-    # Theirs are made monotone, and their delta is at times smaller by a bound we do not use.
+    # Theirs are made monotone, and their delta sometimes uses a smaller bound than this one.
     assert np.all(ours >= theirs * (1 - 1e-6))
     if tries == "geometric":
         monotone = np.minimum.accumulate(ours[::-1])[::-1]
@@ -244,9 +244,9 @@ def test_divergences_are_those_of_another_accountant(
 
 
 def exact_delta(at: float, z: float, mean: float, tries: str) -> float:
-    """Hockey-stick divergence of the largest of K scores N(mu, z^2), mu = 1 or 0, K random.
+    """Returns the hockey-stick divergence of the largest of K scores N(mu, z^2), mu = 1 or 0.
 
-    The score is all that a try releases, and higher is better: the law of the largest has the
+    A try releases its score only, and higher is better. The law of the largest score has the
     distribution function G(F(x)), where G generates the law of K.
     """
     x = np.linspace(-12 * z, 14 * z, 400_001)
@@ -271,7 +271,7 @@ def exact_delta(at: float, z: float, mean: float, tries: str) -> float:
 def test_the_bound_holds_where_selection_can_be_computed_and_one_try_would_not_do(
     z: float, mean: float, tries: str
 ) -> None:
-    """And claiming the cost of one try is refuted: that is the usual mistake."""
+    """The cost of one try, a usual mistake, is refuted too."""
     bound, single = epsilon(best_of(z, mean, tries)), epsilon(Gaussian(noise_multiplier=z))
     assert exact_delta(bound, z, mean, tries) <= DELTA
     assert exact_delta(single, z, mean, tries) > 1.5 * DELTA
@@ -280,7 +280,7 @@ def test_the_bound_holds_where_selection_can_be_computed_and_one_try_would_not_d
 
 
 def test_selections_compose_with_everything_else() -> None:
-    """By their Renyi curve, which alone costs more than the profile."""
+    """They compose by their Renyi curve, which alone costs more than the profile."""
     alone = epsilon(best_of(5.0, accounting=1))
     assert epsilon(best_of(5.0)) < alone
     assert epsilon(best_of(5.0), Gaussian(noise_multiplier=1e6)) == pytest.approx(alone, rel=1e-3)
@@ -289,7 +289,7 @@ def test_selections_compose_with_everything_else() -> None:
     assert alone < epsilon(twice) < 2 * alone
     for first, second in itertools.pairwise((1.0, 2.0, 10.0, 100.0)):
         assert epsilon(best_of(5.0, first)) < epsilon(best_of(5.0, second))
-    # Once for sure costs what one try costs.
+    # Exactly one try costs what one try costs.
     once, one = epsilon(best_of(5.0, 1.0)), epsilon(Gaussian(noise_multiplier=5.0))
     assert one <= once == pytest.approx(one, rel=1e-6)
 
@@ -306,9 +306,9 @@ def test_tries_are_drawn_from_the_law_that_is_accounted() -> None:
 @pytest.mark.parametrize("mean", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("z", [0.2, 0.3, 1.0])
 def test_the_sampler_covers_what_only_one_neighbour_can_release(z: float, mean: float) -> None:
-    """No epsilon covers that: a best score of one release that no noise takes the other to.
+    """No epsilon covers a best score of one neighbour that no noise takes the other to.
 
-    Scores are N(mu, z^2), mu = 1 or 0, cut off at z R; K is geometric with this mean.
+    Scores are N(mu, z^2), mu = 1 or 0, cut off at z R. K is geometric with this mean.
     """
     beyond = stats.norm.sf(RADIUS - 1 / z) - stats.norm.sf(RADIUS)
     some = beyond / (1 / mean + (1 - 1 / mean) * beyond)  # P(one of K scores is beyond)
@@ -340,9 +340,9 @@ def test_json_brings_back_the_event() -> None:
 def test_the_certificate_of_a_selection_is_derived_from_its_ledger(
     tmp_path: Path, accounting: Literal[1, 2], cost: float
 ) -> None:
-    """Every try goes to the horizon, so that a part of it costs no less.
+    """Every try goes to the horizon, so a part of it costs no less.
 
-    What was stated before there were profiles keeps the cost, and the certificate, it had.
+    Statements from before there were profiles keep their cost and their certificate.
     """
     statement = StreamStatement(
         name="chosen",

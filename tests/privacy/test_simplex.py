@@ -1,4 +1,4 @@
-"""Rows: made valid, mixed, rounded to the grid, projected."""
+"""Rows are repaired, mixed, rounded to the grid and projected."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,7 @@
-"""Sparse vector: its noise is exact, and its cost is what it says, in both directions.
+"""Sparse vector: its noise is exact, and its cost holds in both directions.
 
 Costs are checked against transcripts computed by quadrature over the threshold's noise, with
-densities written down here.
+densities that this file defines.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from sotto.privacy.mechanisms.sparse_vector import (
 
 
 def transcripts(noise: SparseVector, queries: Sequence[float]) -> np.ndarray:
-    """Probability of failing first at each query, and of passing all, at threshold 0."""
+    """Returns the probabilities of failing first at each query, and of passing all."""
     e1, e2 = noise.threshold_rate, noise.query_rate
     one_sided = noise.law == "exponential"
     t = np.linspace(-40 / e1, 0 if one_sided else 40 / e1, 40001)
@@ -34,7 +34,7 @@ def transcripts(noise: SparseVector, queries: Sequence[float]) -> np.ndarray:
     passed = np.ones_like(t)
     found = []
     for query in queries:
-        gap = t - query  # passes if its noise is at least this
+        gap = t - query  # a query passes if its noise is at least this
         if one_sided:
             passes = np.where(gap <= 0, -np.expm1(e2 * np.minimum(gap, 0)), 0.0)
         else:
@@ -46,10 +46,10 @@ def transcripts(noise: SparseVector, queries: Sequence[float]) -> np.ndarray:
 
 
 def worst_log_ratios(noise: SparseVector, monotone: bool) -> tuple[float, float]:
-    """Largest log ratios found, with the unit over without it and the other way round."""
+    """Returns the largest log ratios found, of with over without the unit and the reverse."""
     rng = np.random.default_rng(3)
     removing = adding = 0.0
-    # Many passes that move hold the threshold down; then a failure far above it that does not
+    # Many passes that move hold the threshold down. Then comes a failure far above it that does not
     # move, or moves the other way.
     rise = 0.0 if monotone else 1.0
     corners = [
@@ -61,7 +61,7 @@ def worst_log_ratios(noise: SparseVector, monotone: bool) -> tuple[float, float]
     corners.append(([20.0], [19.0]))
     for _ in range(150):
         length = rng.integers(1, 8)
-        # Scaled so that queries are near the threshold, where they say most.
+        # Scaled so that queries are near the threshold, where they tell most.
         queries = rng.uniform(-3, 8, length) * rng.choice([0.2, 1, 5])
         moved = rng.choice([0.0, 1.0, rng.random()], length)
         if not monotone:
@@ -97,13 +97,13 @@ def test_queries_that_rise_and_fall_cost_more(name: NoiseName) -> None:
 
 
 def test_noise_that_is_too_small_is_caught() -> None:
-    """What the check above would say of a sampler that forgot a factor of two."""
+    """The check above fails for a sampler that forgot a factor of two."""
     stated, drawn = named("exponential", 1.0), named("exponential", 2.0)
     assert worst_log_ratios(drawn, monotone=True)[0] > 1.5 * stated.remove_cost
 
 
 def test_the_papers_pair_is_cheaper_than_it_is_taken_to_be() -> None:
-    """Theory notes, (a): Lap(2/e'), Lap(4/e') costs 0.75 e' and 0.25 e' on monotone queries."""
+    """Lap(2/e'), Lap(4/e') costs 0.75 e' and 0.25 e' on monotone queries (Lemma 1)."""
     noise = named("paper-laplace", 0.75)
     assert 1 / noise.threshold_rate == pytest.approx(2, abs=1e-6)
     assert 1 / noise.query_rate == pytest.approx(4, abs=1e-6)
@@ -117,7 +117,7 @@ def test_the_margin_is_where_a_query_fails(name: NoiseName, failure: float) -> N
     noise = named(name, 0.7, 0.6)
     margin = noise.margin(failure)
     e1, e2 = noise.threshold_rate, noise.query_rate
-    # The threshold's noise lies below -s; the query's covers the rest. By quadrature over s.
+    # The threshold's noise lies below -s and the query's covers the rest, by quadrature over s.
     if noise.law == "exponential":
 
         def integrand(s: float) -> float:
@@ -143,7 +143,7 @@ def test_no_margin_for_a_certain_failure() -> None:
 
 
 def test_geometric_variates_have_their_law() -> None:
-    """Frequencies in cells, and far in the tail, against Pr[X >= k] = exp(-rate k GRID)."""
+    """Frequencies in cells and far in the tail follow Pr[X >= k] = exp(-rate k GRID)."""
     draws, rate = 400_000, 3.0
     drawn = geometric(GeneratorSource(7).next(), rate, (draws // 4, 4)).ravel()
     assert drawn.min() >= 0
@@ -152,7 +152,7 @@ def test_geometric_variates_have_their_law() -> None:
         true = math.exp(-rate * math.ceil(edge * UNIT) * GRID)
         slack = 5.5 * math.sqrt(true * (1 - true) / draws) + 1e-12
         assert abs(np.mean(drawn >= edge * UNIT) - true) <= slack
-    # With a rate of 2^6 a step is 6e-5 wide, and neighbouring integers are seen one by one.
+    # With a rate of 2^6 a step is 6e-5 wide, and the test sees every integer.
     coarse = geometric(GeneratorSource(8).next(), 64.0, (draws,))
     ratio = math.exp(-64 * GRID)
     assert abs(coarse.mean() - ratio / (1 - ratio)) < 6 * UNIT / 64 / math.sqrt(draws)

@@ -1,8 +1,8 @@
 """Stable prefixes: the inequality on whole trees, in both directions, and the accounting's numbers.
 
-Trees are enumerated: every prefix that can be released has its exact probability, by quadrature
-over the threshold's noise, from densities written down here. Experts come in groups that act alike,
-so that there can be hundreds of them.
+Trees are enumerated. Every prefix that can be released has its exact probability, by quadrature
+over the threshold's noise, from densities that this file defines. Experts come in groups that act
+alike, so that there can be hundreds of them.
 """
 
 import itertools
@@ -46,7 +46,7 @@ QUADRATURE = 1e-4  # relative error of the integrals below
 
 @dataclass(frozen=True)
 class Group:
-    """So many experts with the same greedy action after every prefix, and a floor."""
+    """Experts with the same greedy action after every prefix, and a floor."""
 
     size: float
     greedy: Callable[[Prefix], int]
@@ -58,7 +58,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Run:
-    """What is run, in plain numbers: they may differ from what is certified."""
+    """The settings of a run, which may differ from those that are certified."""
 
     threshold: float
     noise: SparseVector
@@ -82,7 +82,7 @@ class Run:
 
 
 def tree(experts: Sequence[Group], run: Run) -> Law:
-    """Probability of every prefix that may be released, where a drawn expert is followed."""
+    """Returns the probability of every prefix that a rollout of a drawn expert may release."""
     t, density = run.grid()
     sizes = np.array([group.size for group in experts])
     found: Law = {}
@@ -109,7 +109,7 @@ def tree(experts: Sequence[Group], run: Run) -> Law:
 
 
 def votes(experts: Sequence[Group], run: Run) -> Law:
-    """The same where the vote is followed; the world tosses a coin at every step."""
+    """Returns the same for a rollout of the vote; the world tosses a coin at every step."""
     t, density = run.grid()
     found: Law = {}
 
@@ -132,7 +132,7 @@ def votes(experts: Sequence[Group], run: Run) -> Law:
 
 
 def hockey_stick(p: Law, q: Law, epsilon: float, fold: int = 1) -> float:
-    """The largest p(S) - e^epsilon q(S), of so many independent copies of each."""
+    """Returns the largest p(S) - e^epsilon q(S) of so many independent copies of each."""
     keys = sorted({*p, *q}, key=repr)
     one, other = (np.array([law.get(key, 0.0) for key in keys]) for law in (p, q))
     ones, others = one, other
@@ -142,7 +142,7 @@ def hockey_stick(p: Law, q: Law, epsilon: float, fold: int = 1) -> float:
 
 
 def contrary(after: int) -> Callable[[Prefix], int]:
-    """Plays 0, and from its `after`-th action on 1."""
+    """Plays 0, and 1 from its `after`-th action on."""
     return lambda prefix: int(len(prefix) >= after)
 
 
@@ -155,7 +155,7 @@ def always_zero(prefix: Prefix) -> int:
 
 
 def inputs(experts: int, floor: float) -> list[tuple[list[Group], Group]]:
-    """Pairs of everybody else and the expert who may be absent."""
+    """Returns pairs of the other experts and the one who may be absent."""
     uniform = [Group(experts - 1, always_zero, floor)]
     third = (experts - 1) / 3
     mixed = [Group(third, always_zero, floor)] + [
@@ -175,7 +175,7 @@ def worst(
     law: Callable[[Sequence[Group], Run], Law] = tree,
     folds: Sequence[int] = (1, 2),
 ) -> float:
-    """Largest hockey-stick divergence found over the certified delta, in both directions."""
+    """Returns the largest divergence over the certified delta, in both directions."""
     found = 0.0
     curves = {fold: compose([event.model_copy(update={"count": fold})]) for fold in folds}
     for others, one in pairs:
@@ -202,14 +202,14 @@ RULES = [Floor(floor=0.05, ratio=0.5), RandomStop(hazard=0.05, ratio=0.5)]
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
 def test_no_tree_exceeds_the_certificate(rule: Rule, name: NoiseName) -> None:
-    """Floor and floor-free, all noise laws, masses around and far above the threshold."""
+    """It covers floor and floor-free, all noise laws, masses around and above the threshold."""
     certified = mechanism(rule, named(name, 0.8, 0.6))
     run = runs(certified)
     found = []
     for experts in (400, int(1.2 * certified.threshold) + 400):
         event = certified.model_copy(update={"experts": experts}).event(1)
         found.append(worst(run, event, inputs(experts, rule.floor)))
-    # Thresholds are small beside 400: put the mass near them too.
+    # Thresholds are small compared with 400, so some masses are near them.
     near = Run(400 * (1 - rule.floor), run.noise, run.hazard)
     found.append(worst(near, certified.event(1), inputs(400, rule.floor)))
     assert max(found) <= 1 + QUADRATURE
@@ -229,7 +229,7 @@ def test_no_vote_exceeds_the_certificate(name: NoiseName) -> None:
         pairs += [(half, Group(1, contrary(k), 0.0)) for k in (0, 2, 9)]
     found = worst(run, certified.event(1), pairs, votes, folds=(1,))
     assert 0.1 < found <= 1 + QUADRATURE
-    # Without a margin one expert decides the vote where others are tied.
+    # Without a margin one expert decides the vote if the others are tied.
     assert worst(replace(run, threshold=-20.0), certified.event(1), pairs, votes, (1,)) > 10
 
 
@@ -249,7 +249,7 @@ def test_noise_that_is_too_small_is_caught(rule: Rule) -> None:
 
 
 def test_without_a_floor_stopping_gives_the_drawn_expert_away() -> None:
-    """Why `Floor` needs the floor: at any epsilon, about 1 in 400 runs names the expert."""
+    """Without it about 1 in 400 runs names the expert at any epsilon, so `Floor` needs it."""
     certified = mechanism(RULES[0], named("exponential", 0.8, 0.6))
     bare = [([Group(399, always_zero, 0.0)], Group(1, contrary(1), 0.0))]
     assert worst(runs(certified), certified.event(1), bare) > 10
@@ -258,7 +258,7 @@ def test_without_a_floor_stopping_gives_the_drawn_expert_away() -> None:
 
 
 def test_a_visible_coin_is_worthless() -> None:
-    """Why nothing may tell why a prefix ended."""
+    """A visible coin shows why no output may tell the reason for an end."""
     certified = mechanism(RULES[1], named("exponential", 0.8, 0.6))
     others, one = [Group(399, always_zero, 0.0)], Group(1, contrary(1), 0.0)
     secret = runs(certified)
@@ -288,7 +288,7 @@ def test_pure_composition_is_exact(epsilon: float) -> None:
 
 @pytest.mark.parametrize("target", [0.0, 0.1, 0.8, 2.0])
 def test_the_drawn_experts_pair_is_exact_and_covers_more_experts(target: float) -> None:
-    """Drawing one of m with ratios 0 and rho: dominated for every m from the stated one on."""
+    """Drawing one of m with ratios 0 and rho is dominated for every m from the stated one on."""
     experts, ratio, n = 20, 1.5, 4
     found = float(two_hop.drawn_delta(experts, ratio, n, np.array([target]))[0])
     hit = 1 / (1 + experts * ratio)
@@ -301,7 +301,7 @@ def test_the_drawn_experts_pair_is_exact_and_covers_more_experts(target: float) 
 
 
 def test_the_pair_at_a_lower_bound_on_experts_does_not_cover_more_of_them() -> None:
-    """Why the pair is not that of the theory notes: with more experts its largest ratio grows."""
+    """With more experts the largest ratio grows beyond that of the pair at the lower bound."""
 
     def pair(m: int) -> tuple[list[float], list[float]]:
         hit = 1 / ((m - 1) * 1.5)
@@ -324,7 +324,7 @@ def test_epsilon_and_delta_of_a_curve_agree(delta: float) -> None:
 
 
 def test_failures_and_draws_add_up() -> None:
-    """Against the sum written down: epsilon = a + b, delta = n d' + drawn(a) + e^a pure(b)."""
+    """The sum is epsilon = a + b with delta = n d' + drawn(a) + e^a pure(b)."""
     event = PrefixReleases(count=25, experts=3000, ratio=1.5, failure=1e-7, epsilon=0.1)
     k = np.arange(26)
     hit = 1 / (1 + 3000 * 1.5)
@@ -346,7 +346,7 @@ def test_failures_and_draws_add_up() -> None:
 
 
 def test_jointly_with_noisy_steps() -> None:
-    """Against a PLD of noisy steps and queries that is put together here."""
+    """The oracle is a PLD of noisy steps and queries that is built here."""
     prefixes = PrefixReleases(count=10, experts=1000, ratio=1.0, failure=1e-7, epsilon=0.1)
     steps = SampledGaussian(noise_multiplier=2.0, sampling_rate=0.05, count=100)
     delta = 1e-4
@@ -383,7 +383,7 @@ def test_several_streams_cost_at_most_the_widest_and_no_less_than_each() -> None
     assert compose([one, votes_]).epsilon(delta) < bound
 
 
-# --- the theory's table --------------------------------------------------------------------------
+# --- tabulated figures ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_the_floor_free_threshold_needs_no_floor_and_consensus_no_draw() -> None
 
 @pytest.mark.parametrize(("n", "joint"), [(25, 7.46), (62, 7.33), (100, 7.33)])
 def test_joint_epsilon_of_five_and_five(n: int, joint: float) -> None:
-    """Theory notes, section 2: 10 by adding up, and this by one PLD, at delta 1/3000."""
+    """Adding up gives 10, and one PLD gives this, at delta 1/3000."""
     delta = 1 / 3000
     each = two_hop.pure_epsilon_of_each(n, 5.0, delta / 4)
     releases = ApproximateDP(epsilon=each, delta=delta / 4 / n, count=n)
