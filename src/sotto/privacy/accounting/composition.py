@@ -187,26 +187,19 @@ def _gaussian_curve(
     everything = math.hypot(
         mu, *(math.sqrt(event.count) / event.noise_multiplier for event in sampled)
     )
-    extra_epsilon, extra_delta = _basic(approximate)
-
-    def epsilon_at(delta: float) -> float:
-        if delta <= extra_delta:
-            return math.inf
-        return extra_epsilon + epsilon_of_shift(everything, delta - extra_delta)
-
-    def delta_at(epsilon: float) -> float:
-        if epsilon < extra_epsilon:
-            return 1.0
-        return extra_delta + delta_of_shift(everything, epsilon - extra_epsilon)
-
-    if not (mu or sampled or approximate):
-        return PrivacyCurve("nothing was released", epsilon_at, delta_at)
     method = "analytic Gaussian mechanism (Balle and Wang 2018)"
     if sampled:
         method += ", with sampling ignored"
-    if approximate:
-        method += _BASIC
-    return PrivacyCurve(method, epsilon_at, delta_at)
+    if not (mu or sampled or approximate):
+        method = "nothing was released"
+    return _plus(
+        PrivacyCurve(
+            method,
+            lambda delta: epsilon_of_shift(everything, delta),
+            lambda epsilon: delta_of_shift(everything, epsilon),
+        ),
+        approximate,
+    )
 
 
 # --- privacy loss distributions ------------------------------------------------------------------
@@ -314,26 +307,18 @@ def _renyi_curve(
         divergences = divergences + event.count * np.array([at[order] for order in shared])
     for one in sampled:
         divergences = divergences + one.count * sampled_gaussian_divergences(one, orders)
-    extra_epsilon, extra_delta = _basic(approximate)
 
     # Canonne, Kamath and Steinke 2020, Proposition 12, at every order.
     def epsilon_at(delta: float) -> float:
-        if delta <= extra_delta:
-            return math.inf
-        log_delta = math.log(delta - extra_delta)
-        bounds = divergences + np.log1p(-1 / orders) - (log_delta + np.log(orders)) / (orders - 1)
-        return extra_epsilon + max(0.0, float(bounds.min()))
+        slack = (math.log(delta) + np.log(orders)) / (orders - 1)
+        return max(0.0, float((divergences + np.log1p(-1 / orders) - slack).min()))
 
     def delta_at(epsilon: float) -> float:
-        if epsilon < extra_epsilon:
-            return 1.0
-        exponents = (orders - 1) * (divergences - epsilon + extra_epsilon + np.log1p(-1 / orders))
-        return extra_delta + math.exp(min(0.0, float((exponents - np.log(orders)).min())))
+        exponents = (orders - 1) * (divergences - epsilon + np.log1p(-1 / orders))
+        return math.exp(min(0.0, float((exponents - np.log(orders)).min())))
 
     method = "Renyi composition (Mironov 2017; Canonne, Kamath and Steinke 2020)"
-    if approximate:
-        method += _BASIC
-    return PrivacyCurve(method, epsilon_at, delta_at)
+    return _plus(PrivacyCurve(method, epsilon_at, delta_at), approximate)
 
 
 # --- stable prefixes -----------------------------------------------------------------------------
@@ -368,7 +353,6 @@ def _prefix_curve(prefixes: Sequence[PrefixReleases], others: Sequence[Event]) -
 # --- shared --------------------------------------------------------------------------------------
 
 _E = TypeVar("_E")
-_BASIC = ", with (epsilon, delta) releases added by basic composition"
 
 
 def _of_type(events: Sequence[Event], kind: type[_E]) -> list[_E]:
@@ -381,9 +365,21 @@ def _sampled(event: SampledGaussian) -> Any:
     )
 
 
-def _basic(events: Sequence[ApproximateDP]) -> tuple[float, float]:
-    """Returns the sums of the epsilons and of the deltas: basic composition."""
-    return (
-        sum(event.count * event.epsilon for event in events),
-        sum(event.count * event.delta for event in events),
+def _plus(curve: PrivacyCurve, events: Sequence[ApproximateDP]) -> PrivacyCurve:
+    """Returns the curve with events added by basic composition: epsilons add, and deltas add."""
+    if not events:
+        return curve
+    epsilon_sum = sum(event.count * event.epsilon for event in events)
+    delta_sum = sum(event.count * event.delta for event in events)
+
+    def epsilon_at(delta: float) -> float:
+        return epsilon_sum + curve.epsilon(delta - delta_sum) if delta > delta_sum else math.inf
+
+    def delta_at(epsilon: float) -> float:
+        return delta_sum + curve.delta(epsilon - epsilon_sum) if epsilon >= epsilon_sum else 1.0
+
+    return PrivacyCurve(
+        f"{curve.method}, with (epsilon, delta) releases added by basic composition",
+        epsilon_at,
+        delta_at,
     )

@@ -149,7 +149,7 @@ class AnswerAccount:
                 f"queries, not {queries}"
             )
         if self.statement.one_student and any(other != name for other in self.students):
-            raise ValueError("this teacher has one student only, as it states; there is no other")
+            raise ValueError("this teacher states that it has one student only; add no other one")
         if name in self.students and not self.students[name].revoked:
             raise StudentExists(
                 f"there is a student {name!r} already; choose another name, or revoke them first"

@@ -303,8 +303,8 @@ class AnswerLedger:
         stored = found.request.digest
         if digest is not None and not digest.comparable(stored):
             raise IdempotencyConflict(
-                "this idempotency key was used for a request that cannot be recognised any longer, "
-                "for the key of its digest is lost; ask under a new idempotency key, which is "
+                "this idempotency key was used for a request that can no longer be recognised, "
+                "because the key of its digest is lost; ask under a new idempotency key, which is "
                 "charged"
             )
         if not (stored == "" if digest is None else digest.matches(stored)):

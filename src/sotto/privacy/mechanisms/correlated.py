@@ -21,6 +21,7 @@ Guarantee:
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import jax
@@ -44,27 +45,24 @@ _LARGEST_ROW = 2.0**38
 
 def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
     """Returns the first column of C: the square root of the workload `sum_j decay^(i-j) x_j`."""
-    if correlation.kind == "independent":
-        return np.ones(1)
-    _require_toeplitz(correlation)
-    with jax.enable_x64(True):
-        root = np.asarray(toeplitz.optimal_max_error_strategy_coefs(horizon))
-    return np.asarray(root * correlation.workload_decay ** np.arange(horizon))
+    return _decayed(toeplitz.optimal_max_error_strategy_coefs, correlation, horizon)
 
 
 def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
     """Returns the first column of C^-1, so that noise_i = sum_j b_j w_(i-j)."""
+    return _decayed(toeplitz.optimal_max_error_noising_coefs, correlation, horizon)
+
+
+def _decayed(
+    coefficients: Callable[[int], jax.Array], correlation: Correlation, horizon: int
+) -> Float64[np.ndarray, " n"]:
     if correlation.kind == "independent":
         return np.ones(1)
-    _require_toeplitz(correlation)
-    with jax.enable_x64(True):
-        inverse = np.asarray(toeplitz.optimal_max_error_noising_coefs(horizon))
-    return np.asarray(inverse * correlation.workload_decay ** np.arange(horizon))
-
-
-def _require_toeplitz(correlation: Correlation) -> None:
     if correlation.kind == "binary-tree":
         raise ValueError("a binary tree has no Toeplitz coefficients; take prefix_deviations")
+    with jax.enable_x64(True):
+        column = np.asarray(coefficients(horizon))
+    return np.asarray(column * correlation.workload_decay ** np.arange(horizon))
 
 
 def prefix_deviations(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
@@ -199,7 +197,9 @@ class NoiseSequence:
         """
         start, stop = self._drawn, self._drawn + fresh.shape[1]
         if stop > self.horizon:
-            raise ValueError(f"the noise was built for {self.horizon} releases; there is no more")
+            raise ValueError(
+                f"the noise was built for {self.horizon} releases and no more; open a new stream"
+            )
         self._drawn = stop
         if self.correlation.kind == "independent":
             return fresh

@@ -184,19 +184,10 @@ class TruncatedDirichlet(_DirichletMechanism):
 
     def at(self, concentration: float) -> Self:
         """Returns the same mechanism at another concentration, with enough proposals for it."""
-        needed = self.sized(
-            actions=self.actions,
-            concentration=concentration,
-            floor=self.floor,
-            threshold=self.threshold,
-        ).proposals
-        return type(self)(
-            actions=self.actions,
-            concentration=concentration,
-            floor=self.floor,
-            threshold=self.threshold,
-            proposals=max(self.proposals, needed),
-        )
+        kept = self.model_dump(include={"actions", "floor", "threshold"})
+        needed = self.sized(concentration=concentration, **kept).proposals
+        proposals = max(self.proposals, needed)
+        return type(self)(concentration=concentration, proposals=proposals, **kept)
 
     @property
     def failure(self) -> float:
