@@ -10,9 +10,9 @@ Each collection of events gets the tightest accountant that is proved for it:
   or was stated by an earlier version, counts as its Renyi curve.
 * Stable prefixes among them: two hops (`two_hop`). The second hop is composed with the rest.
 
-All of them cover adaptive composition: a release may depend on earlier releases. Every number
-is rounded towards safety, so delta(epsilon) and epsilon(delta) are upper bounds in floating point
-too.
+All of them cover adaptive composition: a release may depend on earlier releases. Gaussian curves,
+PLDs and two hops are rounded towards safety, and so are the Renyi curves of the mechanisms. What is
+left is the float64 rounding of sums and of the Renyi conversion, about one part in 10^15.
 """
 
 import functools
@@ -80,9 +80,9 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
     * Gaussian events become one, 1/z^2 = sum 1/z_i^2 (exact).
     * With `SampledGaussian` or `ApproximateDP` events: PLD. Its epsilon is normally within 0.1%
       of the truth where sampling rates are moderate. It resolves delta down to about 1e-11.
-    * A PLD has no grid for a noise multiplier below 0.02 or an epsilon above 100. The joint
-      epsilon is then in the hundreds at least. Sampling is ignored there, and `ApproximateDP`
-      events are added by basic composition, which is sound and coarse.
+    * A PLD has no grid for a noise multiplier below 0.02 or an epsilon above 100. Sampling is
+      ignored there, and `ApproximateDP` events are added by basic composition. That is sound and
+      coarse: the returned epsilon is usually in the hundreds.
     * With `Renyi` events: divergences add at the orders that all curves share. `ApproximateDP`
       events are then added by basic composition.
     * One `RepeatAndSelect` event alone, with `accounting=2`: its privacy profile. Others count as
@@ -183,7 +183,10 @@ def calibrate_noise_multiplier(
 def _gaussian_curve(
     mu: float, sampled: Sequence[SampledGaussian], approximate: Sequence[ApproximateDP]
 ) -> PrivacyCurve:
-    """Returns the exact curve of Gaussian releases; ignoring sampling is post-processing."""
+    """Returns the exact curve of Gaussian releases, which also bounds sampled ones.
+
+    Given who was drawn, a sampled release is a Gaussian one, and the bound is convex in that draw.
+    """
     everything = math.hypot(
         mu, *(math.sqrt(event.count) / event.noise_multiplier for event in sampled)
     )

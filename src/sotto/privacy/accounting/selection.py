@@ -110,7 +110,7 @@ class _Table:
     def _chord(
         self, values: Float64[np.ndarray, " n"], epsilon: Float64[np.ndarray, " k"]
     ) -> Float64[np.ndarray, " k"]:
-        """Returns chords of delta: it is convex in exp(epsilon) and does not rise."""
+        """Returns chords of a table, above delta because it is convex in exp(epsilon)."""
         at = np.minimum(epsilon, self.epsilons[-1])
         cell = np.clip(np.searchsorted(self.epsilons, at) - 1, 0, len(self.epsilons) - 2)
         start, stop = self.epsilons[cell], self.epsilons[cell + 1]

@@ -10,8 +10,8 @@ Guarantee:
     that may be given. Divergences are fixed in advance by level and composed with adaptively chosen
     levels (Feldman and Zrnic 2021). Each student's epsilon is that of all their allowed answers
     alone. `spent_epsilon` is the cost of the answers given so far. It is no guarantee if students
-    look at answers before they decide whether to ask again, because then the number of answers
-    depends on them. The proof is in docs/privacy.md, section 12, "The ledger of answers".
+    look at answers before they decide whether to ask again, because the number of answers then
+    depends on the answers. The proof is in docs/privacy.md, section 12, "The ledger of answers".
 """
 
 import functools

@@ -70,7 +70,7 @@ class ObservationDistance(_Distance):
 
     @property
     def off(self) -> float:
-        """Bound of the network, if it is stated."""
+        """Bound of the network, or `OFF` where the statement has none."""
         return OFF if self.rounding is None else self.rounding
 
     @property

@@ -38,7 +38,7 @@ _UNANSWERED = (
 )
 
 Compute = Callable[[Sequence[int]], Float[np.ndarray, "rows actions"]]
-"""Returns noisy rows for the given levels, one for each; see `AnswerStatement.randomize`."""
+"""Function that returns a noisy row for each given level; see `AnswerStatement.randomize`."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class AnswerLedger:
         return self._chain.head
 
     def holds(self, entry_hash: str) -> bool:
-        """Returns whether an entry has this hash, which fails for a ledger restored from a backup.
+        """Returns whether any entry has this hash; an older backup lacks the newer entries.
 
         Raises:
             LedgerUnavailable: the database cannot be read.
@@ -155,7 +155,7 @@ class AnswerLedger:
         return entries.holds(self._engine, self.run_id, entry_hash)
 
     def at(self, entry_hash: str) -> "AnswerLedger | None":
-        """Returns the ledger as it was when its last entry had this hash, or None; only read it.
+        """Returns the ledger as it was when its last entry had this hash, or None; do not write it.
 
         Raises:
             LedgerUnavailable, LedgerCorrupt: as `open`.

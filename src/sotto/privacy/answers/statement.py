@@ -233,7 +233,7 @@ def _mechanism_at(mechanism: PolicyMechanism, coefficient: float, level: int) ->
 def _one_answer(
     mechanism: PolicyMechanism, distance: Distance, accounting: int
 ) -> tuple[Event, ...]:
-    """Returns the cost of one answer. Renyi curves take long, and there are few of them."""
+    """Returns the cost of one answer, from a cache because Renyi curves take long."""
     simplex = mechanism.actions, mechanism.floor
     l1 = distance.l1_between(*simplex) if accounting == 2 else math.inf
     return mechanism.events(distance.between(*simplex), 1, l1)

@@ -217,7 +217,7 @@ class NoiseSequence:
 
     @property
     def largest(self) -> float:
-        """A bound that no entry of C^-1 w can exceed."""
+        """Bound on the magnitude of every entry of C^-1 w."""
         if self._tree:
             return MAGNITUDE * binary_tree.largest_row_sum(self.horizon)
         return MAGNITUDE * float(np.abs(self._coefficients).sum())
