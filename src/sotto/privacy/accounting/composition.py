@@ -11,8 +11,8 @@ Each collection of events gets the tightest accountant that is proved for it:
 * Stable prefixes among them: two hops (`two_hop`). The second hop is composed with the rest.
 
 All of them cover adaptive composition: a release may depend on earlier releases. Gaussian curves,
-PLDs and two hops are rounded towards safety, and so are the Renyi curves of the mechanisms. What is
-left is the float64 rounding of sums and of the Renyi conversion, about one part in 10^15.
+PLDs and two hops are rounded towards safety, and so are the Renyi curves of the mechanisms. The
+float64 rounding of sums and of the Renyi conversion, about one part in 10^15, is left.
 """
 
 import functools
