@@ -7,9 +7,9 @@ one that was never ours is found out.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.statements import Assumption, StreamStatement
@@ -79,6 +79,12 @@ class Claim:
         assert self.section in ("code", "user")
         return Assumption(statement=self.words(numbers), enforced_by=self.section, how=self.how)
 
+    def before(self, version: int, sentence: str = "", how: str = "") -> Self:
+        """Returns an earlier version of this sentence; empty words are those of today."""
+        return replace(
+            self, version=version, sentence=sentence or self.sentence, how=how or self.how
+        )
+
     def match(self, section: Section, sentence: str, how: str) -> dict[str, str] | None:
         """The numbers in a sentence, if it is this one; else None."""
         if (section, how) != (self.section, self.how) or len(sentence) > _LONGEST:
@@ -92,36 +98,3 @@ class Claim:
         texts = [re.escape(piece) for piece in pieces[::2]]
         names = [f"(?P<{name}>.+)" for name in pieces[1::2]]
         return re.compile("".join(a + b for a, b in zip(texts, [*names, ""], strict=True)), re.S)
-
-
-# --- conditions ----------------------------------------------------------------------------------
-
-
-def about_rewards(facts: Facts) -> bool:
-    """A ledger has one unit, so all of its streams are about rewards, or none."""
-    return any(one.unit.kind in ("reward-function", "transition") for one in facts.streams)
-
-
-def about_people(facts: Facts) -> bool:
-    """Streams about people or experts, or a ledger that was not charged for anything yet."""
-    return facts.answers is None and not about_rewards(facts)
-
-
-def always(_: Facts) -> bool:
-    """Every certificate says it."""
-    return True
-
-
-def of_answers(facts: Facts) -> bool:
-    """A teacher's ledger."""
-    return facts.answers is not None
-
-
-def some(test: Callable[[StreamStatement], bool]) -> Condition:
-    """The condition that a stream which was charged is of this kind."""
-    return lambda facts: any(map(test, facts.streams))
-
-
-def both(*conditions: Condition) -> Condition:
-    """The condition that all of these hold."""
-    return lambda facts: all(condition(facts) for condition in conditions)
