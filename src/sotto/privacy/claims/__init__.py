@@ -153,7 +153,7 @@ class Reference(BaseModel):
 
     @property
     def how(self) -> str:
-        """How an assumption is enforced; empty for other sentences."""
+        """Words on how an assumption is enforced; empty for other sentences."""
         return self._claim.how
 
     @property

@@ -1,6 +1,7 @@
 """Sentences about a teacher's answers (docs/privacy.md, section 12).
 
-What an answer protects follows from its distance (`distances.py`), whose numbers are in the words.
+The distance (`answers/distances.py`) decides what an answer protects, and its numbers are in the
+sentences.
 """
 
 from sotto.privacy.answers.distances import (
@@ -22,7 +23,7 @@ from sotto.privacy.mechanisms.policies import GaussianPolicy
 
 
 def _about(*kinds: type) -> Condition:
-    """The condition that the distance is one of these."""
+    """Returns the condition that the distance is of one of these kinds."""
     return lambda facts: facts.answers is not None and isinstance(facts.answers.distance, kinds)
 
 
@@ -32,7 +33,7 @@ def _statement(facts: Facts) -> AnswerStatement:
 
 
 def _has_rounding(*, stated: bool) -> Condition:
-    """The condition that observations are protected, and their rounding is (not) stated."""
+    """Returns the condition that observations are protected, and their rounding is (not) stated."""
 
     def holds(facts: Facts) -> bool:
         distance = None if facts.answers is None else facts.answers.distance
@@ -44,7 +45,7 @@ def _has_rounding(*, stated: bool) -> Condition:
 
 
 def _gaussian(facts: Facts) -> bool:
-    """Gaussian answers; earlier versions, whose statements have accounting 1, drew in float64."""
+    """Whether answers are Gaussian. Statements with accounting 1 had float64 noise."""
     return facts.answers is not None and isinstance(facts.answers.mechanism, GaussianPolicy)
 
 
@@ -161,7 +162,7 @@ OTHER_LEDGERS = Claim(
 
 # --- what is assumed -----------------------------------------------------------------------------
 
-# lipschitz.py
+# mechanisms/functions/lipschitz.py
 LIPSCHITZ = Claim(
     "distance.lipschitz",
     "code",
@@ -198,7 +199,7 @@ MEAN = Claim(
     version=2,
     holds=_about(TrainingShards),
 )
-# distances.py
+# answers/distances.py
 FLOAT64 = Claim(
     "distance.float64",
     "code",
@@ -244,7 +245,7 @@ NOTHING_ELSE = Claim(
     version=2,
     holds=of_answers,
 )
-# answer_ledger.py, answer_chain.py
+# answers/ledger.py, answers/chain.py
 CHARGED = Claim(
     "answers.charged",
     "code",
@@ -255,7 +256,7 @@ CHARGED = Claim(
     version=2,
     holds=of_answers,
 )
-# answers.py
+# answers/statement.py
 LEVELS = Claim(
     "answers.levels",
     "code",
@@ -264,7 +265,7 @@ LEVELS = Claim(
     version=2,
     holds=of_answers,
 )
-# answer_account.py
+# answers/account.py
 STOPPING = Claim(
     "answers.stopping",
     "user",
@@ -273,7 +274,7 @@ STOPPING = Claim(
     "plan the number of queries, or read the planned epsilon",
     holds=of_answers,
 )
-# mechanisms/simplex.py
+# mechanisms/dirichlet/simplex.py
 ROUNDED = Claim(
     "answers.rounded",
     "code",
@@ -282,7 +283,7 @@ ROUNDED = Claim(
     version=3,
     holds=of_answers,
 )
-# mechanisms/dirichlet_sampling.py
+# mechanisms/dirichlet/sampling.py
 LAW = Claim(
     "answers.law",
     "user",

@@ -3,7 +3,7 @@
 from sotto.privacy.claims.claim import Claim
 from sotto.privacy.claims.conditions import has_prefixes
 
-# --- stable prefixes: prefixes.py, mechanisms/stable_prefixes.py ---------------------------------
+# --- stable prefixes: release/prefixes.py, mechanisms/stable_prefixes.py -------------------------
 
 IN_THE_CLEAR = Claim(
     "prefixes.in-the-clear",
@@ -67,7 +67,7 @@ SILENT = Claim(
 
 # --- what a stream's statement brings ------------------------------------------------------------
 
-# algorithms/voting.py
+# algorithms/expert_offline/voting.py
 EXPERTS_POLICY = Claim(
     "votes.experts-policy",
     "protects",
@@ -110,7 +110,7 @@ OWN_CLONES = Claim(
     "the code fits clones one log at a time; settings are public",
     version=3,
 )
-# algorithms/dp_sgd_experts.py
+# algorithms/expert_offline/dp_sgd.py
 LOGGED = Claim(
     "dp-sgd.logged",
     "protects",

@@ -13,7 +13,7 @@ from sotto.privacy.statements import UNBOUNDED_DRAWS, StreamStatement
 
 
 def _values_on_grid(stream: StreamStatement) -> bool:
-    """Values or a function, with noise that is drawn on the grid of what is released."""
+    """Whether values or a function are released, with noise drawn on their grid."""
     return through_functions(stream) and drawn_on_grid(stream) and not stream.gaps
 
 
@@ -43,7 +43,7 @@ KEPT = Claim(
     version=2,
     holds=about_rewards,
 )
-# ledger.py, functions.py
+# ledger/ledger.py, release/functions.py
 CHARGED = Claim(
     "ledger.charged",
     "code",
@@ -52,7 +52,7 @@ CHARGED = Claim(
     version=3,
     holds=about_rewards,
 )
-# functions.py, streams.py
+# release/functions.py, release/stream.py
 FRESH = Claim(
     "noise.fresh",
     "code",
@@ -65,7 +65,7 @@ FRESH = Claim(
         some(lambda one: one.correlation.kind == "independent" and not one.gaps),
     ),
 )
-# released.py
+# release/released.py
 ANSWERS = Claim(
     "functions.one-answer",
     "code",
@@ -74,7 +74,7 @@ ANSWERS = Claim(
     version=2,
     holds=some(lambda one: one.dimensions.get("values") == UNBOUNDED_DRAWS),
 )
-# functions.py, released.py
+# release/functions.py, release/released.py
 ROUNDED = Claim(
     "functions.rounded",
     "code",
@@ -112,7 +112,7 @@ WHOLE_FUNCTION = Claim(
     "The whole reward function, against every other within {radius} of it ({share} of the public "
     "range [{low}, {high}]).",
 )
-# algorithms/dp_sgd_dqn.py
+# algorithms/functional_q/dp_sgd.py
 ZEROED = Claim(
     "dp-sgd.zeroed",
     "protects",
@@ -121,7 +121,7 @@ ZEROED = Claim(
     "(1 + e^epsilon) times as large.",
     version=2,
 )
-# algorithms/functional_q.py
+# algorithms/functional_q/functions.py
 VISITS = Claim(
     "functional-q.visits",
     "does-not-protect",
@@ -150,7 +150,7 @@ ONE_FUNCTION = Claim(
     "choose a radius as large as the difference that you want to hide",
     version=2,
 )
-# functions.py
+# release/functions.py
 SENSITIVITY = Claim(
     "functions.sensitivity",
     "user",

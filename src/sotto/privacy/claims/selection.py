@@ -6,7 +6,7 @@ from sotto.privacy.claims.conditions import (
     some,
 )
 
-# selection.py
+# algorithms/dppg/tuning.py
 BEST_ONLY = Claim(
     "selection.best-only",
     "code",
@@ -26,7 +26,7 @@ HOW_LONG = Claim(
     version=3,
     holds=has_selection,
 )
-# cli/tune.py, algorithms/dppg_selection.py
+# algorithms/dppg/tuning.py
 NO_TIMES = Claim(
     "selection.no-times",
     "code",

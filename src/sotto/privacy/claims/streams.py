@@ -1,6 +1,6 @@
 """Sentences about streams of releases of people's data: the door, the ledger and the sampler.
 
-Each names in its comment the module that makes it true.
+A comment above a sentence names the module that makes it true.
 """
 
 from sotto.privacy.claims.claim import Claim, Facts
@@ -22,7 +22,7 @@ from sotto.privacy.statements import StreamStatement
 
 
 def _scaled(stream: StreamStatement) -> bool:
-    """Noise of earlier versions, where anything is claimed of it."""
+    """Whether noise is that of earlier versions, and something is claimed about it."""
     paper = stream.releases_values and bool(stream.gaps)
     return not drawn_on_grid(stream) and not paper
 
@@ -38,7 +38,7 @@ def _door(facts: Facts) -> bool:
 
 
 def _of_whom(facts: Facts) -> dict[str, str]:
-    """Who or what is simulated."""
+    """Returns the word for whom or what the stream simulates."""
     if about_rewards(facts):
         return {"what": "rewards"}
     experts = any(one.unit.kind == "expert" for one in facts.streams)
@@ -95,7 +95,7 @@ CANDIDATES = Claim(
     version=3,
     holds=both(about_people, has_selection),
 )
-# spending.py
+# ledger/spending.py
 ENROLMENT = Claim(
     "ledger.enrolment",
     "user",
@@ -105,7 +105,7 @@ ENROLMENT = Claim(
     version=2,
     holds=about_people,
 )
-# ledger.py, spending.py
+# ledger/ledger.py, ledger/spending.py
 COUNTED = Claim(
     "ledger.counted",
     "code",
@@ -116,7 +116,7 @@ COUNTED = Claim(
     version=2,
     holds=about_people,
 )
-# purity.py
+# release/purity.py
 CONTRIBUTED = Claim(
     "door.contributed",
     "code",
@@ -128,7 +128,7 @@ CONTRIBUTED = Claim(
     version=2,
     holds=_door,
 )
-# purity.py, primitives.py, keys.py, settings.py
+# release/purity.py, release/primitives.py, keys.py, settings.py
 COMPILED = Claim(
     "door.compiled",
     "code",
@@ -162,7 +162,7 @@ ROUNDED = Claim(
         or nothing_charged(facts)
     ),
 )
-# factored.py
+# release/factored.py
 ROUNDED_SUMS = Claim(
     "factored.rounded",
     "code",
@@ -173,7 +173,7 @@ ROUNDED_SUMS = Claim(
     version=2,
     holds=some(lambda one: one.sum_rounding > 0),
 )
-# noise.py
+# mechanisms/noise.py
 LAW = Claim(
     "noise.law",
     "code",
@@ -185,7 +185,7 @@ LAW = Claim(
         lambda facts: bool(facts.streams) and all(map(drawn_on_grid, facts.streams)), has_noise
     ),
 )
-# noise.py, as it was before noise was drawn on the grid
+# mechanisms/noise.py, as it was before noise was drawn on the grid
 SCALED = Claim(
     "noise.scaled",
     "user",
@@ -204,7 +204,7 @@ SCALED_VALUES = Claim(
     version=2,
     holds=both(some(lambda one: through_functions(one) and _scaled(one)), has_noise),
 )
-# noise.py
+# mechanisms/noise.py
 RANDOM = Claim(
     "noise.random",
     "user",
@@ -216,7 +216,7 @@ RANDOM = Claim(
     version=3,
     holds=has_noise,
 )
-# mechanisms/correlated.py, draws.py
+# mechanisms/correlated.py, release/draws.py
 CORRELATED = Claim(
     "noise.correlated",
     "code",
@@ -263,7 +263,7 @@ SIMULATED = Claim(
     holds=_simulated,
     numbers=_of_whom,
 )
-# draws.py
+# release/draws.py
 SAMPLED = Claim(
     "draws.secret",
     "code",
@@ -282,7 +282,7 @@ POOL = Claim(
     "the author of the pool makes sure that it reads one person's rows for one person",
     version=2,
 )
-# algorithms/dppg.py
+# algorithms/dppg/release.py
 POLICIES = Claim(
     "dppg.policies",
     "protects",
@@ -290,7 +290,7 @@ POLICIES = Claim(
     "after training, the averages of these policies, and everything computed from them.",
     version=3,
 )
-# algorithms/dppg_parts.py
+# algorithms/dppg/parts.py
 PARTS = Claim(
     "dppg.parts",
     "protects",
@@ -310,7 +310,7 @@ OWN_TRAJECTORY = Claim(
     "A user, against an observer who sees that user's own trajectory while it is collected.",
     version=2,
 )
-# algorithms/dppg_gymnasium.py
+# algorithms/dppg/gymnasium_users.py
 NO_MEMORY = Claim(
     "dppg.no-memory",
     "user",
@@ -320,7 +320,7 @@ NO_MEMORY = Claim(
     "running statistics",
     version=2,
 )
-# rl/envs/unseen.py, rl/envs/lanes.py
+# rl/envs/gymnasium/unseen.py
 UNSEEN = Claim(
     "dppg.unseen",
     "code",
@@ -337,7 +337,7 @@ OWN_OUTPUT = Claim(
     "the author of the environment keeps no files, logs or connections that others can see",
     version=2,
 )
-# algorithms/ucb_vi.py
+# algorithms/ucb/calibrated.py
 COUNTERS = Claim(
     "ucb.counters",
     "protects",

@@ -30,7 +30,7 @@ def _has_sums(facts: Facts) -> bool:
 
 
 def _summed(facts: Facts) -> bool:
-    """People or experts, and not prefixes alone."""
+    """Whether the streams are about people or experts, and not prefixes alone."""
     return about_people(facts) and not _prefixes_only(facts)
 
 
