@@ -74,9 +74,7 @@ def _observation_trials(private_statistics: bool) -> ReleaseTrials:
     z = _OBS_Z * math.sqrt(2) if private_statistics else _OBS_Z  # two parts share the budget
     policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=z)}
     statistics = {"statistics": Part(clip_norm=5.0, noise_multiplier=z)}
-    gap = Gap(
-        name="observation normaliser", why="its statistics have no noise"
-    )
+    gap = Gap(name="observation normaliser", why="its statistics have no noise")
     release = Release(
         name="policy and observation statistics",
         local=_observation_local,
