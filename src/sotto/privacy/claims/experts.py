@@ -59,7 +59,7 @@ OWN_DATA = Claim(
 SILENT = Claim(
     "prefixes.silent",
     "code",
-    "Nothing reveals why a prefix ended, or which expert it followed.",
+    "No output states why a prefix ended, or which expert it followed.",
     "coins, queries, noise and drawn experts are not returned, logged or stored",
     version=2,
     holds=has_prefixes,

@@ -10,8 +10,8 @@ from sotto.privacy.claims.conditions import (
 BEST_ONLY = Claim(
     "selection.best-only",
     "code",
-    "A selection releases only its best try. It reveals neither the number of tries nor anything "
-    "about the other tries.",
+    "A selection releases only its best try. It releases neither the number of tries nor any "
+    "result of the other tries.",
     "the number of tries is drawn in secret; the other tries are not returned, logged or stored",
     version=2,
     holds=has_selection,

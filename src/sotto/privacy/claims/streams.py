@@ -179,7 +179,7 @@ LAW = Claim(
     "code",
     "The noise sampler has the stated distribution on the grid of the released values. The cost "
     "of its finite precision is charged.",
-    "docs/privacy.md, section 7, proves it for every sampler",
+    "docs/privacy.md proves it in section 7, and for stable prefixes in section 14",
     version=2,
     holds=both(
         lambda facts: bool(facts.streams) and all(map(drawn_on_grid, facts.streams)), has_noise
