@@ -242,7 +242,7 @@ def _same(said: Any, true: Any, name: str) -> bool:
     if type(said) is not type(true):
         return False
     if name == "claims":  # a sentence in earlier words is the same sentence
-        return tuple(map(reworded, said)) == true
+        return bool(tuple(map(reworded, said)) == true)
     if isinstance(true, Gaussian | SampledGaussian):  # an event's multiplier is computed, too
         close = math.isclose(said.noise_multiplier, true.noise_multiplier, rel_tol=_TOLERANCE)
         rest = {"noise_multiplier": 1.0}

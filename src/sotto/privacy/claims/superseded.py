@@ -15,6 +15,7 @@ from sotto.privacy.claims.conditions import (
     both,
     has_prefixes,
     has_selection,
+    has_shards,
     of_answers,
 )
 
@@ -40,9 +41,7 @@ def _simulated(facts: Facts) -> bool:
 
 def _simulated_shards(facts: Facts) -> bool:
     return (
-        facts.answers is not None
-        and streams.has_shards(facts)
-        and facts.answers.population == "simulated"
+        facts.answers is not None and has_shards(facts) and facts.answers.population == "simulated"
     )
 
 
