@@ -92,4 +92,4 @@ def test_rewards_that_float32_has_not_warn_of_nothing(tmp_path: Path) -> None:
     trained.advance()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained.states.policy))
     said = derive(Ledger.open(tmp_path / "ledger.sqlite")).assumptions
-    assert any("remembers nothing of the users" in one.statement for one in said)
+    assert any("keeps no memory of earlier users" in one.statement for one in said)

@@ -183,7 +183,7 @@ def test_all_rounds_cost_what_one_gaussian_costs(tmp_path: Path, asked: int) -> 
     assert certificate.status == "proved"
     assert "one expert" in certificate.unit_sentence
     said = [one.statement for one in certificate.assumptions if one.enforced_by == "code"]
-    assert any("is made of the log of its own expert" in line for line in said)
+    assert any("depends only on the log of its own expert" in line for line in said)
 
 
 def test_a_poll_over_budget_asks_nobody(tmp_path: Path) -> None:

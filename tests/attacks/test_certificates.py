@@ -21,8 +21,10 @@ from sotto.privacy.answers.distances import TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.answers.storage import TABLES
-from sotto.privacy.certificates.derive import derive, render, verify
+from sotto.privacy.certificates.derive import derive, read, render, verify
+from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.certificates.text import meaning_of_delta
+from sotto.privacy.claims import Reference
 from sotto.privacy.ledger import entries
 from sotto.privacy.ledger.databases import database
 from sotto.privacy.ledger.ledger import Ledger
@@ -47,6 +49,10 @@ STATEMENT = StreamStatement(
 SCHEMA_1 = json.loads(
     Path(__file__).with_name("certificates_of_schema_1.json").read_text(encoding="utf-8")
 )
+SCHEMA_2 = json.loads(
+    Path(__file__).with_name("certificate_of_schema_2.json").read_text(encoding="utf-8")
+)
+"""A certificate in the first words of schema 2, and its ledger, whose stream brings such words."""
 
 
 @pytest.fixture
@@ -179,10 +185,15 @@ def test_a_forged_sentence_is_found(
 
 def schema_1(kind: str, tmp_path: Path) -> tuple[Path, Ledger | AnswerLedger]:
     """A certificate that version 0.1.0 wrote, and the ledger of that training."""
-    kept = SCHEMA_1["certificates"][kind]
+    return restored(SCHEMA_1["certificates"][kind], tmp_path, answers=kind == "student")
+
+
+def restored(
+    kept: Any, tmp_path: Path, *, answers: bool = False
+) -> tuple[Path, Ledger | AnswerLedger]:
+    """Puts a kept certificate and its ledger on disk."""
     engine = database(tmp_path / "ledger")
     first, *rest = [entries.Entry(*row) for row in kept["entries"]]
-    answers = kind == "student"
     entries.create(engine, first, TABLES if answers else ())
     for entry in rest:
         entries.append(engine, entry)
@@ -210,6 +221,48 @@ def test_a_certificate_that_was_true_stays_verified(kind: str, tmp_path: Path) -
         assert any("numpy's SeedSequence" in line for line in found.corrections)
     found.current.write(path)
     assert verify(path, ledger).status == "verified"
+
+
+def test_a_certificate_in_earlier_words_stays_verified(tmp_path: Path) -> None:
+    path, ledger = restored(SCHEMA_2, tmp_path)
+    stored = read(path)
+    assert isinstance(stored, Certificate)
+    assert "against whoever sees every policy" in "".join(stored.protects)
+    found = verify(path, ledger)
+    assert (found.status, found.mismatches, found.corrections) == ("verified", (), ())
+    assert found.current is not None
+    versions = [
+        {one.claim: one.version for one in claims if isinstance(one, Reference)}
+        for claims in (
+            Certificate.model_validate_json(path.read_text()).claims,
+            found.current.claims,
+        )
+    ]
+    assert versions[0].keys() == versions[1].keys()
+    assert versions[0]["dppg.policies"] < versions[1]["dppg.policies"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda claims: claims.pop(),
+        lambda claims: claims.reverse(),
+        lambda claims: claims[0].update(numbers={"teachers": "1000"}),
+        lambda claims: claims[0].update(claim="dppg.patterns", version=1),
+    ],
+)
+def test_a_forged_sentence_in_earlier_words_is_found(
+    change: Callable[[Any], None], tmp_path: Path
+) -> None:
+    path, ledger = restored(SCHEMA_2, tmp_path)
+    edited(path, lambda contents: change(contents["claims"]))
+    assert refused(path, ledger).startswith("claims is not what the ledger gives")
+
+
+def test_words_that_only_schema_1_said_have_no_version_in_schema_2(tmp_path: Path) -> None:
+    path, ledger = restored(SCHEMA_2, tmp_path)
+    edited(path, lambda contents: contents["claims"][0].update(version=1))
+    assert "no sentence 'dppg.policies' has a version 1" in refused(path, ledger)
 
 
 @pytest.mark.parametrize(
@@ -365,7 +418,7 @@ def test_the_command_tells_stale_from_false(tmp_path: Path, capsys: Any) -> None
     assert command("--verify")[0] == 3
     code, shown = command("--write")
     assert (code, shown["schema_version"]) == (0, 2)
-    assert shown["protects"][0].startswith("What each user contributes")
+    assert shown["protects"][0].startswith("Each user's contribution")
     assert command("--verify")[0] == 0
     edited(path, lambda contents: contents.update(epsilon=0.1))
     assert command("--verify")[0] == 2
@@ -379,9 +432,9 @@ def test_the_command_tells_stale_from_false(tmp_path: Path, capsys: Any) -> None
 def test_delta_is_told_with_the_numbers_of_the_run(stored: tuple[Path, Ledger]) -> None:
     _, ledger = stored
     said = meaning_of_delta(derive(ledger))
-    assert "for each person, epsilon 1.271 holds without exception but for an event" in said
+    assert "for each person, epsilon 1.271 holds without exception outside an event" in said
     assert "probability at most 1e-05 (about 1 in 100,000)" in said
-    assert said.endswith("over the 768 persons here, at most 0.0077 such events are expected.")
+    assert said.endswith("Over the 768 persons here, at most 0.0077 such events are expected.")
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])

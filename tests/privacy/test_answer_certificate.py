@@ -92,7 +92,8 @@ def test_a_certificate_says_what_all_students_together_learnt(tmp_path: Path) ->
     assert dict(map(reversed, certificate.curve))[1e-5] == pytest.approx(certificate.epsilon)
     words = text_of(certificate)
     for line in (
-        f"Proved: epsilon {certificate.epsilon:.4g} at delta 1e-05. Whoever sees every answer",
+        f"Proved: epsilon {certificate.epsilon:.4g} at delta 1e-05. An observer who sees every "
+        "answer",
         "42 of 100 answers of teacher 'kartini', the policy with Gaussian noise",
         f"all 100 of them cost at most epsilon {epsilon(100):.4g}",
         f"given so far cost epsilon {epsilon(42):.4g}, if their number was fixed in advance",
@@ -173,10 +174,12 @@ def test_what_is_protected_and_what_is_not(
     assert sentence in certificate.unit_sentence
     shards = kind == "trajectory"
     not_protected = " ".join(certificate.does_not_protect)
-    assert ("No training-set claim" in not_protected) != shards
+    assert ("claim about training data" in not_protected) != shards
     assumptions = {one.statement: one.enforced_by for one in certificate.assumptions}
     assert any("1 / (number of people" in line for line in assumptions) == shards
-    assert [by for line, by in assumptions.items() if "before it is charged" in line] == ["code"]
+    assert [by for line, by in assumptions.items() if "charged before it leaves" in line] == [
+        "code"
+    ]
 
 
 def test_no_secret_is_in_a_certificate(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def test_what_is_protected_is_said(distance: Any, words: str, claims_training: b
     one = statement(distance=distance)
     assert words in one.unit_sentence
     told = said(Facts(answers=one))
-    lines = [line.sentence for line in told if "No training-set claim" in line.sentence]
+    lines = [line.sentence for line in told if "claim about training data" in line.sentence]
     assert len(lines) == (0 if claims_training else 1)
     # A whole teacher contains its training data, so no sentence may deny their protection.
     whole = isinstance(distance, AnyTwoTeachers)

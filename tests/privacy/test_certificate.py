@@ -68,7 +68,7 @@ def test_a_certificate_says_what_the_ledger_holds(tmp_path: Path) -> None:
     ledger = ledger_of(tmp_path / "ledger", statement())
     certificate = derive(ledger)
     assert certificate.status == "proved"
-    assert certificate.epsilon == pytest.approx(1.27, abs=0.005)  # theory notes, section 4
+    assert certificate.epsilon == pytest.approx(1.27, abs=0.005)  # docs/privacy.md, section 1
     assert certificate.unit_sentence == UNIT.sentence()
     assert certificate.persons == 8
     assert certificate.head_hash == ledger.head_hash
@@ -113,11 +113,11 @@ def test_what_always_is_assumed_is_listed_once(tmp_path: Path) -> None:
     assert len(statements) == len(set(statements))
     text = "\n".join(f"{a.statement} {a.how} [{a.enforced_by}]" for a in certificate.assumptions)
     for topic in (
-        "Trying several settings",
+        "trying several settings",
         "enrolment number",
-        "traced",
+        "traces both functions",
         "AES-128 in counter mode",
-        "operating system's entropy keys",
+        "key from the operating system's entropy",
     ):
         assert topic in text
     for topic in ("Timing", "integers on a public grid", "simulated", "A. B. [user]"):
@@ -182,7 +182,7 @@ def test_less_noise_is_a_larger_epsilon(tmp_path: Path) -> None:
 def test_replace_one_costs_what_half_the_noise_costs(tmp_path: Path) -> None:
     unit = Unit(kind="trajectory", adjacency="replace-one")
     certificate = derive(ledger_of(tmp_path / "ledger", statement(3.0, unit=unit)))
-    assert certificate.epsilon == pytest.approx(2.75, abs=0.005)  # theory notes, section 4
+    assert certificate.epsilon == pytest.approx(2.75, abs=0.005)  # docs/privacy.md, section 1
     assert "any other data in its place" in certificate.unit_sentence
 
 

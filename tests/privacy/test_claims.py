@@ -9,10 +9,12 @@ from kinds_of_statements import KINDS, SCHEMA_1, facts_of, stream
 
 from sotto.privacy.claims import (
     BROUGHT,
+    EARLIER,
     PRESENT,
     Facts,
     Quoted,
     Reference,
+    earlier_brought,
     said,
     said_by_schema_1,
     same_stream,
@@ -25,228 +27,249 @@ from sotto.privacy.statements import Assumption, StreamStatement
 # protected, what is not, what the code enforces, what is up to the user.
 EXPECTED = {
     "dppg of schema 1": """
-        dppg.policies@2 dppg.patterns dppg.own-trajectory general.what-is-true-of-all
-        general.other-runs general.side-channels ledger.counted door.contributed
-        gaussian.rounded noise.correlated people.settings@2 ledger.enrolment noise.random@2
-        noise.scaled door.unchanged general.timing population.simulated@2
+        dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@2
+        people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
+        door.unchanged@2 general.timing population.simulated@3
     """,
     "dppg-paper of schema 1": """
-        dppg.policies@2 dppg.patterns dppg.own-trajectory general.what-is-true-of-all
-        general.other-runs general.side-channels ledger.counted door.contributed
-        gaussian.rounded people.settings@2 ledger.enrolment noise.random@2 noise.scaled
-        door.unchanged general.timing population.simulated@2
+        dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 people.settings@3
+        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing
+        population.simulated@3
     """,
     "q-iterations of schema 1": """
-        rewards.whole-function functional-q.visits functional-q.curve rewards.other-runs
-        noise.scaled-values general.side-channels functional-q.reward-free ledger.charged@2
-        noise.fresh@2 functional-q.one-function functions.sensitivity rewards.settings@2
-        rewards.kept noise.random@2 noise.scaled general.timing population.simulated@2
+        rewards.whole-function functional-q.visits functional-q.curve@2
+        rewards.other-runs@2 noise.scaled-values@2 general.side-channels@2
+        functional-q.reward-free@2 ledger.charged@3 noise.fresh@2
+        functional-q.one-function@2 functions.sensitivity@2 rewards.settings@3
+        rewards.kept@2 noise.random@3 noise.scaled@2 general.timing
+        population.simulated@3
     """,
     "q-paper of schema 1": """
-        functional-q.visits functional-q.curve rewards.other-runs general.side-channels
-        ledger.charged@2 functional-q.one-function rewards.settings@2 rewards.kept
-        noise.random@2 general.timing population.simulated@2
+        functional-q.visits functional-q.curve@2 rewards.other-runs@2
+        general.side-channels@2 ledger.charged@3 functional-q.one-function@2
+        rewards.settings@3 rewards.kept@2 noise.random@3 general.timing
+        population.simulated@3
     """,
     "q-vector of schema 1": """
-        rewards.one functional-q.visits functional-q.curve rewards.other-runs
-        general.side-channels functional-q.reward-free ledger.charged@2 door.contributed
-        gaussian.rounded noise.fresh@2 rewards.settings@2 rewards.kept noise.random@2
-        noise.scaled door.unchanged general.timing population.simulated@2
+        rewards.one functional-q.visits functional-q.curve@2 rewards.other-runs@2
+        general.side-channels@2 functional-q.reward-free@2 ledger.charged@3
+        door.contributed@2 gaussian.rounded@2 noise.fresh@2 rewards.settings@3
+        rewards.kept@2 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing
+        population.simulated@3
     """,
     "votes of schema 1": """
-        votes.experts-policy@2 votes.released@2 votes.how-many votes.most-experts
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded votes.own-experts people.settings@2
-        ledger.enrolment noise.random@2 noise.scaled door.unchanged general.timing
-        population.simulated@2
+        votes.experts-policy@3 votes.released@3 votes.how-many votes.most-experts
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 votes.own-experts
+        people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
+        door.unchanged@2 general.timing population.simulated@3
     """,
     "clones of schema 1": """
-        votes.clones-log@2 votes.released@2 votes.how-many votes.most-experts
-        general.what-is-true-of-all general.other-runs general.side-channels
-        votes.own-clones@2 ledger.counted door.contributed gaussian.rounded
-        people.settings@2 ledger.enrolment noise.random@2 noise.scaled door.unchanged
-        general.timing population.simulated@2
+        votes.clones-log@3 votes.released@3 votes.how-many votes.most-experts
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        votes.own-clones@3 ledger.counted@2 door.contributed@2 gaussian.rounded@2
+        people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
+        door.unchanged@2 general.timing population.simulated@3
     """,
     "service of schema 1": """
-        distance.shards distance.asked-observations general.what-is-true-of-all
-        answers.other-ledgers general.side-channels answers.charged distance.mean@2
-        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
-        distance.disjoint answers.delta noise.random@2 answers.earlier-law general.timing
-        population.simulated@2
+        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        answers.other-ledgers@2 general.side-channels@2 answers.charged@2
+        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
+        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        noise.random@3 answers.earlier-law@2 general.timing population.simulated@3
     """,
     "nothing charged": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded people.settings@2 ledger.enrolment noise.random@2
-        general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 people.settings@3
+        ledger.enrolment@2 noise.random@3 general.timing
     """,
     "people": """
-        dppg.policies@2 general.what-is-true-of-all general.other-runs general.side-channels
-        ledger.counted door.contributed gaussian.rounded people.settings@2 ledger.enrolment
-        noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+        dppg.policies@3 general.what-is-true-of-all@2 general.other-runs@2
+        general.side-channels@2 ledger.counted@2 door.contributed@2 gaussian.rounded@2
+        people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
+        door.unchanged@2 runs.failure@2 general.timing
     """,
     "returning, correlated": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded noise.correlated dppg.no-memory people.settings@2
-        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure
-        general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@2
+        dppg.no-memory@2 people.settings@3 ledger.enrolment@2 noise.random@3
+        noise.scaled@2 door.unchanged@2 runs.failure@2 general.timing
     """,
     "a fixed seed": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded people.settings@2 ledger.enrolment door.unchanged
-        runs.failure general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 people.settings@3
+        ledger.enrolment@2 door.unchanged@2 runs.failure@2 general.timing
     """,
     "counters": """
-        ucb.counters@2 ucb.local-counters ucb.own-actions ucb.in-common
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded noise.correlated people.settings@2
-        ledger.enrolment noise.random@2 noise.scaled door.unchanged general.timing
-        population.simulated@2
+        ucb.counters@3 ucb.local-counters@2 ucb.own-actions@2 ucb.in-common@2
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@2
+        people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
+        door.unchanged@2 general.timing population.simulated@3
     """,
     "a selection": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded selection.best-only people.candidates@2
-        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure
-        selection.how-long@2 general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 selection.best-only@2
+        people.candidates@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
+        door.unchanged@2 runs.failure@2 selection.how-long@3 general.timing
     """,
     "DP-SGD over experts, sampled": """
-        dp-sgd.logged dp-sgd.slots@2 general.what-is-true-of-all general.other-runs
-        general.side-channels ledger.counted door.contributed factored.rounded draws.secret
-        dp-sgd.own-logs releases.pool people.settings@2 ledger.enrolment noise.random@2
-        noise.scaled door.unchanged runs.failure general.timing
+        dp-sgd.logged dp-sgd.slots@3 general.what-is-true-of-all@2 general.other-runs@2
+        general.side-channels@2 ledger.counted@2 door.contributed@2 factored.rounded@2
+        draws.secret dp-sgd.own-logs@2 releases.pool@2 people.settings@3
+        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "DP-SGD on rewards": """
-        dp-sgd.zeroed@2 rewards.other-runs general.side-channels functional-q.reward-free
-        ledger.charged@2 door.contributed factored.rounded noise.fresh@2 draws.secret
-        rewards.settings@2 rewards.kept noise.random@2 noise.scaled door.unchanged
-        runs.failure general.timing
+        dp-sgd.zeroed@2 rewards.other-runs@2 general.side-channels@2
+        functional-q.reward-free@2 ledger.charged@3 door.contributed@2
+        factored.rounded@2 noise.fresh@2 draws.secret rewards.settings@3 rewards.kept@2
+        noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2 general.timing
     """,
     "sums of rewards, correlated": """
-        rewards.one rewards.other-runs general.side-channels ledger.charged@2
-        door.contributed gaussian.rounded noise.correlated rewards.settings@2 rewards.kept
-        noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+        rewards.one rewards.other-runs@2 general.side-channels@2 ledger.charged@3
+        door.contributed@2 gaussian.rounded@2 noise.correlated@2 rewards.settings@3
+        rewards.kept@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "a function that is asked": """
-        rewards.other-runs noise.scaled-values general.side-channels ledger.charged@2
-        noise.fresh@2 functions.one-answer functions.sensitivity rewards.settings@2
-        rewards.kept noise.random@2 noise.scaled runs.failure general.timing
+        rewards.other-runs@2 noise.scaled-values@2 general.side-channels@2
+        ledger.charged@3 noise.fresh@2 functions.one-answer@2 functions.sensitivity@2
+        rewards.settings@3 rewards.kept@2 noise.random@3 noise.scaled@2 runs.failure@2
+        general.timing
     """,
     "logged rewards of one function": """
-        rewards.logged-function rewards.other-runs noise.scaled-values general.side-channels
-        ledger.charged@2 noise.fresh@2 functions.sensitivity rewards.settings@2 rewards.kept
-        noise.random@2 noise.scaled runs.failure general.timing
+        rewards.logged-function rewards.other-runs@2 noise.scaled-values@2
+        general.side-channels@2 ledger.charged@3 noise.fresh@2 functions.sensitivity@2
+        rewards.settings@3 rewards.kept@2 noise.random@3 noise.scaled@2 runs.failure@2
+        general.timing
     """,
     "parts beside the policy": """
-        dppg.policies@2 dppg.parts@2 general.what-is-true-of-all general.other-runs
-        general.side-channels ledger.counted door.contributed gaussian.rounded
-        people.settings@2 ledger.enrolment noise.random@2 noise.scaled door.unchanged
-        runs.failure general.timing
+        dppg.policies@3 dppg.parts@3 general.what-is-true-of-all@2 general.other-runs@2
+        general.side-channels@2 ledger.counted@2 door.contributed@2 gaussian.rounded@2
+        people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
+        door.unchanged@2 runs.failure@2 general.timing
     """,
     "on the grid, settings checked": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed door.compiled gaussian.rounded noise.law people.settings@2
-        ledger.enrolment noise.random@2 door.unchanged runs.failure general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        noise.law@2 people.settings@3 ledger.enrolment@2 noise.random@3 door.unchanged@2
+        runs.failure@2 general.timing
     """,
     "correlated on the grid": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded noise.law noise.correlated noise.rounded
-        people.settings@2 ledger.enrolment noise.random@2 door.unchanged runs.failure
-        general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.law@2
+        noise.correlated@2 noise.rounded@2 people.settings@3 ledger.enrolment@2
+        noise.random@3 door.unchanged@2 runs.failure@2 general.timing
     """,
     "real people in Gymnasium": """
-        dppg.policies@2 dppg.patterns dppg.own-trajectory general.what-is-true-of-all
-        general.other-runs general.side-channels dppg.unseen ledger.counted door.contributed
-        door.compiled gaussian.rounded noise.law dppg.no-memory dppg.own-output
-        people.settings@2 ledger.enrolment noise.random@2 door.unchanged runs.failure
-        general.timing
+        dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        dppg.unseen@2 ledger.counted@2 door.contributed@2 door.compiled@2
+        gaussian.rounded@2 noise.law@2 dppg.no-memory@2 dppg.own-output@2
+        people.settings@3 ledger.enrolment@2 noise.random@3 door.unchanged@2
+        runs.failure@2 general.timing
     """,
     "a selection without times": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded noise.law selection.best-only selection.no-times
-        people.candidates@2 ledger.enrolment noise.random@2 door.unchanged runs.failure
-        selection.how-long@2 general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.law@2
+        selection.best-only@2 selection.no-times people.candidates@3 ledger.enrolment@2
+        noise.random@3 door.unchanged@2 runs.failure@2 selection.how-long@3
+        general.timing
     """,
     "a function on the grid": """
-        rewards.other-runs general.side-channels ledger.charged@2 functions.rounded@2
-        noise.law noise.fresh@2 functions.sensitivity rewards.settings@2 rewards.kept
-        functions.clipped noise.random@2 runs.failure general.timing
+        rewards.other-runs@2 general.side-channels@2 ledger.charged@3
+        functions.rounded@3 noise.law@2 noise.fresh@2 functions.sensitivity@2
+        rewards.settings@3 rewards.kept@2 functions.clipped@2 noise.random@3
+        runs.failure@2 general.timing
     """,
     "prefixes": """
-        prefixes.in-the-clear prefixes.beyond-actions general.what-is-true-of-all
-        general.other-runs general.side-channels ledger.counted noise.law prefixes.fresh
-        prefixes.one-action@2 prefixes.silent people.settings@2 ledger.enrolment
-        prefixes.one-world prefixes.own-data noise.random@2 door.unchanged general.timing
-        population.simulated@2
+        prefixes.in-the-clear@2 prefixes.beyond-actions@2 general.what-is-true-of-all@2
+        general.other-runs@2 general.side-channels@2 ledger.counted@2 noise.law@2
+        prefixes.fresh@2 prefixes.one-action@3 prefixes.silent@2 people.settings@3
+        ledger.enrolment@2 prefixes.one-world@2 prefixes.own-data noise.random@3
+        door.unchanged@2 general.timing population.simulated@3
     """,
     "prefixes, and DP-SGD in turns": """
-        dp-sgd.logged dp-sgd.slots@2 prefixes.in-the-clear prefixes.beyond-actions
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed factored.rounded noise.correlated prefixes.fresh
-        prefixes.one-action@2 prefixes.silent dp-sgd.own-logs releases.pool
-        people.settings@2 ledger.enrolment prefixes.one-world prefixes.own-data
-        noise.random@2 noise.scaled door.unchanged runs.failure general.timing
-        population.simulated@2
+        dp-sgd.logged dp-sgd.slots@3 prefixes.in-the-clear@2 prefixes.beyond-actions@2
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 factored.rounded@2 noise.correlated@2
+        prefixes.fresh@2 prefixes.one-action@3 prefixes.silent@2 dp-sgd.own-logs@2
+        releases.pool@2 people.settings@3 ledger.enrolment@2 prefixes.one-world@2
+        prefixes.own-data noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        general.timing population.simulated@3
     """,
     "words of a stranger": """
-        quoted general.what-is-true-of-all general.other-runs general.side-channels
-        ledger.counted door.contributed gaussian.rounded people.settings@2 ledger.enrolment
-        noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+        quoted general.what-is-true-of-all@2 general.other-runs@2
+        general.side-channels@2 ledger.counted@2 door.contributed@2 gaussian.rounded@2
+        people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
+        door.unchanged@2 runs.failure@2 general.timing
     """,
     "a teacher of shards": """
-        distance.shards distance.asked-observations general.what-is-true-of-all
-        answers.other-ledgers general.side-channels answers.charged distance.mean@2
-        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
-        distance.disjoint answers.delta noise.random@2 answers.earlier-law general.timing
+        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        answers.other-ledgers@2 general.side-channels@2 answers.charged@2
+        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
+        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        noise.random@3 answers.earlier-law@2 general.timing
     """,
     "a teacher of shards, on the grid": """
-        distance.shards distance.asked-observations general.what-is-true-of-all
-        answers.other-ledgers general.side-channels answers.charged distance.mean@2
-        distance.rows answers.levels answers.rounded@2 answers.grid-law answers.settings
-        answers.nothing-else distance.disjoint answers.delta noise.random@2 general.timing
+        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        answers.other-ledgers@2 general.side-channels@2 answers.charged@2
+        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
+        answers.grid-law@2 answers.settings answers.nothing-else@2 distance.disjoint
+        answers.delta@2 noise.random@3 general.timing
     """,
     "a teacher of shards, on the grid, with a fixed seed": """
-        distance.shards distance.asked-observations general.what-is-true-of-all
-        answers.other-ledgers general.side-channels answers.charged distance.mean@2
-        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
-        distance.disjoint answers.delta general.timing
+        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        answers.other-ledgers@2 general.side-channels@2 answers.charged@2
+        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
+        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        general.timing
     """,
     "Dirichlet about shards, charged for its L1 distance": """
-        distance.shards distance.asked-observations general.what-is-true-of-all
-        answers.other-ledgers general.side-channels answers.charged distance.mean@2
-        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
-        distance.disjoint answers.delta noise.random@2 answers.law general.timing
+        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        answers.other-ledgers@2 general.side-channels@2 answers.charged@2
+        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
+        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        noise.random@3 answers.law@2 general.timing
     """,
     "a teacher of simulated shards": """
-        distance.shards distance.asked-observations general.what-is-true-of-all
-        answers.other-ledgers general.side-channels answers.charged distance.mean@2
-        distance.rows answers.levels answers.rounded@2 answers.settings answers.nothing-else
-        distance.disjoint answers.delta noise.random@2 answers.earlier-law general.timing
-        population.simulated@2
+        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        answers.other-ledgers@2 general.side-channels@2 answers.charged@2
+        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
+        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        noise.random@3 answers.earlier-law@2 general.timing population.simulated@3
     """,
     "a whole teacher, Dirichlet": """
-        distance.teacher distance.no-share answers.other-ledgers general.side-channels
-        answers.charged answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else noise.random@2 answers.law general.timing
+        distance.teacher@2 distance.no-share@2 answers.other-ledgers@2
+        general.side-channels@2 answers.charged@2 answers.levels@2 answers.rounded@3
+        answers.settings answers.nothing-else@2 noise.random@3 answers.law@2
+        general.timing
     """,
     "observations, truncated Dirichlet": """
-        distance.observations distance.training-data distance.chosen-observations
-        distance.no-training-claim answers.other-ledgers general.side-channels
-        answers.charged distance.lipschitz distance.float64 answers.levels answers.rounded@2
-        answers.settings answers.nothing-else noise.random@2 answers.law
-        general.timing
+        distance.observations@2 distance.training-data distance.chosen-observations@2
+        distance.no-training-claim@2 answers.other-ledgers@2 general.side-channels@2
+        answers.charged@2 distance.lipschitz distance.float64 answers.levels@2
+        answers.rounded@3 answers.settings answers.nothing-else@2 noise.random@3
+        answers.law@2 general.timing
     """,
     "observations whose rounding is stated": """
-        distance.observations distance.training-data distance.chosen-observations
-        distance.refused distance.no-training-claim answers.other-ledgers
-        general.side-channels answers.charged distance.lipschitz distance.analysed
-        answers.levels answers.rounded@2 answers.settings answers.nothing-else
-        noise.random@2 answers.law general.timing
+        distance.observations@2 distance.training-data distance.chosen-observations@2
+        distance.refused@2 distance.no-training-claim@2 answers.other-ledgers@2
+        general.side-channels@2 answers.charged@2 distance.lipschitz distance.analysed
+        answers.levels@2 answers.rounded@3 answers.settings answers.nothing-else@2
+        noise.random@3 answers.law@2 general.timing
     """,
     "two policies": """
-        distance.policy distance.training-data distance.larger-differences
-        distance.no-training-claim answers.other-ledgers general.side-channels
-        answers.charged distance.rows answers.levels answers.rounded@2 answers.settings
-        answers.nothing-else distance.within noise.random@2 answers.earlier-law
-        general.timing
+        distance.policy@2 distance.training-data distance.larger-differences
+        distance.no-training-claim@2 answers.other-ledgers@2 general.side-channels@2
+        answers.charged@2 distance.rows@2 answers.levels@2 answers.rounded@3
+        answers.settings answers.nothing-else@2 distance.within@2 noise.random@3
+        answers.earlier-law@2 general.timing
     """,
 }
 
@@ -293,14 +316,14 @@ def test_a_sentence_whose_words_change_has_a_new_version() -> None:
     otherwise certificates that say it would say something else than they did.
     """
     recorded = json.loads(_RECORD.read_text())
-    for one in (*PRESENT, *BROUGHT, *superseded.SCHEMA_1, *superseded.BROUGHT):
+    for one in (*PRESENT, *BROUGHT, *EARLIER, *superseded.SCHEMA_1, *earlier_brought.OF_SCHEMA_1):
         words = [one.section, one.sentence, one.how]
         digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
         assert digest in recorded[f"{one.identifier}@{one.version}"], one.identifier
 
 
 def test_a_version_has_one_wording() -> None:
-    names = [(one.identifier, one.version) for one in (*PRESENT, *BROUGHT)]
+    names = [(one.identifier, one.version) for one in (*PRESENT, *BROUGHT, *EARLIER)]
     assert len(set(names)) == len(names)
 
 

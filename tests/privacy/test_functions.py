@@ -80,7 +80,7 @@ def test_a_release_costs_what_it_was_calibrated_for(tmp_path: Path) -> None:
     assert certificate.status == "proved"
     assert "within the stated radius" in certificate.unit_sentence
     said = " ".join(one.statement for one in certificate.assumptions)
-    assert "differs by at most 4.69042 in the Euclidean norm" in said
+    assert "differ by at most 4.69042 in the Euclidean norm" in said
     assert "enrolment" not in said  # nothing about persons
     assert not any("people" in line for line in certificate.does_not_protect)
 

@@ -263,8 +263,8 @@ def test_a_release_is_certified_for_what_it_was_calibrated(tmp_path: Path) -> No
     assert 3.5 < certificate.epsilon <= 4.0
     assert certificate.persons == 200
     assert certificate.unit == EXPERT
-    assert any("in the clear" in said for said in certificate.does_not_protect)
-    shared = [one for one in certificate.assumptions if "one MDP" in one.statement]
+    assert any("released without noise" in said for said in certificate.does_not_protect)
+    shared = [one for one in certificate.assumptions if "the same MDP" in one.statement]
     assert [one.enforced_by for one in shared] == ["user"]
     assert not any("clipped contributions" in one.how for one in certificate.assumptions)
     said = "".join(str(part) for part in _texts(render(certificate)))
@@ -300,7 +300,7 @@ def test_with_noisy_steps_on_the_same_experts_the_cost_is_joint(tmp_path: Path) 
     assert {event.kind for event in joint.worst.events} == {"stable-prefixes", "sampled-gaussian"}
     assert alone < joint.epsilon <= 5.0
     said = [one.statement for one in derive(ledger).assumptions]
-    assert any("one MDP" in one for one in said)
+    assert any("the same MDP" in one for one in said)
     assert any("Poisson" in one for one in said)
 
 

@@ -1,14 +1,14 @@
-"""Audits: lower bounds on the epsilon that something really has, from running it many times.
+"""Audits: lower bounds on the true epsilon of a mechanism, from running it many times.
 
-A certificate bounds epsilon from above by proof; an audit bounds it from below by experiment, and
-refutes the certificate where the two cross. An audit that does not refute proves nothing.
+A certificate bounds epsilon from above by proof. An audit bounds epsilon from below by experiment,
+and refutes the certificate if its bound is larger. An audit that refutes nothing proves nothing.
 
 Guarantee:
     If a mechanism is (epsilon, delta)-differentially private for the two inputs, the bound exceeds
     epsilon with probability at most 1 - confidence. For every set E of outputs and both orders of
-    the inputs, P(E) <= e^epsilon Q(E) + delta. The set (a direction in the space of outputs, its
-    sign and a threshold) is chosen on the first half of the samples; P(E) and Q(E) are bounded on
-    the second half, which had no part in the choice, by two one-sided Clopper-Pearson intervals.
+    the inputs, P(E) <= e^epsilon Q(E) + delta. The first half of the samples chooses the set: a
+    direction in the space of outputs, its sign and a threshold. The second half had no part in the
+    choice, and bounds P(E) and Q(E) by two one-sided Clopper-Pearson intervals.
 """
 
 import functools
@@ -35,23 +35,23 @@ from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import StreamStatement
 from sotto.privacy.units import Unit
 
-_BUDGET = Budget(epsilon=math.inf, delta=1e-9)  # refuses nothing that an audit has to do with
+_BUDGET = Budget(epsilon=math.inf, delta=1e-9)  # refuses no audit
 _TAIL_POINTS = 150
-_RIDGE = 1e-9  # a direction without any variance is the best one there is: keep it, finitely
+_RIDGE = 1e-9  # a direction without variance tells most: this keeps its score finite
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
-        epsilon_lower: lower bound on epsilon at `delta`; 0 where nothing was found.
-        certified_epsilon: the epsilon under test; infinity where none is.
-        delta: of both.
-        confidence: probability, at least, that the bound holds.
-        threshold: the inputs were told apart by whether the score reaches it ...
-        orientation: ... times this sign.
-        samples: held-out samples of each input.
+        epsilon_lower: lower bound on epsilon at `delta`; 0 if nothing was found.
+        certified_epsilon: epsilon under test; infinity if there is none.
+        delta: delta of both epsilons.
+        confidence: least probability with which the bound holds.
+        threshold: threshold of the score times `orientation` that tells the inputs apart.
+        orientation: sign of the score, 1 or -1.
+        samples: number of held-out samples of each input.
     """
 
     epsilon_lower: float
@@ -76,25 +76,25 @@ def audit(
     confidence: float = 0.999,
     certified_epsilon: float = math.inf,
 ) -> AuditResult:
-    """Lower bound on epsilon from independent scores of the two neighbouring inputs.
+    """Returns a lower bound on epsilon from independent scores of the two neighbouring inputs.
 
-    Any real-valued score of a mechanism's output gives a valid bound, if the score was fixed
-    before the second half of the samples was looked at; a good one gives a large bound.
+    Any real-valued score of a mechanism's output gives a valid bound, if the second half of the
+    samples had no influence on the score. A good score gives a large bound.
 
     Args:
         scores_present: one score for each run with the unit present, in order of the runs.
         scores_absent: the same with the unit absent.
-        delta: where on the privacy curve; 0 <= delta < 1.
-        confidence: of the bound, in (0.5, 1).
-        certified_epsilon: the epsilon at `delta` under test.
+        delta: point on the privacy curve, 0 <= delta < 1.
+        confidence: confidence of the bound, in (0.5, 1).
+        certified_epsilon: epsilon under test, at `delta`.
 
     Raises:
-        ValueError: scores that are not finite, or fewer than four of them.
+        ValueError: a score is not finite, or there are fewer than four.
 
     Source: Jagielski et al. 2020, "Auditing Differentially Private Machine Learning", with the
-    intervals of `jax_privacy.auditing.CanaryScoreAuditor`. Its own threshold selection is not
-    used: it keeps neither the threshold nor the sign, and the half it selects on cannot be the
-    one that a direction (`linear_score`) was learnt from.
+    intervals of `jax_privacy.auditing.CanaryScoreAuditor`. The auditor's threshold selection is
+    not used, because it returns neither the threshold nor the sign, and its first half could not
+    be the half from which `linear_score` learnt a direction.
     """
     present, absent = (_checked(scores) for scores in (scores_present, scores_absent))
     half_present, half_absent = present.size // 2, absent.size // 2
@@ -121,10 +121,10 @@ def audit(
 def linear_score(
     train_present: Float[np.ndarray, "n d"], train_absent: Float[np.ndarray, "m d"]
 ) -> Callable[[Float[np.ndarray, "k d"]], Float[np.ndarray, " k"]]:
-    """The linear score that best separates two samples of vectors (Fisher's discriminant).
+    """Returns the linear score that best separates two samples of vectors.
 
-    It is the likelihood ratio for Gaussian outputs that differ in their mean. Whatever else may
-    tell two inputs apart (a variance, a norm) goes in as a feature of its own.
+    This is Fisher's discriminant. For Gaussian outputs that differ in their mean it is the
+    likelihood ratio. A variance or a norm that may differ has to be added as a feature.
     """
     covariance = np.atleast_2d(np.cov(train_present.T) + np.cov(train_absent.T)) / 2
     ridge = _RIDGE * np.trace(covariance) / len(covariance) + np.finfo(np.float64).tiny
@@ -135,7 +135,7 @@ def linear_score(
 
 
 Mechanism = Callable[[bool, int, int], Float[np.ndarray, "samples d"]]
-"""`run(present, seed, samples)`: outputs of independent runs on one of two neighbouring inputs."""
+"""Function `run(present, seed, samples)`: outputs of independent runs on one of two inputs."""
 
 
 def audit_mechanism(
@@ -150,12 +150,12 @@ def audit_mechanism(
     """Runs a mechanism, or a whole training, on two neighbouring inputs and tests its certificate.
 
     Args:
-        run: the mechanism. Its runs are independent, and so are calls with different seeds.
-        samples: runs on each input; the bound cannot exceed about log(samples / 16).
-        seed: of the audit.
-        delta: where on the privacy curve. Small epsilons are found best at a large delta.
-        certified_epsilon: the epsilon at `delta` under test.
-        confidence: of the bound.
+        run: mechanism whose runs are independent, and so are its calls with different seeds.
+        samples: number of runs on each input; the bound is at most about log(samples / 16).
+        seed: seed of the audit.
+        delta: point on the privacy curve. Small epsilons are found best at a large delta.
+        certified_epsilon: epsilon under test, at `delta`.
+        confidence: confidence of the bound.
     """
     seeds = [int(one) for one in np.random.SeedSequence(seed).generate_state(2, np.uint64)]
     present, absent = (
@@ -175,20 +175,20 @@ def audit_mechanism(
 
 @dataclass(frozen=True)
 class ReleaseTrials:
-    """A `Release` as a mechanism to audit: the real door, many runs side by side.
+    """A `Release` as a mechanism to audit: many runs of the real door, side by side.
 
-    The noise comes from the real sampler with a fixed seed, so that an audit can be repeated; no
-    trial leaves the audit. One real ledger enforces the rules of participation; it stands for all
-    runs, which make the same releases with the same enrolment numbers.
+    The real sampler draws the noise from a fixed seed, so that an audit can be repeated. No trial
+    leaves the audit. One real ledger enforces the rules of participation for all runs, which make
+    the same releases with the same enrolment numbers.
 
     Attributes:
-        release: what is audited.
-        state: the first public state of one run.
-        inputs: `inputs(present)` gives the enrolment numbers [releases, slots] (None with Poisson
-            sampling) and the unit data [releases, slots, ...] (or [population, ...]) of the two
-            neighbouring inputs.
-        observe: what the adversary makes of the server's log, leaves [samples, releases, ...]:
-            features [samples, d].
+        release: release under audit.
+        state: first public state of one run.
+        inputs: function of `present` that gives the enrolment numbers [releases, slots] (None
+            with Poisson sampling) and the unit data [releases, slots, ...] (or [population, ...])
+            of one of the two neighbouring inputs.
+        observe: function that turns the server's log, with leaves [samples, releases, ...], into
+            the adversary's features [samples, d].
     """
 
     release: Release
@@ -197,7 +197,7 @@ class ReleaseTrials:
     observe: Callable[[Any], Float[np.ndarray, "samples d"]]
 
     def __call__(self, present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples d"]:
-        """Independent runs on one of the two inputs; see `Mechanism`."""
+        """Returns the outputs of independent runs on one of the two inputs; see `Mechanism`."""
         with _temporary_ledger(self.release.unit) as ledger:
             repetitions = [_Repetition(ledger)] * (samples - 1)
             stream, states = self._open([ledger, *repetitions], noise_seed=seed)
@@ -211,7 +211,7 @@ class ReleaseTrials:
             return self.observe(jax.tree.map(np.asarray, log))
 
     def certified_epsilon(self, delta: float) -> float:
-        """The epsilon that the ledger gives for one run with noise from the operating system."""
+        """Returns the ledger's epsilon for one run with noise from the operating system."""
         with _temporary_ledger(self.release.unit) as ledger:
             persons, _ = self.inputs(True)
             statement = self._open([ledger], noise_seed=None)[0].statement
@@ -228,13 +228,13 @@ class ReleaseTrials:
 
 
 class _Repetition(Ledger):
-    """Reads as the ledger of the run that is repeated, and writes nothing."""
+    """A ledger that reads as that of the repeated run, and writes nothing."""
 
     def __init__(self, repeated: Ledger) -> None:
         self.__dict__ = repeated.__dict__
 
     def open_stream(self, statement: StreamStatement) -> LedgerStream:
-        del statement  # the run that is repeated has written it down
+        del statement  # the repeated run has written it
         return _RepeatedStream(self, 0)
 
 
@@ -263,7 +263,7 @@ def _checked(scores: np.ndarray) -> Float[np.ndarray, " n"]:
 def _choose_event(
     present: np.ndarray, absent: np.ndarray, delta: float, significance: float
 ) -> tuple[int, float]:
-    """Sign and threshold with the largest bound on these samples."""
+    """Returns the sign and the threshold with the largest bound on these samples."""
     best = (-math.inf, 1, 0.0)
     for sign in (1, -1):
         in_sorted, out_sorted = np.sort(sign * present), np.sort(sign * absent)
@@ -280,12 +280,12 @@ def _choose_event(
 
 
 def _candidates(ordered: np.ndarray) -> np.ndarray:
-    """Order statistics of one sample, denser towards both ends."""
+    """Returns order statistics of one sample, denser towards both ends."""
     ranks = np.unique(np.geomspace(1, ordered.size, _TAIL_POINTS).astype(int)) - 1
     return np.concatenate([ordered[ranks], ordered[ordered.size - 1 - ranks]])
 
 
 def _upper(successes: np.ndarray, trials: int, significance: float) -> Float[np.ndarray, " k"]:
-    """Clopper-Pearson upper bounds, each at half the significance: two make a bound."""
+    """Returns Clopper-Pearson upper bounds at half the significance: a bound uses two."""
     bound = stats.beta.ppf(1 - significance / 2, successes + 1, np.maximum(trials - successes, 1))
     return np.where(successes < trials, bound, 1.0)

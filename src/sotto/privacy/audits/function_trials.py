@@ -1,4 +1,4 @@
-"""A `FunctionRelease` as a mechanism to audit: the real door, many runs at once."""
+"""A `FunctionRelease` as a mechanism to audit: many runs of the real door at once."""
 
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.functions import FunctionRelease
 
-_BUDGET = Budget(epsilon=float("inf"), delta=1e-9)  # refuses nothing that an audit has to do with
+_BUDGET = Budget(epsilon=float("inf"), delta=1e-9)  # refuses no audit
 
 NextValues = Callable[
     [bool, Sequence[Float[np.ndarray, "*nodes actions samples"]]],
@@ -22,17 +22,17 @@ NextValues = Callable[
 
 @dataclass(frozen=True)
 class FunctionTrials:
-    """Many runs of one release, as one release of many values, each with noise of its own.
+    """Many runs of one release, as one release of many values with independent noise.
 
-    The noise comes from the real sampler with a fixed seed, so that an audit can be repeated.
+    The real sampler draws the noise from a fixed seed, so that an audit can be repeated.
 
     Attributes:
-        release: of one run, with a stated size.
-        shape: of one run's values, [*nodes, actions].
-        values: `values(present, released)`: what is released next on one of the two neighbouring
-            inputs, given what every run has released so far, [*nodes, actions, samples] each; or
-            without the last axis, where it is the same for all runs.
-        axes: positions of the nodes, under a kernel.
+        release: release of one run, with a stated size.
+        shape: shape of one run's values, [*nodes, actions].
+        values: function of `present` and the released values so far, [*nodes, actions, samples]
+            each. It gives the next values on one of the two inputs, without the last axis if they
+            are the same for all runs.
+        axes: positions of the nodes, for noise with a kernel.
     """
 
     release: FunctionRelease
@@ -41,7 +41,7 @@ class FunctionTrials:
     axes: tuple[Float[np.ndarray, " nodes"], ...] | None = None
 
     def __call__(self, present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples d"]:
-        """Everything that independent runs released; see `audit.Mechanism`."""
+        """Returns everything that independent runs released; see `audit.Mechanism`."""
         many = replace(self.release, size=int(np.prod(self.shape)) * samples)
         released: list[np.ndarray] = []
         with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +56,7 @@ class FunctionTrials:
         return np.concatenate([one.reshape(-1, samples) for one in released]).T
 
     def certified_epsilon(self, delta: float) -> float:
-        """The epsilon that the ledger gives for one run with noise from the operating system."""
+        """Returns the ledger's epsilon for one run with noise from the operating system."""
         with tempfile.TemporaryDirectory() as folder:
             ledger = self._ledger(folder)
             stream = self.release.open(ledger)

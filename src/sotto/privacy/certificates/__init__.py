@@ -1,1 +1,1 @@
-"""Certificates: derived from ledgers, stored as data, printed as text."""
+"""Certificates are derived from ledgers, stored as data and printed as text."""

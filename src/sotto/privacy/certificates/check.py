@@ -1,8 +1,8 @@
-"""Whether a stored certificate is true: it is read strictly, and compared with its ledger.
+"""Verification: reads a stored certificate strictly and compares it with its ledger.
 
-A certificate is true if it is what its ledger gives; stale, if it is what its ledger gave at an
-earlier entry; and false otherwise. Numbers that were computed may differ by `_TOLERANCE`, as
-another machine's arithmetic would have it. Deltas are inputs, and may not.
+A certificate is verified if it is what its ledger gives, stale if it is what its ledger gave at an
+earlier entry, and false otherwise. Computed numbers may differ by `_TOLERANCE`, because another
+machine's arithmetic may differ. Deltas are inputs and may not differ.
 """
 
 import json
@@ -33,7 +33,7 @@ from sotto.privacy.certificates.model import (
     points,
 )
 from sotto.privacy.certificates.text import visible
-from sotto.privacy.claims import Facts, said_by_schema_1
+from sotto.privacy.claims import Facts, reworded, said_by_schema_1
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 
@@ -42,7 +42,7 @@ AnyCertificate = Certificate | CertificateOfSchema1
 Derive = Callable[[AnyLedger], Certificate]
 
 _TOLERANCE = 1e-6
-"""Relative difference in epsilon that another machine's arithmetic may make."""
+"""Relative difference that another machine's arithmetic may make in computed numbers."""
 
 _COMPUTED = ("epsilon", "planned_epsilon", "spent_epsilon", "divergences")
 """Fields that hold results of floating-point arithmetic."""
@@ -50,15 +50,15 @@ _COMPUTED = ("epsilon", "planned_epsilon", "spent_epsilon", "divergences")
 
 @dataclass(frozen=True)
 class Verification:
-    """What became of comparing a stored certificate with its ledger.
+    """The result of comparing a stored certificate with its ledger.
 
     Attributes:
-        status: "verified": it is what the ledger gives. "stale": it is what the ledger gave at an
-            earlier entry. "false": it is neither.
-        mismatches: one sentence for each thing in which a false one differs.
-        corrections: what earlier versions said in words, and is known by now not to be true,
-            although the numbers are; one sentence each.
-        current: what the ledger gives now; None where nothing can be derived.
+        status: "verified" if the ledger gives it; "stale" if the ledger gave it at an earlier
+            entry; else "false".
+        mismatches: one sentence for each difference of a false certificate.
+        corrections: one sentence for each statement of a schema 1 certificate that turned out to
+            be untrue, although the numbers are true.
+        current: the certificate that the ledger gives now; None if none can be derived.
     """
 
     status: Literal["verified", "stale", "false"]
@@ -68,7 +68,7 @@ class Verification:
 
 
 def check(path: Path, ledger: AnyLedger, derive: Derive) -> Verification:
-    """Compares the certificate at `path` with what `derive` makes of the ledger."""
+    """Compares the certificate at `path` with the one that `derive` makes from the ledger."""
     mismatches = []
     try:
         ledger.verify()
@@ -97,11 +97,11 @@ def check(path: Path, ledger: AnyLedger, derive: Derive) -> Verification:
 
 
 def read(path: Path) -> AnyCertificate:
-    """The certificate at `path`, if it is byte for byte what was written of these values.
+    """Returns the certificate at `path`, if its text is byte for byte the canonical one.
 
     Raises:
-        PrivacyError: it cannot be read: no file or no JSON, a name twice, a field that no
-            certificate has, a value of another type, or a text that nothing writes.
+        PrivacyError: the file is missing or is no JSON, has a name twice, an unknown field or a
+            value of another type, or its text is not canonical.
     """
     try:
         text = path.read_bytes().decode("utf-8")
@@ -140,7 +140,7 @@ def _no_constant(name: str) -> Any:
 
 
 def _first(text: str, written: str) -> str:
-    """The first line in which a text is not what is written."""
+    """Returns the first difference between a text and its canonical form, in words."""
     lines, expected = text.split("\n"), written.split("\n")
     for number, (line, other) in enumerate(zip(lines, expected, strict=False), 1):
         if line != other:
@@ -153,7 +153,7 @@ def _first(text: str, written: str) -> str:
 
 
 def _mismatches(stored: AnyCertificate, derived: Certificate, ledger: AnyLedger) -> list[str]:
-    """One sentence for each field in which the certificate is not what was derived."""
+    """Returns one sentence for each field that differs from the derived certificate."""
     true = derived if isinstance(stored, Certificate) else _as_schema_1(derived, ledger)
     retracted = [
         f"nothing is proved of {one.statement.name!r}: {one.event.reason}"
@@ -170,7 +170,7 @@ def _mismatches(stored: AnyCertificate, derived: Certificate, ledger: AnyLedger)
 
 
 def facts_of(ledger: AnyLedger) -> Facts:
-    """What decides which sentences a certificate of this ledger says."""
+    """Returns the facts that decide which sentences a certificate of this ledger says."""
     if isinstance(ledger, AnswerLedger):
         return Facts(answers=ledger.statement)
     charged = tuple(one.statement for one in ledger.streams if one.releases)
@@ -179,7 +179,7 @@ def facts_of(ledger: AnyLedger) -> Facts:
 
 
 def _as_schema_1(derived: Certificate, ledger: AnyLedger) -> CertificateOfSchema1:
-    """What an earlier version would have written."""
+    """Returns the certificate of schema 1 that an earlier version would have written."""
     words = said_by_schema_1(facts_of(ledger))
     fields = {name: getattr(derived, name) for name in CertificateOfSchema1.model_fields}
     fields |= {
@@ -194,7 +194,7 @@ def _as_schema_1(derived: Certificate, ledger: AnyLedger) -> CertificateOfSchema
 
 
 def _answers_so_far(ledger: AnswerLedger) -> dict[str, Any]:
-    """What a certificate of schema 1 said of a teacher: the cost of what was answered so far."""
+    """Returns the fields in which schema 1 stated the cost of a teacher's answers so far."""
     statement, delta, students = ledger.statement, ledger.budget.delta, ledger.students()
 
     def cost(answered: Sequence[int]) -> tuple[tuple[Event, ...], PrivacyCurve]:
@@ -233,7 +233,7 @@ def _corrections(stored: AnyCertificate, ledger: AnyLedger) -> tuple[str, ...]:
 
 
 def _same(said: Any, true: Any, name: str) -> bool:
-    """Equal, up to a tolerance where a number was computed."""
+    """Whether two values are equal, up to a tolerance for computed numbers."""
     if name == "curve":  # pairs of a computed epsilon and its delta
         return len(said) == len(true) and all(
             _same(epsilon, other, "epsilon") and delta == at
@@ -241,6 +241,8 @@ def _same(said: Any, true: Any, name: str) -> bool:
         )
     if type(said) is not type(true):
         return False
+    if name == "claims":  # a sentence in earlier words is the same sentence
+        return bool(tuple(map(reworded, said)) == true)
     if isinstance(true, Gaussian | SampledGaussian):  # an event's multiplier is computed, too
         close = math.isclose(said.noise_multiplier, true.noise_multiplier, rel_tol=_TOLERANCE)
         rest = {"noise_multiplier": 1.0}

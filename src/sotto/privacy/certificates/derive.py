@@ -1,7 +1,7 @@
-"""The certificate: what is proved about a run, derived from its ledger and never written by hand.
+"""Certificates from ledgers: nobody writes a certificate by hand.
 
-`derive` turns a ledger into a `Certificate`; `write` stores it; `read` brings it back; `verify`
-derives it again and says whether a stored one is true; `render` says it to a person.
+`derive` turns a ledger into a `Certificate`, which its method `write` stores. `read` reads it back,
+`verify` derives it again and compares, and `render` prints it in words.
 """
 
 import math
@@ -30,7 +30,7 @@ __all__ = ["Certificate", "Verification", "derive", "read", "render", "verify"]
 
 
 def derive(ledger: Ledger | AnswerLedger) -> Certificate:
-    """The certificate of everything charged to the ledger so far."""
+    """Returns the certificate of everything charged to the ledger so far."""
     return _of_answers(ledger) if isinstance(ledger, AnswerLedger) else _of_streams(ledger)
 
 
@@ -117,7 +117,7 @@ def _of_answers(ledger: AnswerLedger) -> Certificate:
 def verify(path: Path, ledger: Ledger | AnswerLedger) -> Verification:
     """Derives the certificate again and compares it with the one stored at `path`.
 
-    The ledger's chain of hashes is read again and checked too, and a teacher's stored answers.
+    It also checks the ledger's chain of hashes, and a teacher's stored answers.
     """
     return check(path, ledger, derive)
 
@@ -134,5 +134,5 @@ _T = TypeVar("_T")
 
 
 def _distinct(lists: Iterable[Iterable[_T]]) -> tuple[_T, ...]:
-    """All items, each once, in order."""
+    """Returns all items in order, each once."""
     return tuple(dict.fromkeys(item for items in lists for item in items))

@@ -1,6 +1,6 @@
-"""Costs that no ledger states by itself: of several ledgers together, and of replacing a unit.
+"""Costs that no single ledger states: of several ledgers together, and of replacing a unit.
 
-Each is derived from ledgers or from a certificate, and nowhere but here.
+No other module of the project composes or converts the epsilons of certificates.
 """
 
 import math
@@ -24,16 +24,16 @@ class Cost(NamedTuple):
 
 
 def together(ledgers: Sequence[Ledger | AnswerLedger]) -> Cost:
-    """What everything costs that was charged to any of several ledgers about the same people.
+    """Returns the total cost of several ledgers about the same people, or the same teacher.
 
-    A person has the same number in every ledger, and a teacher is the same in every ledger of its
-    answers: the account is that of one ledger to which all had been charged.
+    A person must have the same number in every ledger. The cost is then that of one ledger with
+    all charges.
 
     Args:
-        ledgers: at least one, of one unit and with one delta.
+        ledgers: at least one, all with the same unit and the same delta.
 
     Raises:
-        LedgerMismatch: their units or deltas differ, so that no epsilon is about all of them.
+        LedgerMismatch: the units or the deltas differ, so that no epsilon covers all of them.
     """
     if len({_about(ledger) for ledger in ledgers}) != 1:
         raise LedgerMismatch("ledgers of other units, or with other deltas, have no cost in common")
@@ -49,16 +49,16 @@ def together(ledgers: Sequence[Ledger | AnswerLedger]) -> Cost:
 
 
 def replaced(certificate: Certificate) -> Cost:
-    """What it costs that one unit is replaced by another one.
+    """Returns the cost of replacing one unit by another.
 
     Guarantee:
-        Under zero-out adjacency, to replace a unit is to zero it out and to put another one in. If
-        M(x), M(0) and M(0), M(x') are (epsilon, delta)-close in both directions, then
-        P[M(x) in S] <= e^epsilon (e^epsilon P[M(x') in S] + delta) + delta: the cost is
-        (2 epsilon, (1 + e^epsilon) delta), with the delta at least doubled.
+        Under zero-out adjacency, a replacement is two steps: zero a unit out, then put another one
+        in. If M(x) and M(0) are (epsilon, delta)-close in both directions, and so are M(0) and
+        M(x'), then P[M(x) in S] <= e^epsilon (e^epsilon P[M(x') in S] + delta) + delta. The cost
+        is (2 epsilon, (1 + e^epsilon) delta), with a delta at least twice as large.
 
     Raises:
-        ValueError: the certificate's unit is one within a radius, which nothing replaces.
+        ValueError: the certificate's adjacency is within-radius, which has no replacement.
     """
     epsilon, delta = certificate.epsilon, certificate.delta
     match certificate.unit.adjacency:
@@ -72,7 +72,7 @@ def replaced(certificate: Certificate) -> Cost:
 
 
 def zero_out_budget(epsilon: float, delta: float) -> Budget:
-    """What zero-out adjacency may cost, so that `replaced` is within (epsilon, delta)."""
+    """Returns the zero-out budget for which `replaced` stays within (epsilon, delta)."""
     return Budget(epsilon=epsilon / 2, delta=delta / (1 + _exp(epsilon / 2)))
 
 
@@ -83,5 +83,5 @@ def _about(ledger: Ledger | AnswerLedger) -> tuple[object, ...]:
 
 
 def _exp(epsilon: float) -> float:
-    """e^epsilon, infinite where it is larger than any number."""
+    """Returns e^epsilon, or infinity where float64 would overflow."""
     return math.exp(epsilon) if epsilon < 700 else math.inf

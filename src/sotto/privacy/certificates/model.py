@@ -1,7 +1,7 @@
-"""The certificate as a value: what is proved about a run, in fields that JSON brings back.
+"""Certificates as values, which JSON stores and restores.
 
-It holds data: numbers, statements of the ledger, and which sentences it says, by identifier and
-version. Their words are rendered.
+A certificate holds numbers, the ledger's statements, and its sentences by identifier and version.
+`text.py` prints them in words.
 """
 
 import os
@@ -26,7 +26,7 @@ _CURVE_DELTAS = tuple(float(f"{m}e-{k}") for k in range(10, 1, -1) for m in (1, 
 
 
 def points(epsilon_at: Callable[[float], float]) -> tuple[tuple[float, float], ...]:
-    """Pairs (epsilon, delta) at each of a fixed list of deltas that the accountant resolves."""
+    """Returns pairs (epsilon, delta), one for each delta of a fixed list that can be resolved."""
     found = []
     for delta in _CURVE_DELTAS:
         try:
@@ -40,12 +40,12 @@ class CertifiedStream(BaseModel):
     """One stream of releases, as the ledger holds it.
 
     Attributes:
-        statement: everything its analysis needs.
-        releases: how many were charged.
-        persons: how many took part, or may have under Poisson sampling.
-        event: what the charged releases cost one person; None if there are none.
-        versions: of the software that opened it.
-        settings: of JAX and XLA that it was opened under; earlier versions did not write them down.
+        statement: everything that its analysis needs.
+        releases: number of charged releases.
+        persons: number of people who took part, or who may have under Poisson sampling.
+        event: cost of the stream to one person; None if nothing was charged.
+        versions: software that opened it, with version numbers.
+        settings: JAX and XLA settings under which it was opened; empty in earlier versions.
     """
 
     model_config = _FROZEN
@@ -58,17 +58,17 @@ class CertifiedStream(BaseModel):
 
 
 class CertifiedStudent(BaseModel):
-    """What one student may be answered, and what that costs alone.
+    """The answers of one student, and their cost without those of other students.
 
     Attributes:
-        name: of the student.
-        queries: answered rows allowed in all.
-        answered: answered rows so far.
-        revoked: whether the student is answered no longer.
-        epsilon: of all answers that this student may get, alone, at the certificate's delta; 0
+        name: name of the student.
+        queries: number of answered rows allowed in all.
+        answered: number of answered rows so far.
+        revoked: whether the student gets no more answers.
+        epsilon: cost of all answers that this student may get, at the certificate's delta; 0
             before the first one.
-        spent_epsilon: of those given so far; None in certificates of earlier versions, whose
-            `epsilon` it was.
+        spent_epsilon: cost of the answers so far. None in certificates of earlier versions, where
+            `epsilon` has this meaning.
     """
 
     model_config = _FROZEN
@@ -84,13 +84,13 @@ class CertifiedAnswers(BaseModel):
     """A teacher's answers, as the ledger holds them.
 
     Attributes:
-        statement: everything their analysis needs.
-        answered: rows answered so far, of all students together.
-        planned_epsilon: what all `statement.queries` answers cost at most, at the certificate's
-            delta, whatever the students ask.
-        spent_epsilon: of the answers given so far. It holds only if their number was fixed in
-            advance. None in certificates of earlier versions, whose headline it was.
-        students: in the order they were added.
+        statement: everything that their analysis needs.
+        answered: number of rows answered so far, for all students together.
+        planned_epsilon: largest cost of all `statement.queries` answers, at the certificate's
+            delta, for any questions.
+        spent_epsilon: cost of the answers so far. It holds only if their number was fixed in
+            advance. None in certificates of earlier versions, where it is the headline epsilon.
+        students: students in the order in which they were added.
     """
 
     model_config = _FROZEN
@@ -102,9 +102,9 @@ class CertifiedAnswers(BaseModel):
 
 
 class WorstPerson(BaseModel):
-    """The streams of the person who pays most, by name, and what they are composed of.
+    """The streams of the person who pays most, by name, and the events that are composed.
 
-    Of a teacher's answers there are no streams; the events are those of all answers together.
+    A teacher has no streams; the events are those of all answers together.
     """
 
     model_config = _FROZEN
@@ -114,23 +114,23 @@ class WorstPerson(BaseModel):
 
 
 class Certificate(BaseModel):
-    """What is proved about everything that one run has released.
+    """The guarantee for everything that one run has released.
 
     Attributes:
         status: "proved"; "paper-claim" if a step is not private (epsilon is infinite and `gaps`
             names it); "none" if nothing was released, or nothing can be proved.
-        epsilon: for the worst person at `delta`, noise samplers included; of a teacher, for all
-            answers that all students together may be given.
-        curve: pairs (epsilon, delta) for the worst person at each of a fixed list of deltas, as
-            far as the accountant resolves them.
-        method: which accountant computed `epsilon`.
-        persons: how many took part, or may have under Poisson sampling; 0 for a teacher, whose
-            ledger does not know the people behind it.
-        answers: of a teacher; None for a training run, whose JSON does not name it.
-        claims: the sentences that it says: what is protected, what is not, what the proof needs.
-        head_hash: hash of the ledger's last entry, which fixes all of them.
-        versions: of the software that created the ledger.
-        created: when the ledger was, ISO 8601 in UTC.
+        epsilon: cost to the worst person at `delta`, noise samplers included. For a teacher, the
+            cost of all answers that all students together may get.
+        curve: pairs (epsilon, delta) for the worst person, one for each delta of a fixed list
+            that the accountant resolves.
+        method: name of the accountant that computed `epsilon`.
+        persons: number of people who took part, or who may have under Poisson sampling; 0 for a
+            teacher, whose ledger does not know the people behind it.
+        answers: answers of a teacher; None for a training run, and then not in the JSON.
+        claims: sentences about the protection, its limits and its assumptions.
+        head_hash: hash of the ledger's last entry, which depends on all entries.
+        versions: software that created the ledger, with version numbers.
+        created: time when the ledger was created, ISO 8601 in UTC.
     """
 
     model_config = _FROZEN
@@ -155,24 +155,24 @@ class Certificate(BaseModel):
 
     @property
     def unit_sentence(self) -> str:
-        """The unit and the adjacency, for a person."""
+        """The unit and the adjacency, in words."""
         return (
             self.unit.sentence() if self.answers is None else self.answers.statement.unit_sentence
         )
 
     @property
     def protects(self) -> tuple[str, ...]:
-        """What is protected, in words."""
+        """Sentences about what the certificate protects."""
         return tuple(one.sentence for one in self.claims if one.section == "protects")
 
     @property
     def does_not_protect(self) -> tuple[str, ...]:
-        """What is not, in words."""
+        """Sentences about what the certificate does not protect."""
         return tuple(one.sentence for one in self.claims if one.section == "does-not-protect")
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """What the proof needs, in words, and what enforces it."""
+        """Assumptions of the proof in words, with what enforces them."""
         return tuple(
             Assumption(statement=one.sentence, enforced_by=one.section, how=one.how)
             for one in self.claims
@@ -180,11 +180,11 @@ class Certificate(BaseModel):
         )
 
     def text(self) -> str:
-        """The one JSON text of this certificate."""
+        """Returns the canonical JSON text of this certificate."""
         return self.model_dump_json(indent=2) + "\n"
 
     def write(self, path: Path, mode: int = 0o644) -> None:
-        """Stores the certificate as JSON. At no moment is there half a certificate at `path`."""
+        """Stores the certificate as JSON, atomically: `path` never holds half a certificate."""
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -204,7 +204,7 @@ class Certificate(BaseModel):
 
 
 class CertificateOfSchema1(BaseModel):
-    """A certificate as earlier versions wrote it, with its sentences in words."""
+    """A certificate as earlier versions wrote it, with its sentences as words."""
 
     model_config = _FROZEN
     schema_version: Literal[1]
@@ -230,5 +230,5 @@ class CertificateOfSchema1(BaseModel):
     head_hash: str
 
     def text(self) -> str:
-        """The one JSON text of this certificate."""
+        """Returns the canonical JSON text of this certificate."""
         return self.model_dump_json(indent=2) + "\n"

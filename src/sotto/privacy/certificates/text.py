@@ -1,4 +1,4 @@
-"""The certificate in plain words, for a person."""
+"""Certificates as text in plain words."""
 
 import math
 from typing import Literal
@@ -23,7 +23,7 @@ from sotto.privacy.statements import Returning
 
 
 def render(certificate: Certificate) -> RenderableType:
-    """The certificate in plain words, for `rich.console.Console.print`."""
+    """Returns the certificate in plain words, for `rich.console.Console.print`."""
     c = certificate
     parts: list[RenderableType] = [
         Text(visible(f"Privacy certificate of run {c.run_id}"), style="bold"),
@@ -58,7 +58,7 @@ def render(certificate: Certificate) -> RenderableType:
 
 
 def _settings(c: Certificate) -> tuple[str, ...]:
-    """The settings that streams were opened under, each once."""
+    """Returns the settings under which streams were opened, each once."""
     lines = (
         ", ".join(f"{name} {value}" for name, value in one.settings.items() if value)
         for one in c.streams
@@ -71,10 +71,10 @@ def _dated(c: Certificate) -> str:
 
 
 def visible(text: str) -> str:
-    """The text with every character that does not print spelled out.
+    """Returns the text with every unprintable character spelled out.
 
-    Names and sentences in a ledger may be somebody else's: none of them moves the cursor, begins a
-    line of its own, or turns the direction of what follows.
+    A stranger may have written the names and sentences in a ledger. None of them may move the
+    cursor, begin a new line, or turn the direction of the text that follows.
     """
     return "".join(
         one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
@@ -86,15 +86,15 @@ def _headline(c: Certificate) -> Text:
         right = _accuracy(c.epsilon, c.delta)
         return Text.assemble(
             ("Proved", "bold green"),
-            f": epsilon {c.epsilon:.4g} at delta {c.delta:.3g}. Whoever sees {_everything(c)} "
-            "can tell the two neighbouring inputs apart correctly at most "
-            f"{100 * right:.1f}% of the time; tossing a coin gives 50%.",
+            f": epsilon {c.epsilon:.4g} at delta {c.delta:.3g}. An observer who sees "
+            f"{_everything(c)} can tell the two neighbouring inputs apart correctly at most "
+            f"{100 * right:.1f}% of the time. Random guessing is correct 50% of the time.",
         )
     if c.status == "paper-claim":
         return Text.assemble(
             ("Not proved", "bold red"),
             ": epsilon is infinite. This run follows a paper whose claim does not hold for the "
-            "steps named below; nothing is promised to anybody.",
+            "steps named below. It protects nobody.",
         )
     reasons = [e.reason for e in c.worst_person.events if isinstance(e, NoGuarantee)]
     why = "; ".join(reasons) or "nothing has been released yet"
@@ -102,37 +102,40 @@ def _headline(c: Certificate) -> Text:
 
 
 def meaning_of_delta(c: Certificate) -> str:
-    """Delta in one sentence, with the numbers of the run; empty where nothing is proved.
+    """Returns the meaning of delta with the numbers of the run; empty where nothing is proved.
 
-    Two laws are (epsilon, delta)-indistinguishable if and only if each has an event of probability
-    1 - delta, given which they are (epsilon, 0)-indistinguishable (Vadhan 2017, Lemma 1.5). How
-    many units are outside their event is at most delta times their number on average, because
-    expectations add up.
+    Two distributions are (epsilon, delta)-indistinguishable if and only if each has an event of
+    probability at least 1 - delta, given which they are (epsilon, 0)-indistinguishable (Vadhan
+    2017, Lemma 1.5; docs/privacy.md, section 1). The expected number of units outside their events
+    is at most delta times the number of units, because expectations add up.
     """
     if c.status != "proved":
         return ""
     each = "any two neighbouring inputs" if c.answers else f"each {c.unit.name}"
     sentence = (
-        f"Delta {c.delta:.3g} is the chance that is left out: for {each}, epsilon {c.epsilon:.4g} "
-        f"holds without exception but for an event of probability at most {c.delta:.3g} (about 1 "
-        f"in {1 / c.delta:,.0f}), in which nothing is promised"
+        f"Delta {c.delta:.3g} is the chance that epsilon leaves out: for {each}, epsilon "
+        f"{c.epsilon:.4g} holds without exception outside an event of probability at most "
+        f"{c.delta:.3g} (about 1 in {1 / c.delta:,.0f}). Inside that event, nothing is promised."
     )
     if c.persons > 1:
         sentence += (
-            f"; over the {c.unit.counted(c.persons)} here, at most {c.delta * c.persons:.2g} such "
-            "events are expected"
+            f" Over the {c.unit.counted(c.persons)} here, at most {c.delta * c.persons:.2g} such "
+            "events are expected."
         )
-    return f"{sentence}."
+    return sentence
 
 
 def _everything(c: Certificate) -> str:
     if c.answers:
-        return "every answer to every student, and knows everything else,"
-    return "everything released, and knows everything about everybody else,"
+        return "every answer to every student, and who knows everything else,"
+    return "everything released, and who knows everything about everybody else,"
 
 
 def _accuracy(epsilon: float, delta: float) -> float:
-    """Best accuracy of telling two equally likely neighbours apart (Kairouz et al. 2015)."""
+    """Returns the best accuracy of telling two equally likely neighbours apart.
+
+    Source: Kairouz, Oh and Viswanath 2015.
+    """
     return 1 - (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
 
 
@@ -164,7 +167,7 @@ def _stream_line(stream: CertifiedStream) -> str:
 
 
 def _turns(stream: CertifiedStream) -> str:
-    """How often one person takes part, where that is more than once."""
+    """Returns how often one person takes part, where that is more than once."""
     match stream.statement.participation:
         case Returning(max_participations=count, min_separation=gap) if count > 1:
             return f", each in at most {count} of them, {gap} or more apart"
@@ -177,11 +180,11 @@ def _prefixes(stream: CertifiedStream) -> str:
     assert said is not None
     match said.rule:
         case Floor(floor=floor):
-            rule = f"actions with probability {floor:.4g} at least"
+            rule = f"actions with probability at least {floor:.4g}"
         case RandomStop(hazard=hazard):
             rule = f"ended by a secret coin at rate {hazard:.4g}"
         case Consensus():
-            rule = "actions by the experts' votes"
+            rule = "actions chosen by the experts' votes"
     return f"stable prefixes, {rule}, threshold {said.threshold:.1f} of {said.experts}"
 
 
@@ -193,19 +196,19 @@ def _answer_lines(c: Certificate) -> tuple[str, ...]:
     return (
         f"{answers}, {_mechanism(statement)}",
         f"all {statement.queries} of them cost at most epsilon {said.planned_epsilon:.4g} at "
-        f"delta {c.delta:.3g}, whoever asks for them, and whenever they stop",
+        f"delta {c.delta:.3g}, no matter who asks for them and when they stop",
         *_so_far(said),
     )
 
 
 def _so_far(said: CertifiedAnswers) -> tuple[str, ...]:
-    """What was spent, which is no guarantee where students may stop by what they have seen."""
+    """Returns the cost so far, which is no guarantee if students look at answers to stop."""
     if said.spent_epsilon is None or said.answered == said.statement.queries:
         return ()
     return (
-        f"those given so far cost epsilon {said.spent_epsilon:.4g}, if their number was fixed in "
-        "advance; where students decide by what they were answered whether to ask again, only the "
-        "cost of all of them holds",
+        f"the answers given so far cost epsilon {said.spent_epsilon:.4g}, if their number was "
+        "fixed in advance; if students look at answers to decide whether to ask again, only the "
+        "cost of all answers holds",
     )
 
 

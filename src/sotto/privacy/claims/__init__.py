@@ -1,8 +1,9 @@
 """Every sentence that a certificate can say, and which of them a ledger's statements call for.
 
-One module for each subject; what a training's own statement brings is here too, because whoever
-verifies a certificate need not have the code that trained. A sentence whose words change gets a new
-version, and its earlier words go to `superseded`: certificates that hold them stay what they are.
+There is one module for each subject. The sentences that a training's statement brings are here too,
+because a certificate can be verified without the code that trained. A sentence whose words change
+gets a new version. Its earlier words go to `earlier` or `earlier_brought`, so that certificates
+that say them stay verified.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +13,29 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sotto.privacy.claims import answers, experts, rewards, selection, streams, superseded
+from sotto.privacy.claims import (
+    answers,
+    earlier,
+    earlier_brought,
+    experts,
+    rewards,
+    selection,
+    streams,
+    superseded,
+)
 from sotto.privacy.claims.claim import Claim, Facts, Section
 from sotto.privacy.statements import Assumption, StreamStatement
 
-__all__ = ["Claim", "Facts", "Quoted", "Reference", "said", "said_by_schema_1", "same_stream"]
+__all__ = [
+    "Claim",
+    "Facts",
+    "Quoted",
+    "Reference",
+    "reworded",
+    "said",
+    "said_by_schema_1",
+    "same_stream",
+]
 
 PRESENT: tuple[Claim, ...] = (
     answers.OBSERVATIONS,
@@ -93,12 +112,15 @@ PRESENT: tuple[Claim, ...] = (
 BROUGHT: tuple[Claim, ...] = (*streams.BROUGHT, *rewards.BROUGHT, *experts.BROUGHT)
 """The sentences that statements of streams bring, in words."""
 
+EARLIER: tuple[Claim, ...] = (*earlier.PRESENT, *earlier_brought.OF_SCHEMA_2)
+"""Earlier versions of both, which certificates may still name."""
+
 
 # --- in a certificate ----------------------------------------------------------------------------
 
 
 class Reference(BaseModel):
-    """One of our sentences in a certificate: which one, in which version, with which numbers."""
+    """A sentence in a certificate: its identifier, its version and the numbers in it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     claim: str
@@ -110,28 +132,28 @@ class Reference(BaseModel):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        versions = _by_name().get((self.claim, self.version))
-        if versions is None:
+        known = _by_name().get((self.claim, self.version))
+        if known is None:
             raise ValueError(f"no sentence {self.claim!r} has a version {self.version}")
         try:
-            versions.words(self.numbers)
+            known.words(self.numbers)
         except KeyError as error:
             raise ValueError(f"{self.claim!r} needs the number {error}") from error
         return self
 
     @property
     def section(self) -> Section:
-        """Where it stands."""
+        """The section of the certificate in which it stands."""
         return self._claim.section
 
     @property
     def sentence(self) -> str:
-        """The words."""
+        """The words of this version, with the numbers."""
         return self._claim.words(self.numbers)
 
     @property
     def how(self) -> str:
-        """Of an assumption, how it is enforced."""
+        """Words on how an assumption is enforced; empty for other sentences."""
         return self._claim.how
 
     @property
@@ -140,7 +162,7 @@ class Reference(BaseModel):
 
 
 class Quoted(BaseModel):
-    """A sentence in a certificate that is somebody else's: quoted from a stream's statement."""
+    """A sentence of a stream's statement that sotto does not know, in its own words."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     section: Section
@@ -152,9 +174,9 @@ Said = Annotated[Reference | Quoted, Field(union_mode="smart")]
 
 
 def said(facts: Facts) -> tuple[Reference | Quoted, ...]:
-    """The sentences of a certificate about these facts: what is protected, what is not, the rest.
+    """Returns the sentences of a certificate about these facts, section by section.
 
-    Words that a statement brings are told by the claim they are, in its present version.
+    Words that a statement brings are replaced by the known sentence, in its present version.
     """
     brought = [_today(*words) for statement in facts.streams for words in _brought_words(statement)]
     own = [
@@ -169,12 +191,20 @@ def said(facts: Facts) -> tuple[Reference | Quoted, ...]:
 # --- earlier certificates ------------------------------------------------------------------------
 
 
+def reworded(one: Reference | Quoted) -> Reference | Quoted:
+    """Returns the sentence in its present version, with the same numbers."""
+    if isinstance(one, Quoted):
+        return one
+    present = _present(one.claim)
+    return Reference(claim=one.claim, version=present.version, numbers=one.numbers)
+
+
 @dataclass(frozen=True)
 class SaidBySchema1:
-    """What a certificate of schema 1 about some facts said, in words.
+    """The words of a certificate of schema 1 about some facts.
 
     Attributes:
-        corrections: what is known by now not to have been true, one sentence each.
+        corrections: one line for each sentence that turned out to be untrue.
     """
 
     protects: tuple[str, ...]
@@ -184,14 +214,14 @@ class SaidBySchema1:
 
 
 def said_by_schema_1(facts: Facts) -> SaidBySchema1:
-    """The words of a certificate of schema 1; what a statement brings is quoted as it is."""
+    """Returns the words of a certificate of schema 1, and quotes statements as they are."""
     held = [(one, one.words(numbers)) for one, numbers in _held(superseded.SCHEMA_1, facts)]
-    corrections = [_correction(claim, words) for claim, words in held if claim.untrue]
+    untrue = [_correction(claim, words) for claim, words in held if claim.untrue]
     for statement in facts.streams:
         for section, sentence, how in _brought_words(statement):
             claim, _ = _identified(section, sentence, how)
             if claim is not None and claim.untrue:
-                corrections.append(_correction(claim, sentence))
+                untrue.append(_correction(claim, sentence))
 
     def of(section: Section, brought: Callable[[StreamStatement], Sequence[str]]) -> Any:
         theirs = [line for statement in facts.streams for line in brought(statement)]
@@ -210,12 +240,12 @@ def said_by_schema_1(facts: Facts) -> SaidBySchema1:
                 *(one for statement in facts.streams for one in statement.assumptions),
             ]
         ),
-        _distinct(corrections),
+        _distinct(untrue),
     )
 
 
 def same_stream(one: StreamStatement, other: StreamStatement) -> bool:
-    """Whether two statements are the same but for earlier words of the same sentences."""
+    """Whether two statements are the same, up to earlier words of the same sentences."""
     return one == other or _without_words(one) == _without_words(other)
 
 
@@ -243,8 +273,8 @@ def _brought_words(statement: StreamStatement) -> list[_Words]:
 
 
 def _identified(section: Section, sentence: str, how: str) -> tuple[Claim | None, dict[str, str]]:
-    """The sentence of ours that these words are, in some version, and the numbers in it."""
-    for claim in (*BROUGHT, *superseded.BROUGHT):
+    """Returns the known sentence with these words, in some version, and the numbers in it."""
+    for claim in (*BROUGHT, *earlier_brought.OF_SCHEMA_2, *earlier_brought.OF_SCHEMA_1):
         numbers = claim.match(section, sentence, how)
         if numbers is not None:
             return claim, numbers
@@ -274,9 +304,9 @@ def _correction(claim: Claim, words: str) -> str:
 
 @cache
 def _by_name() -> dict[tuple[str, int], Claim]:
-    return {(one.identifier, one.version): one for one in (*PRESENT, *BROUGHT)}
+    return {(one.identifier, one.version): one for one in (*PRESENT, *BROUGHT, *EARLIER)}
 
 
 def _distinct(items: Sequence[Any]) -> tuple[Any, ...]:
-    """Each once, in order."""
+    """Returns each item once, in order."""
     return tuple(dict.fromkeys(items))

@@ -1,6 +1,7 @@
 """Sentences about a teacher's answers (docs/privacy.md, section 12).
 
-What an answer protects follows from its distance (`distances.py`), whose numbers are in the words.
+The distance (`answers/distances.py`) decides what an answer protects, and its numbers are in the
+sentences.
 """
 
 from sotto.privacy.answers.distances import (
@@ -12,13 +13,17 @@ from sotto.privacy.answers.distances import (
 )
 from sotto.privacy.answers.observations import LARGEST
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.claims.claim import Claim, Condition, Facts, both, of_answers
-from sotto.privacy.claims.streams import has_noise
+from sotto.privacy.claims.claim import Claim, Condition, Facts
+from sotto.privacy.claims.conditions import (
+    both,
+    has_noise,
+    of_answers,
+)
 from sotto.privacy.mechanisms.policies import GaussianPolicy
 
 
 def _about(*kinds: type) -> Condition:
-    """The condition that the distance is one of these."""
+    """Returns the condition that the distance is of one of these kinds."""
     return lambda facts: facts.answers is not None and isinstance(facts.answers.distance, kinds)
 
 
@@ -28,7 +33,7 @@ def _statement(facts: Facts) -> AnswerStatement:
 
 
 def _has_rounding(*, stated: bool) -> Condition:
-    """The condition that observations are protected, and their rounding is (not) stated."""
+    """Returns the condition that observations are protected, and their rounding is (not) stated."""
 
     def holds(facts: Facts) -> bool:
         distance = None if facts.answers is None else facts.answers.distance
@@ -40,7 +45,7 @@ def _has_rounding(*, stated: bool) -> Condition:
 
 
 def _gaussian(facts: Facts) -> bool:
-    """Gaussian answers; earlier versions, whose statements have accounting 1, drew in float64."""
+    """Whether answers are Gaussian. Statements with accounting 1 had float64 noise."""
     return facts.answers is not None and isinstance(facts.answers.mechanism, GaussianPolicy)
 
 
@@ -65,30 +70,35 @@ def _teachers(facts: Facts) -> dict[str, str]:
 OBSERVATIONS = Claim(
     "distance.observations",
     "protects",
-    "each observation, against any other within L2 distance {radius} of it; answers to "
-    "observations that move together add up",
+    "Each observation, against every other observation within L2 distance {radius} of it. For "
+    "several observations that change together, the costs of their answers add up.",
+    version=2,
     holds=_about(ObservationDistance),
     numbers=_radius,
 )
 POLICY = Claim(
     "distance.policy",
     "protects",
-    "which of two policies answers, if their rows are within L2 distance {distance} of each other "
-    "at every query",
+    "Which of two policies gives the answers, if their action probabilities are within L2 "
+    "distance {distance} of each other at every query.",
+    version=2,
     holds=_about(PolicyDistance),
     numbers=_l2,
 )
 TEACHER = Claim(
     "distance.teacher",
     "protects",
-    "the whole teacher: any policy instead of it, and with it all it was trained on",
+    "The whole teacher, against any other policy in its place. This includes everything that the "
+    "teacher was trained on.",
+    version=2,
     holds=_about(AnyTwoTeachers),
 )
 SHARDS = Claim(
     "distance.shards",
     "protects",
-    "the training data of every person: everything they contributed, in whichever of the "
-    "{teachers} shards they are",
+    "Each person's training data: everything that this person contributed, in any of the "
+    "{teachers} shards.",
+    version=2,
     holds=_about(TrainingShards),
     numbers=_teachers,
 )
@@ -101,7 +111,8 @@ TRAINING_DATA = Claim(
 CHOSEN = Claim(
     "distance.chosen-observations",
     "does-not-protect",
-    "anything from a student who chose the observation and so knows it already",
+    "An observation, against the student who chose it and therefore knows it already.",
+    version=2,
     holds=_about(ObservationDistance),
 )
 LARGER = Claim(
@@ -119,33 +130,39 @@ ASKED = Claim(
 REFUSED = Claim(
     "distance.refused",
     "does-not-protect",
-    f"that an observation has an entry beyond {LARGEST:g}, which is refused",
+    f"The fact that an observation has an entry beyond {LARGEST:g}. Such an observation is "
+    "refused.",
+    version=2,
     holds=_has_rounding(stated=True),
 )
 NO_SHARE = Claim(
     "distance.no-share",
     "does-not-protect",
-    "No training-set claim of its own: training data are covered as a part of the whole teacher, "
-    "and one person's share in them is not told apart.",
+    "A separate claim about training data. These data are covered as a part of the whole teacher, "
+    "and one person's share in them has no smaller epsilon.",
+    version=2,
     holds=_about(AnyTwoTeachers),
 )
 NO_TRAINING = Claim(
     "distance.no-training-claim",
     "does-not-protect",
-    "No training-set claim: nothing is said here about whose data the teacher learnt from.",
+    "No claim about training data is made. This certificate says nothing about the people from "
+    "whose data the teacher learnt.",
+    version=2,
     holds=_about(ObservationDistance, PolicyDistance),
 )
 OTHER_LEDGERS = Claim(
     "answers.other-ledgers",
     "does-not-protect",
-    "What other ledgers release of the same teacher, or of the same people's data: this "
+    "Releases that other ledgers charge for the same teacher or the same people's data. This "
     "certificate is about one ledger.",
+    version=2,
     holds=of_answers,
 )
 
 # --- what is assumed -----------------------------------------------------------------------------
 
-# lipschitz.py
+# mechanisms/functions/lipschitz.py
 LIPSCHITZ = Claim(
     "distance.lipschitz",
     "code",
@@ -157,8 +174,10 @@ LIPSCHITZ = Claim(
 WITHIN = Claim(
     "distance.within",
     "user",
-    "the policies to be confused are within L2 distance {distance}",
+    "The two policies that the answers must not tell apart are within L2 distance {distance} of "
+    "each other.",
     "you choose the distance, without looking at the teacher's data",
+    version=2,
     holds=_about(PolicyDistance),
     numbers=_l2,
 )
@@ -180,7 +199,7 @@ MEAN = Claim(
     version=2,
     holds=_about(TrainingShards),
 )
-# distances.py
+# answers/distances.py
 FLOAT64 = Claim(
     "distance.float64",
     "code",
@@ -201,9 +220,10 @@ ANALYSED = Claim(
 ROWS = Claim(
     "distance.rows",
     "code",
-    "rounding in making rows policies, in their mean and in mixing moves a row by less than "
-    "{bound}",
+    "Rounding moves a row of action probabilities by less than {bound}, in making it a policy, in "
+    "averaging and in mixing together.",
     "the teacher's rows are computed in float64",
+    version=2,
     holds=_about(PolicyDistance, TrainingShards),
     numbers=lambda _: {"bound": f"{OFF:g}"},
 )
@@ -219,29 +239,33 @@ SETTINGS = Claim(
 NOTHING_ELSE = Claim(
     "answers.nothing-else",
     "user",
-    "Nothing else of the teacher leaves: no weights, no exact rows, no answers beside this ledger.",
-    "keep the teacher's files to yourself; what another ledger releases adds up with this",
+    "The teacher releases nothing else: no weights, no exact action probabilities, and no answers "
+    "outside this ledger.",
+    "keep the teacher's files secret; the costs of other ledgers add to the cost of this one",
+    version=2,
     holds=of_answers,
 )
-# answer_ledger.py, answer_chain.py
+# answers/ledger.py, answers/chain.py
 CHARGED = Claim(
     "answers.charged",
     "code",
-    "No answer leaves before it is charged, and none beyond the stated numbers of queries, of each "
-    "student and of all together.",
-    "an answer and its charge are one synced transaction, which has the database to itself; an "
-    "answer that is repeated is the stored one",
+    "Every answer is charged before it leaves. The number of answers stays within the stated "
+    "limits, for each student and for all students together.",
+    "an answer and its charge are one transaction, which locks the database and is on disk before "
+    "the answer leaves; a repeated request gets the stored answer",
+    version=2,
     holds=of_answers,
 )
-# answers.py
+# answers/statement.py
 LEVELS = Claim(
     "answers.levels",
     "code",
-    "How noisy an answer is does not depend on earlier answers.",
-    "its level follows from its number among the student's answers",
+    "The noise level of an answer does not depend on earlier answers.",
+    "the level follows from how many answers the student has had before",
+    version=2,
     holds=of_answers,
 )
-# answer_account.py
+# answers/account.py
 STOPPING = Claim(
     "answers.stopping",
     "user",
@@ -250,48 +274,52 @@ STOPPING = Claim(
     "plan the number of queries, or read the planned epsilon",
     holds=of_answers,
 )
-# mechanisms/simplex.py
+# mechanisms/dirichlet/simplex.py
 ROUNDED = Claim(
     "answers.rounded",
     "code",
-    "Rounding gives nothing away.",
+    "Rounding reveals nothing about the data.",
     "answers are rounded to a public grid of 2^-32",
-    version=2,
+    version=3,
     holds=of_answers,
 )
-# mechanisms/dirichlet_sampling.py
+# mechanisms/dirichlet/sampling.py
 LAW = Claim(
     "answers.law",
     "user",
-    "The draws behind an answer are float64 numbers that have their stated law up to rounding. "
-    "That this rounding gives nothing away is assumed.",
-    "answers are rounded to a coarser grid; keep the teacher's processes to yourself",
+    "The float64 numbers from which an answer is made have the stated distribution up to "
+    "rounding. It is assumed that this rounding reveals nothing.",
+    "answers are rounded to a coarser grid; let nobody look into the teacher's processes",
+    version=2,
     holds=both(of_answers, has_noise, lambda facts: not _gaussian(facts)),
 )
 # mechanisms/gaussian_policy.py
 GRID_LAW = Claim(
     "answers.grid-law",
     "code",
-    "Noise on a row is drawn by a sampler whose law on a public grid is the stated one. What "
-    "rounding the row to that grid costs is charged; the sampler's finite precision and range cost "
-    "less than 1e-25 of delta for a million answers, which is left out.",
-    "it is proved in docs/privacy.md, sections 7 and 12",
+    "The noise on a row of action probabilities has the stated distribution on a public grid. The "
+    "cost of rounding the row to that grid is charged. The sampler's finite precision and range "
+    "cost less than 1e-25 of delta for a million answers, which is left out.",
+    "docs/privacy.md, sections 7 and 12, prove it",
+    version=2,
     holds=both(has_noise, lambda facts: _gaussian(facts) and _statement(facts).accounting == 2),
 )
 EARLIER_LAW = Claim(
     "answers.earlier-law",
     "user",
-    "Answers that an earlier version gave had noise of float64 numbers that have their stated law "
-    "up to rounding. That this rounding gave nothing away is assumed.",
-    "those of this version have noise that is drawn on a grid, with a proved law; create a new "
-    "ledger for these alone",
+    "Answers that an earlier version gave have noise made of float64 numbers, which have the "
+    "stated distribution up to rounding. It is assumed that this rounding revealed nothing.",
+    "answers of this version have noise with a proved distribution on a grid; create a new ledger "
+    "that holds only such answers",
+    version=2,
     holds=both(has_noise, lambda facts: _gaussian(facts) and _statement(facts).accounting == 1),
 )
 DELTA = Claim(
     "answers.delta",
     "user",
     "Delta is below 1 / (number of people behind the teacher).",
-    "the ledger does not know the number; a larger delta would be met by publishing one of them at "
-    "random",
+    "the ledger does not know this number; to publish one person's data at random would satisfy a "
+    "larger delta",
+    version=2,
     holds=_about(TrainingShards),
 )

@@ -1,36 +1,36 @@
 """A sentence that a certificate can say: its identifier, its version, and when it holds.
 
-A certificate stores identifiers, versions and the numbers in a sentence; the sentence itself is
-rendered for a person. So a sentence can be put better later without making a certificate false, and
-one that was never ours is found out.
+A certificate stores identifiers, versions and the numbers in sentences, and the words are printed
+from these. So a sentence can be reworded later without making a certificate false, and a forged
+sentence is found.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Self
 
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.statements import Assumption, StreamStatement
 
 Section = Literal["protects", "does-not-protect", "code", "user"]
-"""What is protected, what is not, what the proof needs and the code or the user enforces."""
+"""Section of a certificate; the last two hold assumptions, by what enforces them."""
 
 
 _LONGEST = 1000
-"""Characters of a sentence: a longer one is none of ours, and would take long to compare."""
+"""Most characters of a sentence that is compared: a longer one cannot be known."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What decides which sentences hold: the statements of a ledger.
+    """The facts that decide which sentences hold: the statements of a ledger.
 
     Attributes:
-        streams: of the streams that were charged.
-        answers: of a teacher; None for a ledger of streams.
-        settings_checked: whether the compiler's settings and the kind of keys were checked, and
-            written down, when each of these streams was opened.
+        streams: statements of the streams that were charged.
+        answers: statement of a teacher; None for a ledger of streams.
+        settings_checked: whether compiler settings and the kind of keys were checked, and written
+            to the ledger, when each of these streams was opened.
     """
 
     streams: tuple[StreamStatement, ...] = ()
@@ -46,15 +46,15 @@ class Claim:
     """One sentence, in one version.
 
     Attributes:
-        identifier: what the sentence is about, for good: "noise.random".
-        section: where it stands in a certificate.
-        sentence: the words, with {name} for each number in them.
-        how: of an assumption, how it is enforced.
-        version: goes up when the words or the section change.
-        holds: whether a certificate about these facts says it; None for a sentence that a
-            stream's statement brings, in words.
-        numbers: values for the names in braces.
-        untrue: of an earlier version, what was not true in it; empty where only words changed.
+        identifier: permanent name, such as "noise.random".
+        section: section of the certificate in which the sentence stands.
+        sentence: words, with {name} in place of each number.
+        how: for an assumption, how it is enforced.
+        version: number that goes up when the words or the section change.
+        holds: condition under which a certificate says it; None for a sentence that a stream's
+            statement brings, in words.
+        numbers: function that gives the values for the names in braces.
+        untrue: for an earlier version, what was untrue in it; empty if only words changed.
     """
 
     identifier: str
@@ -67,20 +67,26 @@ class Claim:
     untrue: str = ""
 
     def words(self, numbers: Mapping[str, str]) -> str:
-        """The sentence with its numbers."""
+        """Returns the sentence with its numbers."""
         return self.sentence.format_map(numbers)
 
     def __call__(self, **numbers: str) -> str:
-        """The sentence with its numbers, for the statement of a stream."""
+        """Returns the sentence with its numbers, for the statement of a stream."""
         return self.words(numbers)
 
     def assumption(self, **numbers: str) -> Assumption:
-        """The sentence of an assumption, for the statement of a stream."""
+        """Returns the sentence as an assumption, for the statement of a stream."""
         assert self.section in ("code", "user")
         return Assumption(statement=self.words(numbers), enforced_by=self.section, how=self.how)
 
+    def before(self, version: int, sentence: str = "", how: str = "") -> Self:
+        """Returns an earlier version of this sentence; empty words are those of today."""
+        return replace(
+            self, version=version, sentence=sentence or self.sentence, how=how or self.how
+        )
+
     def match(self, section: Section, sentence: str, how: str) -> dict[str, str] | None:
-        """The numbers in a sentence, if it is this one; else None."""
+        """Returns the numbers in a sentence, if it is this one; else None."""
         if (section, how) != (self.section, self.how) or len(sentence) > _LONGEST:
             return None
         found = self._pattern.fullmatch(sentence)
@@ -92,36 +98,3 @@ class Claim:
         texts = [re.escape(piece) for piece in pieces[::2]]
         names = [f"(?P<{name}>.+)" for name in pieces[1::2]]
         return re.compile("".join(a + b for a, b in zip(texts, [*names, ""], strict=True)), re.S)
-
-
-# --- conditions ----------------------------------------------------------------------------------
-
-
-def about_rewards(facts: Facts) -> bool:
-    """A ledger has one unit, so all of its streams are about rewards, or none."""
-    return any(one.unit.kind in ("reward-function", "transition") for one in facts.streams)
-
-
-def about_people(facts: Facts) -> bool:
-    """Streams about people or experts, or a ledger that was not charged for anything yet."""
-    return facts.answers is None and not about_rewards(facts)
-
-
-def always(_: Facts) -> bool:
-    """Every certificate says it."""
-    return True
-
-
-def of_answers(facts: Facts) -> bool:
-    """A teacher's ledger."""
-    return facts.answers is not None
-
-
-def some(test: Callable[[StreamStatement], bool]) -> Condition:
-    """The condition that a stream which was charged is of this kind."""
-    return lambda facts: any(map(test, facts.streams))
-
-
-def both(*conditions: Condition) -> Condition:
-    """The condition that all of these hold."""
-    return lambda facts: all(condition(facts) for condition in conditions)

@@ -1,46 +1,52 @@
 """Sentences about experts: votes, stable prefixes, DP-SGD (docs/privacy.md, sections 14, 15)."""
 
 from sotto.privacy.claims.claim import Claim
-from sotto.privacy.claims.streams import has_prefixes
+from sotto.privacy.claims.conditions import has_prefixes
 
-# --- stable prefixes: prefixes.py, mechanisms/stable_prefixes.py ---------------------------------
+# --- stable prefixes: release/prefixes.py, mechanisms/stable_prefixes.py -------------------------
 
 IN_THE_CLEAR = Claim(
     "prefixes.in-the-clear",
     "does-not-protect",
-    "States, rewards and dynamics in released prefixes: they are in the clear.",
+    "States, rewards and dynamics in released prefixes. They are released without noise.",
+    version=2,
     holds=has_prefixes,
 )
 BEYOND_ACTIONS = Claim(
     "prefixes.beyond-actions",
     "does-not-protect",
-    "Anything about an expert that shows in states or dynamics, and not in their actions only.",
+    "Anything about an expert that shows in states or dynamics, and not only in the expert's "
+    "actions.",
+    version=2,
     holds=has_prefixes,
 )
 ONE_WORLD = Claim(
     "prefixes.one-world",
     "user",
-    "All experts act in one MDP, the world that prefixes are rolled out in: its states, rewards "
-    "and dynamics do not depend on which expert acts, or on whether one is there.",
-    "roll out in one simulator; experts who choose their cases, or resemble them, are not "
-    "protected",
+    "All experts act in the same MDP, in which the prefixes are rolled out. Its states, rewards "
+    "and dynamics do not depend on which expert acts, or on whether an expert takes part.",
+    "roll out in one simulator; experts who choose their cases, or whose cases resemble them, are "
+    "not protected",
+    version=2,
     holds=has_prefixes,
 )
 FRESH = Claim(
     "prefixes.fresh",
     "code",
-    "Rollouts are fresh: no log of anybody's is released, and the rollouts are used for nothing "
+    "All rollouts are fresh. No expert's log is released, and the rollouts are used for nothing "
     "else.",
-    "the door takes a world that it acts in, refuses logs, and returns only the prefixes",
+    "the code makes the rollouts itself in the environment that it is given, refuses logs, and "
+    "returns only the prefixes",
+    version=2,
     holds=has_prefixes,
 )
 ONE_ACTION = Claim(
     "prefixes.one-action",
     "code",
-    "One expert's action depends on that expert and the observation only, and there are at least "
-    "as many experts as stated, or one fewer.",
-    "the actions are traced and mapped over experts, and whoever is there is counted",
-    version=2,
+    "An expert's action depends only on that expert and on the observation. There are at least as "
+    "many experts as stated, or one fewer.",
+    "the code traces the actions, maps them over experts, and counts the experts who are present",
+    version=3,
     holds=has_prefixes,
 )
 OWN_DATA = Claim(
@@ -53,33 +59,35 @@ OWN_DATA = Claim(
 SILENT = Claim(
     "prefixes.silent",
     "code",
-    "Nothing says why a prefix ended, or whom it followed.",
+    "No output states why a prefix ended, or which expert it followed.",
     "coins, queries, noise and drawn experts are not returned, logged or stored",
+    version=2,
     holds=has_prefixes,
 )
 
 # --- what a stream's statement brings ------------------------------------------------------------
 
-# algorithms/voting.py
+# algorithms/expert_offline/voting.py
 EXPERTS_POLICY = Claim(
     "votes.experts-policy",
     "protects",
-    "Each expert's policy, and whatever of theirs the weight of their vote was made of, such as "
-    "the returns they logged.",
-    version=2,
+    "Each expert's policy, and the data of that expert from which the weight of their vote was "
+    "computed, such as logged returns.",
+    version=3,
 )
 CLONES_LOG = Claim(
     "votes.clones-log",
     "protects",
-    "Each expert's whole log: their clone, and the weight of its vote, are made of it.",
-    version=2,
+    "Each expert's whole log, from which the expert's clone and the weight of its vote are "
+    "computed.",
+    version=3,
 )
 RELEASED_VOTES = Claim(
     "votes.released",
     "does-not-protect",
-    "The noisy votes of {kind}, the states asked, and every label, student and trajectory made of "
-    "them: they are public.",
-    version=2,
+    "The noisy votes of {kind}, the states asked, and every label, student and trajectory made "
+    "from them. All of these are public.",
+    version=3,
 )
 HOW_MANY = Claim("votes.how-many", "does-not-protect", "how many experts there are")
 MOST_EXPERTS = Claim(
@@ -97,12 +105,12 @@ OWN_EXPERTS = Claim(
 OWN_CLONES = Claim(
     "votes.own-clones",
     "code",
-    "Each clone, and the weight of its vote, is made of the log of its own expert, of public "
-    "random numbers and of settings.",
-    "clones are fitted one log at a time; settings are public, as is said of all settings",
-    version=2,
+    "Each clone, and the weight of its vote, depends only on the log of its own expert, on public "
+    "random numbers and on settings.",
+    "the code fits clones one log at a time; settings are public",
+    version=3,
 )
-# algorithms/dp_sgd_experts.py
+# algorithms/expert_offline/dp_sgd.py
 LOGGED = Claim(
     "dp-sgd.logged",
     "protects",
@@ -111,17 +119,18 @@ LOGGED = Claim(
 SLOTS = Claim(
     "dp-sgd.slots",
     "does-not-protect",
-    "How many slots there are for experts, and what is public of the environment: its dynamics "
-    "and its rewards.",
-    version=2,
+    "The number of slots for experts, and the public facts about the environment, which are its "
+    "dynamics and its rewards.",
+    version=3,
 )
 OWN_LOGS = Claim(
     "dp-sgd.own-logs",
     "user",
-    "An expert's log is their own: no other expert's log depends on it, and nothing in it was used "
-    "for another release.",
-    "whoever collects the logs keeps experts apart, and keeps what was rolled out for prefixes out "
-    "of them",
+    "Each expert's log depends on no other expert's log, and nothing in it was used for another "
+    "release.",
+    "keep the experts apart when their logs are collected, and keep rollouts for prefixes out of "
+    "the logs",
+    version=2,
 )
 
 BROUGHT = (

@@ -1,48 +1,58 @@
 """Sentences about releases of rewards and of functions of them (docs/privacy.md, section 13)."""
 
-from sotto.privacy.claims.claim import Claim, about_rewards, both, some
-from sotto.privacy.claims.streams import drawn_on_grid, has_noise, through_functions
+from sotto.privacy.claims.claim import Claim
+from sotto.privacy.claims.conditions import (
+    about_rewards,
+    both,
+    drawn_on_grid,
+    has_noise,
+    some,
+    through_functions,
+)
 from sotto.privacy.statements import UNBOUNDED_DRAWS, StreamStatement
 
 
 def _values_on_grid(stream: StreamStatement) -> bool:
-    """Values or a function, with noise that is drawn on the grid of what is released."""
+    """Whether values or a function are released, with noise drawn on their grid."""
     return through_functions(stream) and drawn_on_grid(stream) and not stream.gaps
 
 
 OTHER_RUNS = Claim(
     "rewards.other-runs",
     "does-not-protect",
-    "What other runs on the same rewards release: this certificate is about one run.",
+    "Releases of other runs on the same rewards. This certificate is about one run.",
+    version=2,
     holds=about_rewards,
 )
 SETTINGS = Claim(
     "rewards.settings",
     "user",
-    "Nodes, settings and schedule, and whatever else counts as public, do not depend on rewards "
-    "other than through releases. Trying several settings on the same rewards is not paid for.",
+    "Nodes, settings, the schedule and everything else that counts as public do not depend on "
+    "rewards, except through releases. Epsilon does not cover trying several settings on the same "
+    "rewards.",
     "choose them on public rewards",
-    version=2,
+    version=3,
     holds=about_rewards,
 )
 KEPT = Claim(
     "rewards.kept",
     "user",
-    "Nothing made of rewards leaves otherwise than through releases: no exact values, no "
-    "parameters fitted to them, no noise.",
-    "whoever holds the rewards keeps them, and hands out what was released",
-    holds=about_rewards,
-)
-# ledger.py, functions.py
-CHARGED = Claim(
-    "ledger.charged",
-    "code",
-    "No release goes beyond its horizon, and each is charged before it leaves.",
-    "the ledger counts, and is synced to disk before a release is made",
+    "Everything computed from rewards leaves only through releases. Exact values, parameters "
+    "fitted to rewards, and the noise itself stay secret.",
+    "the owner of the rewards keeps them secret, and hands out only what was released",
     version=2,
     holds=about_rewards,
 )
-# functions.py, streams.py
+# ledger/ledger.py, release/functions.py
+CHARGED = Claim(
+    "ledger.charged",
+    "code",
+    "No stream makes more releases than planned, and every release is charged before it leaves.",
+    "the ledger counts the releases, and each charge is on disk before the release is made",
+    version=3,
+    holds=about_rewards,
+)
+# release/functions.py, release/stream.py
 FRESH = Claim(
     "noise.fresh",
     "code",
@@ -55,30 +65,32 @@ FRESH = Claim(
         some(lambda one: one.correlation.kind == "independent" and not one.gaps),
     ),
 )
-# released.py
+# release/released.py
 ANSWERS = Claim(
     "functions.one-answer",
     "code",
-    "A released function answers the same point always the same.",
-    "it keeps its answers; where it has a file they are on disk before they leave",
+    "A released function always gives the same answer at the same point.",
+    "it stores its answers; where it has a file, an answer is on disk before it leaves",
+    version=2,
     holds=some(lambda one: one.dimensions.get("values") == UNBOUNDED_DRAWS),
 )
-# functions.py, released.py
+# release/functions.py, release/released.py
 ROUNDED = Claim(
     "functions.rounded",
     "code",
-    "Rounding gives nothing away (except in steps named as not private).",
-    "what is released lies on a public grid, whose spacing follows from public numbers; the noise "
-    "is larger by a bound on how much further rounding can move neighbours apart",
-    version=2,
+    "Rounding reveals nothing about the data, except in steps named as not private.",
+    "released values lie on a public grid, whose spacing follows from public numbers; the noise "
+    "is larger by a bound on how much further rounding can move neighbouring inputs apart",
+    version=3,
     holds=some(_values_on_grid),
 )
 CLIPPED = Claim(
     "functions.clipped",
     "user",
-    "No secret value is larger in magnitude than 2^17 times the stated sensitivity. What is larger "
-    "may be clipped.",
-    "clipping a function can move neighbours further apart than its stated sensitivity",
+    "No secret value is larger in magnitude than 2^17 times the stated sensitivity. A larger "
+    "value may be clipped.",
+    "clipping a function can move neighbouring inputs further apart than the stated sensitivity",
+    version=2,
     holds=some(_values_on_grid),
 )
 
@@ -100,7 +112,7 @@ WHOLE_FUNCTION = Claim(
     "The whole reward function, against every other within {radius} of it ({share} of the public "
     "range [{low}, {high}]).",
 )
-# algorithms/dp_sgd_dqn.py
+# algorithms/functional_q/dp_sgd.py
 ZEROED = Claim(
     "dp-sgd.zeroed",
     "protects",
@@ -109,7 +121,7 @@ ZEROED = Claim(
     "(1 + e^epsilon) times as large.",
     version=2,
 )
-# algorithms/functional_q.py
+# algorithms/functional_q/functions.py
 VISITS = Claim(
     "functional-q.visits",
     "does-not-protect",
@@ -118,29 +130,35 @@ VISITS = Claim(
 CURVE = Claim(
     "functional-q.curve",
     "does-not-protect",
-    "Returns on the learning curve, which are of a simulator and for the experimenter.",
+    "Returns on the learning curve. They come from a simulator and are for the experimenter only.",
+    version=2,
 )
 REWARD_FREE = Claim(
     "functional-q.reward-free",
     "code",
-    "Which states are visited and which actions are taken depends on rewards through releases "
-    "only, and the world's next state does not depend on rewards.",
-    "steps are collected in an environment that has no rewards; they are evaluated where they are "
-    "released",
+    "The visited states and the chosen actions depend on rewards only through releases. The next "
+    "state of the environment does not depend on rewards.",
+    "steps are collected in an environment without rewards; the rewards are computed where they "
+    "are released",
+    version=2,
 )
 ONE_FUNCTION = Claim(
     "functional-q.one-function",
     "user",
-    "Rewards are those of one function, and neighbouring ones are within the radius of it "
-    "everywhere.",
-    "choose the radius that the difference worth hiding has",
+    "All rewards come from one function. Neighbouring reward functions are within the radius of "
+    "each other everywhere.",
+    "choose a radius as large as the difference that you want to hide",
+    version=2,
 )
-# functions.py
+# release/functions.py
 SENSITIVITY = Claim(
     "functions.sensitivity",
     "user",
-    "What neighbours release in {name} differs by at most {bound} in the {norm}: {because}.",
-    "it is computed from public numbers; whoever computes the values answers for the rest",
+    "In {name}, the values released for neighbouring inputs differ by at most {bound} in the "
+    "{norm}: {because}.",
+    "the bound is computed from public numbers; the author of the values makes sure that it holds "
+    "for them",
+    version=2,
 )
 
 BROUGHT = (

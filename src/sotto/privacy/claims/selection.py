@@ -1,28 +1,32 @@
 """Sentences about the best of a secret number of tries (docs/privacy.md, section 17)."""
 
-from sotto.privacy.claims.claim import Claim, some
-from sotto.privacy.claims.streams import has_selection
+from sotto.privacy.claims.claim import Claim
+from sotto.privacy.claims.conditions import (
+    has_selection,
+    some,
+)
 
-# selection.py
+# algorithms/dppg/tuning.py
 BEST_ONLY = Claim(
     "selection.best-only",
     "code",
-    "Of a selection only the best try leaves: neither how many tries were made, nor anything of "
-    "the others.",
-    "their number is drawn in secret; the others are neither returned, logged nor stored",
+    "A selection releases only its best try. It releases neither the number of tries nor any "
+    "result of the other tries.",
+    "the number of tries is drawn in secret; the other tries are not returned, logged or stored",
+    version=2,
     holds=has_selection,
 )
 HOW_LONG = Claim(
     "selection.how-long",
     "user",
-    "How long the selection ran, and what it used, stays secret. What is selected is made public "
-    "at a time fixed before, as a copy made then.",
-    "whoever learns how many tries there were learns more than epsilon allows; keep the process, "
-    "its compilation cache and the machine's logs to yourself",
-    version=2,
+    "The running time and the resource use of the selection stay secret. The result is published "
+    "at a time that was fixed in advance, as a copy made at that time.",
+    "an observer who learns the number of tries learns more than epsilon allows; keep the "
+    "process, its compilation cache and the machine's logs secret",
+    version=3,
     holds=has_selection,
 )
-# cli/tune.py, algorithms/dppg_selection.py
+# algorithms/dppg/tuning.py
 NO_TIMES = Claim(
     "selection.no-times",
     "code",

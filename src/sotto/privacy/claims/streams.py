@@ -1,66 +1,28 @@
 """Sentences about streams of releases of people's data: the door, the ledger and the sampler.
 
-Each names in its comment the module that makes it true.
+A comment above a sentence names the module that makes it true.
 """
 
-from sotto.privacy.answers.distances import TrainingShards
-from sotto.privacy.claims.claim import (
-    Claim,
-    Facts,
+from sotto.privacy.claims.claim import Claim, Facts
+from sotto.privacy.claims.conditions import (
     about_people,
     about_rewards,
     always,
     both,
+    drawn_on_grid,
+    has_noise,
+    has_selection,
+    has_shards,
+    nothing_charged,
     some,
+    through_functions,
+    through_the_door,
 )
 from sotto.privacy.statements import StreamStatement
 
 
-def through_functions(stream: StreamStatement) -> bool:
-    """Through the door for functions, `functions.py`, or as a paper prints it."""
-    return bool(stream.parts) and stream.releases_values
-
-
-def through_the_door(stream: StreamStatement) -> bool:
-    """Through `releases.py`: contributions are traced, clipped and summed."""
-    return bool(stream.parts) and not stream.releases_values
-
-
-def has_prefixes(facts: Facts) -> bool:
-    """A stream of stable prefixes was charged."""
-    return any(one.prefixes is not None for one in facts.streams)
-
-
-def has_selection(facts: Facts) -> bool:
-    """A stream is the best of several tries."""
-    return any(one.selection is not None for one in facts.streams)
-
-
-def nothing_charged(facts: Facts) -> bool:
-    """A ledger of streams that was not charged yet."""
-    return facts.answers is None and not facts.streams
-
-
-def has_noise(facts: Facts) -> bool:
-    """All noise is the operating system's; a fixed seed guarantees nothing."""
-    streams = [one.entropy for one in facts.streams]
-    answers = [] if facts.answers is None else [facts.answers.entropy]
-    return all(one == "operating-system" for one in [*streams, *answers])
-
-
-def has_shards(facts: Facts) -> bool:
-    """A teacher whose answers protect the people it was trained on."""
-    return facts.answers is not None and isinstance(facts.answers.distance, TrainingShards)
-
-
-def drawn_on_grid(stream: StreamStatement) -> bool:
-    """Noise has its law on the grid, and not as scaled float64 numbers of earlier versions."""
-    law = getattr(stream, "noise_law", "scaled-float64")
-    return stream.prefixes is not None or law == "on-grid"
-
-
 def _scaled(stream: StreamStatement) -> bool:
-    """Noise of earlier versions, where anything is claimed of it."""
+    """Whether noise is that of earlier versions, and something is claimed about it."""
     paper = stream.releases_values and bool(stream.gaps)
     return not drawn_on_grid(stream) and not paper
 
@@ -76,7 +38,7 @@ def _door(facts: Facts) -> bool:
 
 
 def _of_whom(facts: Facts) -> dict[str, str]:
-    """Who or what is simulated."""
+    """Returns the word for whom or what the stream simulates."""
     if about_rewards(facts):
         return {"what": "rewards"}
     experts = any(one.unit.kind == "expert" for one in facts.streams)
@@ -88,20 +50,24 @@ def _of_whom(facts: Facts) -> dict[str, str]:
 IN_GENERAL = Claim(
     "general.what-is-true-of-all",
     "does-not-protect",
-    "What is true of people in general: whatever is learnt from everybody else is learnt about "
-    "each person too.",
+    "Facts that hold for people in general. Such facts can be learnt from other people's data, "
+    "and they also hold for each person here.",
+    version=2,
     holds=lambda facts: about_people(facts) or has_shards(facts),
 )
 OTHER_RUNS = Claim(
     "general.other-runs",
     "does-not-protect",
-    "What other runs on the same people release: this certificate is about one run.",
+    "Releases of other runs on the same people. This certificate is about one run.",
+    version=2,
     holds=about_people,
 )
 SIDE_CHANNELS = Claim(
     "general.side-channels",
     "does-not-protect",
-    "What is learnt from timing, memory use, or by entering the machine.",
+    "Information that leaks through timing, through memory use, or to somebody with access to the "
+    "machine.",
+    version=2,
     holds=always,
 )
 
@@ -110,149 +76,165 @@ SIDE_CHANNELS = Claim(
 SETTINGS = Claim(
     "people.settings",
     "user",
-    "The initial state, the settings and the schedule are chosen without looking at these people's "
-    "data. Between releases the state changes by releases only. Who takes part in which stream is "
-    "decided before the first release. Trying several settings on the same people is not paid for.",
+    "The initial state, the settings and the schedule are chosen without looking at these "
+    "people's data. Between releases, the state changes only through releases. Who takes part in "
+    "which stream is decided before the first release. Epsilon does not cover trying several "
+    "settings on the same people.",
     "choose settings on public data, in a simulator, or on other people",
-    version=2,
+    version=3,
     holds=both(about_people, lambda facts: not has_selection(facts)),
 )
 CANDIDATES = Claim(
     "people.candidates",
     "user",
     "The initial state, the candidates and the schedule are chosen without looking at these "
-    "people's data. Between releases the state changes by releases only. Who takes part in which "
-    "stream is decided before the first release. Trying other settings on the same people than the "
-    "candidates is not paid for.",
+    "people's data. Between releases, the state changes only through releases. Who takes part in "
+    "which stream is decided before the first release. Epsilon does not cover trying settings "
+    "other than the candidates on the same people.",
     "choose candidates on public data, in a simulator, or on other people",
-    version=2,
+    version=3,
     holds=both(about_people, has_selection),
 )
-# spending.py
+# ledger/spending.py
 ENROLMENT = Claim(
     "ledger.enrolment",
     "user",
-    "An enrolment number is one person, always the same one, and who takes part does not depend on "
-    "people's data other than through releases.",
-    "whoever holds the data assigns the numbers",
+    "An enrolment number always stands for the same person. Who takes part does not depend on "
+    "people's data, except through releases.",
+    "the owner of the data assigns the numbers",
+    version=2,
     holds=about_people,
 )
-# ledger.py, spending.py
+# ledger/ledger.py, ledger/spending.py
 COUNTED = Claim(
     "ledger.counted",
     "code",
-    "Nobody takes part more often than the streams say, and no release goes beyond its horizon.",
-    "the ledger counts by person over all resumptions, and is charged before a release",
+    "No person takes part more often than the streams allow, and no stream makes more releases "
+    "than planned.",
+    "the ledger counts each person's participations, also across resumed runs, and every release "
+    "is charged before it is made",
+    version=2,
     holds=about_people,
 )
-# purity.py
+# release/purity.py
 CONTRIBUTED = Claim(
     "door.contributed",
     "code",
-    "What a person contributes depends on their own data, their own random numbers and earlier "
-    "releases only; so does what the server makes of a release (except in steps named as not "
-    "private).",
-    "both functions are traced and read; a Python number computed from data before is something "
-    "that tracing cannot see",
+    "A person's contribution depends only on that person's data, that person's random numbers and "
+    "earlier releases. The server computes only from releases and public values. Steps named as "
+    "not private are excepted.",
+    "the code traces both functions and checks every operation in them; tracing cannot see a "
+    "Python number that was computed from data beforehand",
+    version=2,
     holds=_door,
 )
-# purity.py, primitives.py, keys.py, settings.py
+# release/purity.py, release/primitives.py, keys.py, settings.py
 COMPILED = Claim(
     "door.compiled",
     "code",
-    "What is computed for one person uses operations of JAX that were reviewed and treat every "
-    "person alone. Random keys are threefry2x32. No setting of JAX or XLA that is not understood "
-    "was in force when a stream was opened or charged.",
-    "programs and settings are compared with lists of what was reviewed, and all else is refused; "
-    "the programs are compiled for IEEE arithmetic, whatever XLA was told",
+    "Each person's contribution is computed with reviewed JAX operations only, which treat every "
+    "person separately. All random keys are of the kind threefry2x32. When a stream was opened or "
+    "charged, no setting of JAX or XLA was in force that has not been reviewed.",
+    "the code compares programs and settings with lists of what was reviewed, and refuses "
+    "everything else; it compiles the programs for IEEE arithmetic, whatever XLA's flags say",
+    version=2,
     holds=lambda facts: facts.settings_checked and any(map(through_the_door, facts.streams)),
 )
 UNCHANGED = Claim(
     "door.unchanged",
     "user",
-    "Nobody rewrites JAX or sotto inside the process. XLA computes each person's row from that row "
-    "alone, bit for bit, on the device at hand.",
-    "use JAX and sotto as they were installed; the code notices only some changes, and rows were "
-    "tried on CPUs",
+    "Nobody modifies JAX or sotto inside the process. On the device in use, XLA computes each "
+    "person's row of a batch from that row alone, bit for bit.",
+    "use JAX and sotto as they were installed; the code notices only some changes, and the rows "
+    "were tested on CPUs",
+    version=2,
     holds=some(lambda one: through_the_door(one) or one.prefixes is not None),
 )
 # mechanisms/gaussian.py
 ROUNDED = Claim(
     "gaussian.rounded",
     "code",
-    "Rounding gives nothing away (except in steps named as not private).",
+    "Rounding reveals nothing about the data, except in steps named as not private.",
     "clipped contributions and noise are integers on a public grid, and sums are exact",
+    version=2,
     holds=lambda facts: (
         any(through_the_door(one) and not one.sum_rounding for one in facts.streams)
         or nothing_charged(facts)
     ),
 )
-# factored.py
+# release/factored.py
 ROUNDED_SUMS = Claim(
     "factored.rounded",
     "code",
-    "Rounding gives nothing away (except in steps named as not private).",
-    "sums over a batch of people are float32 matrix products, rounded to integers on a public "
-    "grid; the noise is larger by a bound on how far that moves neighbours apart, and everything "
-    "after is exact",
+    "Rounding reveals nothing about the data, except in steps named as not private.",
+    "the sum over a batch of people is a float32 matrix product, rounded to integers on a public "
+    "grid; the noise is larger by a bound on how far apart this moves neighbouring inputs, and "
+    "every later step is exact",
+    version=2,
     holds=some(lambda one: one.sum_rounding > 0),
 )
-# noise.py
+# mechanisms/noise.py
 LAW = Claim(
     "noise.law",
     "code",
-    "Noise is drawn by a sampler whose law on the released grid is the stated one; what its finite "
-    "precision costs is charged.",
-    "the samplers are proved in docs/privacy.md, section 7",
+    "The noise sampler has the stated distribution on the grid of the released values. The cost "
+    "of its finite precision is charged.",
+    "docs/privacy.md proves it in section 7, and for stable prefixes in section 14",
+    version=2,
     holds=both(
         lambda facts: bool(facts.streams) and all(map(drawn_on_grid, facts.streams)), has_noise
     ),
 )
-# noise.py, as it was before noise was drawn on the grid
+# mechanisms/noise.py, as it was before noise was drawn on the grid
 SCALED = Claim(
     "noise.scaled",
     "user",
-    "Noise was drawn as float64 numbers, scaled and rounded to the released grid. That these "
-    "numbers stand for real ones there is assumed.",
-    "open a new stream with a version that draws noise on the grid, which is proved",
+    "An earlier version drew this noise as float64 numbers, scaled them and rounded them to the "
+    "grid of the released values. It is assumed that these numbers behave like real numbers.",
+    "open a new stream with a version that draws noise on the grid, for which this is proved",
+    version=2,
     holds=both(some(_scaled), has_noise),
 )
 SCALED_VALUES = Claim(
     "noise.scaled-values",
     "does-not-protect",
-    "Rewards and functions of them against whoever computes the sampler's exact law: an earlier "
-    "version released these values on a grid finer than its noise resolves, and more can be told "
-    "from them than epsilon says.",
+    "Rewards, and functions of rewards, against an observer who computes the sampler's exact "
+    "distribution. An earlier version released these values on a grid that is finer than its "
+    "noise resolves, so they reveal more than epsilon says.",
+    version=2,
     holds=both(some(lambda one: through_functions(one) and _scaled(one)), has_noise),
 )
-# noise.py
+# mechanisms/noise.py
 RANDOM = Claim(
     "noise.random",
     "user",
-    "The noise is as good as random.",
-    "it is made of AES-128 in counter mode. The operating system's entropy keys every generator, "
-    "through numpy's SeedSequence; each serves one stream, release or batch of answers and is "
-    "forgotten. It holds as long as nobody breaks the cipher, that mixing, or the machine's "
-    "entropy",
-    version=2,
+    "The noise cannot be told from true random numbers.",
+    "AES-128 in counter mode generates it. numpy's SeedSequence makes each key from the operating "
+    "system's entropy. Each key serves one stream, release or batch of answers, and is then "
+    "forgotten. The assumption holds as long as nobody breaks the cipher, this derivation of "
+    "keys, or the machine's entropy",
+    version=3,
     holds=has_noise,
 )
-# mechanisms/correlated.py, draws.py
+# mechanisms/correlated.py, release/draws.py
 CORRELATED = Claim(
     "noise.correlated",
     "code",
-    "Noise is correlated over releases as the streams state, and new for every stream.",
-    "what was drawn is mixed as stated and then forgotten, and a stream with such noise is never "
-    "resumed",
+    "The noise is correlated over releases in the way that the streams state, and every stream "
+    "has new noise.",
+    "the code combines the drawn numbers as stated, then forgets them, and never resumes a stream "
+    "with such noise",
+    version=2,
     holds=both(some(lambda one: one.correlation.kind != "independent"), has_noise),
 )
 # mechanisms/correlated.py
 ROUNDED_NOISE = Claim(
     "noise.rounded",
     "code",
-    "Noise that is correlated over releases is combined in integers. It is larger by a bound on "
-    "how much further that rounding can move neighbours apart.",
-    "the bound is proved in docs/privacy.md, section 4",
+    "Noise that is correlated over releases is combined in integers. The noise is larger by a "
+    "bound on how much further this rounding can move neighbouring inputs apart.",
+    "docs/privacy.md, section 4, proves the bound",
+    version=2,
     holds=some(lambda one: one.noise_rounding > 0),
 )
 TIMING = Claim(
@@ -266,21 +248,22 @@ FAILURE = Claim(
     "runs.failure",
     "user",
     "Whether, and when, a training fails does not depend on the data that is protected.",
-    "whoever waits for the result sees that it failed, also where they are not told why; nothing "
-    "here pays for that",
+    "anybody who waits for the result sees that a training failed, even without being told the "
+    "reason; epsilon does not cover this",
+    version=2,
     holds=some(lambda one: one.population == "real"),
 )
 SIMULATED = Claim(
     "population.simulated",
     "user",
-    "The {what} are simulated: the claim is about simulated {what}, and learning curves, which "
-    "have no noise, are for the experimenter.",
-    "keep learning curves and other figures without noise apart from what is certified",
-    version=2,
+    "The {what} are simulated, so this certificate is about simulated {what}. Learning curves "
+    "have no noise and are for the experimenter only.",
+    "keep learning curves and other figures without noise apart from the certified results",
+    version=3,
     holds=_simulated,
     numbers=_of_whom,
 )
-# draws.py
+# release/draws.py
 SAMPLED = Claim(
     "draws.secret",
     "code",
@@ -294,82 +277,92 @@ SAMPLED = Claim(
 POOL = Claim(
     "releases.pool",
     "user",
-    "The data that a pool hands out for one person are made of that person's data and random "
-    "numbers only, and it keeps to itself whom it was asked for.",
-    "whoever writes the pool reads one person's rows for one person",
+    "The data that a pool returns for one person depend only on that person's data and random "
+    "numbers. The pool does not reveal whom it was asked for.",
+    "the author of the pool makes sure that it reads one person's rows for one person",
+    version=2,
 )
-# algorithms/dppg.py
+# algorithms/dppg/release.py
 POLICIES = Claim(
     "dppg.policies",
     "protects",
-    "What each user contributes, against whoever sees every policy released during and after "
-    "training, their averages, and anything computed from them.",
-    version=2,
+    "Each user's contribution, against an observer who sees every policy released during and "
+    "after training, the averages of these policies, and everything computed from them.",
+    version=3,
 )
-# algorithms/dppg_parts.py
+# algorithms/dppg/parts.py
 PARTS = Claim(
     "dppg.parts",
     "protects",
-    "What each user contributes, against whoever also sees noisy sums that tell {what}.",
-    version=2,
+    "Each user's contribution, against an observer who also sees noisy sums that show {what}.",
+    version=3,
 )
 PATTERNS = Claim(
     "dppg.patterns",
     "does-not-protect",
-    "what the released policy recommends about people in general: a pattern that many users share "
-    "is what is learned",
+    "Patterns that many users share. The training learns such patterns, and the released policy "
+    "shows them.",
+    version=2,
 )
 OWN_TRAJECTORY = Claim(
     "dppg.own-trajectory",
     "does-not-protect",
-    "a user against whoever sees their own trajectory while it is collected",
+    "A user, against an observer who sees that user's own trajectory while it is collected.",
+    version=2,
 )
-# algorithms/dppg_gymnasium.py
+# algorithms/dppg/gymnasium_users.py
 NO_MEMORY = Claim(
     "dppg.no-memory",
     "user",
-    "A copy of the environment remembers nothing of the users who played in it before: what it "
-    "gives after a reset is made of that reset's seed, and of its own user.",
-    "environments in Gymnasium are not traced; of wrappers, those that are known to keep running "
-    "statistics are refused",
+    "A copy of the environment keeps no memory of earlier users. After a reset, its outputs "
+    "depend only on the seed of that reset and on the user who plays in it.",
+    "the code cannot trace Gymnasium environments; it refuses the wrappers that are known to keep "
+    "running statistics",
+    version=2,
 )
-# rl/envs/unseen.py, rl/envs/lanes.py
+# rl/envs/gymnasium/unseen.py
 UNSEEN = Claim(
     "dppg.unseen",
     "code",
-    "Nothing that the environment says or raises leaves its processes.",
-    "their output goes nowhere, and every failure is one fixed sentence",
+    "The messages and errors of the environment do not leave its processes.",
+    "the output of these processes is discarded, and every failure is reported with the same "
+    "fixed sentence",
+    version=2,
 )
 OWN_OUTPUT = Claim(
     "dppg.own-output",
     "user",
-    "The environment writes about people nowhere but to its own output, and its spaces and time "
-    "limit are public.",
-    "whoever writes the environment keeps no files, logs or connections that others can see",
+    "The environment writes about people only to its own output. Its spaces and its time limit "
+    "are public.",
+    "the author of the environment keeps no files, logs or connections that others can see",
+    version=2,
 )
-# algorithms/ucb_vi.py
+# algorithms/ucb/calibrated.py
 COUNTERS = Claim(
     "ucb.counters",
     "protects",
-    "What each user contributes, against whoever sees the counters, every plan made of them, and "
-    "what is recommended to anybody else.",
-    version=2,
+    "Each user's contribution, against an observer who sees the counters, every plan made from "
+    "them, and the recommendations to all other users.",
+    version=3,
 )
 LOCAL_COUNTERS = Claim(
     "ucb.local-counters",
     "protects",
-    "each user's counters against whoever collects them: noise of their own is on them, and may be "
-    "added before they leave the user",
+    "Each user's counters, against the party that collects them. The counters of each user have "
+    "noise of their own, which can be added before they leave the user.",
+    version=2,
 )
 OWN_ACTIONS = Claim(
     "ucb.own-actions",
     "does-not-protect",
-    "the actions recommended to the user themselves, against whoever sees their episode",
+    "The actions recommended to a user, against an observer who sees that user's episode.",
+    version=2,
 )
 IN_COMMON = Claim(
     "ucb.in-common",
     "does-not-protect",
-    "what episodes have in common: it is what is learned",
+    "Patterns that many episodes share. The training learns such patterns.",
+    version=2,
 )
 
 BROUGHT = (

@@ -1,22 +1,23 @@
-"""What certificates of schema 1 said, in their order, and earlier words of today's sentences.
+"""Sentences of certificates of schema 1, in their order.
 
-A certificate that was true stays verified: its words are compared with these. What is known by now
-to have been untrue in them says so, and verification repeats it.
+Verification compares the words of such a certificate with these, so that a true one stays verified.
+Where a sentence turned out to be untrue, `untrue` says why, and verification repeats it.
 """
 
 from dataclasses import replace
 
 from sotto.privacy.answers.distances import AnyTwoTeachers
-from sotto.privacy.claims import answers, experts, rewards, selection, streams
-from sotto.privacy.claims.claim import (
-    Claim,
-    Facts,
+from sotto.privacy.claims import answers, earlier, experts, rewards, selection, streams
+from sotto.privacy.claims.claim import Claim, Facts
+from sotto.privacy.claims.conditions import (
     about_people,
     about_rewards,
     both,
+    has_prefixes,
+    has_selection,
+    has_shards,
     of_answers,
 )
-from sotto.privacy.claims.streams import has_prefixes, has_selection
 
 _SOURCE = "noise was AES-128 in counter mode already, keyed through numpy's SeedSequence"
 
@@ -30,7 +31,7 @@ def _has_sums(facts: Facts) -> bool:
 
 
 def _summed(facts: Facts) -> bool:
-    """People or experts, and not prefixes alone."""
+    """Whether the streams are about people or experts, and not prefixes alone."""
     return about_people(facts) and not _prefixes_only(facts)
 
 
@@ -40,9 +41,7 @@ def _simulated(facts: Facts) -> bool:
 
 def _simulated_shards(facts: Facts) -> bool:
     return (
-        facts.answers is not None
-        and streams.has_shards(facts)
-        and facts.answers.population == "simulated"
+        facts.answers is not None and has_shards(facts) and facts.answers.population == "simulated"
     )
 
 
@@ -64,7 +63,17 @@ _BREAK = (
 )
 _SAY_SO = "for real people say so in the configuration; nothing un-noised about them is then shown"
 
-SCHEMA_1: tuple[Claim, ...] = (
+_WORDS = {one.identifier: one for one in earlier.PRESENT if one.version == 1}
+
+
+def _first(claim: Claim) -> Claim:
+    """Returns the sentence in the words of version 1, which certificates of schema 1 said."""
+    if claim.version == 1:
+        return claim
+    return replace(_WORDS[claim.identifier], holds=claim.holds)
+
+
+_IN_ORDER: tuple[Claim, ...] = (
     # What is protected: of a teacher, by its distance; of streams, what their statements say.
     answers.OBSERVATIONS,
     answers.POLICY,
@@ -256,57 +265,5 @@ SCHEMA_1: tuple[Claim, ...] = (
         untrue="a teacher has no such setting",
     ),
 )
+SCHEMA_1: tuple[Claim, ...] = tuple(map(_first, _IN_ORDER))
 """The sentences of every certificate of schema 1, beside those that streams brought, in order."""
-
-BROUGHT: tuple[Claim, ...] = (
-    Claim(
-        "dppg.policies",
-        "protects",
-        "every policy released during and after training, their averages, and anything computed "
-        "from them",
-    ),
-    Claim("dppg.parts", "protects", "{what}, as far as they are released"),
-    Claim(
-        "ucb.counters",
-        "protects",
-        "the counters, every plan made of them, and what is recommended to anybody else",
-    ),
-    Claim(
-        "dp-sgd.zeroed",
-        "protects",
-        "The reward of each transition: replacing it costs what zeroing a transition out costs "
-        "twice.",
-        untrue="delta is (1 + e^epsilon) times as large, and not twice",
-    ),
-    Claim(
-        "votes.experts-policy",
-        "protects",
-        "each expert's policy; what they logged is not read",
-        untrue="where a bar on returns weighs the votes, the returns that experts logged are read",
-    ),
-    Claim(
-        "votes.clones-log",
-        "protects",
-        "each expert's whole log, of which their clone is a function",
-    ),
-    Claim(
-        "votes.released",
-        "protects",
-        "every noisy vote of {kind}, the states asked, and every label, student and trajectory "
-        "made of them",
-        untrue="the votes are public: they are what protects, and are not protected",
-    ),
-    Claim(
-        "votes.own-clones",
-        "user",
-        "Each clone, and the weight of its vote, is a function of the log of its own expert, of "
-        "public keys and of public settings.",
-        "algorithms.clones fits them so; its settings must not come from the logs",
-    ),
-    Claim(
-        "dp-sgd.slots",
-        "does-not-protect",
-        "How many slots there are for experts; the environment, its states and its rewards.",
-    ),
-)
-"""Words that statements of streams brought, and that today's put better."""

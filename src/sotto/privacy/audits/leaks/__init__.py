@@ -1,7 +1,7 @@
-"""The leak catalogue: ways of losing a guarantee, each a small experiment that shows the loss.
+"""The leak catalogue: mistakes that lose a guarantee, each with an experiment that shows the loss.
 
-The leaky variant's audited lower bound exceeds the epsilon that it would have claimed; the sound
-variant, through the real door, stays below its certificate.
+The audited lower bound of the leaky variant exceeds the epsilon that it would have claimed. The
+sound variant goes through the real door and stays below its certificate.
 """
 
 import time
@@ -55,15 +55,15 @@ CATALOGUE: tuple[Leak, ...] = (
 
 @dataclass(frozen=True)
 class LeakReport:
-    """What one entry of the catalogue showed. Epsilons are at delta `DELTA`, and may be infinite.
+    """The result of one entry of the catalogue. Epsilons are at delta `DELTA`, perhaps infinite.
 
     Attributes:
-        name: of the leak.
-        claimed_epsilon: what the leaky variant would claim.
+        name: name of the leak.
+        claimed_epsilon: epsilon that the leaky variant would claim.
         leaky_lower_bound: audited lower bound of the leaky variant.
         sound_lower_bound: audited lower bound of the sound variant.
         sound_certified_epsilon: epsilon of the sound variant's certificate.
-        confidence: of each lower bound.
+        confidence: confidence of each lower bound.
         seconds: wall-clock time.
         verdict: "leak shown": the claim is refuted and the sound variant's certificate is not;
             "not shown": too few samples; "certificate refuted": the sound variant leaks too.
@@ -85,13 +85,13 @@ def run_catalogue(
     """Runs entries of the catalogue.
 
     Args:
-        names: which leaks; None runs all of them.
+        names: names of leaks; None runs all of them.
         samples: runs of each variant on each of two neighbouring inputs. The first half trains
-            the adversary; the bounds come from the second.
-        seed: of the experiments; the same seed gives the same figures.
+            the adversary, and the bounds come from the second half.
+        seed: seed of the experiments; the same seed gives the same figures.
 
     Raises:
-        ValueError: a name that is not in the catalogue.
+        ValueError: a name is not in the catalogue.
     """
     known = {leak.name: leak for leak in CATALOGUE}
     if unknown := sorted(set(names or ()) - set(known)):

@@ -1,4 +1,4 @@
-"""Adaptive clipping: the bit that says whether a person's update is within the clip norm."""
+"""Adaptive clipping with a bit that says whether a person's update is within the clip norm."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ _USERS = 8
 _NOISE = 1.0
 """Standard deviation of the noise of the sum of bits (sigma_b of Andrew et al. 2021)."""
 _RUNS = 8
-"""Times as many runs as asked for: twice the sensitivity is little, and shows far in the tails."""
+"""Factor on the number of runs: a doubled sensitivity shows only far in the tails."""
 
 
 def _inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Everybody's update is within the clip norm; the first slot is the person's, or kept empty."""
+    """Returns people whose updates are all within the clip norm; the first may be absent."""
     persons = np.arange(_USERS)
     persons[0] = 0 if present else -1
     return persons[None], np.ones((1, _USERS), bool)
@@ -64,9 +64,9 @@ def _centred(samples: int, seed: int) -> AuditResult:
 UNCENTRED_BIT = Leak(
     name="uncentred-clipping-bit",
     claim="Whether an update is within the clip norm is a bit of sensitivity 1/2.",
-    why="That is so of a bit that is centred; one of 0 and 1 moves by 1 when the person is absent.",
-    remedy="people contribute bit - 1/2, and somebody absent contributes 0",
-    theory="theory notes, section 6; Andrew et al. 2021",
+    why="Only a centred bit has that sensitivity. A bit of 0 or 1 moves the sum by 1.",
+    remedy="each person contributes bit - 1/2, and an absent person contributes 0",
+    theory="docs/privacy.md, section 17; Andrew et al. 2021",
     claimed_epsilon=_CLAIMED,
     leaky=_uncentred,
     sound=_centred,

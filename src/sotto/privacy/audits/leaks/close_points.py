@@ -1,7 +1,8 @@
-"""Variances that are differences: noise on paths at four points that are very close.
+"""Too little noise on a path at four very close points, because a variance is a difference.
 
-The corners of a box with sides of 1.4 10^-8. The fourth value, given the others, should have a
-standard deviation of 2.8 10^-8 and has 1.1 10^-8; neighbouring functions differ there alone.
+The points are the corners of a box with sides of 1.4 10^-8. The fourth value, given the others,
+should have a standard deviation of 2.8 10^-8, and has 1.1 10^-8. Neighbouring functions differ only
+at this corner.
 """
 
 import tempfile
@@ -27,7 +28,7 @@ _SIDES = np.array([15_260, 15_170]) * RESOLUTION
 _POINTS = 0.25 + _SIDES * np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
 _DECAY = np.exp(-(_POINTS[-1] - _POINTS[0]))
 _GIVEN = np.array([-_DECAY.prod(), _DECAY[0], _DECAY[1]])
-"""What the fourth value is expected to be, in the others."""
+"""Weights of the other three values in the expected fourth value."""
 
 _RELEASED = FunctionRelease(
     name="values",
@@ -39,7 +40,7 @@ _RELEASED = FunctionRelease(
 
 
 def _values(present: bool) -> Float64[np.ndarray, " 4"]:
-    """The function at the corners: of norm 1, and 0 at all of them but one; or 0."""
+    """Returns the function at the corners: it has norm 1 and is 0 at three of them, or is 0."""
     last = np.sqrt(np.prod(-np.expm1(-2 * (_POINTS[-1] - _POINTS[0]))))
     return np.array([0.0, 0.0, 0.0, last if present else 0.0])
 
@@ -49,7 +50,7 @@ def _statistic(values: Float64[np.ndarray, "4 samples"]) -> Float[np.ndarray, "s
 
 
 def _cancelled(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples 1"]:
-    """Noise whose factor has 1 minus a sum of squares on its diagonal."""
+    """Draws noise whose Cholesky factor has 1 minus a sum of squares on its diagonal."""
     factor = np.zeros((4, 4))
     for i, point in enumerate(_POINTS):
         row = np.exp(-np.abs(_POINTS[:i] - point).sum(axis=1))
@@ -61,7 +62,7 @@ def _cancelled(present: bool, seed: int, samples: int) -> Float[np.ndarray, "sam
 
 
 def _through_the_door(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples 1"]:
-    """A path for each run, as functions of `_ACTIONS` actions: more are refused at such points."""
+    """Draws a path for each run, `_ACTIONS` paths in a function: more would be refused here."""
     secret = np.repeat(_values(present)[:, None], _ACTIONS, axis=1)
     parts = []
     for part in range(-(-samples // _ACTIONS)):
@@ -90,9 +91,9 @@ def _sound(samples: int, seed: int) -> AuditResult:
 
 CLOSE_POINTS = Leak(
     name="close-points",
-    claim="Noise from a Cholesky factor in float64 has the covariance that it was made of.",
-    why="Between points that are close, the variance that is left is smaller than rounding.",
-    remedy="scattered points have noise of their own, far above rounding, and no variance cancels",
+    claim="Noise from a Cholesky factor in float64 has the intended covariance.",
+    why="Between very close points, the remaining variance is smaller than rounding errors.",
+    remedy="each scattered point has additional noise far above rounding, and no variance cancels",
     theory="docs/privacy.md, Theorem 6a",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, _cancelled),

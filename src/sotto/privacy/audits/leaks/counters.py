@@ -1,4 +1,4 @@
-"""Counters of visits, as private tabular reinforcement learning keeps them: too little noise."""
+"""Counters of visits in private tabular reinforcement learning, with too little noise."""
 
 import math
 from typing import Any
@@ -18,9 +18,9 @@ _CLAIMED = gaussian_epsilon(_Z, DELTA)
 
 
 def _published(present: bool, seed: int, samples: int) -> Float[np.ndarray, "n families"]:
-    """Counters as the code of Chowdhury and Zhou (2021) noises them, averaged over episodes.
+    """Draws counters with the noise of Chowdhury and Zhou's code (2021), averaged over episodes.
 
-    The first user stays at one state and action for all of their steps: a visit, a reward and a
+    The first user repeats one state and action in all steps, and adds a visit, a reward and a
     transition each time. In episode k each counter gets floor(ln k) + 1 fresh Laplace(1/epsilon).
     """
     generator = np.random.default_rng(seed)
@@ -41,7 +41,7 @@ def _server(state: Any, released: Any) -> tuple[Any, Any]:
 
 
 def _inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The first user is there or not; nobody else moves these counters."""
+    """Returns the first user, who is present or absent; no other user moves these counters."""
     persons = np.arange(_EPISODES)[:, None]
     if not present:
         persons[0] = -1
@@ -51,7 +51,7 @@ def _inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _final_and_mean(log: Float[np.ndarray, "n episodes f"]) -> Float[np.ndarray, "n features"]:
-    """Each counter as it was first, last and on average."""
+    """Returns the first, the last and the mean value of each counter."""
     return np.concatenate([log[:, 0], log[:, -1], log.mean(axis=1)], axis=1)
 
 
@@ -78,9 +78,9 @@ def _certified(noise_multiplier: float) -> ReleaseTrials:
 COUNTERS = Leak(
     name="published-ucb-counters",
     claim="Counters with Laplace(1/epsilon) for each level of a tree are epsilon-private.",
-    why="A user moves three families of counters by the length of their episode each, and noise "
-    "that is drawn afresh for every episode averages out.",
-    remedy="one draw for each node of the tree, scaled to all that one user adds to all counters",
+    why="A user moves each of three families of counters by the length of the episode, and fresh "
+    "noise for every episode averages out.",
+    remedy="one draw for each node of the tree, scaled to all that one user adds to the counters",
     theory="docs/privacy.md, section 16",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, _published),

@@ -1,4 +1,4 @@
-"""People counted wrongly: one person as several, or a divisor that counts who is present."""
+"""Wrong counts of people: one person counts as several, or the divisor counts who is present."""
 
 import functools
 from collections.abc import Callable
@@ -31,7 +31,7 @@ _SEGMENT_Z, _SEGMENTS, _SLOTS = 3.0, 8, 4
 def _segment_inputs(
     present: bool, enrolled_as: Int[np.ndarray, " segments"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """An episode of 500 steps in segments of 64: one in every release, beside other people."""
+    """Returns an episode of 500 steps in segments of 64, one in each release."""
     others = 100 + np.arange(_SEGMENTS * (_SLOTS - 1)).reshape(_SEGMENTS, _SLOTS - 1)
     person = enrolled_as if present else np.full(_SEGMENTS, -1)
     persons = np.column_stack([person, others])
@@ -65,10 +65,10 @@ _RETURNS = Returning(max_participations=_SEGMENTS, min_separation=1)
 
 SEGMENTS = Leak(
     name="segments-as-people",
-    claim="Every segment of 64 steps is a user.",
-    why="A person whose episode lasts 500 steps is 8 of them, and is in 8 releases.",
+    claim="Every segment of 64 steps counts as a user.",
+    why="A person with an episode of 500 steps counts as 8 users, and is in 8 releases.",
     remedy="the person has one enrolment number, and the noise covers eight participations",
-    theory="theory notes, section 5: 1.27 is 4.09 per person",
+    theory="docs/privacy.md, section 3: a claimed 1.27 is 4.09 per person",
     claimed_epsilon=_SEGMENT_CLAIMED,
     leaky=against(_SEGMENT_CLAIMED, _segment_trials(ONCE, np.arange(_SEGMENTS))),
     sound=against_certificate(_segment_trials(_RETURNS, np.zeros(_SEGMENTS, np.int64))),
@@ -80,11 +80,11 @@ _OVER_TIME = Correlation(kind="prefix-sum")
 
 RETURNS = Leak(
     name="returns-under-correlated-noise",
-    claim="Noise correlated over time is scaled by the norm of one column, whoever takes part.",
-    why="The columns of releases in a row nearly add up, instead of in squares: eight "
-    "participations cost several times what one does.",
-    remedy="noise is scaled by the worst pattern of participations, which the ledger enforces",
-    theory="theory notes, section 5: 1.27 is 11.98 per person over 976 releases",
+    claim="Noise correlated over time is always scaled by the norm of one column.",
+    why="Consecutive columns point in nearly the same direction, so their norms add up and not "
+    "their squares: eight participations cost several times as much as one.",
+    remedy="the noise is scaled for the worst pattern that the ledger allows",
+    theory="docs/privacy.md, section 17: a claimed 1.27 is 11.98 over 976 releases",
     claimed_epsilon=_SEGMENT_CLAIMED,
     leaky=against(_SEGMENT_CLAIMED, _segment_trials(ONCE, np.arange(_SEGMENTS), _OVER_TIME)),
     sound=against_certificate(_segment_trials(_RETURNS, np.zeros(_SEGMENTS, np.int64), _OVER_TIME)),
@@ -94,19 +94,19 @@ RETURNS = Leak(
 
 
 def _crowd_local(_state: Any, segments: Float[Array, " segments"], _key: Array) -> tuple[Any, Any]:
-    """All that a slot has brought, as one contribution."""
+    """Returns the sum of a slot's segments as one contribution."""
     return {"update": jnp.sum(segments)}, ()
 
 
 def _as_people(present: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Eight slots of one segment each are the person's; the others are other people's."""
+    """Returns slots of one segment each; the person has eight of them."""
     persons = np.arange(_SEGMENTS + _SLOTS)
     persons[:_SEGMENTS] = np.where(present, persons[:_SEGMENTS], -1)
     return persons[None], np.ones((1, persons.size, 1), np.float32)
 
 
 def _as_one_person(present: bool) -> tuple[np.ndarray, np.ndarray]:
-    """One slot brings all eight segments of the person, the others one each."""
+    """Returns one slot with all eight segments of the person, and one segment in each other."""
     persons = np.arange(_SLOTS + 1)
     persons[0] = 0 if present else -1
     segments = np.zeros((1, persons.size, _SEGMENTS), np.float32)
@@ -133,10 +133,10 @@ def _crowd_trials(inputs: Callable[[bool], tuple[np.ndarray, np.ndarray]]) -> Re
 
 SEGMENTS_AT_ONCE = Leak(
     name="segments-in-one-release",
-    claim="Every segment of 64 steps is a user, and all of an episode may be in one release.",
+    claim="Every segment of 64 steps counts as a user, and one release may hold a whole episode.",
     why="Eight clipped contributions of one person move the sum by eight clip norms.",
-    remedy="a person has one slot in a release, and all they bring is clipped together",
-    theory="theory notes, section 5: z/k in one release (z = 3, k = 8: epsilon 14.3)",
+    remedy="a person has one slot in a release, and all segments are clipped together",
+    theory="docs/privacy.md, section 3: multiplier z/k (z = 3, k = 8: epsilon 14.3)",
     claimed_epsilon=_SEGMENT_CLAIMED,
     leaky=against(_SEGMENT_CLAIMED, _crowd_trials(_as_people)),
     sound=against_certificate(_crowd_trials(_as_one_person)),
@@ -154,7 +154,7 @@ def _vector_inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _sum_and_size(log: Float[np.ndarray, "n 1 d"]) -> Float[np.ndarray, "n 2"]:
-    """The released vector along everybody's direction, and its squared length."""
+    """Returns the released vector's component along all contributions, and its squared length."""
     vectors = log[:, 0].astype(np.float64)
     return np.stack([vectors.sum(1), np.square(vectors).sum(1)], axis=1)
 
@@ -175,7 +175,7 @@ def _divisor_trials(observe: Any) -> ReleaseTrials:
 
 
 def _divided_by_count(present: bool, seed: int, samples: int) -> Float[np.ndarray, "n 2"]:
-    """The same release, as an average over those who were there."""
+    """Runs the same release, but divides by the number of people present."""
     count = _USERS if present else _USERS - 1
 
     def observe(log: Float[np.ndarray, "n 1 d"]) -> Float[np.ndarray, "n 2"]:
@@ -189,9 +189,9 @@ _DIVISOR_CLAIMED = gaussian_epsilon(_DIVISOR_Z, DELTA)
 DIVISOR = Leak(
     name="counted-divisor",
     claim="The noisy sum may be divided by the number of people in the batch.",
-    why="The divisor scales the noise, whose size in many dimensions tells how many there were.",
+    why="The divisor scales the noise, and the size of the noise reveals the number of people.",
     remedy="a public divisor",
-    theory="theory notes, section 5 (data-dependent K)",
+    theory="docs/privacy.md, section 3",
     claimed_epsilon=_DIVISOR_CLAIMED,
     leaky=against(_DIVISOR_CLAIMED, _divided_by_count),
     sound=against_certificate(_divisor_trials(_sum_and_size)),

@@ -1,8 +1,8 @@
-"""Non-private critic: the value function is fitted to everybody's returns without noise.
+"""A critic that is not private: the value function is fitted to returns without noise.
 
-A policy gradient on one state, two actions and one step. The adversary sees released policies
-only. One person's high return moves the critic, and with it the sign of the tiny advantages of
-everybody who comes later: their clipped updates flip, by 2 S each.
+The task is a policy gradient on one state, two actions and one step. The adversary sees only the
+released policies. One person's high return moves the critic, and thereby the sign of the tiny
+advantages of all later people. Each of their clipped updates then changes by 2 S.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ _VALUE_RATE = 0.5
 
 
 def _local(state: Any, unit: Any, key: Array) -> tuple[Any, Any]:
-    """One honest person's action and reward; the person in question acts 1 and gets 1."""
+    """Simulates one honest person; the person under test takes action 1 and gets reward 1."""
     action_key, reward_key = jax.random.split(key)
     probability = jax.nn.sigmoid(state["theta"])
     action = unit | jax.random.bernoulli(action_key, probability)
@@ -85,9 +85,9 @@ _CLAIMED = gaussian_epsilon(_Z, DELTA)
 CRITIC = Leak(
     name="non-private-critic",
     claim="The critic needs no noise, since only policy updates are released.",
-    why="It outlives its users, and a shift of it flips the clipped updates of later ones.",
+    why="The critic outlives its users, and its shift flips the clipped updates of later users.",
     remedy="the critic's update is a part of the same release, clipped jointly with the policy's",
-    theory="theory notes, section 5; Rio et al. 2025, appendix C.2.1",
+    theory="docs/privacy.md, section 3; Rio et al. 2025, appendix C.2.1",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, _trials(private_critic=False)),
     sound=against_certificate(_trials(private_critic=True)),

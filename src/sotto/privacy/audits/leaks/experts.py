@@ -1,7 +1,7 @@
-"""Experts: samplers and pools that are not what the accounting takes them for, and votes.
+"""Experts: samplers, pools and votes that do not match their accounting.
 
-Where an event that tells two neighbours apart can be written down, its probabilities are computed
-and not sampled: such a lower bound is exact (confidence 1).
+Where the probabilities of an event that tells two neighbours apart have a formula, they are
+computed and not sampled. Such a lower bound is exact (confidence 1).
 """
 
 import functools
@@ -52,11 +52,11 @@ def _release(noise_multiplier: float, slots: int, participation: Participation, 
 
 
 Tail = Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]
-"""Probability that what is released reaches each of some thresholds."""
+"""Function that gives the probability that the output reaches each threshold."""
 
 
 def _exactly(claimed: float, present: Tail, absent: Tail, thresholds: np.ndarray) -> Audit:
-    """The largest epsilon that one of these events shows: P(E) <= e^epsilon Q(E) + delta."""
+    """Returns an audit by the best of these events: P(E) <= e^epsilon Q(E) + delta."""
 
     def audited(_samples: int, _seed: int) -> AuditResult:
         gain, missed = present(thresholds) - DELTA, absent(thresholds)
@@ -87,7 +87,7 @@ _VOTE_Z, _ROUNDS, _STATES, _VOTERS = 5.0, 4, 8, 8
 
 
 def _ballots(present: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Everybody but one expert votes for the second of two actions, at every state."""
+    """Returns votes: all experts except one vote for the second of two actions everywhere."""
     persons = np.tile(np.arange(_VOTERS), (_ROUNDS, 1))
     persons[:, 0] = 0 if present else -1
     ballots = np.tile(np.array([-0.5, 0.5], np.float32), (_ROUNDS, _VOTERS, _STATES, 1))
@@ -112,10 +112,10 @@ _VOTE_CLAIMED = gaussian_epsilon(_VOTE_Z, DELTA)
 
 VOTES = Leak(
     name="noise-per-vote",
-    claim="Every vote has Gaussian noise of the stated multiplier, so that all votes have it.",
+    claim="Every vote has Gaussian noise of the stated multiplier, and so do all votes together.",
     why="The same expert votes on every state of every round: K votes have sensitivity sqrt(K).",
     remedy="noise grows with the root of all queries that are ever asked",
-    theory="docs/privacy.md, section 15; theory notes, Theorem 2'",
+    theory="docs/privacy.md, section 15",
     claimed_epsilon=_VOTE_CLAIMED,
     leaky=against(_VOTE_CLAIMED, _votes(_VOTE_Z / math.sqrt(_ROUNDS * _STATES))),
     sound=against_certificate(_votes(_VOTE_Z)),
@@ -127,7 +127,7 @@ _POPULATION, _RATE, _BATCH_Z = 10, 0.1, 1.0
 
 
 def _sampled(noise_multiplier: float, rate: float) -> ReleaseTrials:
-    """The expert's update is +1, everybody else's -1; who is in a batch is secret."""
+    """Returns trials with secret draws, in which the expert's update is +1 and others are -1."""
 
     def inputs(present: bool) -> tuple[None, np.ndarray]:
         updates = -np.ones(_POPULATION, np.float32)
@@ -145,7 +145,7 @@ def _sampled_claim(noise_multiplier: float, rate: float) -> float:
 
 
 def _fixed_batch(thresholds: np.ndarray, update: float) -> np.ndarray:
-    """A batch of one, from an origin of -1: the expert's update where they are drawn, else -1."""
+    """Returns tail probabilities of a batch of one: the drawn update plus 1, plus noise."""
     drawn = _normal_tail(thresholds, update + 1.0, _BATCH_Z)
     return (1 - _RATE) * _normal_tail(thresholds, 0.0, _BATCH_Z) + _RATE * drawn
 
@@ -155,11 +155,10 @@ _BATCH_CLAIMED = _sampled_claim(_BATCH_Z, _RATE)
 FIXED_BATCHES = Leak(
     name="fixed-size-batches",
     claim="A batch of B experts out of m costs what Poisson sampling at rate B/m costs.",
-    why="Whoever is drawn takes somebody's place, so that an absent expert's zero is seen, too: "
-    "+1 stands against 0, where it was to stand against -1 and 0 alike (computed).",
-    remedy="every expert is drawn alone, at a public rate; batches are padded, and divided by a "
-    "public number",
-    theory="theory notes, section 2: 5 is 11.98",
+    why="A drawn expert takes another expert's place in the batch. This moves the sum by up to two "
+    "clip norms, where Poisson sampling moves it by one (computed).",
+    remedy="every expert is drawn independently at a public rate, and the divisor is public",
+    theory="docs/privacy.md, section 6",
     claimed_epsilon=_BATCH_CLAIMED,
     leaky=_exactly(
         _BATCH_CLAIMED,
@@ -176,7 +175,7 @@ _SHARE, _STEP_RATE = 0.1, 0.5
 
 
 def _noisy_step(thresholds: np.ndarray, shift: float) -> np.ndarray:
-    """That a step is seen to be noisy, and the sum over the drawn experts reaches a threshold."""
+    """Returns the probability that a step is noisy and its sum reaches a threshold."""
     drawn = _STEP_RATE * _normal_tail(thresholds, shift, _BATCH_Z)
     return _SHARE * ((1 - _STEP_RATE) * _normal_tail(thresholds, 0.0, _BATCH_Z) + drawn)
 
@@ -187,10 +186,10 @@ VISIBLE_COIN = Leak(
     name="visible-coin",
     claim="If a step is private with probability p and draws experts at rate q, it draws them at "
     "rate p q.",
-    why="The other steps have no noise: everybody sees which steps are private, and each of those "
+    why="The other steps have no noise, so an observer sees which steps are private. Each of these "
     "draws at rate q (computed).",
     remedy="each private step is charged at its own rate, or has noise and a rate of p q",
-    theory="theory notes, section 2: 5 is 5.72",
+    theory="docs/privacy.md, section 6",
     claimed_epsilon=_COIN_CLAIMED,
     leaky=_exactly(
         _COIN_CLAIMED,
@@ -202,8 +201,8 @@ VISIBLE_COIN = Leak(
 )
 
 # --- stable prefixes -----------------------------------------------------------------------------
-# One release of Theorem 1 of the theory notes: the drawn expert's first action and the state it
-# leads to are released if enough experts would have taken it. All experts agree, up to a floor.
+# One prefix at the paper's threshold (docs/privacy.md, section 14): the drawn expert's first action
+# and the next state are released if enough experts would have taken it. All agree, up to a floor.
 
 _EXPERTS, _FLOOR, _PREFIX_EPSILON, _PREFIX_DELTA = 3000, 0.01, 0.5, 1e-6
 _PREFIX_CLAIMED = 2 * _PREFIX_EPSILON
@@ -213,10 +212,10 @@ _THRESHOLD = 1 / (_FLOOR * -math.expm1(-_PREFIX_EPSILON)) + 4 / _PREFIX_EPSILON 
 
 
 def _released_at_least() -> float:
-    """Probability of releasing a drawn expert's first action, at least.
+    """Returns a lower bound on the probability of releasing a drawn expert's first action.
 
-    Their action is the common one but for the floor; it fails only if one of the two Laplace
-    draws, of scale 2 / e' and 4 / e', takes half of the way to the threshold.
+    The action is the common one with probability 1 - floor. The query fails only if one of the
+    two Laplace draws, of scale 2 / e' and 4 / e', takes half of the way to the threshold.
     """
     half = ((_EXPERTS - 1) * (1 - _FLOOR) - _THRESHOLD) / 2
     fails = math.exp(-half * _PREFIX_EPSILON / 2) + math.exp(-half * _PREFIX_EPSILON / 4)
@@ -224,9 +223,10 @@ def _released_at_least() -> float:
 
 
 def _prefixes(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples 2"]:
-    """Fresh rollouts in a world whose states say nothing of who acts: released or not, and what.
+    """Simulates fresh rollouts in an environment whose states do not reveal who acts.
 
-    The expert, where there is one, differs as much as the floor allows.
+    The expert under test, if present, differs from the others as much as the floor allows. The
+    output says whether a prefix was released, and whether it holds the common action.
     """
     rng = np.random.default_rng(seed)
     differs = present & (rng.random(samples) < 1 / _EXPERTS)
@@ -244,17 +244,17 @@ def _impossible_without(thresholds: np.ndarray) -> np.ndarray:
 
 
 def _owner_released(thresholds: np.ndarray) -> np.ndarray:
-    """The expert is drawn, and so is a state of their log that is in nobody else's."""
+    """Returns the probability that the expert is drawn and their unique state is released."""
     return np.full_like(thresholds, _released_at_least() / _EXPERTS)
 
 
 FIXED_LOG = Leak(
     name="prefixes-of-a-fixed-log",
     claim="Stable prefixes may be taken from trajectories that were logged before.",
-    why="States are real numbers: a released prefix of a log is its owner's, and the owner is the "
-    "expert with probability 1/m, which no epsilon covers (computed).",
-    remedy="every prefix is a fresh rollout in a world that all experts share",
-    theory="theory notes, section 1: delta of at least 0.83% for 25 prefixes of 3000 experts",
+    why="States are real numbers, so a released prefix of a log identifies its owner. The owner is "
+    "the expert with probability 1/m, which no epsilon covers (computed).",
+    remedy="every prefix is a fresh rollout in an environment that all experts share",
+    theory="docs/privacy.md, section 14: delta of at least 0.83% for 25 prefixes of 3000 experts",
     claimed_epsilon=_PREFIX_CLAIMED,
     leaky=_exactly(_PREFIX_CLAIMED, _owner_released, _impossible_without, np.zeros(1)),
     sound=against(_PREFIX_CLAIMED, _prefixes),
@@ -272,12 +272,13 @@ _POOL_CLAIMED = compose(
 
 
 def _tails_reused(thresholds: np.ndarray) -> np.ndarray:
-    """A prefix is released, and the noisy sum of what is left in the pool is high.
+    """Returns the probability that a prefix is released and the noisy sum reaches a threshold.
 
-    Everybody has two trajectories, with updates +1 and -1, and contributes the first while it is
-    left. The drawn expert's first one is used up. Without the expert under test that always is one
-    of the others: the sum is then the origin. With the expert, who contributes +1 either way, the
-    sum is 1 more; and where they are drawn themselves, nobody else turned from +1 to -1: 3 more.
+    Each expert has two trajectories, with updates +1 and -1, and contributes the first one that is
+    left. The prefix uses up the drawn expert's first trajectory. Without the expert under test,
+    one of the others is drawn and turns from +1 to -1: take this sum as the origin. The expert
+    under test always contributes +1, so with them the sum is 1 higher. If they are drawn
+    themselves, no other expert turns, and the sum is 3 higher.
     """
     drawn = _normal_tail(thresholds, 3.0, _POOL_Z) / _EXPERTS
     other = _normal_tail(thresholds, 1.0, _POOL_Z) * (1 - 1 / _EXPERTS)
@@ -297,13 +298,13 @@ _POOL = ReleaseTrials(
 
 
 def _disjoint(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples 3"]:
-    """Prefixes of fresh rollouts, and an update from trajectories that were never used for them."""
+    """Returns prefixes of fresh rollouts, and an update from other trajectories."""
     prefixes = _prefixes(present, seed, samples)
     return np.concatenate([prefixes, _POOL(present, seed ^ 1, samples)], axis=1)
 
 
 def _disjoint_claim() -> float:
-    """The prefixes' epsilon and what the ledger holds of the update, composed."""
+    """Returns the composed epsilon of the prefix and of the update in the ledger."""
     update = Gaussian(noise_multiplier=_POOL.release.parts["sum"].noise_multiplier)
     prefixes = ApproximateDP(epsilon=_PREFIX_CLAIMED, delta=_PREFIX_DELTA)
     return compose([prefixes, update]).epsilon(DELTA)
@@ -311,11 +312,11 @@ def _disjoint_claim() -> float:
 
 REUSED_POOL = Leak(
     name="reused-pool",
-    claim="Prefixes and DP-SGD on what they leave behind cost the sum of the two.",
-    why="Which trajectories are left depends on who was drawn, in secret: where it was the expert, "
-    "somebody else's update changes too, and the sum moves by 3 clip norms (computed).",
+    claim="Prefixes, and DP-SGD on the trajectories that they leave over, cost the sum of both.",
+    why="The remaining trajectories depend on the secret draw. If the expert was drawn, another "
+    "expert's update changes too, and the sum moves by 3 clip norms (computed).",
     remedy="trajectories for prefixes are never used for updates: the pools are disjoint",
-    theory="theory notes, section 1, reuse gap: 5.30 is 12.65",
+    theory="docs/privacy.md, section 14",
     claimed_epsilon=_POOL_CLAIMED,
     leaky=_exactly(
         _POOL_CLAIMED,

@@ -1,8 +1,8 @@
-"""Functional noise that touches every step and not the result: Wang and Hegde 2019, Algorithm 1.
+"""Functional noise on every step but not on the result: Wang and Hegde 2019, Algorithm 1.
 
-Q-learning on the authors' MDP, with a fresh sample path on Q at each of 39 steps, at the noise of
-their Theorem 5. What is returned is Q without noise. Neighbouring reward functions are r and r + 1:
-the constant accumulates over the steps and stands out in Q by many standard deviations.
+This is Q-learning on the authors' MDP. Each of 39 steps adds a fresh sample path to Q, with the
+noise of their Theorem 5, but the returned Q has no noise. Neighbouring reward functions are r and
+r + 1. The constant adds up over the steps and moves Q by many standard deviations.
 """
 
 import functools
@@ -30,7 +30,7 @@ _RADIUS = 1.0
 
 _STEPS, _BATCH, _RATE, _DISCOUNT, _EPISODE = 5000, 128, 0.01, 0.999, 50
 _LIPSCHITZ = 0.5
-"""Of the network; those of 300 trained ones are below 0.31 (theory notes, B5.3)."""
+"""Lipschitz constant assumed for the network; 300 trained networks stayed below 0.31."""
 
 _NOISE = paper_noise(_STEPS, _BATCH, _LIPSCHITZ, _RATE, _EPSILON, DELTA)
 _NODES = 257  # where paths are sampled, exactly; a state reads the nearest node
@@ -39,7 +39,7 @@ _HIDDEN = 16
 
 
 def _initial(key: Array) -> dict[str, Array]:
-    """The network 1-16-16-2, the same for all runs: it is public."""
+    """Returns the public network 1-16-16-2, the same for all runs."""
     parameters, sizes = {}, (1, _HIDDEN, _HIDDEN, 2)
     for layer, (fan_in, fan_out) in enumerate(pairwise(sizes)):
         key, weight_key, bias_key = jax.random.split(key, 3)
@@ -59,7 +59,7 @@ def _q(parameters: dict[str, Array], state: Float[Array, ""]) -> Float[Array, " 
 
 
 def _paths(key: Array) -> Float[Array, "nodes 2"]:
-    """Two sample paths at the nodes: an autoregression, as a linear scan."""
+    """Draws two sample paths at the nodes by an autoregression."""
     decay = jnp.exp(-_NOISE.beta / (_NODES - 1))
     noise = _NOISE.sigma * jax.random.normal(key, (_NODES, 2))
 
@@ -75,7 +75,7 @@ def _noisy_q(parameters: Any, paths: Array, state: Array) -> Float[Array, " 2"]:
 
 
 def _collect(carry: Any, key: Array, parameters: Any, paths: Array, shift: float) -> Any:
-    """One transition of the authors' MDP, greedy in the noisy values."""
+    """Makes one transition of the authors' MDP, greedy in the noisy values."""
     state, count = carry
     move_key, reset_key = jax.random.split(key)
     action = jnp.argmax(_noisy_q(parameters, paths, state))
@@ -88,7 +88,7 @@ def _collect(carry: Any, key: Array, parameters: Any, paths: Array, shift: float
 
 
 def _update(carry: Any, key: Array, shift: float) -> tuple[Any, None]:
-    """One step of stochastic gradient descent, on a batch under a path of its own."""
+    """Makes one step of stochastic gradient descent, on a batch with a fresh path."""
     parameters, place = carry
     path_key, batch_key = jax.random.split(key)
     paths = _paths(path_key)
@@ -110,7 +110,7 @@ def _update(carry: Any, key: Array, shift: float) -> tuple[Any, None]:
 
 @jax.jit
 def _train(keys: Array, shift: float) -> Float[Array, "samples 2"]:
-    """Runs of Algorithm 1; of the returned Q each action's mean over states."""
+    """Runs Algorithm 1 and returns each action's mean of Q over states."""
 
     def one(key: Array) -> Array:
         start_key, *keys = jax.random.split(key, 1 + _STEPS // _BATCH)
@@ -134,7 +134,7 @@ def _leaky(samples: int, seed: int) -> AuditResult:
     return audit_mechanism(_returned, runs, seed, DELTA, certified_epsilon=_EPSILON)
 
 
-# --- the rewards released once, then anything ----------------------------------------------------
+# --- the rewards released once -------------------------------------------------------------------
 
 _RELEASED = FunctionRelease(
     name="rewards",
@@ -147,7 +147,7 @@ _RELEASED = FunctionRelease(
 
 
 def _averages(present: bool, _released: Any) -> Float[np.ndarray, "11 2"]:
-    """Rewards at eleven nodes and for two actions."""
+    """Returns the rewards at eleven nodes, for two actions."""
     rewards = np.repeat(0.5 - np.abs(np.linspace(0, 1, 11)[:, None] - 0.5), 2, axis=1)
     return rewards + (_RADIUS if present else 0.0)
 
@@ -164,9 +164,9 @@ def _sound(samples: int, seed: int) -> AuditResult:
 FUNCTIONAL_NOISE = Leak(
     name="functional-noise",
     claim="A Gaussian-process path on Q at every step makes the learnt Q private.",
-    why="Q is returned without noise, and what rewards did to it at every step adds up.",
+    why="Q is returned without noise, and the effect of rewards on Q adds up over the steps.",
     remedy="averaged rewards are released once, and learning reads nothing else",
-    theory="theory notes, B5; Wang and Hegde 2019, Theorem 5",
+    theory="docs/privacy.md, section 13; Wang and Hegde 2019, Theorem 5",
     claimed_epsilon=_EPSILON,
     leaky=_leaky,
     sound=_sound,

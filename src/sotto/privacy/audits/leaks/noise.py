@@ -1,4 +1,4 @@
-"""Noise that is not what the proof says: used twice, cut off, or on too fine a grid."""
+"""Noise that differs from the noise of the proof: used twice, cut off, or on too fine a grid."""
 
 import functools
 import math
@@ -34,7 +34,7 @@ def _server(state: Any, released: Any) -> tuple[Any, Any]:
 
 
 def _inputs(present: bool, first_person: int) -> tuple[np.ndarray, np.ndarray]:
-    """Everybody contributes 1; the first slot is the person's, or kept empty."""
+    """Returns people who contribute 1 each; the first slot is the person's, or empty."""
     persons = np.arange(first_person, first_person + _USERS)
     if not present:
         persons[0] = -1
@@ -61,9 +61,9 @@ _BEFORE, _AFTER = _trials(_Z), _trials(_Z, first_person=_USERS)
 
 
 def _resumed(present: bool, seed: int, samples: int, *, fresh: bool) -> Float[np.ndarray, "n 2"]:
-    """A release, and after a resumption another one, of other people, from the same seed or not.
+    """Makes one release, and after a resumption another one with other people.
 
-    The person is in the first release only.
+    The seed of the second release is the same or fresh. The person is in the first release only.
     """
     before = _BEFORE(present, seed, samples)
     after = _AFTER(True, seed ^ 1 if fresh else seed, samples)
@@ -74,10 +74,10 @@ _CLAIMED = gaussian_epsilon(_Z, DELTA)
 
 REUSED_NOISE = Leak(
     name="reused-noise",
-    claim="A run that is resumed may seed its noise as before, as its releases are of new people.",
+    claim="A resumed run may use the same noise seed, because its releases are about new people.",
     why="The difference of two releases with the same noise has no noise.",
-    remedy="every draw has a fresh key, which is forgotten: a resumed run opens a new stream",
-    theory="design notes, the door; theory notes, Theorem 2 (omega_u independent)",
+    remedy="every draw has a fresh key, which is then forgotten; a resumed run opens a new stream",
+    theory="docs/privacy.md, section 3",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, functools.partial(_resumed, fresh=False)),
     sound=lambda samples, seed: against(
@@ -104,7 +104,7 @@ def float32_normal_values() -> Float32[np.ndarray, "8388608"]:
 
 
 def _enumerated_tails(_samples: int, _seed: int) -> AuditResult:
-    """Exact: outputs that only one of two neighbours, 0 and 1 at noise multiplier 1, can have."""
+    """Computes the probability of outputs that only one of the neighbours 0 and 1 can have."""
     values = float32_normal_values() * np.float32(_TAIL_Z)
     largest = values.max()
     impossible_without = float(np.mean(values + np.float32(1) > largest))
@@ -124,10 +124,10 @@ _TAIL_CLAIMED = gaussian_epsilon(_TAIL_Z, DELTA)
 FLOAT32_TAILS = Leak(
     name="float32-tails",
     claim="Noise from float32 jax.random.normal is Gaussian noise.",
-    why="It never exceeds 5.22 standard deviations: at noise multiplier 1, outputs beyond what one "
+    why="It never exceeds 5.22 standard deviations. At noise multiplier 1, outputs that only one "
     "neighbour can reach have probability 1.2e-5, which no epsilon covers (enumerated).",
-    remedy="a sampler whose tails reach 17 standard deviations, and its delta is stated",
-    theory="theory notes, section 4",
+    remedy="a sampler whose tails reach 17 standard deviations, and whose delta is charged",
+    theory="docs/privacy.md, section 7",
     claimed_epsilon=_TAIL_CLAIMED,
     leaky=_enumerated_tails,
     sound=against_certificate(_trials(_TAIL_Z)),
@@ -139,14 +139,14 @@ _VALUES, _GRID_Z, _FINE_RATIO = 32, 5.0, 2.0**50
 
 
 def _even(integers: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n 1"]:
-    """How many of the released integers are even: all that this adversary looks at."""
+    """Returns the share of even integers, which is all that this adversary looks at."""
     return np.asarray(np.mean(integers % 2 == 0, axis=1, keepdims=True))
 
 
 def _too_fine(present: bool, seed: int, samples: int) -> Float[np.ndarray, "n 1"]:
-    """Values that move by an odd number of grid steps, under float64 noise that is rounded.
+    """Draws values that move by an odd number of grid steps, with rounded float64 noise.
 
-    A float64 number this large is a multiple of 1/4 or 1/2, and ties go to even integers.
+    A float64 number of this size is a multiple of 1/4 or 1/2, and ties are rounded to even.
     """
     moved = round(_FINE_RATIO / _GRID_Z / math.sqrt(_VALUES)) | 1
     generator = GeneratorSource(seed).next()
@@ -175,11 +175,11 @@ def _on_the_grid(present: bool, seed: int, samples: int) -> Float[np.ndarray, "n
 FINE_GRID = Leak(
     name="fine-grid",
     claim="A float64 normal, scaled and rounded to a grid, is Gaussian noise on that grid.",
-    why="Where the grid is so fine that 53 bits do not reach it, some integers are hit more often "
-    "than others: at 2^50 steps in a standard deviation most are even, and a shift by an odd "
-    "number of steps makes them odd.",
-    remedy="noise is drawn on the grid with the law of a rounded normal, and more bits where 53 do "
-    "not decide",
+    why="On a grid that is finer than the 53 bits resolve, some integers are hit more often than "
+    "others. At 2^50 steps in a standard deviation most are even, and a shift by an odd number "
+    "of steps makes them odd.",
+    remedy="noise is drawn on the grid with the distribution of a rounded normal, with more bits "
+    "where 53 do not decide",
     theory="docs/privacy.md, section 7",
     claimed_epsilon=gaussian_epsilon(_GRID_Z, DELTA),
     leaky=against(gaussian_epsilon(_GRID_Z, DELTA), _too_fine),

@@ -1,7 +1,7 @@
-"""Normalisation with statistics of everybody: of observations over time, of advantages in a batch.
+"""Normalisation by statistics of several people: of observations over time, or of advantages.
 
-Both rescale what *other* people contribute, so clipping each contribution no longer bounds what
-one person can do.
+Both rescale the contributions of *other* people. Clipping each contribution then no longer bounds
+the effect of one person.
 """
 
 import math
@@ -33,7 +33,7 @@ _OBS_Z, _OBS_RELEASES, _OBS_RATE = 5.0, 12, 0.1
 
 
 def _observation_local(state: Any, unit: Any, key: Array) -> tuple[Any, Any]:
-    """One step of an honest person; the person in question observes an outlier."""
+    """Simulates one step of an honest person; the person under test observes an outlier."""
     observation_key, action_key, reward_key = jax.random.split(key, 3)
     observation = jnp.where(unit, 1000.0, jax.random.normal(observation_key))
     deviation = observation - state["mean"]
@@ -65,7 +65,7 @@ def _observation_inputs(present: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _with_squares(increments: Float[np.ndarray, "samples n"]) -> Float[np.ndarray, "samples 2*n"]:
-    """A policy that has stopped learning shows in the size of its updates too."""
+    """Returns scaled increments and their squares, which show that a policy stopped learning."""
     scaled = increments * _USERS / SMALL_CLIP
     return np.concatenate([scaled, scaled**2], axis=1)
 
@@ -74,7 +74,7 @@ def _observation_trials(private_statistics: bool) -> ReleaseTrials:
     z = _OBS_Z * math.sqrt(2) if private_statistics else _OBS_Z  # two parts share the budget
     policy = {"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=z)}
     statistics = {"statistics": Part(clip_norm=5.0, noise_multiplier=z)}
-    gap = Gap(name="observation normaliser", why="its statistics are of everybody, without noise")
+    gap = Gap(name="observation normaliser", why="its statistics have no noise")
     release = Release(
         name="policy and observation statistics",
         local=_observation_local,
@@ -96,9 +96,9 @@ _OBS_CLAIMED = gaussian_epsilon(_OBS_Z, DELTA)
 OBSERVATION_NORMALISER = Leak(
     name="observation-normaliser",
     claim="Running statistics of observations are preprocessing and need no noise.",
-    why="One outlier rescales all later inputs of everybody.",
-    remedy="the statistics are a part of the same release; public ranges would do as well",
-    theory="theory notes, section 5",
+    why="One outlier rescales all later inputs of all people.",
+    remedy="the statistics are a part of the same release, or public ranges replace them",
+    theory="docs/privacy.md, section 3",
     claimed_epsilon=_OBS_CLAIMED,
     leaky=against(_OBS_CLAIMED, _observation_trials(private_statistics=False)),
     sound=against_certificate(_observation_trials(private_statistics=True)),
@@ -115,14 +115,14 @@ _RETURNS = np.array(
 
 
 def _advantage_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
-    """The gradient of one person, from returns normalised within the person."""
+    """Returns one person's gradient, from returns normalised within the person."""
     returns = unit["returns"]
     advantages = (returns - jnp.mean(returns)) / (jnp.std(returns) + 1e-6)
     return {"policy": _policy_gradient(state, unit["actions"], advantages)}, ()
 
 
 def _normalised_outside_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
-    """The gradient of one person, from advantages that came in normalised already."""
+    """Returns one person's gradient, from advantages that were normalised before."""
     return {"policy": _policy_gradient(state, unit["actions"], unit["advantages"])}, ()
 
 
@@ -145,7 +145,7 @@ def _raw_inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def _normalised_inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """What a pipeline in front of the door hands over: advantages normalised over the batch."""
+    """Returns advantages that a pipeline before the door normalised over the batch."""
     persons = _advantage_persons(present)
     batch = _RETURNS[persons[0] >= 0]
     advantages = (_RETURNS - batch.mean()) / (batch.std() + 1e-6)
@@ -173,9 +173,9 @@ _ADV_CLAIMED = gaussian_epsilon(_ADV_Z, DELTA)
 ADVANTAGE_NORMALISATION = Leak(
     name="advantage-normalisation",
     claim="Advantages may be normalised over the batch, since every update is clipped afterwards.",
-    why="One high return turns everybody's advantages negative: the sum moves by up to 2K-1 clips.",
+    why="One high return makes all other advantages negative: the sum moves by up to 2K-1 clips.",
     remedy="advantages are normalised within each person",
-    theory="theory notes, section 5",
+    theory="docs/privacy.md, section 3",
     claimed_epsilon=_ADV_CLAIMED,
     leaky=against(_ADV_CLAIMED, _advantage_trials(within_person=False)),
     sound=against_certificate(_advantage_trials(within_person=True)),

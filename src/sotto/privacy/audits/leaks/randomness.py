@@ -1,4 +1,4 @@
-"""Random numbers that are drawn for a batch of people at once."""
+"""Random numbers that are drawn for a whole batch of people at once."""
 
 import functools
 from typing import Any, Literal
@@ -19,10 +19,10 @@ _Z, _USERS, _SEED = 5.0, 8, 30
 
 @functools.cache
 def batch_sides(kind: Literal["rbg", "threefry2x32"], present: bool) -> Float32[np.ndarray, " k"]:
-    """What each person's random numbers decide, -1 or 1, as `vmap` draws them for a batch.
+    """Returns each person's random sign, as `vmap` draws it for a batch.
 
-    Everybody's key is folded from the training's by enrolment number; the first person is there,
-    or the slot is empty and folds -1.
+    A person's key is folded from the training's key by enrolment number. The first person is
+    present, or the slot is empty and folds -1.
     """
     training = jax.random.key(_SEED, impl=kind)
     persons = jnp.arange(_USERS).at[0].set(0 if present else -1)
@@ -66,10 +66,10 @@ _CLAIMED = gaussian_epsilon(_Z, DELTA)
 
 BATCH_RANDOMNESS = Leak(
     name="batch-randomness",
-    claim="Everybody has a random key of their own, so nobody moves anybody else's numbers.",
-    why="Keys of the kind rbg are drawn from for a whole batch at once, by its first key: whether "
-    "the first person is there decides everybody's numbers.",
-    remedy="keys of the kind threefry2x32, made in one place; the door refuses all others",
+    claim="Each person has a separate random key, so nobody moves another person's numbers.",
+    why="With keys of the kind rbg, the first key of a batch decides all random numbers of the "
+    "batch. So the presence of the first person moves everybody's numbers.",
+    remedy="all keys are of the kind threefry2x32; the door refuses all others",
     theory="docs/privacy.md, section 10",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, _trials("rbg")),

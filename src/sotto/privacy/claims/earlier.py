@@ -1,0 +1,313 @@
+"""Earlier words of the sentences that hold by their own condition.
+
+A certificate of schema 2 names a sentence by identifier and version. One that names an earlier
+version stays verified, and is printed in the words that it names.
+"""
+
+from sotto.privacy.claims import answers, experts, rewards, selection, streams
+from sotto.privacy.claims.claim import Claim
+
+PRESENT: tuple[Claim, ...] = (
+    streams.IN_GENERAL.before(
+        1,
+        "What is true of people in general: whatever is learnt from everybody else is learnt "
+        "about each person too.",
+    ),
+    streams.OTHER_RUNS.before(
+        1,
+        "What other runs on the same people release: this certificate is about one run.",
+    ),
+    streams.SIDE_CHANNELS.before(
+        1,
+        "What is learnt from timing, memory use, or by entering the machine.",
+    ),
+    streams.SETTINGS.before(
+        2,
+        "The initial state, the settings and the schedule are chosen without looking at these "
+        "people's data. Between releases the state changes by releases only. Who takes part in "
+        "which stream is decided before the first release. Trying several settings on the same "
+        "people is not paid for.",
+    ),
+    streams.CANDIDATES.before(
+        2,
+        "The initial state, the candidates and the schedule are chosen without looking at these "
+        "people's data. Between releases the state changes by releases only. Who takes part in "
+        "which stream is decided before the first release. Trying other settings on the same "
+        "people than the candidates is not paid for.",
+    ),
+    streams.ENROLMENT.before(
+        1,
+        "An enrolment number is one person, always the same one, and who takes part does not "
+        "depend on people's data other than through releases.",
+        "whoever holds the data assigns the numbers",
+    ),
+    streams.COUNTED.before(
+        1,
+        "Nobody takes part more often than the streams say, and no release goes beyond its "
+        "horizon.",
+        "the ledger counts by person over all resumptions, and is charged before a release",
+    ),
+    streams.CONTRIBUTED.before(
+        1,
+        "What a person contributes depends on their own data, their own random numbers and "
+        "earlier releases only; so does what the server makes of a release (except in steps named "
+        "as not private).",
+        "both functions are traced and read; a Python number computed from data before is "
+        "something that tracing cannot see",
+    ),
+    streams.COMPILED.before(
+        1,
+        "What is computed for one person uses operations of JAX that were reviewed and treat "
+        "every person alone. Random keys are threefry2x32. No setting of JAX or XLA that is not "
+        "understood was in force when a stream was opened or charged.",
+        "programs and settings are compared with lists of what was reviewed, and all else is "
+        "refused; the programs are compiled for IEEE arithmetic, whatever XLA was told",
+    ),
+    streams.UNCHANGED.before(
+        1,
+        "Nobody rewrites JAX or sotto inside the process. XLA computes each person's row from "
+        "that row alone, bit for bit, on the device at hand.",
+        "use JAX and sotto as they were installed; the code notices only some changes, and rows "
+        "were tried on CPUs",
+    ),
+    streams.ROUNDED.before(
+        1,
+        "Rounding gives nothing away (except in steps named as not private).",
+    ),
+    streams.ROUNDED_SUMS.before(
+        1,
+        "Rounding gives nothing away (except in steps named as not private).",
+        "sums over a batch of people are float32 matrix products, rounded to integers on a public "
+        "grid; the noise is larger by a bound on how far that moves neighbours apart, and "
+        "everything after is exact",
+    ),
+    streams.LAW.before(
+        1,
+        "Noise is drawn by a sampler whose law on the released grid is the stated one; what its "
+        "finite precision costs is charged.",
+        "the samplers are proved in docs/privacy.md, section 7",
+    ),
+    streams.SCALED.before(
+        1,
+        "Noise was drawn as float64 numbers, scaled and rounded to the released grid. That these "
+        "numbers stand for real ones there is assumed.",
+        "open a new stream with a version that draws noise on the grid, which is proved",
+    ),
+    streams.SCALED_VALUES.before(
+        1,
+        "Rewards and functions of them against whoever computes the sampler's exact law: an "
+        "earlier version released these values on a grid finer than its noise resolves, and more "
+        "can be told from them than epsilon says.",
+    ),
+    streams.RANDOM.before(
+        2,
+        "The noise is as good as random.",
+        "it is made of AES-128 in counter mode. The operating system's entropy keys every "
+        "generator, through numpy's SeedSequence; each serves one stream, release or batch of "
+        "answers and is forgotten. It holds as long as nobody breaks the cipher, that mixing, or "
+        "the machine's entropy",
+    ),
+    streams.CORRELATED.before(
+        1,
+        "Noise is correlated over releases as the streams state, and new for every stream.",
+        "what was drawn is mixed as stated and then forgotten, and a stream with such noise is "
+        "never resumed",
+    ),
+    streams.ROUNDED_NOISE.before(
+        1,
+        "Noise that is correlated over releases is combined in integers. It is larger by a bound "
+        "on how much further that rounding can move neighbours apart.",
+        "the bound is proved in docs/privacy.md, section 4",
+    ),
+    streams.FAILURE.before(
+        1,
+        how="whoever waits for the result sees that it failed, also where they are not told why; "
+        "nothing here pays for that",
+    ),
+    streams.SIMULATED.before(
+        2,
+        "The {what} are simulated: the claim is about simulated {what}, and learning curves, "
+        "which have no noise, are for the experimenter.",
+        "keep learning curves and other figures without noise apart from what is certified",
+    ),
+    answers.OBSERVATIONS.before(
+        1,
+        "each observation, against any other within L2 distance {radius} of it; answers to "
+        "observations that move together add up",
+    ),
+    answers.POLICY.before(
+        1,
+        "which of two policies answers, if their rows are within L2 distance {distance} of each "
+        "other at every query",
+    ),
+    answers.TEACHER.before(
+        1,
+        "the whole teacher: any policy instead of it, and with it all it was trained on",
+    ),
+    answers.SHARDS.before(
+        1,
+        "the training data of every person: everything they contributed, in whichever of the "
+        "{teachers} shards they are",
+    ),
+    answers.CHOSEN.before(
+        1,
+        "anything from a student who chose the observation and so knows it already",
+    ),
+    answers.REFUSED.before(
+        1,
+        "that an observation has an entry beyond 1e+06, which is refused",
+    ),
+    answers.NO_SHARE.before(
+        1,
+        "No training-set claim of its own: training data are covered as a part of the whole "
+        "teacher, and one person's share in them is not told apart.",
+    ),
+    answers.NO_TRAINING.before(
+        1,
+        "No training-set claim: nothing is said here about whose data the teacher learnt from.",
+    ),
+    answers.OTHER_LEDGERS.before(
+        1,
+        "What other ledgers release of the same teacher, or of the same people's data: this "
+        "certificate is about one ledger.",
+    ),
+    answers.WITHIN.before(
+        1,
+        "the policies to be confused are within L2 distance {distance}",
+    ),
+    answers.ROWS.before(
+        1,
+        "rounding in making rows policies, in their mean and in mixing moves a row by less than "
+        "{bound}",
+    ),
+    answers.NOTHING_ELSE.before(
+        1,
+        "Nothing else of the teacher leaves: no weights, no exact rows, no answers beside this "
+        "ledger.",
+        "keep the teacher's files to yourself; what another ledger releases adds up with this",
+    ),
+    answers.CHARGED.before(
+        1,
+        "No answer leaves before it is charged, and none beyond the stated numbers of queries, of "
+        "each student and of all together.",
+        "an answer and its charge are one synced transaction, which has the database to itself; "
+        "an answer that is repeated is the stored one",
+    ),
+    answers.LEVELS.before(
+        1,
+        "How noisy an answer is does not depend on earlier answers.",
+        "its level follows from its number among the student's answers",
+    ),
+    answers.ROUNDED.before(
+        2,
+        "Rounding gives nothing away.",
+    ),
+    answers.LAW.before(
+        1,
+        "The draws behind an answer are float64 numbers that have their stated law up to "
+        "rounding. That this rounding gives nothing away is assumed.",
+        "answers are rounded to a coarser grid; keep the teacher's processes to yourself",
+    ),
+    answers.GRID_LAW.before(
+        1,
+        "Noise on a row is drawn by a sampler whose law on a public grid is the stated one. What "
+        "rounding the row to that grid costs is charged; the sampler's finite precision and range "
+        "cost less than 1e-25 of delta for a million answers, which is left out.",
+        "it is proved in docs/privacy.md, sections 7 and 12",
+    ),
+    answers.EARLIER_LAW.before(
+        1,
+        "Answers that an earlier version gave had noise of float64 numbers that have their stated "
+        "law up to rounding. That this rounding gave nothing away is assumed.",
+        "those of this version have noise that is drawn on a grid, with a proved law; create a "
+        "new ledger for these alone",
+    ),
+    answers.DELTA.before(
+        1,
+        how="the ledger does not know the number; a larger delta would be met by publishing one of "
+        "them at random",
+    ),
+    experts.IN_THE_CLEAR.before(
+        1,
+        "States, rewards and dynamics in released prefixes: they are in the clear.",
+    ),
+    experts.BEYOND_ACTIONS.before(
+        1,
+        "Anything about an expert that shows in states or dynamics, and not in their actions only.",
+    ),
+    experts.ONE_WORLD.before(
+        1,
+        "All experts act in one MDP, the world that prefixes are rolled out in: its states, "
+        "rewards and dynamics do not depend on which expert acts, or on whether one is there.",
+        "roll out in one simulator; experts who choose their cases, or resemble them, are not "
+        "protected",
+    ),
+    experts.FRESH.before(
+        1,
+        "Rollouts are fresh: no log of anybody's is released, and the rollouts are used for "
+        "nothing else.",
+        "the door takes a world that it acts in, refuses logs, and returns only the prefixes",
+    ),
+    experts.ONE_ACTION.before(
+        2,
+        "One expert's action depends on that expert and the observation only, and there are at "
+        "least as many experts as stated, or one fewer.",
+        "the actions are traced and mapped over experts, and whoever is there is counted",
+    ),
+    experts.SILENT.before(
+        1,
+        "Nothing says why a prefix ended, or whom it followed.",
+    ),
+    rewards.OTHER_RUNS.before(
+        1,
+        "What other runs on the same rewards release: this certificate is about one run.",
+    ),
+    rewards.SETTINGS.before(
+        2,
+        "Nodes, settings and schedule, and whatever else counts as public, do not depend on "
+        "rewards other than through releases. Trying several settings on the same rewards is not "
+        "paid for.",
+    ),
+    rewards.KEPT.before(
+        1,
+        "Nothing made of rewards leaves otherwise than through releases: no exact values, no "
+        "parameters fitted to them, no noise.",
+        "whoever holds the rewards keeps them, and hands out what was released",
+    ),
+    rewards.CHARGED.before(
+        2,
+        "No release goes beyond its horizon, and each is charged before it leaves.",
+        "the ledger counts, and is synced to disk before a release is made",
+    ),
+    rewards.ANSWERS.before(
+        1,
+        "A released function answers the same point always the same.",
+        "it keeps its answers; where it has a file they are on disk before they leave",
+    ),
+    rewards.ROUNDED.before(
+        2,
+        "Rounding gives nothing away (except in steps named as not private).",
+        "what is released lies on a public grid, whose spacing follows from public numbers; the "
+        "noise is larger by a bound on how much further rounding can move neighbours apart",
+    ),
+    rewards.CLIPPED.before(
+        1,
+        "No secret value is larger in magnitude than 2^17 times the stated sensitivity. What is "
+        "larger may be clipped.",
+        "clipping a function can move neighbours further apart than its stated sensitivity",
+    ),
+    selection.BEST_ONLY.before(
+        1,
+        "Of a selection only the best try leaves: neither how many tries were made, nor anything "
+        "of the others.",
+        "their number is drawn in secret; the others are neither returned, logged nor stored",
+    ),
+    selection.HOW_LONG.before(
+        2,
+        "How long the selection ran, and what it used, stays secret. What is selected is made "
+        "public at a time fixed before, as a copy made then.",
+        "whoever learns how many tries there were learns more than epsilon allows; keep the "
+        "process, its compilation cache and the machine's logs to yourself",
+    ),
+)
+"""Earlier words of the sentences that hold by their own condition."""
