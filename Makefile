@@ -13,13 +13,14 @@ KEY := $(shell { cat requirements/dev.lock pyproject.toml; $(PYTHON) -VV; pwd; }
 INSTALLED := $(VENV)/installed-$(KEY)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install test lint types demo bench lock clean
+.PHONY: help install test lint types demo mutate bench lock clean
 
 help:
 	@echo "make demo     train a private agent on CartPole, print its certificate, write its report"
 	@echo "make test     lint, types and the whole test suite"
 	@echo "make lint     ruff: lint and format"
 	@echo "make types    mypy, strict"
+	@echo "make mutate   plant small mistakes in the core of the vault: does a test notice each?"
 	@echo "make bench    speed against Stable-Baselines3 (installs PyTorch: large)"
 	@echo "make install  the environment alone, in $(VENV)"
 	@echo "make lock     new versions in requirements/*.lock (needs uv)"
@@ -54,6 +55,10 @@ demo: $(INSTALLED)
 	$(BIN)/sotto certificate $(DEMO) --verify
 	$(BIN)/sotto report $(DEMO)
 	@echo "The report: $(CURDIR)/$(DEMO)/report.html"
+
+# `make mutate ARGUMENTS="--sample 100"` takes a part of it.
+mutate: $(INSTALLED)
+	$(BIN)/python tests/mutation $(ARGUMENTS)
 
 # The peers are installed beside the rest and stay until the environment is rebuilt.
 bench: $(INSTALLED)
