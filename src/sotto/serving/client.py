@@ -19,6 +19,7 @@ from jaxtyping import Float, Float64
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sotto.algorithms.kickstarting.teachers import Answers, silence
+from sotto.errors import visible
 from sotto.privacy.answers.observations import checked
 from sotto.privacy.answers.statement import AnswerStatement
 
@@ -281,7 +282,7 @@ def _fields(response: httpx.Response) -> dict[str, Any]:
 def _message(response: httpx.Response) -> str:
     """What a refusal says, fit for a terminal: it comes from somebody else."""
     text = str(_fields(response).get("message", f"HTTP status {response.status_code}"))
-    return "".join(c if c.isprintable() else " " for c in text)[:300]
+    return visible(text)[:300]
 
 
 def _seconds(text: str) -> float:

@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from sotto.errors import visible
 from sotto.privacy.accounting.events import (
     Gaussian,
     NoGuarantee,
@@ -68,17 +69,6 @@ def _settings(c: Certificate) -> tuple[str, ...]:
 
 def _dated(c: Certificate) -> str:
     return "Ledger, time withheld" if c.created == NO_TIME else f"Ledger of {c.created}"
-
-
-def visible(text: str) -> str:
-    """The text with every character that does not print spelled out.
-
-    Names and sentences in a ledger may be somebody else's: none of them moves the cursor, begins a
-    line of its own, or turns the direction of what follows.
-    """
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
 
 
 def _headline(c: Certificate) -> Text:
