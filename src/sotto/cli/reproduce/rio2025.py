@@ -50,8 +50,6 @@ def rio(
 
     Examples:
       sotto reproduce rio2025 table1 --seeds 10 --out runs/rio2025
-      sotto reproduce rio2025 table1 --env-id Acrobot-v1 --preset paper
-      sotto reproduce rio2025 fig1 --seeds 60
       sotto reproduce rio2025 fig2 --env-id CartPole-v1 --preset sotto
       sotto reproduce rio2025 fig8 --env-id CartPole-v1 --seeds 2 --total-steps 100000
 
