@@ -122,8 +122,8 @@ class Service:
         if not file.exists() and not renew and ledger.has_keyed_digests():
             raise RunError(
                 f"the key {file} is missing, by which the service recognises repeated requests; "
-                "restore it from a backup or from another machine that serves this directory, or give "
-                "--new-digest-key, with which repetitions of earlier requests are refused"
+                "restore it from a backup or from another machine that serves this directory, or "
+                "give --new-digest-key, with which repetitions of earlier requests are refused"
             )
         try:
             return DigestKey.create(file)
