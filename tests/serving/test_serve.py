@@ -103,7 +103,7 @@ def test_first_start_and_the_next(runs, started, tmp_path, capsys):
     token = ledger.add_student("ann")
     for again in (first, words("serve teacher --out DIR", **places)):
         assert main(again) == 0
-        assert "Going on" in capsys.readouterr().out
+        assert "Continued service" in capsys.readouterr().out
     assert service.open_ledger().authenticate(token) == "ann"
     assert len(started) == 3
     kept = {path.name for path in places["DIR"].iterdir()}

@@ -41,7 +41,7 @@ def issue(
     if json:
         print_json({"student": name, "token": token, "remaining": books.remaining(name)})
         return
-    print(f"Token of {name}, for SOTTO_TEACHER_TOKEN (it is not shown again):", file=sys.stderr)
+    print(f"{name}'s token, for SOTTO_TEACHER_TOKEN (it is not shown again):", file=sys.stderr)
     print(token)
 
 

@@ -111,8 +111,7 @@ class Guard:
                 refusal = Refusal(
                     500,
                     "internal-error",
-                    f"the service failed; ask its operator to look up incident {incident} "
-                    "in the log",
+                    f"the service failed; ask its operator to search the log for {incident}",
                 )
                 await refusal.response()(scope, receive, guarded_send)
 
