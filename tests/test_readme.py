@@ -16,7 +16,7 @@ VARIES = re.compile(r"(?<=return )\d+\.\d|\d+\.\d(?= \()|\d+(?= s\.)")
 
 SHORTER = {
     "sotto train dppg --env-id": "--total-steps 2048 --users-per-update 8",
-    "sotto train dppg --out": "",
+    "sotto train dppg --out": "--total-steps 4096",
     "sotto certificate": "",
     "sotto report": "",
     "sotto eval": "--episodes 2",

@@ -38,5 +38,5 @@ def seed_range(first: int, count: int = 1) -> range:
     if count < 1:
         raise ValueError(f"--seeds must be at least 1, got {count}")
     if not 0 <= first <= first + count - 1 < 2**31:  # they are int32 in compiled programs
-        raise ValueError(f"seeds go from 0 to {2**31 - 1}; choose others than those from {first}")
+        raise ValueError(f"seeds go from 0 to {2**31 - 1}; those from {first} do not")
     return range(first, first + count)
