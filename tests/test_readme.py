@@ -21,7 +21,7 @@ SHORTER = {
     "sotto report": "",
     "sotto eval": "--episodes 2",
     "sotto train dppg --preset": "--total-steps 1024",
-    "sotto train ppo --env-id": "--seeds 2 --total-steps 512",
+    "sotto train ppo --env-id": "--seeds 2 --num-envs 2 --total-steps 512",
     "sotto account": "",
     "sotto calibrate": "",
     "sotto audit": "--leaks counted-divisor --samples 1000",
