@@ -16,14 +16,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .PHONY: help install test lint types demo mutate bench lock clean
 
 help:
-	@echo "make demo     train a private agent on CartPole, print its certificate, write its report"
-	@echo "make test     lint, types and the whole test suite"
-	@echo "make lint     ruff: lint and format"
-	@echo "make types    mypy, strict"
+	@echo "make demo     train a private agent on CartPole, print its certificate, write a report"
+	@echo "make test     run lint, types and all tests"
+	@echo "make lint     check lint and format (ruff)"
+	@echo "make types    check types (mypy, strict)"
 	@echo "make mutate   plant small mistakes in the core of the vault: does a test notice each?"
-	@echo "make bench    speed against Stable-Baselines3 (installs PyTorch: large)"
-	@echo "make install  the environment alone, in $(VENV)"
-	@echo "make lock     new versions in requirements/*.lock (needs uv)"
+	@echo "make bench    compare speed with Stable-Baselines3 (installs PyTorch, which is large)"
+	@echo "make install  install everything into $(VENV)"
+	@echo "make lock     update the versions in requirements/*.lock (needs uv)"
 	@echo "make clean    remove the environment, caches and the demo"
 
 install: $(INSTALLED)

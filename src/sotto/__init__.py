@@ -1,4 +1,4 @@
-"""sotto: reinforcement learning on people's data, with privacy certificates that are true.
+"""sotto trains reinforcement-learning agents on people's data under differential privacy.
 
 ```
 run = sotto.train(sotto.DPPG(env_id="CartPole-v1", target_epsilon=1.0, delta=1e-5), out="runs/x")
@@ -7,7 +7,7 @@ action = agent.act(observation)                     # numpy in, numpy out
 run.certificate.epsilon, run.returns, sotto.verify("runs/x")
 ```
 
-Names are imported when they are used: `import sotto` does not wait for JAX.
+Names are imported when they are used, so `import sotto` does not wait for JAX.
 """
 
 import importlib
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from sotto.runs.face import TrainedRun, account, calibrate, train, verify
 
 _PUBLIC = {
-    # Training, and what comes of it.
+    # Training and its results.
     **dict.fromkeys(("train", "verify", "calibrate", "account", "TrainedRun"), "sotto.runs.face"),
     **dict.fromkeys(("load", "Agent"), "sotto.runs.agent"),
     "Certificate": "sotto.privacy.certificates.model",
@@ -50,13 +50,13 @@ _PUBLIC = {
     "Kickstart": "sotto.algorithms.kickstarting.config:KickstartConfig",
     "FunctionalQ": "sotto.algorithms.functional_q.config:FunctionalQConfig",
     "ExpertOffline": "sotto.algorithms.expert_offline.config:ExpertOfflineConfig",
-    # An algorithm of one's own.
+    # For algorithms in other packages.
     **dict.fromkeys(("Algorithm", "Progress"), "sotto.algorithms.base"),
     "PrivateAlgorithm": "sotto.algorithms.private",
     "Settings": "sotto.algorithms.settings",
     **dict.fromkeys(("MLP", "Policy"), "sotto.rl.networks"),
     "EpsilonGreedy": "sotto.algorithms.baselines.q_learning",
-    # The door.
+    # The door: releases, budgets and ledgers.
     "Release": "sotto.privacy.release.release",
     **dict.fromkeys(
         ("Part", "Correlation", "Once", "Returning", "Poisson", "Assumption"),
@@ -66,7 +66,7 @@ _PUBLIC = {
     "Ledger": "sotto.privacy.ledger.ledger",
     "Budget": "sotto.privacy.ledger.spending",
 }
-"""Where each public name is: a module, and the name there if it is another one."""
+"""Module of each public name, with the name in that module if it differs."""
 
 __all__ = ["__version__", *sorted(_PUBLIC)]
 

@@ -1,4 +1,4 @@
-"""`python -m sotto` is `sotto`."""
+"""`python -m sotto` runs the command `sotto`."""
 
 import sys
 

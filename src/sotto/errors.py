@@ -1,5 +1,16 @@
-"""Errors that more than one part of the house raises."""
+"""An error that several packages raise, and the form in which text of unknown origin is printed."""
 
 
 class RunError(ValueError):
-    """A run directory, or something in it, is not what the command needs."""
+    """A run directory, or a file in it, is not as the command needs it."""
+
+
+def visible(text: str) -> str:
+    """Returns the text with every character that does not print spelled out, as in `\\x1b`.
+
+    Names and sentences in a ledger or in a service's response may come from an attacker. Spelled
+    out, none of them moves the cursor, starts a new line or reverses the direction of the text.
+    """
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )

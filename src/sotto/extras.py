@@ -1,4 +1,4 @@
-"""Packages that only some commands need, and the extra that installs them."""
+"""Optional packages, and the extras of sotto that install them."""
 
 from importlib.util import find_spec
 
@@ -14,14 +14,14 @@ EXTRAS = {
     "mujoco": "mujoco",
     "psycopg": "postgresql",
 }
-"""The extra of each package, by the name it is imported by."""
+"""Extra of each optional package, by the name under which it is imported."""
 
 
 def require(*packages: str) -> None:
-    """Refuses to begin what would fail for want of a package when half of it is done.
+    """Checks that optional packages are installed, before any work begins.
 
     Raises:
-        ValueError: which one is missing, and what installs it.
+        ValueError: one is missing; the message says how to install it.
     """
     for package in packages:
         if find_spec(package) is None:
@@ -29,5 +29,5 @@ def require(*packages: str) -> None:
 
 
 def missing(package: str) -> str:
-    """What to say where a package is not installed."""
+    """Returns the sentence that says how to install a missing package."""
     return f"this needs {package}: pip install 'sotto[{EXTRAS[package]}]'"

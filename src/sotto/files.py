@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and say nothing of when they were made."""
+"""Atomic writing of files, removal of their times, and silence on the terminal."""
 
 import contextlib
 import io
@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 
 def forget_times(directory: Path) -> None:
-    """Sets when everything in a directory was changed and read to 1970; it stays readable.
+    """Sets the times of change and access of everything in a directory to 1970.
 
-    When the file system says that a file's own record was changed (ctime) cannot be set: a copy
-    that is made later has that of the copy.
+    The time at which the file system changed a file's record (ctime) cannot be set. Copy the
+    directory later to replace it.
     """
     for folder, _, files in os.walk(directory, topdown=False):
         for name in (*files, "."):
@@ -24,7 +24,7 @@ def forget_times(directory: Path) -> None:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Nothing that this process, or one that it starts, prints meanwhile goes anywhere."""
+    """Discards everything that this process and its children print within the context."""
     sys.stdout.flush()
     sys.stderr.flush()
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -42,10 +42,10 @@ def silence() -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a text file, all of it or nothing.
+    """Writes a text file atomically.
 
     Raises:
-        OSError: it cannot be written; what was there is there still.
+        OSError: it cannot be written; an earlier file is unchanged.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -62,5 +62,5 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def write_model(path: Path, settings: BaseModel) -> None:
-    """Writes settings as JSON, all of them or nothing."""
+    """Writes settings as JSON, atomically."""
     write_whole(path, settings.model_dump_json(indent=2) + "\n")

@@ -1,9 +1,9 @@
-"""Keys of random numbers, of the one kind that the door lets through.
+"""Keys of random numbers, all of the kind `threefry2x32`.
 
-Under `vmap` the other kinds of JAX draw for a whole batch at once: with `rbg` and `unsafe_rbg` one
-person's numbers depend on how many people there are and on the others' keys. `threefry2x32` draws
-for each key alone. Which kind is JAX's default is a setting of the environment
-(`JAX_DEFAULT_PRNG_IMPL`), so that no key is made without naming its kind: all are made here.
+Under `vmap` the kinds `rbg` and `unsafe_rbg` draw for a whole batch at once. One person's numbers
+then depend on the number of people and on the other keys. `threefry2x32` draws for each key alone.
+JAX's default kind is a setting of the environment (`JAX_DEFAULT_PRNG_IMPL`), so all keys are made
+here with an explicit kind.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from jaxtyping import PRNGKeyArray
 
 
 def new_key(seed: Any) -> PRNGKeyArray:
-    """The key of a seed, an integer or an array of shape []."""
+    """Returns the key of a seed, which is an integer or an array of shape []."""
     return jax.random.key(seed, impl="threefry2x32")
 
 
@@ -24,16 +24,16 @@ KEY = jax.eval_shape(new_key, jax.ShapeDtypeStruct((), jnp.uint32))
 
 
 def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
-    """One key for each seed, and for each purpose another one."""
+    """Returns one key for each seed; other purposes give other keys."""
     keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)
 
 
 def seed_range(first: int, count: int = 1) -> range:
-    """So many seeds from the first on.
+    """Returns `count` seeds that start with `first`.
 
     Raises:
-        ValueError: there are none, or some that compiled programs cannot hold.
+        ValueError: the count is below 1, or a seed is not in [0, 2^31).
     """
     if count < 1:
         raise ValueError(f"--seeds must be at least 1, got {count}")

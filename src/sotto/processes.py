@@ -1,4 +1,4 @@
-"""Work in several processes, which is kept as it is done."""
+"""Work in several processes."""
 
 import multiprocessing
 import signal
@@ -16,12 +16,12 @@ _Result = TypeVar("_Result")
 def finished(
     work: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: int
 ) -> Iterator[tuple[_Task, _Result]]:
-    """Each task with its result, as it is done.
+    """Yields each task with its result as soon as it is done.
 
     Args:
-        work: importable, where there are several workers.
-        tasks: what it is called with.
-        workers: processes; 1 works in this one.
+        work: function of one task. It must be importable if there are several workers.
+        tasks: arguments of `work`.
+        workers: number of processes; with 1 the work is done in this process.
 
     Raises:
         RunError: a process was killed.
@@ -39,13 +39,13 @@ def finished(
                 yield futures[future], future.result()
         except BrokenProcessPool as error:
             raise RunError(
-                "a training process was killed, perhaps for want of memory; what is done is kept: "
-                "run the same command again, with --workers 1"
+                "a training process was killed, perhaps because memory ran out; finished work is "
+                "kept, so run the same command again with --workers 1"
             ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _die_quietly() -> None:
-    """On Ctrl-C, which every process of a terminal gets, without a traceback each."""
+    """Lets the process end without a traceback on Ctrl-C, which all processes receive."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""Folders that may come from somebody else: only regular files are read there.
+"""A check that a folder of unknown origin holds only regular files.
 
-Whatever opens a run directory or a dataset asks `require_regular` first, so that nothing in it can
-make a reader wait for ever (a FIFO) or read what is no file (a device).
+Every reader of a run directory or a dataset calls `require_regular` first. A FIFO in the folder
+could make the reader wait for ever, and a device is not a file.
 """
 
 import os
@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 def require_regular(directory: Path) -> None:
-    """Refuses a folder that holds anything but folders and regular files, or links to those.
+    """Checks that a folder holds only folders, regular files, and links to those.
 
     Raises:
-        ValueError: what it holds instead.
+        ValueError: it holds something else.
         OSError: it cannot be read.
     """
     for folder, folders, files in os.walk(directory):
@@ -21,9 +21,7 @@ def require_regular(directory: Path) -> None:
             path = Path(folder) / name
             try:
                 kind = path.stat().st_mode
-            except FileNotFoundError:  # a link to nothing, or removed since: nothing to read
+            except FileNotFoundError:  # a broken link or a removed file
                 continue
             if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-                raise ValueError(
-                    f"{path} is not a regular file, and nothing else is read; remove it"
-                )
+                raise ValueError(f"{path} is not a regular file; remove it")

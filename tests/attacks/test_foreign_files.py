@@ -22,8 +22,7 @@ from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.experts import population as experts
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.cli import main
-from sotto.cli.parsing import printable
-from sotto.errors import RunError
+from sotto.errors import RunError, visible
 from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
@@ -377,7 +376,7 @@ def test_a_terminal_is_told_nothing_by_a_ledgers_names(capsys, tmp_path, private
     error = refused(capsys, "certificate", private)
     assert "\x1b" not in error
     assert "\x07" not in error
-    assert printable("plain words, ε and ∞") == "plain words, ε and ∞"
+    assert visible("plain words, ε and ∞") == "plain words, ε and ∞"
     stored = Ledger.create(
         tmp_path / "l", unit=Unit(kind="trajectory", adjacency="zero-out"),
         budget=Budget(epsilon=8.0, delta=1e-5),

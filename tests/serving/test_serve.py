@@ -103,7 +103,7 @@ def test_first_start_and_the_next(runs, started, tmp_path, capsys):
     token = ledger.add_student("ann")
     for again in (first, words("serve teacher --out DIR", **places)):
         assert main(again) == 0
-        assert "Going on" in capsys.readouterr().out
+        assert "Continued service" in capsys.readouterr().out
     assert service.open_ledger().authenticate(token) == "ann"
     assert len(started) == 3
     kept = {path.name for path in places["DIR"].iterdir()}
@@ -310,7 +310,7 @@ def test_certificate_of_a_service(runs, started, tmp_path, capsys):
     ledger.answer("ann", 100, lambda levels: np.full((len(levels), 2), 0.5))
     capsys.readouterr()
     assert main(["certificate", str(out), "--verify"]) == 3  # it is older than these answers
-    assert "stale: it is what the ledger gave" in capsys.readouterr().out
+    assert "stale: it agrees with an earlier entry" in capsys.readouterr().out
     assert main(["certificate", str(out), "--json"]) == 0
     certificate = json.loads(capsys.readouterr().out)
     assert certificate["status"] == "proved"

@@ -1,8 +1,8 @@
-"""The command line: `sotto COMMAND --help` teaches each command.
+"""The command line; `sotto COMMAND --help` explains each command.
 
-Commands are looked up in a table, those of `sotto train` in the registry of algorithms, and are
-imported when they run, so that asking for help or for an epsilon does not wait for JAX. An
-expected error is one sentence on stderr and exit code 2.
+Commands are in a table, and those of `sotto train` in the registry of algorithms. A command's
+module is imported when it runs, so that help and simple commands do not wait for JAX. An expected
+error is one sentence on stderr with exit code 2.
 """
 
 import importlib
@@ -12,22 +12,38 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sotto import __version__
+from sotto.errors import visible
 from sotto.extras import EXTRAS, missing
 from sotto.runs.registry import entries
 
 _COMMANDS = {
-    "tune dppg": ("sotto.cli.tune:dppg", "settings chosen privately, on the same people"),
-    "serve teacher": ("sotto.cli.serve:serve_teacher", "a teacher that students ask over HTTP"),
-    "students issue": ("sotto.cli.students:issue", "a token for a student of a served teacher"),
-    "students list": ("sotto.cli.students:listed", "who may ask it, and what they were answered"),
-    "students revoke": ("sotto.cli.students:revoke", "a token that opens nothing any longer"),
-    "students operator": ("sotto.cli.students:operator", "your own token, to see every budget"),
-    "experts train": ("sotto.cli.experts:train", "thousands of experts on variants of a task"),
-    "experts collect": ("sotto.cli.experts:collect", "their episodes, as a Minari dataset"),
-    "experts histogram": ("sotto.cli.experts:histogram", "their returns, as a figure"),
-    "eval": ("sotto.cli.runs:evaluate", "returns of a trained policy"),
-    "certificate": ("sotto.cli.runs:certificate", "what is proved about a run; --verify checks it"),
-    "report": ("sotto.cli.runs:report", "figures and report.html of a run"),
+    "tune dppg": ("sotto.cli.tune:dppg", "choose settings on private data, within a budget"),
+    "serve teacher": (
+        "sotto.cli.serve:serve_teacher",
+        "answer students over HTTP with a private teacher",
+    ),
+    "students issue": (
+        "sotto.cli.students:issue",
+        "issue a token to a student of a served teacher",
+    ),
+    "students list": (
+        "sotto.cli.students:listed",
+        "list students, their answers and their epsilon",
+    ),
+    "students revoke": ("sotto.cli.students:revoke", "revoke a student's token"),
+    "students operator": (
+        "sotto.cli.students:operator",
+        "issue your own token, which shows every budget",
+    ),
+    "experts train": ("sotto.cli.experts:train", "train a population of simulated experts"),
+    "experts collect": (
+        "sotto.cli.experts:collect",
+        "write the experts' episodes as a Minari dataset",
+    ),
+    "experts histogram": ("sotto.cli.experts:histogram", "plot the experts' returns"),
+    "eval": ("sotto.cli.runs:evaluate", "print the returns of a trained policy"),
+    "certificate": ("sotto.cli.runs:certificate", "print or verify what is proved about a run"),
+    "report": ("sotto.cli.runs:report", "write figures and report.html of a run"),
     "account gaussian": (
         "sotto.cli.account.gaussian:account_gaussian",
         "epsilon of Gaussian releases",
@@ -39,37 +55,43 @@ _COMMANDS = {
     ),
     "account dirichlet": (
         "sotto.cli.account.dirichlet:account_dirichlet",
-        "epsilon of a teacher's answers",
+        "epsilon of a teacher's Dirichlet answers",
     ),
     "account dirichlet-radius": (
         "sotto.cli.account.dirichlet:account_dirichlet_radius",
-        "how far an answer is from the teacher's row",
+        "distance of a Dirichlet answer from the teacher's policy",
     ),
     "account gaussian-policy": (
         "sotto.cli.account.dirichlet:account_gaussian_policy",
-        "epsilon of answers with Gaussian noise",
+        "epsilon of a teacher's answers with Gaussian noise",
     ),
     "account functional-noise": (
         "sotto.cli.account.functional:account_functional_noise",
-        "noise that hides rewards",
+        "noise that hides rewards in learnt values",
     ),
     "account stable-prefix": (
         "sotto.cli.account.stable_prefix:account_stable_prefix",
-        "how many experts must agree on a released prefix",
+        "number of experts that must agree on a prefix",
     ),
     "calibrate gaussian": (
         "sotto.cli.account.gaussian:calibrate_gaussian",
-        "noise for a target epsilon",
+        "noise multiplier of Gaussian releases for a target epsilon",
     ),
-    "calibrate dpsgd": ("sotto.cli.account.gaussian:calibrate_dpsgd", "noise for a target epsilon"),
+    "calibrate dpsgd": (
+        "sotto.cli.account.gaussian:calibrate_dpsgd",
+        "noise multiplier of DP-SGD for a target epsilon",
+    ),
     "calibrate dirichlet": (
         "sotto.cli.account.dirichlet:calibrate_dirichlet",
-        "concentration for a target epsilon",
+        "concentration of Dirichlet answers for a target epsilon",
     ),
-    "reproduce rio2025": ("sotto.cli.reproduce.rio2025:rio", "figures of the DPPG paper"),
+    "reproduce rio2025": (
+        "sotto.cli.reproduce.rio2025:rio",
+        "figures of the paper on private policy gradient (DPPG)",
+    ),
     "reproduce gohari2021": (
         "sotto.cli.reproduce.gohari2021:gohari",
-        "figures of the kickstarting paper",
+        "figures of the paper on kickstarting",
     ),
     "reproduce wang2019": (
         "sotto.cli.reproduce.wang2019:wang",
@@ -77,50 +99,53 @@ _COMMANDS = {
     ),
     "reproduce sharma2024": (
         "sotto.cli.reproduce.sharma2024:sharma",
-        "figures of the paper on private experts",
+        "figures of the paper on expert-level privacy",
     ),
-    "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound counterparts"),
-    "completion": ("sotto.cli.completion:completion", "a script with which bash or zsh completes"),
+    "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound variants"),
+    "completion": (
+        "sotto.cli.completion:completion",
+        "print a script for completion in bash or zsh",
+    ),
 }
 
-_NO_MEMORY = "this needs more memory than there is; choose smaller settings"
+_NO_MEMORY = "this needs more memory than the machine has; choose smaller settings"
 
 _EXAMPLES = """\
-A private agent and its certificate, from nothing:
+Train a private agent, verify its certificate, write a report, evaluate it:
   sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
   sotto certificate runs/x --verify
   sotto report runs/x
   sotto eval runs/x --episodes 100 --json
 
-How much noise, how much privacy:
+Compute noise and privacy:
   sotto calibrate gaussian --target-epsilon 1.0 --delta 1e-5
   sotto account dpsgd --noise-multiplier 1.0 --sampling-rate 0.01 --steps 1000 --delta 1e-5
 
-Every command has --help and --json. SOTTO_DEBUG=1 shows where an error comes from.
-An environment of your own is --env-id my_module:Env-v0, with wrappers after it as in
-CartPole-v1+my_module:Wrapper. A module that only a run directory or a dataset names is not
-imported: name it again with --env-id."""
+Every command has --help, and all but completion have --json. With SOTTO_DEBUG=1 an error shows
+where it comes from. Use your own environment with --env-id my_module:Env-v0, and add wrappers as in
+CartPole-v1+my_module:Wrapper. sotto imports a module only if you name it with --env-id, not because
+a run directory or a dataset names it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code.
+    """Runs one command and returns the exit code.
 
-    0; 2 for an error; 3 for a stale certificate; 130 after Ctrl-C.
+    The code is 0 for success, 2 for an error, 3 for a stale certificate, 130 after Ctrl-C.
     """
-    # XLA once hung for good on two cores with threads of its own; small networks are faster so.
+    # XLA once hung for ever with its own threads on two cores; small networks are faster so, too.
     os.environ.setdefault(
         "XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     )
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: its threads wait for each other
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the threads of numpy wait for each other
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(words)
-    except SystemExit as error:  # argument parsing has said what is wrong
+    except SystemExit as error:  # after --help
         return error.code if isinstance(error.code, int) else 2
     except KeyboardInterrupt:
         print("sotto: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read our output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as error:
@@ -137,11 +162,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError, OverflowError) as error:
         if os.environ.get("SOTTO_DEBUG"):
             raise
-        from sotto.cli.parsing import printable
-
-        print(f"sotto: {printable(_sentence(error))}", file=sys.stderr)
+        print(f"sotto: {visible(_sentence(error))}", file=sys.stderr)
         return 2
-    except RuntimeError as error:  # XLA's own, which is imported by now if it was raised
+    except RuntimeError as error:  # XLA raises it if memory is short
         if os.environ.get("SOTTO_DEBUG") or "RESOURCE_EXHAUSTED" not in str(error):
             raise
         print(f"sotto: {_NO_MEMORY}", file=sys.stderr)
@@ -149,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def summaries() -> dict[str, str]:
-    """Every command, of one word or two, and what it is for."""
+    """Returns every command, of one word or two, with its purpose."""
     algorithms = {f"train {name}": entry.summary for name, entry in entries().items()}
     return algorithms | {name: summary for name, (_, summary) in _COMMANDS.items()}
 
@@ -181,7 +204,7 @@ def _dispatch(words: list[str]) -> int:
 def _print_help(summaries: Mapping[str, str], group: str) -> None:
     print("usage: sotto COMMAND [OPTIONS]\n")
     if not group:
-        print("Reinforcement learning under differential privacy, with certificates that are true.")
+        print("Trains reinforcement-learning agents on people's data under differential privacy.")
     print("\ncommands:")
     for name, summary in summaries.items():
         print(f"  {name:<25}{summary}")
@@ -189,7 +212,7 @@ def _print_help(summaries: Mapping[str, str], group: str) -> None:
 
 
 def _sentence(error: Exception) -> str:
-    """The error in one line."""
+    """Returns the error in one line."""
     problems = getattr(error, "errors", None)  # pydantic's ValidationError
     if callable(problems):
         return _problem(problems()[0])
@@ -202,7 +225,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _problem(found: dict[str, Any]) -> str:
-    """One of pydantic's problems: our own sentence, or pydantic's with the name of the field."""
+    """Returns a problem that pydantic found, with the name of the field if the text lacks it."""
     said = str(found["msg"])
     if said.startswith("Value error, "):
         return said.removeprefix("Value error, ")

@@ -1,7 +1,7 @@
 """`sotto completion bash|zsh`: a script that completes commands, flags and file names.
 
-It is made from the table of commands and from the flags that tyro parses, so that it has the
-algorithms of installed packages too.
+The script is made from the table of commands and from the flags that tyro parses. It includes the
+algorithms of installed packages.
 """
 
 import ast
@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from sotto.cli import main, summaries
 
 _HELP = """\
-Prints a script with which the shell completes commands, flags and file names.
+Prints a script that makes the shell complete commands, flags and file names.
 
   sotto completion bash > ~/.sotto-completion     # or zsh
   echo 'source ~/.sotto-completion' >> ~/.bashrc  # or ~/.zshrc
 
-Do it again after installing a package with an algorithm of its own."""
+Repeat this after you have installed a package that adds an algorithm."""
 
 _SCRIPT = """\
 _sotto() {{
@@ -77,7 +77,7 @@ def _cases(words: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def _flags(name: str) -> list[str]:
-    """The flags of a command, from what tyro writes into its own script for it."""
+    """Returns the flags of a command, taken from the completion script that tyro writes."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         main([*name.split(), "--tyro-print-completion", "bash"])

@@ -1,72 +1,124 @@
-"""Parsing and printing that the commands share."""
+"""Parsing of the command line and printing of JSON, for all commands."""
 
+import contextlib
+import functools
 import inspect
+import io
 import json
 import math
+import re
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-_T = TypeVar("_T")
+Command = Callable[[list[str]], int]
+"""Type of a command: it takes the words after its name and returns the exit code."""
 
 
-def parse(function: Callable[..., _T], args: list[str], name: str) -> _T:
-    """Calls the function with what the command line says; its docstring is the help."""
+def command(name: str) -> Callable[[Callable[..., int | None]], Command]:
+    """Turns a function into the command `sotto NAME`, as `parse` says."""
+
+    def made(function: Callable[..., int | None]) -> Command:
+        return lambda args: parse(function, args, name)
+
+    return made
+
+
+def parse(function: Callable[..., int | None], args: list[str], name: str) -> int:
+    """Calls the function with the values of the flags; returns the exit code.
+
+    The function's parameters are the flags and its docstring is the help. It returns the exit code,
+    or None for 0.
+
+    Raises:
+        ValueError: a flag is unknown, missing or has a value of the wrong type.
+        SystemExit: the help was asked for and is printed.
+    """
     documentation = inspect.cleandoc(function.__doc__ or "").split("\nArgs:")[0].strip()
-    return tyro.cli(
-        function,
-        prog=f"sotto {name}",
-        args=args,
-        registry=_registry(),
-        description=documentation,
-        config=(
-            tyro.conf.OmitArgPrefixes,
-            tyro.conf.FlagCreatePairsOff,
-            tyro.conf.EnumChoicesFromValues,
-        ),
-    )
+
+    @functools.wraps(function)
+    def flags(*values: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return values, named
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            values, named = tyro.cli(
+                flags,
+                prog=f"sotto {name}",
+                args=args,
+                registry=_registry(),
+                description=documentation,
+                config=(
+                    tyro.conf.OmitArgPrefixes,
+                    tyro.conf.FlagCreatePairsOff,
+                    tyro.conf.EnumChoicesFromValues,
+                ),
+            )
+    except SystemExit as error:
+        if not error.code:
+            raise
+        raise ValueError(f"{_problem(said.getvalue())}; see sotto {name} --help") from None
+    sys.stderr.write(said.getvalue())
+    return function(*values, **named) or 0
+
+
+def _problem(box: str) -> str:
+    """Returns the problem that tyro frames in a box, without the frame and without the help."""
+    box = re.split("│ ──", box)[0]
+    if "Missing from" in box:  # flags are indented by four, their help by more
+        return f"give {' and '.join(re.findall(r'^│ {5}([^ ].*?) *│$', box, re.MULTILINE))}"
+    lines = [line.strip("│ ") for line in box.splitlines()[1:]]
+    text = " ".join(lines).removeprefix("Error parsing ").strip(" .")
+    text = re.sub(
+        r": no type matching .*: ", ": ", text
+    )  # of several types: what the last one says
+    return text[:1].lower() + text[1:].replace(". Expected 1 values", "").replace(". Exp", ", exp")
 
 
 def _registry() -> ConstructorRegistry:
-    """How flags are read where tyro reads them otherwise: an integer may be written as 1e6."""
+    """Returns rules by which tyro reads numbers; to tyro itself 1e6 is not an integer."""
     registry = ConstructorRegistry()
 
     @registry.primitive_rule
-    def whole(asked: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-        return number(int, "INT") if asked.type is int else None
+    def numbers(asked: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+        kind = asked.type
+        return number(kind, kind.__name__.upper()) if kind in (int, float) else None
 
     return registry
 
 
 def number(kind: type, metavar: str) -> PrimitiveConstructorSpec[Any]:
-    """How tyro reads a number, and what its help calls it."""
+    """Returns how tyro reads a number, which its help calls `metavar`."""
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar=metavar,
-        instance_from_str=lambda words: (_whole if kind is int else float)(words[0]),
+        instance_from_str=lambda words: _read(kind, words[0]),
         is_instance=lambda value: isinstance(value, int | kind) and not isinstance(value, bool),
         str_from_instance=lambda value: [str(value)],
     )
 
 
-def _whole(word: str) -> int:
-    """The integer of a word such as 1000000 or 1e6."""
+def _read(kind: type, word: str) -> float:
+    """Returns the number that a word stands for; 1e6 is an integer, too."""
     try:
-        return int(word)
+        return int(word) if kind is int else float(word)
     except ValueError:
-        number = float(word)
-        if not number.is_integer():
-            raise ValueError(f"{word} is not a whole number") from None
-        return int(number)
+        pass
+    with contextlib.suppress(ValueError):
+        if kind is int and float(word).is_integer():
+            return int(float(word))
+    raise ValueError(f"{word} is not a {'whole ' if kind is int else ''}number")
 
 
 def flags_given(args: Sequence[str]) -> dict[str, str]:
-    """The flags of a command line as they are written, looked at before it is parsed.
+    """Returns the flags of a command line with their values as written, before it is parsed.
 
-    Names have underscores, and a flag without a value is "". Of a flag that is given twice the
-    first one counts.
+    Names have underscores. The value of a flag without one is "". If a flag is given twice, the
+    first value counts.
     """
     found: dict[str, str] = {}
     for word, following in zip(args, [*args[1:], ""], strict=False):
@@ -80,7 +132,7 @@ def flags_given(args: Sequence[str]) -> dict[str, str]:
 
 
 def print_json(values: dict[str, Any]) -> None:
-    """Prints the values as one JSON object; infinity as the string "inf"."""
+    """Prints the values as one JSON object; infinity is the string "inf"."""
     print(json.dumps(_plain(values), indent=2, allow_nan=False))
 
 
@@ -90,8 +142,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def printable(text: str) -> str:
-    """The text without what a terminal would obey: it may hold names from somebody else's files."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,4 +1,4 @@
-"""Progress of a training: a bar on a terminal, plain lines elsewhere."""
+"""The display of a training's progress: a bar on a terminal, plain lines elsewhere."""
 
 import time
 from types import TracebackType
@@ -11,12 +11,12 @@ from sotto.runs.training import Update
 
 
 class Display:
-    """Shows return, epsilon so far and time left after every chunk; used as a context manager.
+    """Shows return, epsilon and the time left after every chunk of updates; a context manager.
 
     Args:
-        total: updates of the whole training.
-        policy: whose return is shown.
-        silent: show nothing.
+        total: Number of updates of the whole training.
+        policy: Policy whose return is shown.
+        silent: Whether to show nothing.
     """
 
     def __init__(self, total: int, policy: str, silent: bool) -> None:
@@ -46,7 +46,7 @@ class Display:
         self._bar.stop()
 
     def __call__(self, update: Update) -> None:
-        """Shows one chunk."""
+        """Shows the state after one chunk."""
         text = "   ".join((*self._quantities(update), self._time_left(update)))
         self._bar.update(self._task, completed=update.updates, description=text)
         if not self._silent and not self._console.is_terminal:
@@ -66,7 +66,7 @@ class Display:
         return shown
 
     def _time_left(self, update: Update) -> str:
-        """From the second chunk on, since the first one includes compiling."""
+        """Returns the time left, estimated without the first chunk, which includes compiling."""
         now, left = time.monotonic(), update.total_updates - update.updates
         if left == 0:
             return "done"

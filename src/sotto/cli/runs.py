@@ -1,4 +1,4 @@
-"""Commands about a run that exists: eval, certificate, report."""
+"""The commands `sotto eval`, `sotto certificate` and `sotto report`."""
 
 import json as json_module
 import sys
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.options import Json, Ledger, RunPath
+from sotto.cli.parsing import command, print_json
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.runs.directory import Experiment, Named, Run, open_experiment
@@ -17,66 +16,59 @@ from sotto.serving.directory import Service, is_service, open_service
 if TYPE_CHECKING:
     from sotto.privacy.certificates.derive import Certificate
 
-RunPath = tyro.conf.Positional[Path]
 
+@command("eval")
+def evaluate(
+    path: RunPath,
+    /,
+    episodes: int = 100,
+    policy: str | None = None,
+    sampled: bool = False,
+    seed: int = 12345,
+    env_id: str | None = None,
+    video: Path | None = None,
+    json: Json = False,
+) -> None:
+    """Prints the returns of a trained policy over whole episodes with fresh simulated people.
 
-def evaluate(args: list[str]) -> int:
-    """Runs `sotto eval`."""
+    A DPPG run offers three policies, which are equally private: the last one released ("last") and
+    two averages of released policies ("ema", a moving average, and "tail"). This takes a few
+    seconds.
 
-    def run(
-        path: RunPath,
-        /,
-        episodes: int = 100,
-        policy: str | None = None,
-        sampled: bool = False,
-        seed: int = 12345,
-        env_id: str | None = None,
-        video: Path | None = None,
-        json: bool = False,
-    ) -> None:
-        """Returns of a trained policy over whole episodes with fresh simulated people.
+    Examples:
+      sotto eval runs/x --episodes 100 --json
+      sotto eval runs/x --policy last --sampled
+      sotto eval runs/x --video runs/x.gif
 
-        A DPPG run offers three policies, all equally private: the last one released, and two
-        averages of released ones. Takes a few seconds.
-
-        Examples:
-          sotto eval runs/x --episodes 100 --json
-          sotto eval runs/x --policy last --sampled
-          sotto eval runs/x --video runs/x.gif
-
-        Args:
-            path: run directory, or that of several seeds.
-            episodes: episodes per seed.
-            policy: moving average, tail average or last (default: ema; ppo has only last).
-            sampled: draw actions from the policy instead of taking its most likely one.
-            seed: of the episodes.
-            env_id: the run's environment, needed where its name has a module in it ("module:Name"),
-                which is not imported because a file says so.
-            video: film one more episode, of the first seed, into this file .gif.
-            json: print one JSON object.
-        """
-        if episodes < 1:
-            raise ValueError(f"--episodes must be at least 1, got {episodes}")
-        experiment = open_experiment(path, Named(env_id=env_id))
-        answer = _evaluate(experiment, episodes, policy, not sampled, seed, video)
-        if json:
-            print_json(answer)
-            return
-        print(
-            f"{answer['policy']} policy, {'sampled' if sampled else 'greedy'}, {episodes} episodes"
-            f" per seed: mean {answer['mean']:.1f}, std {answer['std']:.1f} over "
-            f"{'episodes' if len(experiment.runs) == 1 else 'all episodes'}, "
-            f"min {answer['min']:.1f}, max {answer['max']:.1f}"
-        )
-        if len(experiment.runs) > 1:
-            for name, one in answer["seeds"].items():
-                print(f"  seed {name}: mean {one['mean']:.1f}, std {one['std']:.1f}")
-            print(f"  std of the means over seeds: {answer['std_over_seeds']:.1f}")
-        if video is not None:
-            print(f"wrote {video}: one episode, with a return of {answer['video_return']:.1f}")
-
-    parse(run, args, "eval")
-    return 0
+    Args:
+        path: Run directory, or directory of several seeds.
+        episodes: Number of episodes per seed.
+        policy: Name of the policy (default: ema; ppo, a2c and dqn have only last).
+        sampled: Draw actions from the policy instead of taking its most likely action.
+        seed: Seed of the episodes.
+        env_id: Environment of the run. It is needed if its name has a module in it
+            ("module:Name"), because sotto imports no module only because a file names it.
+        video: Write one more episode of the first seed as a film into this .gif file.
+    """
+    if episodes < 1:
+        raise ValueError(f"--episodes must be at least 1, got {episodes}")
+    experiment = open_experiment(path, Named(env_id=env_id))
+    answer = _evaluate(experiment, episodes, policy, not sampled, seed, video)
+    if json:
+        print_json(answer)
+        return
+    print(
+        f"{answer['policy']} policy, {'sampled' if sampled else 'greedy'}, {episodes} episodes"
+        f" per seed: mean {answer['mean']:.1f}, std {answer['std']:.1f} over "
+        f"{'episodes' if len(experiment.runs) == 1 else 'all episodes'}, "
+        f"min {answer['min']:.1f}, max {answer['max']:.1f}"
+    )
+    if len(experiment.runs) > 1:
+        for name, one in answer["seeds"].items():
+            print(f"  seed {name}: mean {one['mean']:.1f}, std {one['std']:.1f}")
+        print(f"  std of the means over seeds: {answer['std_over_seeds']:.1f}")
+    if video is not None:
+        print(f"wrote {video}: one episode, with a return of {answer['video_return']:.1f}")
 
 
 def _evaluate(
@@ -104,7 +96,7 @@ def _evaluate(
     if name not in policies:
         raise RunError(f"a run of {settings.algorithm} has no policy {name!r}; leave out --policy")
     filmed: dict[str, Any] = {}
-    if video is not None:  # first, since something may be missing for it
+    if video is not None:  # first, since a package may be missing for it
         from sotto.runs.video import record
 
         one = jax.tree.map(lambda x: x[0], policies[name])
@@ -134,51 +126,45 @@ def _evaluate(
     }
 
 
-def certificate(args: list[str]) -> int:
-    """Runs `sotto certificate`."""
+@command("certificate")
+def certificate(
+    path: RunPath,
+    /,
+    verify: bool = False,
+    write: bool = False,
+    ledger: Ledger = None,
+    json: bool = False,
+) -> int:
+    """Prints the certificate of a run, or of a teacher's service, in plain words.
 
-    def run(
-        path: RunPath,
-        /,
-        verify: bool = False,
-        write: bool = False,
-        ledger: str | None = None,
-        json: bool = False,
-    ) -> int:
-        """What is proved about a run, or about a teacher's service, in plain words.
+    The certificate is derived from the run's ledger, and every entry of the ledger is checked. With
+    --verify, the command compares certificate.json with the ledger. The exit code is 0 if they
+    agree, 3 if the certificate is stale (it agrees with an earlier entry), and 2 if it is false.
 
-        It is derived from the run's ledger, every entry of which is checked. --verify compares
-        certificate.json with that. Exit code 0: it is what the ledger gives. 3: it is stale, which
-        means that it is what the ledger gave at an earlier entry. 2: it is false.
+    A run that was killed leaves a stale certificate, and so does a service that has answered since.
+    --write replaces a stale certificate by a current one. It never replaces a false one. The
+    certificate of a service is written each time that this command shows it.
 
-        A run that was killed leaves a stale certificate behind, and so does a service that has
-        answered since: --write writes what the ledger gives now, unless the file there is false.
-        A service's certificate.json is written anew each time that this shows it.
+    Examples:
+      sotto certificate runs/x
+      sotto certificate runs/x --verify
+      sotto certificate runs/x --write
 
-        Examples:
-          sotto certificate runs/x
-          sotto certificate runs/x --verify
-          sotto certificate runs/x --write
-
-        Args:
-            path: run directory, or that of several seeds, each of which has its own certificate
-                (and, where they share a teacher, experts or a reward function, a cost together),
-                or directory of a service.
-            verify: check certificate.json against the ledger, and change nothing.
-            write: write certificate.json as the ledger gives it now.
-            ledger: where the ledger is, if not in the directory: one that only a file there names
-                is not opened.
-            json: print JSON: the certificate with its sentences in words, or what --verify found;
-                of several seeds `certificates`, and `epsilon_of_all_seeds` where they are about
-                the same people.
-        """
-        if verify and write:
-            raise ValueError("--verify changes nothing; give --verify or --write")
-        experiment = None if is_service(path) else open_experiment(path, Named(ledger))
-        certified = (open_service(path, ledger),) if experiment is None else experiment.runs
-        return _verify(certified, json) if verify else _show(certified, experiment, write, json)
-
-    return parse(run, args, "certificate")
+    Args:
+        path: Run directory, or directory of a service, or of several seeds. Each seed has a
+            certificate. Seeds that share a teacher, experts or a reward function also have a
+            common cost, which is printed.
+        verify: Compare certificate.json with the ledger, and change nothing.
+        write: Write certificate.json as it follows from the ledger now.
+        json: Print JSON: the certificate and its sentences, or the findings of --verify. For
+            several seeds: `certificates`, and `epsilon_of_all_seeds` if they are about the same
+            people.
+    """
+    if verify and write:
+        raise ValueError("--verify changes nothing; give either --verify or --write")
+    experiment = None if is_service(path) else open_experiment(path, Named(ledger))
+    certified = (open_service(path, ledger),) if experiment is None else experiment.runs
+    return _verify(certified, json) if verify else _show(certified, experiment, write, json)
 
 
 def _show(
@@ -198,7 +184,7 @@ def _show(
             stored = verify(run.certificate, ledger)
             if stored.status == "false":
                 raise RunError(
-                    f"{run.certificate} is false, and is not written over: {stored.mismatches[0]}; "
+                    f"{run.certificate} is false and is not replaced: {stored.mismatches[0]}; "
                     "move it away"
                 )
         if write or missing or isinstance(run, Service):
@@ -222,7 +208,7 @@ def _show(
 
 
 def _in_words(certificate: "Certificate") -> dict[str, Any]:
-    """The sentences of a certificate, which it stores by identifier."""
+    """Returns the sentences of a certificate, which stores only their identifiers."""
     return {
         "unit_sentence": certificate.unit_sentence,
         "protects": certificate.protects,
@@ -250,46 +236,38 @@ def _verify(runs: Sequence[Run | Service], json: bool) -> int:
     else:
         for run, one in found:
             if one.status == "verified":
-                print(f"{run.certificate} is what the ledger gives: verified.")
+                print(f"{run.certificate} is verified: it agrees with the ledger.")
             elif one.status == "stale" and one.current is not None:
                 print(
-                    f"{run.certificate} is stale: it is what the ledger gave at an earlier entry. "
+                    f"{run.certificate} is stale: it agrees with an earlier entry of the ledger. "
                     f"Now the ledger gives {one.current.status}, epsilon "
                     f"{one.current.epsilon:.4g} at delta {one.current.delta:.3g}. "
-                    f"Write that down with: sotto certificate {run.path} --write"
+                    f"Write the current certificate with: sotto certificate {run.path} --write"
                 )
         for line in corrections:
-            print(f"An earlier version's words, corrected: {line}.")
+            print(f"Corrected words of an earlier version: {line}.")
     if status == "false":
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         print(f"sotto: the certificate is not true: {wrong[0]}{more}", file=sys.stderr)
     return _EXIT_CODES[status]
 
 
-def report(args: list[str]) -> int:
-    """Runs `sotto report`."""
+@command("report")
+def report(path: RunPath, /, ledger: Ledger = None, json: Json = False) -> None:
+    """Writes figures (figures/*.png) and a page with the whole report (report.html).
 
-    def run(path: RunPath, /, ledger: str | None = None, json: bool = False) -> None:
-        """Figures (figures/*.png) and a page that holds everything (report.html).
+    The page needs no other file and no network. This takes a few seconds.
 
-        The page needs no other file and no network. Takes a few seconds.
+    Example:
+      sotto report runs/x
 
-        Example:
-          sotto report runs/x
+    Args:
+        path: Run directory, or directory of several seeds.
+    """
+    from sotto.runs.report import write_reports
 
-        Args:
-            path: run directory, or that of several seeds.
-            ledger: where the ledger is, if not in the directory: one that only a file there names
-                is not opened.
-            json: print one JSON object that says where they are.
-        """
-        from sotto.runs.report import write_reports
-
-        pages = write_reports(open_experiment(path, Named(ledger)))
-        if json:
-            print_json({"report": str(pages[0]), "reports": [str(page) for page in pages]})
-        else:
-            print("\n".join(f"wrote {page}" for page in pages))
-
-    parse(run, args, "report")
-    return 0
+    pages = write_reports(open_experiment(path, Named(ledger)))
+    if json:
+        print_json({"report": str(pages[0]), "reports": [str(page) for page in pages]})
+    else:
+        print("\n".join(f"wrote {page}" for page in pages))

@@ -1,4 +1,4 @@
-"""`sotto serve`: a trained run as a teacher behind an address."""
+"""`sotto serve`: answers students over HTTP with the policy of a trained run."""
 
 import shlex
 import sys
@@ -26,33 +26,33 @@ from sotto.serving.promise import Promise, check_teacher, promised
 
 @dataclass(frozen=True)
 class Where:
-    """Where a service keeps its books, and where it listens."""
+    """Files and network address of a service, and limits on its requests."""
 
     out: Path
-    """The service's directory: made at the first start, gone on with at every other."""
+    """Directory of the service. The first start makes it, and later starts use it again."""
     ledger: str | None = None
-    """SQLAlchemy URL (SQLite or PostgreSQL) or file of the ledger, instead of ledger.sqlite in the
-    service's directory. With PostgreSQL, services on several machines can share it. It is given
-    again at every start: a ledger that only a file names is not opened."""
+    """SQLAlchemy URL (SQLite or PostgreSQL) or file of the ledger (default: ledger.sqlite in the
+    service's directory). Services on several machines can share a PostgreSQL ledger. Give it again
+    at every start, because a ledger that only a file names is not opened."""
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 is every network this machine is in."""
+    """Address to listen on; 0.0.0.0 stands for all networks of this machine."""
     port: int = 8000
-    """Port to listen on; 0 takes any that is free."""
+    """Port to listen on; 0 takes any free port."""
     tls_certificate: Path | None = None
-    """PEM file of the server's certificate: with it, and --tls-key, the address is https."""
+    """PEM file of the server's certificate. With it and --tls-key the service uses https."""
     tls_key: Path | None = None
     """PEM file of the certificate's private key."""
     new_digest_key: bool = False
-    """Make a new key of digests although the old one is lost: requests that were answered under
-    the old one are refused when they are repeated."""
+    """Replace a lost key of digests. The service then refuses repetitions of requests that were
+    answered under the lost key."""
     max_rows: int = 256
-    """Observations that may be asked about at once."""
+    """Largest number of observations in one request."""
     requests_per_second: float = 100.0
-    """Requests that one student may send, on average."""
+    """Average number of requests per second that one student may send."""
     burst: int = 200
-    """Requests that one student may send at once after a pause."""
+    """Number of requests that one student may send at once after a pause."""
     json: bool = False
-    """Print one JSON object once the service is ready, and nothing else."""
+    """Print only one JSON object, once the service is ready."""
 
 
 def serve_teacher(args: list[str]) -> int:
@@ -66,12 +66,12 @@ def serve_teacher(args: list[str]) -> int:
         where: Where,
         promise: Promise = default,
     ) -> None:
-        """Answers students over HTTP with a trained run's policy, under noise and a budget.
+        """Answers students over HTTP with the policy of a trained run, with noise and a budget.
 
-        The first start makes the directory --out, with a ledger that fixes what is promised. Every
-        answer is charged there before it leaves. Starting again with the same --out goes on with
-        the same ledger; RUN and the promise are then read from the directory. Students need a
-        token each: sotto students issue DIR NAME.
+        The first start makes the directory --out with a ledger that fixes the promise. Every answer
+        is charged to the ledger before it is sent. A later start with the same --out continues with
+        the same ledger, teacher and promise. Each student needs a token: sotto students issue DIR
+        NAME.
 
         Examples:
           sotto serve teacher runs/shards --mechanism gaussian-policy --queries 20000 \\
@@ -82,7 +82,7 @@ def serve_teacher(args: list[str]) -> int:
             --tls-certificate server.pem --tls-key server.key
 
         Args:
-            path: directory of the teacher's run, or of several seeds; left out when going on.
+            path: Directory of the teacher's run, or of several seeds. Leave it out to continue.
         """
         _serve(path, where, promise, args)
 
@@ -109,7 +109,7 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
         service = _begin(teacher, where, promise, args)
     else:
         raise RunError(
-            f"there is no service at {where.out} to go on with; to start one, name the teacher's "
+            f"there is no service at {where.out} to continue; to start one, name the teacher's "
             "run: sotto serve teacher RUN"
         )
     ledger = service.open_ledger()
@@ -126,8 +126,8 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
         )
         if address.in_clear_text:
             print(
-                f"sotto: tokens and answers go over {where.host} in clear text; give "
-                "--tls-certificate and --tls-key, or put a proxy with TLS in front",
+                f"sotto: tokens and answers are sent in clear text over {where.host}; give "
+                "--tls-certificate and --tls-key, or use a proxy with TLS",
                 file=sys.stderr,
             )
         serve(app, address, lambda url: _announce(service, ledger, url, again, where.json))
@@ -149,7 +149,11 @@ def _begin(teacher: TeacherRun, where: Where, promise: Promise, args: list[str])
 
 
 def _go_on(run: Path | None, where: Where, promise: Promise) -> Service:
-    """The service that was started before, if nothing else was asked for now."""
+    """Returns the existing service.
+
+    Raises:
+        ValueError: the promise, the run or the ledger that was given is another one.
+    """
     service = open_service(where.out, where.ledger)
     stored, asked = service.settings.promise, asdict(promise)
     changed = [name for name in asked if asked[name] != stored[name]]
@@ -173,7 +177,7 @@ def _go_on(run: Path | None, where: Where, promise: Promise) -> Service:
 
 
 def _stored_promise(args: list[str]) -> Promise:
-    """What a service promised that is to go on; a new one has to say what it answers at most."""
+    """Returns the stored promise of an existing service; a new one has required flags."""
     out = flags_given(args).get("out")
     if out is None or not is_service(Path(out)):
         return Promise(queries=tyro.MISSING, target_epsilon=tyro.MISSING)
@@ -197,15 +201,15 @@ def _announce(service: Service, ledger: AnswerLedger, url: str, again: bool, jso
         return
     place = service.named_ledger
     elsewhere = "" if place is None else f" --ledger {shlex.quote(place)}"
-    print(f"{'Going on' if again else 'A new service'} in {service.path}: {statement.name}")
+    print(f"{'Continued' if again else 'A new'} service in {service.path}: {statement.name}")
     print(f"{statement.unit_sentence}")
     print(
         f"{statement.queries:,} answers to all students together cost at most epsilon "
-        f"{statement.planned_epsilon(budget.delta):.4g} at delta {budget.delta:.3g}; "
-        f"{ledger.spent().answered:,} were given so far."
+        f"{statement.planned_epsilon(budget.delta):.4g} at delta {budget.delta:.3g}. "
+        f"So far {ledger.spent().answered:,} were given."
     )
-    print(f"A token for a student:    sotto students issue {service.path} NAME{elsewhere}")
-    print(f"A token for yourself:     sotto students operator {service.path}")
-    print(f"Budgets, in a browser:    {url}")
-    print(f"What a student does:      sotto train kickstart --teacher {url} --out OUT")
-    print("Serving; Ctrl-C stops, and the same --out goes on.", flush=True)
+    print(f"Token for a student:      sotto students issue {service.path} NAME{elsewhere}")
+    print(f"Token for yourself:       sotto students operator {service.path}")
+    print(f"Budgets in a browser:     {url}")
+    print(f"Command of a student:     sotto train kickstart --teacher {url} --out OUT")
+    print("Serving. Ctrl-C stops the service; the same --out continues it.", flush=True)

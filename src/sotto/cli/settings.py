@@ -1,4 +1,4 @@
-"""Settings as flags: the help of a flag shows the interval that its number must lie in."""
+"""Settings as flags, whose help shows the interval of each number."""
 
 from functools import reduce
 from operator import or_
@@ -12,10 +12,10 @@ _C = TypeVar("_C")
 
 
 def flags_of(config_type: type[_C]) -> type[_C]:
-    """The settings as tyro reads them: with their intervals in the help, and not yet checked.
+    """Returns the settings type as tyro reads it: help shows intervals, and values are not checked.
 
-    Settings are checked once all flags are parsed and the settings are made: tyro would put a box
-    around what a check says, and what it starts from, the defaults, need not be complete.
+    The settings are checked later, when the settings type itself is made. tyro starts from default
+    values, which need not pass the checks.
     """
     hints = get_type_hints(config_type, include_extras=True)
     same = {
@@ -28,7 +28,7 @@ def flags_of(config_type: type[_C]) -> type[_C]:
 
 
 def _shown(kind: Any) -> Any:
-    """A type whose numbers have their intervals in the help."""
+    """Returns the type with the intervals of its numbers in the help."""
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return reduce(or_, map(_shown, inside))

@@ -1,7 +1,7 @@
-"""`sotto train NAME`: the algorithm's settings are the flags; everything lands in --out.
+"""`sotto train NAME`: trains an algorithm and writes a run directory.
 
-The command of an algorithm is made from its interface (`sotto.algorithms.base.Algorithm`): its
-docstring is the help, the fields of its settings are the flags.
+The command is made from the interface `sotto.algorithms.base.Algorithm`. The algorithm's docstring
+is the help, and the fields of its settings are the flags.
 """
 
 import itertools
@@ -30,30 +30,31 @@ from sotto.runs.training import Update, train
 
 
 def next_run() -> Path:
-    """The first of runs/run-1, runs/run-2, ... that there is not yet."""
+    """Returns the first of runs/run-1, runs/run-2, ... that does not exist."""
     paths = (Path("runs") / f"run-{number}" for number in itertools.count(1))
     return next(path for path in paths if not path.exists())
 
 
 @dataclass(frozen=True)
 class Options:
-    """Where a training goes."""
+    """Options of every training."""
 
     out: Path = field(default_factory=next_run)
-    """Run directory; it must not exist, except to --resume."""
+    """Directory of the run. It must not exist, except with --resume."""
     seeds: int = 1
-    """So many seeds side by side, from --seed on, each a run of its own, in OUT/seed-K. Where they
-    learn from the same teacher, experts or reward function, what they cost adds up."""
+    """Number of seeds that train side by side, starting with --seed. Each is a separate run in
+    OUT/seed-K. If they learn from the same teacher, experts or reward function, what they cost adds
+    up."""
     resume: bool = False
-    """Go on with the interrupted training in --out, with the settings it was started with; or with
-    a finished one, given more --total-steps than it had, where the budget has room."""
+    """Continue the interrupted training in --out with its stored settings. A finished training
+    continues if --total-steps is larger than before and the budget allows it."""
     json: bool = False
-    """Print nothing but one JSON object at the end."""
+    """Print only one JSON object, at the end."""
     tracker: TrackerName | None = None
-    """Tell a tracker, too, what metrics.jsonl is told. Its package has to be installed."""
+    """Send the metrics to a tracker, too. Its package must be installed."""
     ledger: str | None = None
-    """SQLAlchemy URL or file of the ledger, instead of ledger.sqlite in the run directory; to
-    --resume it is given again, for a ledger that only config.json names is not opened."""
+    """SQLAlchemy URL or file of the ledger (default: ledger.sqlite in the run directory). Give it
+    again with --resume, because a ledger that only config.json names is not opened."""
 
 
 def run(name: str, args: list[str]) -> int:
@@ -66,7 +67,7 @@ def run(name: str, args: list[str]) -> int:
             raise ValueError(f"{flags[0]} is now {flags[1]}")
     if "--resume" in args:
         if "out" not in given:
-            raise ValueError("--resume goes on with an interrupted run; say which with --out")
+            raise ValueError("--resume continues an interrupted run; say which with --out")
         stored = start.stored_config(algorithm, Path(given["out"]), given.get("env_id"))
         default = vars(stored)
     else:
@@ -84,14 +85,14 @@ def run(name: str, args: list[str]) -> int:
 
 
 def _options(algorithm: Algorithm[Any]) -> type[Options]:
-    """The options, with the algorithm's own, and with `--preset` where it has any."""
+    """Returns the options, those of the algorithm, and `--preset` if it has presets."""
     bases = (Options, algorithm.options_type)
     if not algorithm.presets:
         return make_dataclass("Options", [], bases=bases, frozen=True)
     preset: Any = field(default=algorithm.presets[0])
     chosen = Literal[algorithm.presets]
     made = make_dataclass("Options", [("preset", chosen, preset)], bases=bases, frozen=True)
-    made.__doc__ = "Where a training goes, and which named settings the other flags change."
+    made.__doc__ = "Options of every training, and the preset that the other flags change."
     return made
 
 
@@ -102,7 +103,7 @@ def _train(
     args: Sequence[str],
     given: dict[str, str],
 ) -> int:
-    """Trains as the options say, and tells a tracker if they name one; returns the exit code."""
+    """Trains with a tracker if the options name one; returns the exit code."""
     if options.tracker is None:
         return _show(algorithm, options, config, args, given, lambda _update: None)
     with tracker(options.tracker, options.out.name) as tell:
@@ -117,7 +118,7 @@ def _show(
     given: dict[str, str],
     tell: Callable[[Update], None],
 ) -> int:
-    """Trains a new or an interrupted run, and shows how it goes; returns the exit code."""
+    """Trains a new or an interrupted run and shows its progress; returns the exit code."""
     for note in () if options.resume else algorithm.notes(config):
         print(note, file=sys.stderr if options.json else sys.stdout)
     algorithm.use(options, config, given)
@@ -157,7 +158,7 @@ def _show(
                 tell(update)
 
             finished = train(experiment, show, algorithm)
-    except BaseException:  # a bug or Ctrl-C too: half a run would only be in the way
+    except BaseException:  # also after a bug or Ctrl-C: an unused directory blocks the next try
         if not options.resume:
             start.discard_if_unused(experiment)
         raise
@@ -170,7 +171,7 @@ def _show(
     if finished:
         return 0
     print(
-        f"sotto: stopped after {last.updates} of {last.total_updates} updates, all saved; go on "
+        f"sotto: stopped after {last.updates} of {last.total_updates} updates, all saved; continue "
         f"with: sotto train {algorithm.name} --out {experiment.path} --resume",
         file=sys.stderr,
     )
@@ -187,7 +188,7 @@ def _announce(algorithm: Algorithm[Any], experiment: Experiment, config: Any) ->
         + (f" for each of {count} seeds" if count > 1 else "")
         + f", into {experiment.path}"
     )
-    print("Compiling first, which takes 10 to 30 seconds. Ctrl-C stops after a chunk, resumably.")
+    print("Compiling takes 10 to 30 seconds. Ctrl-C stops the training; --resume continues it.")
 
 
 def _summary(experiment: Experiment, last: Update, seconds: float) -> dict[str, Any]:
@@ -231,4 +232,4 @@ def _conclude(experiment: Experiment, last: Update, seconds: float) -> None:
             + (f", and {together:.4g} for all of them together" if together is not None else "")
             + f". Read it with: sotto certificate {experiment.path}"
         )
-    print(f"Figures and a page: sotto report {experiment.path}")
+    print(f"Write figures and a page with: sotto report {experiment.path}")

@@ -1,4 +1,4 @@
-"""`sotto tune`: settings chosen on the people that are learnt from, and paid for."""
+"""`sotto tune`: chooses settings on the people that are learnt from, at a cost in privacy."""
 
 import ast
 import dataclasses
@@ -35,16 +35,16 @@ else:
 
 @dataclass(frozen=True)
 class Options:
-    """What is tried, and where the best goes."""
+    """Options of the search."""
 
     settings: tuple[str, ...]
-    """Settings to try, as NAME=VALUE,VALUE,...: every combination is a candidate."""
+    """Settings to try, as NAME=VALUE,VALUE,... Every combination is a candidate."""
     mean_tries: float = 10.0
-    """Mean number of tries, drawn in secret (geometric); each draws one candidate by chance."""
+    """Mean of the number of tries, which is geometric and secret. Each try draws one candidate."""
     out: Path = field(default_factory=next_run)
-    """Run directory of what is selected; it must not exist."""
+    """Run directory of the selected training. It must not exist."""
     json: bool = False
-    """Print nothing but one JSON object at the end."""
+    """Print only one JSON object, at the end."""
 
 
 def dppg(args: list[str]) -> int:
@@ -52,21 +52,20 @@ def dppg(args: list[str]) -> int:
     default = DPPGFlags(**DPPG().defaults(flags_given(args)))
 
     def run(where: Options, settings: DPPGFlags = default) -> int:
-        """Chooses settings of `sotto train dppg` on the people it learns from, and pays for that.
+        """Chooses settings of `sotto train dppg` on the people it learns from.
 
-        A secret number of trainings is made on the same people, each with candidate settings drawn
-        by chance and scored by the returns it released (--private-return LOW HIGH). Only the best
-        is kept; --target-epsilon is that of all of it (Papernot and Steinke 2022). Nothing is shown
-        meanwhile, since how many tries there were is secret.
+        The command makes a secret number of trainings on the same people. Each has random
+        candidate settings and is scored by the returns it released (--private-return LOW HIGH).
+        Only the best is kept. --target-epsilon covers all of the tries (Papernot and Steinke 2022).
 
-        How long it took tells how many there were. No file in --out holds a time, and there are no
-        TensorBoard events; the rest is up to you. Hide how long this process runs and what it uses.
-        Make what is selected public at a time that was fixed before, as a copy that is made then,
-        and keep compilation caches to yourself.
+        The number of tries must stay secret, so nothing is shown until the end. How long the
+        command runs tells how many tries there were: hide its run time and the resources that it
+        uses. No file in --out holds a time, and there are no TensorBoard events. Publish a copy of
+        the result that you make at a time fixed in advance. Keep compilation caches private.
 
         Examples:
-          sotto tune dppg --settings clip_norm=.02,.05 learning_rate=.2,.5 --private-return 0 500 \
---mean-tries 10 --target-epsilon 1.7 --out runs/tuned
+          sotto tune dppg --settings clip_norm=.02,.05 learning_rate=.2,.5 \\
+            --private-return 0 500 --mean-tries 10 --target-epsilon 1.7 --out runs/tuned
           sotto certificate runs/tuned --verify
         """
         command = shlex.join(["sotto", "tune", "dppg", *args])
@@ -79,8 +78,8 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     tried = candidates(config, _values(options.settings), options.mean_tries)
     if not options.json:
         print(
-            f"Selecting among {len(tried)} candidates on {config.env_id}, {config.num_updates} "
-            f"updates each, into {options.out}. Nothing is shown until the end."
+            f"Choosing among {len(tried)} candidates on {config.env_id}, {config.num_updates} "
+            f"updates each. The result goes to {options.out}. Nothing is shown until the end."
         )
     settings = new_settings(
         algorithm="dppg",
@@ -101,7 +100,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     (run,) = create_experiment(options.out, settings, create_ledger).runs
     ledger = Ledger.open(run.ledger_location, settings.run_id)
     try:
-        with silence():  # each try would warn and print for itself
+        with silence():  # the output of the tries would tell their number
             best = select(tried, options.mean_tries, ledger, config.seed)
     except (ValueError, OSError):
         if not ledger.streams:  # refused before anything was charged
@@ -138,7 +137,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
 
 
 def _save(run: Run, best: Selected, ledger: Ledger) -> None:
-    """The run directory of a training that ended with what was selected."""
+    """Completes the run directory with the selected training."""
     state = jax.tree.map(lambda x: x[0], best.states)
     checkpoints.save(run.checkpoints, best.updates, state, mark(ledger))
     certificate = derive(ledger)
@@ -147,7 +146,7 @@ def _save(run: Run, best: Selected, ledger: Ledger) -> None:
         updates=best.updates,
         first_update=0,
         env_steps=best.updates * best.config.steps_per_update,
-        seconds=0.0,  # how long all tries took tells how many there were
+        seconds=0.0,  # the duration would tell the number of tries
         epsilon=certificate.epsilon if math.isfinite(certificate.epsilon) else None,
         released={name: x[0].astype(float).tolist() for name, x in best.log.items()},
         **mark(ledger).model_dump(),
@@ -160,11 +159,11 @@ def _named(settings: tuple[str, ...]) -> list[str]:
 
 
 def _values(settings: tuple[str, ...]) -> dict[str, list[Any]]:
-    """The values of each setting, of the types that the settings have."""
+    """Returns the values to try of each setting, converted to its type."""
     types, found = get_type_hints(DPPGConfig), {}
     for name, one in zip(_named(settings), settings, strict=True):
         if name not in types:
-            raise ValueError(f"DPPG has no setting {name!r}")
+            raise ValueError(f"DPPG has no setting {name!r}; see sotto train dppg --help")
         values = [_literal(value) for value in one.partition("=")[2].split(",") if value]
         if not values:
             raise ValueError(f"--settings {one} names no values; write {name}=VALUE,VALUE")

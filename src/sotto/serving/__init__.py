@@ -1,5 +1,5 @@
-"""The teacher as a service: answers to students over HTTP, each charged before it leaves.
+"""A teacher as a service: it answers students over HTTP and charges each answer before sending it.
 
 `app.create_app` is the service, `server.serve` runs it, `client.RemoteTeacher` is the student's
-side. `directory` keeps what a service promised, so that it goes on after a restart.
+side. `directory` stores the promise of a service, so that it continues after a restart.
 """

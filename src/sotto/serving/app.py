@@ -1,21 +1,21 @@
-"""The service: what a student, an operator, a monitor and a browser can ask a teacher over HTTP.
+"""The HTTP endpoints of a teacher, for students, the operator, a monitor and a browser.
 
     POST /v1/answers   {"observations": [[...], ...]} -> {"policies", "levels", "remaining",
                        "replayed"}; with an Idempotency-Key, if it may be sent again
     GET  /v1/teacher   the statement and the limits
-    GET  /v1/budget    what is left: to a student their own, to the operator everybody's
+    GET  /v1/budget    the remaining budget: a student's own, or for the operator all
     GET  /healthz      whether the ledger can be read; GET /metrics  counts, for Prometheus
     GET  /             a page that shows v1/budget
 
-What begins with v1 needs `Authorization: Bearer TOKEN`. Refusals are described in `refusals`.
+Paths with v1 need `Authorization: Bearer TOKEN`. Refusals are described in `refusals`.
 
 Guarantee:
-    Rows leave through `AnswerStatement.randomize` with fresh noise only, and not before
-    `AnswerLedger.answer` has charged for them on disk.
+    Every row that leaves the service comes from `AnswerStatement.randomize` with fresh noise, after
+    `AnswerLedger.answer` has charged for it on disk.
 
-Charging waits for the disk, and one charge for another. It happens in one thread of its own, in
-order of arrival, and the event loop stays free. Who asks is found out elsewhere (`callers`), so
-that whoever has no token keeps nobody waiting.
+Charges wait for the disk and for each other. They are made in one separate thread in order of
+arrival, and the event loop stays free. `callers` identifies clients in another thread, so that a
+client without a token delays nobody.
 """
 
 import asyncio
@@ -74,16 +74,17 @@ def create_app(
     is_operator: Callable[[str], bool] = lambda _token: False,
     noise: GeneratorSource | None = None,
 ) -> FastAPI:
-    """The service of one teacher, to be run by one process.
+    """Returns the service of one teacher, for one process.
 
     Args:
-        rows: the teacher's own rows; only noisy ones leave.
-        ledger: what the teacher promises, its students, and what they were answered.
-        digest_key: by which repeated requests are recognised.
-        env_id: environment the teacher was trained in.
-        limits: of size and rate.
-        is_operator: whether a token is that of whoever runs the teacher.
-        noise: for tests only; a fixed seed must be stated in the ledger, and voids the certificate.
+        rows: the exact rows of the teacher; only noisy rows leave the service.
+        ledger: the teacher's promise, its students, and the answers they got.
+        digest_key: key by which repeated requests are recognised.
+        env_id: environment in which the teacher was trained.
+        limits: limits of size and rate.
+        is_operator: tells whether a token is the operator's.
+        noise: for tests only; a fixed seed must be stated in the ledger and voids the
+            certificate.
 
     Raises:
         ValueError: the noise is not of the kind that the statement promises.
@@ -115,7 +116,7 @@ def create_app(
 
 
 class _Service:
-    """The endpoints. Methods that begin with an underscore and are not async may block."""
+    """The endpoints of the service. Its private methods may block unless they are async."""
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class _Service:
         }
 
     def close(self) -> None:
-        """Finishes what was begun."""
+        """Finishes the work that has begun."""
         self._callers.close()
         self._ledger_thread.shutdown()
 
@@ -176,7 +177,7 @@ class _Service:
         )
 
     async def teacher(self, request: Request) -> Response:
-        """What the teacher promises, and how it wants to be asked."""
+        """Returns the statement of the teacher and the limits of a request."""
         student = await self._callers.student(request)
         return _json(
             {
@@ -190,29 +191,29 @@ class _Service:
         )
 
     async def budget(self, request: Request) -> Response:
-        """What is left, and what was spent."""
+        """Returns the spent and the remaining budget."""
         caller = await self._callers.caller(request)
         with ledger_failures():
             return _json(await run_in_threadpool(self._budget, caller))
 
     async def health(self, request: Request) -> Response:
-        """Whether the ledger can be read; anybody may ask."""
+        """Returns whether the ledger can be read; it needs no token."""
         self._callers.stranger(request)
         try:
             async with asyncio.timeout(_HEALTH_SECONDS):
-                # Any read would do; this one does not wait for the answer that is being charged.
+                # This read does not wait for the answer that is being charged.
                 await run_in_threadpool(self._ledger.authenticate, "nobody")
         except (LedgerUnavailable, LedgerCorrupt, LedgerMismatch, TimeoutError):
             return JSONResponse({"status": "the ledger cannot be used"}, 503)
         return JSONResponse({"status": "ok"})
 
     async def counts(self, request: Request) -> Response:
-        """Counts for Prometheus; anybody may ask, and nothing in them is private."""
+        """Returns counters for Prometheus, which are not private; it needs no token."""
         self._callers.stranger(request)
         return PlainTextResponse(self.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
     async def page(self, request: Request) -> Response:
-        """The page of budgets, its script or its style."""
+        """Returns the page of budgets, its script or its style."""
         self._callers.stranger(request)
         contents, media_type = self._files[request.url.path]
         return Response(contents, media_type=media_type)
@@ -220,13 +221,13 @@ class _Service:
     # --- refusals --------------------------------------------------------------------------------
 
     async def refusal(self, _request: Request, error: Exception) -> Response:
-        """Says what was refused, and counts it."""
+        """Counts a refusal and returns it."""
         assert isinstance(error, Refusal)
         self.metrics.refused(error.code)
         return error.response()
 
     async def http_refusal(self, request: Request, error: Exception) -> Response:
-        """What the framework itself refuses: unknown paths and methods."""
+        """Refuses unknown paths and methods, which the framework detects."""
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
             message = f"this address does not take {request.method}"
@@ -238,7 +239,7 @@ class _Service:
     # --- in the ledger's thread ------------------------------------------------------------------
 
     async def _queued(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        """Does the work in the ledger's thread, in turn."""
+        """Does the work in the ledger's thread, in order of arrival."""
         loop = asyncio.get_running_loop()
         with ledger_failures():
             return await loop.run_in_executor(self._ledger_thread, work, *arguments)
@@ -300,10 +301,10 @@ class _Service:
 
 
 def _json(values: dict[str, Any]) -> Response:
-    """JSON, in which every float64 is exact."""
+    """Returns JSON in which every float64 is exact."""
     return Response(json.dumps(values, allow_nan=False), media_type="application/json")
 
 
 def _plain(epsilon: float) -> float | str:
-    """An epsilon for JSON."""
+    """Returns an epsilon for JSON, with infinity as "inf"."""
     return epsilon if math.isfinite(epsilon) else "inf"

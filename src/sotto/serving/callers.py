@@ -1,8 +1,8 @@
-"""Whose token comes with a request, and what strangers may do.
+"""Identification of clients by their tokens, and limits for strangers.
 
-Hashes of all tokens are in memory, so a token nobody has costs a comparison, and no work in the
-ledger: that is read again for all strangers together, a few times a second. Whoever is found there
-is looked up in the ledger itself, in a thread of its own: a revoked token opens nothing at once.
+Hashes of all tokens are in memory, so an unknown token costs a comparison and no work in the
+ledger. For all unknown tokens together the ledger is read a few times a second. A known token is
+always confirmed in the ledger, in a separate thread, so that a revoked token is refused at once.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ _T = TypeVar("_T")
 
 
 class Caller(NamedTuple):
-    """Whose token it is: a student's, or the operator's (no name)."""
+    """The holder of a token: a student, or the operator, who has no name."""
 
     student: str | None
 
 
 class Callers:
-    """Finds out who sends a request. For one event loop.
+    """Identifies the sender of a request. It is used in one event loop.
 
     Args:
-        ledger: whose students may ask.
-        is_operator: whether a token is that of whoever runs the teacher.
-        limits: of requests over time.
-        connections: are told who is known.
+        ledger: ledger with the students.
+        is_operator: tells whether a token is the operator's.
+        limits: limits of requests over time.
+        connections: open connections, which are marked as known.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class Callers:
         self._thread = ThreadPoolExecutor(1, "tokens")
 
     def close(self) -> None:
-        """Finishes what was begun."""
+        """Finishes the work that has begun."""
         self._thread.shutdown()
 
     async def student(self, request: Request) -> str:
-        """The student whose token it is.
+        """Returns the student who holds the request's token.
 
         Raises:
-            Refusal: nobody's, or the operator's; or there are too many requests.
+            Refusal: the token is unknown or the operator's, or there are too many requests.
         """
         caller = await self.caller(request)
         if caller.student is None:
@@ -91,10 +91,10 @@ class Callers:
         return caller.student
 
     async def caller(self, request: Request) -> Caller:
-        """Whose token it is.
+        """Returns the holder of the request's token.
 
         Raises:
-            Refusal: nobody's, or there are too many requests.
+            Refusal: the token is unknown, or there are too many requests.
         """
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         token = token.strip()
@@ -115,10 +115,10 @@ class Callers:
         return caller
 
     def stranger(self, request: Request) -> None:
-        """Counts a request of somebody who is not known.
+        """Counts a request without a known token.
 
         Raises:
-            Refusal: their address sends too many.
+            Refusal: its address sends too many.
         """
         host = request.client.host if request.client else ""
         wait = self._strangers.seconds_to_wait(network(host))
@@ -127,12 +127,12 @@ class Callers:
             raise _too_many(self._limits.stranger_requests_per_second, max(wait, 1.0))
 
     def _seems_known(self, token: str) -> bool:
-        """Whether the token was known a moment ago; every hash is compared, in constant time."""
+        """Returns whether the token was known a moment ago, by comparison in constant time."""
         student = self._known.holder(token)
         return hmac.compare_digest(_hash(token), self._operator) or student is not None
 
     async def _confirmed(self, token: str) -> Caller:
-        """Whose token it is now."""
+        """Returns the holder of the token according to the ledger."""
         with ledger_failures():
             student = await self._in_thread(self._ledger.authenticate, token)
         if student is not None:
@@ -143,7 +143,7 @@ class Callers:
         return Caller(None)
 
     async def _read_again(self) -> KnownTokens:
-        """The tokens of the ledger, read after now; one reading serves all who wait for it."""
+        """Reads the tokens of the ledger; one reading serves all requests that wait for it."""
         if self._next_read is None:
             self._next_read = asyncio.get_running_loop().create_task(self._read())
         return await asyncio.shield(self._next_read)
@@ -151,7 +151,10 @@ class Callers:
     async def _read(self) -> KnownTokens:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._last_read + _REFRESH_SECONDS - loop.time())
-        self._last_read, self._next_read = loop.time(), None  # who comes now waits for the next one
+        self._last_read, self._next_read = (
+            loop.time(),
+            None,
+        )  # later requests wait for the next reading
         self._known = await self._in_thread(self._ledger.known_tokens)
         return self._known
 
@@ -161,19 +164,19 @@ class Callers:
 
 
 def unknown_token() -> Refusal:
-    """The refusal of whoever is nobody here."""
+    """Returns the refusal of an unknown token."""
     return Refusal(
         401,
         "unknown-token",
-        "send Authorization: Bearer TOKEN with a token that is known and was not revoked; whoever "
-        "runs the teacher issues them",
+        "send Authorization: Bearer TOKEN with a token that is known and was not revoked; the "
+        "operator of the teacher issues them",
         headers={"WWW-Authenticate": "Bearer"},
     )
 
 
 @contextmanager
 def ledger_failures() -> Iterator[None]:
-    """Turns the ledger's failures into refusals, which do not say where the ledger is."""
+    """Turns failures of the ledger into refusals that do not say where the ledger is."""
     try:
         yield
     except UnknownStudent:  # revoked since the token was looked up

@@ -1,7 +1,7 @@
 """The student's side of the service: a teacher at a URL, used like one in the same process.
 
-Every batch has an idempotency key of its own. Whatever goes wrong on the way, the same batch is
-sent again under the same key, so it is charged once and gives the stored answer.
+Every batch has an idempotency key. If a request fails, the same batch is sent again with the same
+key. It is then charged only once and gets the stored answer.
 """
 
 import logging
@@ -19,6 +19,7 @@ from jaxtyping import Float, Float64
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sotto.algorithms.kickstarting.teachers import Answers, silence
+from sotto.errors import visible
 from sotto.privacy.answers.observations import checked
 from sotto.privacy.answers.statement import AnswerStatement
 
@@ -35,15 +36,15 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 class TeacherUnavailable(OSError):
-    """The teacher could not be reached, for longer than we wait."""
+    """The teacher could not be reached within the patience of the client."""
 
 
 class TeacherRefused(ValueError):
-    """The teacher does not answer this student, or not such questions."""
+    """The teacher refuses this student or this question."""
 
 
 class _About(BaseModel):
-    """What GET v1/teacher says; more fields may come in later versions."""
+    """The response of GET v1/teacher; later versions may add fields."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     statement: AnswerStatement
@@ -53,7 +54,7 @@ class _About(BaseModel):
 
 
 class _Batch(BaseModel):
-    """What POST v1/answers says."""
+    """The response of POST v1/answers."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
     policies: list[list[float]]
@@ -62,31 +63,32 @@ class _Batch(BaseModel):
 
 
 def token_from(file: Path | None) -> str:
-    """The student's token: from a file if one is named, else from the environment.
+    """Returns the student's token from a file if one is named, else from the environment.
 
-    There is no flag for it, so that it ends up in no shell history, process list or config.json.
+    There is no flag for the token, because it would appear in the shell history, the process list
+    and config.json.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no token.
     """
     token = (file.read_text() if file else os.environ.get(TOKEN_VARIABLE, "")).strip()
     if not token:
         where = f"the file {file} is empty" if file else f"{TOKEN_VARIABLE} is not set"
         raise ValueError(
-            f"a teacher at a URL needs your token, but {where}; whoever runs the teacher issues "
+            f"a teacher at a URL needs your token, but {where}; the operator of the teacher issues "
             "one with: sotto students issue DIR NAME"
         )
     return token
 
 
 class RemoteTeacher:
-    """A teacher behind `sotto serve teacher`. Close it, or use it in a `with` block.
+    """A teacher behind `sotto serve teacher`. Close it after use, or use it in a `with` block.
 
     Attributes:
-        statement: what its answers cost and protect, as the service states it.
-        actions: numbers in an answer.
-        observation_size: numbers in an observation.
-        env_id: environment that it was trained in.
+        statement: cost and protection of its answers, as the service states them.
+        actions: number of entries of an answer.
+        observation_size: number of entries of an observation.
+        env_id: environment in which it was trained.
     """
 
     def __init__(
@@ -97,18 +99,18 @@ class RemoteTeacher:
         patience_seconds: float = _PATIENCE_SECONDS,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Asks the service what it is.
+        """Connects to the service and asks for its statement.
 
         Args:
             url: address of the service.
-            token: this student's.
-            patience_seconds: for so long a request is tried again when the teacher is not there.
-            transport: of httpx, for tests.
+            token: token of this student.
+            patience_seconds: time during which a failed request is repeated.
+            transport: transport of httpx, for tests.
 
         Raises:
-            TeacherUnavailable: nobody answers there.
-            TeacherRefused: the token is not accepted, or this is no teacher.
-            ValueError: this is no URL.
+            TeacherUnavailable: no service answers at the URL.
+            TeacherRefused: the token is not accepted, or the service is no teacher.
+            ValueError: the URL is not valid.
         """
         self._url = _checked_url(url)
         self._patience = patience_seconds
@@ -132,7 +134,7 @@ class RemoteTeacher:
         self._remaining = about.remaining
 
     def __enter__(self) -> "RemoteTeacher":
-        """Itself."""
+        """Returns this teacher."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,19 +147,19 @@ class RemoteTeacher:
 
     @property
     def remaining(self) -> int:
-        """Rows that may still be asked, as far as the last answer said."""
+        """Number of rows that may still be asked, according to the last answer."""
         return self._remaining
 
     def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
-        """The teacher's private answers; uniform rows, not released, once the budget is spent.
+        """Returns the teacher's private answers, or uniform rows once the budget is spent.
 
         Args:
-            observations: in the environment's own units, within `observations.LARGEST`.
+            observations: in the units of the environment, within `observations.LARGEST`.
 
         Raises:
-            TeacherUnavailable: nobody answered for as long as we wait.
+            TeacherUnavailable: the service did not answer within the patience.
             TeacherRefused: the token or the question is not accepted.
-            ValueError: these are no such observations.
+            ValueError: the observations have a wrong shape or are out of range.
         """
         rows = checked(observations, self.observation_size)
         policies: list[Float64[np.ndarray, "rows actions"]] = []
@@ -172,7 +174,7 @@ class RemoteTeacher:
         return Answers(np.concatenate(policies), np.array(levels), True)
 
     def _batch(self, rows: Float64[np.ndarray, "rows obs"], still_to_ask: int) -> _Batch | None:
-        """One batch's answer, or None if the budget does not cover what is still to be asked."""
+        """Returns the answer of a batch, or None if the budget does not cover all rows to ask."""
         if still_to_ask > self._remaining:
             return None
         response = self._request(
@@ -191,7 +193,11 @@ class RemoteTeacher:
         return batch
 
     def _checked(self, batch: _Batch, rows: int) -> Float64[np.ndarray, "rows actions"]:
-        """The rows of a batch, if they are probabilities: the other side is another party."""
+        """Returns the rows of a batch after checking them, since the service is another party.
+
+        Raises:
+            TeacherRefused: the rows are not probabilities, or of another shape.
+        """
         try:
             policies = np.array(batch.policies, dtype=np.float64)
         except ValueError:  # rows of different lengths
@@ -204,7 +210,7 @@ class RemoteTeacher:
             and bool((np.abs(policies.sum(axis=1) - 1) <= _SUM_TOLERANCE).all())
         )
         if not sound:
-            raise TeacherRefused(f"what the teacher at {self._url} answers is no policy")
+            raise TeacherRefused(f"the answer of the teacher at {self._url} is no policy")
         return policies
 
     def _silent(self, rows: int) -> Answers:
@@ -214,7 +220,11 @@ class RemoteTeacher:
         return silence(rows, self.actions)
 
     def _request(self, method: str, path: str, **what: Any) -> httpx.Response:
-        """The response to a request that may be sent again, once there is one."""
+        """Sends a request, repeatedly if it fails, and returns the response.
+
+        Raises:
+            TeacherUnavailable: there is no response within the patience.
+        """
         deadline = time.monotonic() + self._patience
         wait = _FIRST_WAIT_SECONDS
         while True:
@@ -239,12 +249,16 @@ class RemoteTeacher:
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
 
     def _understood(self, model: type[_M], response: httpx.Response) -> _M:
-        """The response as a model."""
+        """Returns the response as a model.
+
+        Raises:
+            TeacherRefused: the response is a refusal or is not understood.
+        """
         if response.status_code == 401:
             raise TeacherRefused(
                 f"the teacher at {self._url} does not know the token in {TOKEN_VARIABLE}, or it "
-                "was revoked; put yours there, or ask whoever runs the teacher for one: sotto "
-                "students issue DIR NAME"
+                "was revoked; put yours there, or ask the operator of the teacher for one: "
+                "sotto students issue DIR NAME"
             )
         if response.status_code != 200:
             raise TeacherRefused(f"the teacher at {self._url} refuses: {_message(response)}")
@@ -257,20 +271,26 @@ class RemoteTeacher:
 
 
 def _checked_url(url: str) -> str:
-    """The URL, which must be one of HTTP; a token in clear text is warned about."""
+    """Returns the URL if it is one of HTTP; warns if the token would be sent in clear text.
+
+    Raises:
+        ValueError: it is not a URL of HTTP.
+    """
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise ValueError(f"{url!r} is no URL: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is no address of a teacher; it starts with https:// or http://")
+        raise ValueError(f"{url!r} is no address of a teacher; give one with https:// or http://")
     if parsed.scheme == "http" and parsed.host not in _LOOPBACK:
-        _log.warning("the token goes to %s in clear text; use https outside a trusted network", url)
+        _log.warning(
+            "the token is sent to %s in clear text; use https outside a trusted network", url
+        )
     return url
 
 
 def _fields(response: httpx.Response) -> dict[str, Any]:
-    """A refusal's JSON object; empty if it has none."""
+    """Returns the JSON object of a refusal; empty if it has none."""
     try:
         found = response.json()
     except ValueError:
@@ -279,11 +299,11 @@ def _fields(response: httpx.Response) -> dict[str, Any]:
 
 
 def _message(response: httpx.Response) -> str:
-    """What a refusal says, fit for a terminal: it comes from somebody else."""
+    """Returns the message of a refusal, safe to print on a terminal."""
     text = str(_fields(response).get("message", f"HTTP status {response.status_code}"))
-    return "".join(c if c.isprintable() else " " for c in text)[:300]
+    return visible(text)[:300]
 
 
 def _seconds(text: str) -> float:
-    """A Retry-After header in seconds; 0 if it holds none."""
+    """Returns a Retry-After header in seconds; 0 if it holds no number."""
     return float(text) if re.fullmatch(r"\d{1,6}(\.\d+)?", text) else 0.0

@@ -1,9 +1,9 @@
-"""Which connections are open, and for how long: limits that hold before anybody is known.
+"""Limits on open connections, which hold before a client has shown its token.
 
-A connection is a *stranger's* until a request with a known token has come over it. Strangers have
-places of their own, so they take none from those who are known; where a new one finds no place, the
-one goes that has idled longest, of the address that holds most. A client who means to ask something
-sends its request at once, and so is rarely that one.
+A connection is a *stranger's* until a request with a known token has come over it. Strangers are
+counted separately, so they take no places from known clients. If there are too many strangers, the
+service ends the connection that has idled longest, of the address with the most connections. A
+client with a question sends its request at once, so this is rarely its connection.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Peer = tuple[str, int]
 
 
 def network(host: str) -> str:
-    """What one client can come from: an IPv4 address, or 64 bits of an IPv6 address."""
+    """Returns the network of one client: an IPv4 address, or 64 bits of an IPv6 address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -34,7 +34,7 @@ def network(host: str) -> str:
 
 
 class Connections:
-    """The open connections of one server. For its event loop alone."""
+    """The open connections of one server. It is used only in the event loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -42,7 +42,7 @@ class Connections:
         self._strangers: Counter[str] = Counter()  # open connections of each network
 
     def opened(self, connection: "Connection") -> None:
-        """Counts a new connection, and ends another one if there are too many."""
+        """Counts a new connection and ends another one if there are too many."""
         self._open[connection.peer] = connection
         self._strangers[connection.network] += 1
         limits, here = self.limits, connection.network
@@ -52,14 +52,14 @@ class Connections:
             self._end_one(known=False, network=self._strangers.most_common(1)[0][0])
 
     def closed(self, connection: "Connection") -> None:
-        """Counts a connection no longer."""
+        """Removes a closed connection from the counts."""
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
             if not connection.known:
                 self._forget(connection.network)
 
     def known(self, peer: Peer | None) -> None:
-        """A request with a known token came over this connection."""
+        """Marks a connection as known, after a request with a known token."""
         connection = None if peer is None else self._open.get((peer[0], peer[1]))
         if connection is None or connection.known:
             return
@@ -69,13 +69,13 @@ class Connections:
             self._end_one(known=True, network=None)
 
     def refused(self, peer: Peer | None) -> None:
-        """A stranger sends too many requests: for a while nothing more is read from it."""
+        """Pauses the connection of a stranger that sends too many requests."""
         connection = None if peer is None else self._open.get((peer[0], peer[1]))
         if connection is not None:
             connection.pause()
 
     def _end_one(self, *, known: bool, network: str | None) -> None:
-        """Ends the oldest connection of that kind that waits for a request, or else the oldest."""
+        """Ends the oldest idle connection of that kind, or else the oldest one."""
         of_kind = [
             one
             for one in self._open.values()
@@ -92,7 +92,7 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 of uvicorn, for a client that has to send its request in time."""
+    """uvicorn's HTTP/1.1 protocol with a deadline for the request."""
 
     connections_of_server: Connections
 
@@ -110,12 +110,12 @@ class Connection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def become_known(self, idle_seconds: int) -> None:
-        """A known token came over it: it may stay open between requests."""
+        """Lets the connection stay open between requests, after a known token came over it."""
         self.known = True
         self.timeout_keep_alive = idle_seconds
 
     def pause(self) -> None:
-        """Reads nothing for a while, and begins with no request that was read already."""
+        """Stops reading for a while and begins no request that was read already."""
         if self._paused is None:
             self.transport.pause_reading()
             self._paused = self.loop.call_later(
@@ -123,7 +123,7 @@ class Connection(H11Protocol):
             )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Counts it; from now on a request has to come."""
+        """Counts the connection and starts the deadline for its first request."""
         super().connection_made(transport)
         host, port, *_ = transport.get_extra_info("peername") or ("", id(self))
         self.peer, self.network = (host, port), network(host)
@@ -131,7 +131,7 @@ class Connection(H11Protocol):
         self.connections_of_server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives its place back."""
+        """Removes the connection from the counts."""
         self.connections_of_server.closed(self)
         for timer in (self._deadline, self._paused):
             if timer is not None:
@@ -139,7 +139,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes: of a request, or of a body that nobody reads any longer."""
+        """Reads bytes of a request, or of a body that is no longer read."""
         super().data_received(data)
         if self.busy:
             self._stop_expecting()
@@ -147,12 +147,12 @@ class Connection(H11Protocol):
             self._expect_a_request()
 
     def handle_events(self) -> None:
-        """Begins with the next request, which may have been sent together with the last one."""
+        """Begins the next request, which may have been sent together with the last one."""
         if self._paused is None:
             super().handle_events()
 
     def on_response_complete(self) -> None:
-        """Another request may come over it, or be there already."""
+        """Keeps a paused connection from reading its next request."""
         super().on_response_complete()
         if self._paused is not None and not self.transport.is_closing():
             self.transport.pause_reading()
@@ -182,5 +182,5 @@ class Connection(H11Protocol):
 
 
 def protocol(connections: Connections) -> type[Connection]:
-    """The protocol of a server with these connections, for `uvicorn.Config`."""
+    """Returns the protocol of a server with these connections, for `uvicorn.Config`."""
     return type("ServerConnection", (Connection,), {"connections_of_server": connections})

@@ -1,15 +1,15 @@
-"""The service's directory: what it promised, so that it goes on after a restart.
+"""The directory of a service, from which it continues after a restart.
 
 ```
 DIR/  service.json  ledger.sqlite  certificate.json  operator.sha256  digests.key
 ```
 
-Any number of processes may serve one directory, or copies of it on several machines if the ledger
-is a database there: they share the budget through the ledger. `service.json` is written last, so a
-directory that has one is complete. No token is in it: the ledger and operator.sha256 hold hashes.
-The key in digests.key is secret: with it, and the ledger, it can be found out what was asked. So
-it is never in the database; copies of the directory need the same one. Nobody but the owner may
-read the directory or a file in it.
+Several processes may serve one directory, and several machines copies of it if they share a ledger
+in a database. They share the budget through the ledger. `service.json` is written last, so a
+directory that has it is complete. The directory holds no tokens: the ledger and operator.sha256
+hold hashes. The key in digests.key is secret, because with it and the ledger one can test guesses
+of what was asked. It is never in the database, and copies of the directory need the same key. Only
+the owner may read the directory and its files.
 """
 
 import hashlib
@@ -42,16 +42,16 @@ _TOKEN_BYTES = 32
 
 
 class ServiceSettings(BaseModel):
-    """What service.json holds.
+    """The contents of service.json.
 
     Attributes:
         run_id: name of the service in its ledger.
         run: absolute path of the run that is the teacher.
-        env_id: the environment it was trained in.
-        promise: the settings that the statement in the ledger was made from, as flags.
-        ledger: file in the directory, another file's absolute path, or a SQLAlchemy URL.
-        versions: of the software that started it.
-        command: what made it.
+        env_id: environment in which it was trained.
+        promise: settings, as flags, from which the statement in the ledger was made.
+        ledger: name of a file in the directory, absolute path of a file, or SQLAlchemy URL.
+        versions: versions of the software that made it.
+        command: command that made it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -69,10 +69,10 @@ class ServiceSettings(BaseModel):
     def new(
         cls, *, run: Path, env_id: str, promise: dict[str, Any], ledger: str | None, command: str
     ) -> Self:
-        """The settings of a service that starts now.
+        """Returns the settings of a new service.
 
         Raises:
-            RunError: the ledger's URL holds a password, which service.json would give away.
+            RunError: the ledger's URL holds a password, which service.json would reveal.
         """
         return cls(
             run_id=uuid.uuid4().hex,
@@ -88,7 +88,7 @@ class ServiceSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Service:
-    """A service's directory."""
+    """The directory of a service."""
 
     path: Path
     settings: ServiceSettings
@@ -96,24 +96,24 @@ class Service:
 
     @property
     def certificate(self) -> Path:
-        """The certificate, derived from the ledger."""
+        """Path of the certificate, which is derived from the ledger."""
         return self.path / "certificate.json"
 
     def open_ledger(self) -> AnswerLedger:
-        """The service's ledger; refuses one that belongs to another."""
+        """Returns the ledger of the service; refuses that of another service."""
         return AnswerLedger.open(self._ledger_location, self.settings.run_id)
 
     def write_certificate(self, ledger: AnswerLedger) -> None:
-        """Writes down what the ledger says now."""
+        """Writes the certificate that follows from the ledger now."""
         derive(ledger).write(self.certificate, mode=0o600)  # it names students
 
     def digest_key(self, ledger: AnswerLedger, *, renew: bool = False) -> DigestKey:
-        """The key by which repeated requests are recognised; made at the first start.
+        """Returns the key by which repeated requests are recognised; the first start makes it.
 
         Args:
-            ledger: the service's.
-            renew: make a new one although the ledger has digests of one that is lost. Requests
-                answered under that one are refused when they are repeated.
+            ledger: ledger of the service.
+            renew: whether to replace a lost key. Requests that were answered under the lost key
+                are then refused when they are repeated.
 
         Raises:
             RunError: the key is lost.
@@ -121,24 +121,24 @@ class Service:
         file = self.path / _KEY
         if not file.exists() and not renew and ledger.has_keyed_digests():
             raise RunError(
-                f"the key {file} is gone, by which the service recognises requests that students "
-                "repeat; bring it back from a backup, or from another machine that serves this "
-                "directory, or give --new-digest-key, and repeated requests of before are refused"
+                f"the key {file} is missing, by which the service recognises repeated requests; "
+                "restore it from a backup or from another machine that serves this directory, or "
+                "give --new-digest-key, with which repetitions of earlier requests are refused"
             )
         try:
             return DigestKey.create(file)
         except DigestKeyLost as error:
-            raise RunError(f"{error}; bring it back from a backup") from error
+            raise RunError(f"{error}; restore it from a backup") from error
 
     def protect(self) -> None:
-        """Lets nobody but the owner read the directory: earlier versions let others."""
+        """Lets only the owner read the directory; earlier versions did not."""
         self.path.chmod(0o700)
         for file in self.path.iterdir():
             if file.is_file() and not file.is_symlink():
                 file.chmod(0o600)
 
     def new_operator_token(self) -> str:
-        """A token that shows everybody's budget, in place of any earlier one; shown this once."""
+        """Returns a new token of the operator, which replaces any earlier one and is not stored."""
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         file = self.path / _OPERATOR
         temporary = file.with_name(f".{file.name}")
@@ -149,7 +149,7 @@ class Service:
         return token
 
     def is_operator(self, token: str) -> bool:
-        """Whether it is the operator's token."""
+        """Returns whether this is the operator's token."""
         try:
             known = (self.path / _OPERATOR).read_text(encoding="ascii")
         except FileNotFoundError:
@@ -162,17 +162,17 @@ class Service:
 
 
 def is_service(path: Path) -> bool:
-    """Whether there is a service in a directory."""
+    """Returns whether a directory holds a service."""
     return (path / _SETTINGS).is_file()
 
 
 def create_service(
     path: Path, settings: ServiceSettings, statement: AnswerStatement, budget: Budget
 ) -> Service:
-    """Makes the directory and the ledger; the settings are written last.
+    """Makes the directory and the ledger of a service; the settings are written last.
 
     Raises:
-        RunError: there is something at `path` already.
+        RunError: `path` exists already.
         PrivacyError: the budget does not cover the statement, or the ledger cannot be written.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -198,14 +198,14 @@ def create_service(
 
 
 def open_service(path: Path, ledger: str | None = None) -> Service:
-    """The service in a directory.
+    """Returns the service in a directory.
 
     Args:
-        path: of the directory.
-        ledger: what the user gave as --ledger; one that only service.json names is not opened.
+        path: the directory.
+        ledger: value of --ledger; a ledger that only service.json names is not opened.
 
     Raises:
-        RunError: there is none, or its settings cannot be read.
+        RunError: there is no service, or its settings cannot be read.
     """
     file = path / _SETTINGS
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""Kickstarting with teachers from run directories and from services."""
+"""Kickstarting with teachers that are run directories or services."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ class Kickstart(algorithm.Kickstart):
     __doc__ = algorithm.Kickstart.__doc__  # the help of its command
 
     def open_teacher(self, path: Path, protected: bool) -> TeacherRun:
-        """The policies of a finished or interrupted run."""
+        """Returns the policies of a finished or interrupted run."""
         named = Named(ledger=self.teacher_ledger)
         return teacher_policies(path, protected=protected, named=named)
 
     def connect(self, url: str) -> Teacher:
-        """The teacher at a URL, for whoever has its token."""
+        """Returns the teacher at a URL, with the token from the environment."""
         from sotto.serving.client import RemoteTeacher, token_from  # needs the extra `serving`
 
         return RemoteTeacher(url, token_from(None))

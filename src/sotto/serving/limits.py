@@ -1,4 +1,4 @@
-"""How much may be sent: by a student, and by strangers, who have no token that is known."""
+"""Limits on the requests of students and of strangers, who have sent no known token."""
 
 import math
 import time
@@ -12,21 +12,22 @@ _MOST_NAMES = 10_000
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a service that may change from one start to the next: they cost no privacy.
+    """Limits of a service. They may change at every start, since they do not affect privacy.
 
     Attributes:
-        max_rows: observations in one request.
-        requests_per_second: of one student, on average, answered by one process.
-        burst: requests that one student may send at once after a pause.
-        body_seconds: how long a student may take to send a request.
-        header_seconds: how long anybody may take to send a request's headers.
-        idle_seconds: how long a student's connection stays open between requests.
-        known_connections: of students and the operator, open at once.
-        strangers: open connections over which no known token came.
-        strangers_per_address: the same, of one address.
-        stranger_requests_per_second: requests without a known token, of one address, on average.
-        stranger_burst: such requests at once after a pause.
-        pause_seconds: for so long nothing is read from a stranger who sends more.
+        max_rows: largest number of observations in one request.
+        requests_per_second: average rate of one student that one process answers.
+        burst: number of requests that one student may send at once after a pause.
+        body_seconds: longest time that a student may take to send a request.
+        header_seconds: longest time that anyone may take to send a request's headers.
+        idle_seconds: time that a student's connection stays open between requests.
+        known_connections: largest number of open connections of students and the operator.
+        strangers: largest number of open connections over which no known token came.
+        strangers_per_address: the same for one address.
+        stranger_requests_per_second: average rate of requests without a known token from one
+            address.
+        stranger_burst: number of such requests at once after a pause.
+        pause_seconds: time during which nothing is read from a stranger who sends more.
     """
 
     max_rows: int = 256
@@ -52,14 +53,14 @@ class Limits:
                 raise ValueError(f"{name} must be a positive number, got {getattr(self, name)}")
 
     def max_body_bytes(self, observation_size: int) -> int:
-        """Room for `max_rows` observations of that size, written in any way."""
+        """Returns the largest size in bytes of a body with `max_rows` observations."""
         return _BYTES_BESIDE + self.max_rows * (observation_size + 1) * _BYTES_PER_NUMBER
 
 
 class RateLimiter:
     """A token bucket for each name: `burst` tokens, refilled at `rate` a second.
 
-    The names used last are remembered, `_MOST_NAMES` of them. Not for several threads at once.
+    The `_MOST_NAMES` names that were used last are remembered. It is not safe for several threads.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class RateLimiter:
         self._buckets: dict[str, tuple[float, float]] = {}  # tokens left, and when that was
 
     def seconds_to_wait(self, name: str) -> float:
-        """Takes a token and returns 0, or takes none and returns when there will be one."""
+        """Takes a token and returns 0; if there is none, returns the seconds until there is one."""
         now = self._clock()
         tokens, since = self._buckets.pop(name, (self._burst, now))
         tokens = min(self._burst, tokens + self._rate * (now - since))

@@ -1,6 +1,6 @@
-"""Counts of what the service did, in the text format that Prometheus reads.
+"""Counters of the service, in the text format of Prometheus.
 
-Only totals: no student's name, no observation, no answer.
+They are totals without any student's name, observation or answer.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Metrics:
-    """Counters of one process since it started. Not for several threads at once."""
+    """Counters of one process since its start. It is not safe for several threads."""
 
     def __init__(self) -> None:
         self._answered_rows = 0
@@ -22,7 +22,7 @@ class Metrics:
         self._seconds = 0.0
 
     def answered(self, rows: int, seconds: float, replayed: bool) -> None:
-        """A batch was answered, after so many seconds; a replayed one had been charged before."""
+        """Counts an answered batch with its duration; a replayed batch was charged before."""
         self._answered_rows += rows
         if replayed:
             self._replays += 1
@@ -33,11 +33,11 @@ class Metrics:
             self._slower_than[index] += seconds > bound
 
     def refused(self, code: str) -> None:
-        """A request was refused, or failed, with this error code (one of a fixed list)."""
+        """Counts a refused or failed request by its error code (one of a fixed list)."""
         self._refusals[code] += 1
 
     def text(self) -> str:
-        """All of them."""
+        """Returns all counters as text."""
         answers = self._charges + self._replays
         lines = [
             *_counter(

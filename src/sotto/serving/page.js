@@ -1,4 +1,4 @@
-// The page of budgets: asks v1/budget every five seconds and shows what it says. All text goes in
+// The page of budgets asks v1/budget every five seconds and shows the response. All text is inserted
 // as text, never as HTML. The token is kept in this tab's session storage and nowhere else.
 "use strict";
 
@@ -43,7 +43,7 @@ function studentRow(student) {
   cell(row, number(student.queries), "number");
   cell(row, number(student.remaining), "number");
   cell(row, short(student.epsilon), "number");
-  row.title = `Given so far: epsilon ${short(student.spent_epsilon)}, if that number was fixed ` +
+  row.title = `Given so far: epsilon ${short(student.spent_epsilon)} if that number was fixed ` +
     "in advance";
   cell(row, state, `state-${state}`);
   return row;
@@ -64,9 +64,9 @@ function show(budgets) {
   element("students").replaceChildren(...budgets.students.map(studentRow));
   element("unit").textContent = budgets.unit;
   element("promise").textContent =
-    `Whatever the students ask, together, it never costs more than epsilon ` +
+    `All questions of all students together never cost more than epsilon ` +
     `${short(budgets.budget.epsilon)} at delta ${budgets.budget.delta}. A student's epsilon is ` +
-    "what they learn alone, of all answers they may get.";
+    "the cost of all answers that this student may get.";
   element("updated").textContent = new Date().toLocaleTimeString("en-GB");
   element("budgets").hidden = false;
   say(budgets.students.length === 0 ? "No student has a token yet." : "", false);
@@ -106,7 +106,7 @@ element("sign-in").addEventListener("submit", (event) => {
   event.preventDefault();
   const token = element("token").value.trim();
   if (!/^[\x21-\x7e]+$/.test(token)) {
-    say("This is no token: it has letters, digits, - and _ only.", true);
+    say("This is not a token: a token has only letters, digits, - and _.", true);
     return;
   }
   sessionStorage.setItem(STORED, token);

@@ -1,7 +1,7 @@
-"""What whoever runs a teacher decides before it answers anybody; the dataclass is the command line.
+"""The promise that the operator of a teacher makes before the first answer, as flags.
 
-The flags are those of `sotto train kickstart`, and so is what becomes of them: a teacher behind a
-service promises what the same teacher would promise in the student's own process.
+The flags are those of `sotto train kickstart` and lead to the same statement. A teacher behind a
+service promises what the same teacher would promise in the student's process.
 """
 
 from dataclasses import dataclass, fields
@@ -19,53 +19,53 @@ from sotto.privacy.ledger.spending import Budget
 
 @dataclass(frozen=True)
 class Promise:
-    """What the answers cost and protect: fixed at the first start, for good."""
+    """Cost and protection of the answers. They are fixed at the first start."""
 
     queries: int
-    """Answers to all students together, a public stop: they may collude."""
+    """Number of answers to all students together, who may collude. The number is public."""
     target_epsilon: float
-    """The budget: what all these answers together must not exceed. Leave out --concentration or
-    --noise-stddev, and the noise is calibrated to it."""
+    """Largest epsilon of all these answers together. Without --concentration or --noise-stddev, the
+    noise is calibrated to it."""
     delta: float = 1e-5
-    """Delta of the budget; below 1 / (number of people the teacher was trained on)."""
+    """Delta of the budget; below 1 / (number of people in the teacher's training)."""
     queries_per_student: int | None = None
-    """Answers to one student at most. None: as many as there are."""
+    """Largest number of answers to one student. None: all of them."""
     teacher_mechanism: Annotated[
         Literal["dirichlet", "truncated-dirichlet", "gaussian-policy"],
         tyro.conf.arg(aliases=["--mechanism"]),
     ] = "dirichlet"
-    """How the teacher's row becomes an answer."""
+    """Mechanism that makes an answer of the teacher's policy row."""
     concentration: float | None = None
-    """Dirichlet's k. None: calibrated to target_epsilon."""
+    """Concentration k of the Dirichlet mechanism. None: calibrated to target_epsilon."""
     noise_stddev: float | None = None
-    """Noise of gaussian-policy in each probability. None: calibrated to target_epsilon."""
+    """Standard deviation of gaussian-policy's noise. None: calibrated to target_epsilon."""
     floor: float = 0.05
-    """Eta: the teacher's row is mixed with the uniform one until no probability is below it."""
+    """Least probability eta of an action after mixing the teacher's row with the uniform row."""
     threshold: float = 0.01
-    """Tau of truncated-dirichlet: no probability of an answer is below it; less than the floor."""
+    """Least probability tau in an answer of truncated-dirichlet; smaller than the floor."""
     protect: Literal["observation", "policy", "any-two-teachers", "training-shards"] | None = None
-    """What the answers protect: observation (within observation_radius), policy (within
-    policy_distance), any-two-teachers, or training-shards (every person in the training of several
+    """Protected input: observation (within observation_radius), policy (within
+    policy_distance), any-two-teachers, or training-shards (each person in the training of several
     seeds). None: training-shards for several seeds, else any-two-teachers."""
     observation_radius: float | None = None
-    """B: L2 distance of neighbouring observations, in the environment's units."""
+    """L2 distance B of neighbouring observations, in the units of the environment."""
     policy_distance: float | None = None
     """L2 distance of neighbouring teachers' rows."""
     schedule: Literal["constant", "vanishing"] = "constant"
-    """Constant noise, or the paper's: concentration * vanishing_coefficient after each roll-out."""
+    """constant, or vanishing as in the paper: concentration * vanishing_coefficient per rollout."""
     vanishing_coefficient: float = 0.3
-    """Factor on the concentration after each roll-out."""
+    """Factor on the concentration after each rollout."""
     queries_per_rollout: int | None = None
-    """Answers to one student at one concentration, under --schedule vanishing."""
+    """Number of answers to one student per rollout, with --schedule vanishing."""
     rollouts: int | None = None
-    """Roll-outs after which a student gets no answer, under --schedule vanishing."""
+    """Number of rollouts after which a student gets no answer, with --schedule vanishing."""
 
 
 _SHARED = {one.name for one in fields(Promise)} & {one.name for one in fields(KickstartConfig)}
 
 
 def promised(settings: Promise, teacher: TeacherRun) -> tuple[AnswerStatement, Budget]:
-    """The statement and the budget that follow from the settings for this teacher.
+    """Returns the statement and the budget that follow from the settings for this teacher.
 
     Raises:
         ValueError: the settings contradict each other or the teacher, or no noise meets the target.
@@ -98,10 +98,10 @@ def promised(settings: Promise, teacher: TeacherRun) -> tuple[AnswerStatement, B
 
 
 def check_teacher(teacher: TeacherRun, statement: AnswerStatement, env_id: str) -> None:
-    """Refuses a teacher that another promise was made for.
+    """Checks that the promise was made for this teacher.
 
     Raises:
-        ValueError: the run is not what it was when the service was first started.
+        ValueError: the run has changed since the first start of the service.
     """
     shape = (teacher.env_id, teacher.actions, teacher.observation_size)
     fits = shape == (env_id, statement.mechanism.actions, statement.observation_size)
@@ -118,5 +118,5 @@ def check_teacher(teacher: TeacherRun, statement: AnswerStatement, env_id: str) 
     if not fits:
         raise ValueError(
             f"the run at {teacher.path} is not the one that this service promised answers of; "
-            "bring that one back, or start a new service with another --out"
+            "restore that run, or start a new service with another --out"
         )

@@ -1,4 +1,4 @@
-"""What a student asks: reading a request's body, and refusing what is not observations."""
+"""A student's question: reads the body of a request and refuses anything but observations."""
 
 import asyncio
 import re
@@ -23,14 +23,14 @@ class _Body(BaseModel):
 
 
 class Question(NamedTuple):
-    """A batch of observations that could be answered."""
+    """A valid batch of observations."""
 
     observations: Float64[np.ndarray, "rows obs"]
     idempotency_key: str | None
 
     @property
     def contents(self) -> bytes:
-        """What is asked: equal observations have equal bytes, however they were written."""
+        """Bytes of the observations, which are equal for equal observations in any notation."""
         shape = str(self.observations.shape).encode()
         return shape + self.observations.astype("<f8").tobytes()
 
@@ -39,7 +39,7 @@ async def read_question(request: Request, observation_size: int, limits: Limits)
     """Reads a request for answers.
 
     Raises:
-        Refusal: it is too large, too slow, or not a batch of observations.
+        Refusal: the request is too large, too slow, or not a batch of observations.
     """
     media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if media_type != "application/json":
@@ -75,7 +75,7 @@ async def _read_body(request: Request, most: int, seconds: float) -> bytes:
                 body += chunk
                 if len(body) > most:
                     raise too_large
-    except ClientDisconnect:  # nobody is there to read this; it is counted
+    except ClientDisconnect:  # nobody reads this refusal, but it is counted
         raise Refusal(400, "body-incomplete", "the connection ended before the body") from None
     except TimeoutError:
         raise Refusal(

@@ -1,7 +1,8 @@
-"""What a client is told when it gets no answer, and what the log says: never a private number.
+"""Refusals that a client gets, and a log without private numbers.
 
-A refusal is JSON, `{"error": code, "message": one sentence, ...}`. Of an unexpected exception only
-its type and the lines of code it passed through are written down: its message may hold arrays.
+A refusal is JSON, `{"error": code, "message": one sentence, ...}`. The log of an unexpected
+exception has only its type and the lines of code that it passed through. Its message is left out,
+because it may hold arrays.
 """
 
 import logging
@@ -46,14 +47,14 @@ log = logging.getLogger("sotto.serving")
 
 
 class Refusal(Exception):
-    """A request gets no answer, and nothing was charged for it.
+    """A refusal of a request, for which nothing was charged.
 
     Attributes:
-        status: of HTTP.
-        code: which refusal, for programs.
-        message: why, and what to do, in one sentence.
+        status: HTTP status.
+        code: kind of the refusal, for programs.
+        message: one sentence that says why, and what to do.
         details: more fields of the JSON body.
-        headers: of the response.
+        headers: headers of the response.
     """
 
     def __init__(
@@ -70,15 +71,15 @@ class Refusal(Exception):
         self.details, self.headers = dict(details or {}), dict(headers or {})
 
     def response(self) -> JSONResponse:
-        """What the client gets."""
+        """Returns the response that the client gets."""
         body = {"error": self.code, "message": self.message} | self.details
         return JSONResponse(body, self.status, self.headers)
 
 
 class Guard:
-    """The outermost layer: headers on every response, and exceptions that tell nothing.
+    """The outermost layer: it adds headers to every response and hides exceptions.
 
-    Whatever is raised behind it ends here, so that no server prints its message.
+    Every exception of the service ends here, so that no server prints its message.
     """
 
     def __init__(self, app: ASGIApp, refused: Callable[[Code], None]) -> None:
@@ -110,14 +111,13 @@ class Guard:
                 refusal = Refusal(
                     500,
                     "internal-error",
-                    "something went wrong here; the log of whoever runs the teacher says more "
-                    f"under incident {incident}",
+                    f"the service failed; ask its operator to search the log for {incident}",
                 )
                 await refusal.response()(scope, receive, guarded_send)
 
 
 def without_values(error: BaseException) -> str:
-    """The exception's type and where it came from, without its message."""
+    """Returns the type of an exception and where it came from, without its message."""
     places = [
         f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__)
     ]
@@ -125,8 +125,8 @@ def without_values(error: BaseException) -> str:
 
 
 class SafeFormatter(logging.Formatter):
-    """Writes exceptions without their messages, whoever logs them."""
+    """A log formatter that writes exceptions without their messages."""
 
     def formatException(self, ei: Any) -> str:
-        """Type and place of an exception."""
+        """Returns type and place of an exception."""
         return without_values(ei[1]) if ei[1] is not None else ""

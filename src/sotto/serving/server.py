@@ -1,4 +1,4 @@
-"""Runs the service with uvicorn: one process, TLS if asked for, a log that tells nothing."""
+"""Runs the service with uvicorn: one process, optional TLS, and a log without private data."""
 
 import asyncio
 import ipaddress
@@ -28,11 +28,11 @@ _HANDSHAKE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where the service listens.
+    """The address at which the service listens.
 
     Attributes:
         host: name or address of a network interface of this machine.
-        port: 0 takes any that is free.
+        port: port; 0 takes any free port.
         tls_certificate: PEM file with the server's certificate and its chain.
         tls_key: PEM file with the certificate's private key.
     """
@@ -44,15 +44,15 @@ class Address:
 
     @property
     def in_clear_text(self) -> bool:
-        """Whether tokens and answers can be read on a network."""
+        """Whether tokens and answers are sent over a network in clear text."""
         return self.tls_certificate is None and not _is_loopback(self.host)
 
     def check(self) -> None:
-        """Refuses a certificate or key that cannot be used.
+        """Checks port, certificate and key.
 
         Raises:
-            ValueError: no port, one file without the other, or not what they should be.
-            OSError: a file that cannot be read.
+            ValueError: the port is out of range, a file is missing, or the files do not fit.
+            OSError: a file cannot be read.
         """
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port must be between 0 and {2**16 - 1}, got {self.port}")
@@ -74,12 +74,12 @@ class Address:
 
 
 def serve(app: FastAPI, address: Address, ready: Callable[[str], None]) -> None:
-    """Serves until SIGINT or SIGTERM; requests that were begun are finished.
+    """Serves until SIGINT or SIGTERM, and then finishes the requests that have begun.
 
     Args:
         app: the service.
-        address: checked.
-        ready: is told the service's URL once connections are accepted.
+        address: address that was checked.
+        ready: is called with the service's URL once connections are accepted.
 
     Raises:
         OSError: the address cannot be used.
@@ -93,7 +93,7 @@ def serve(app: FastAPI, address: Address, ready: Callable[[str], None]) -> None:
 
 
 def uvicorn_server(app: FastAPI, address: Address) -> uvicorn.Server:
-    """The server, to be run on a listening socket."""
+    """Returns a server that runs on a listening socket."""
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -103,7 +103,7 @@ def uvicorn_server(app: FastAPI, address: Address) -> uvicorn.Server:
         ws="none",
         proxy_headers=False,
         server_header=False,
-        # Places are kept by `connections`: uvicorn's own limit would refuse whoever comes late.
+        # `connections` limits connections: uvicorn's limit would refuse late clients.
         http=protocol(app.state.connections),
         h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         backlog=_BACKLOG,
@@ -114,7 +114,7 @@ def uvicorn_server(app: FastAPI, address: Address) -> uvicorn.Server:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvicorn's event loop, whose servers wait no longer than seconds for TLS to begin."""
+    """Returns uvicorn's event loop with a short timeout for TLS handshakes."""
     loop = auto_loop_factory()()
     create_server = loop.create_server
 
@@ -128,14 +128,14 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def url_of(listener: socket.socket, address: Address) -> str:
-    """Where a listening socket is reached."""
+    """Returns the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     scheme = "http" if address.tls_certificate is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections.
+    """Returns a socket that accepts connections.
 
     Raises:
         OSError: the address cannot be used.
@@ -153,7 +153,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def log_safely() -> None:
-    """Sends warnings and errors to stderr: no requests, and no exception's message."""
+    """Sends warnings and errors to stderr, without requests and messages of exceptions."""
     handler = logging.StreamHandler()
     handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -1,97 +1,93 @@
-"""`sotto account functional-noise`: noise that hides rewards, of each mode of `functional-q`."""
+"""`sotto account functional-noise`: the noise of each mode of `sotto train functional-q`."""
 
 import math
 from typing import Any, Literal
 
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.options import Delta, Json
+from sotto.cli.parsing import command, print_json
 
 _Mode = Literal["reward-release", "output-release", "per-iteration", "paper"]
 _Unit = Literal["reward-function", "transition"]
 
 
-def account_functional_noise(args: list[str]) -> int:
-    """Runs `sotto account functional-noise`."""
+@command("account functional-noise")
+def account_functional_noise(
+    mode: _Mode,
+    delta: Delta,
+    target_epsilon: float | None = None,
+    nodes: int | None = None,
+    actions: int | None = None,
+    reward_radius: float | None = None,
+    reward_range: float | None = None,
+    unit: _Unit = "reward-function",
+    least_visits: float | None = None,
+    iterations: int | None = None,
+    discount: float | None = None,
+    epsilon: float | None = None,
+    steps: int | None = None,
+    batch: int | None = None,
+    lipschitz: float | None = None,
+    learning_rate: float | None = None,
+    json: Json = False,
+) -> None:
+    """Prints the standard deviation of the noise that hides rewards in learnt values.
 
-    def run(
-        mode: _Mode,
-        delta: float,
-        target_epsilon: float | None = None,
-        nodes: int | None = None,
-        actions: int | None = None,
-        reward_radius: float | None = None,
-        reward_range: float | None = None,
-        unit: _Unit = "reward-function",
-        least_visits: float | None = None,
-        iterations: int | None = None,
-        discount: float | None = None,
-        epsilon: float | None = None,
-        steps: int | None = None,
-        batch: int | None = None,
-        lipschitz: float | None = None,
-        learning_rate: float | None = None,
-        json: bool = False,
-    ) -> None:
-        """Standard deviation of the noise that hides rewards from whoever sees the learnt values.
+    The first three modes are proved (analytic Gaussian mechanism). In the answer, "sigma" is the
+    noise of each released value. "sigma_gp" is the noise of Gaussian-process paths, if whole
+    functions are released that are linear between evenly spaced nodes. The mode "paper" is
+    Theorem 5 of Wang and Hegde 2019 as printed, which guarantees nothing.
 
-        The first three modes are proved (analytic Gaussian mechanism). "sigma" is the noise of each
-        released value, "sigma_gp" that of Gaussian-process paths on functions linear between even
-        nodes. The mode "paper" is Theorem 5 of Wang and Hegde 2019 as printed: not a guarantee.
+    Examples:
+      sotto account functional-noise --mode reward-release --nodes 11 --actions 2 \\
+        --reward-radius 1 --target-epsilon 0.9 --delta 1e-4 --json
+      sotto account functional-noise --mode reward-release --unit transition \\
+        --least-visits 118 --reward-range 1 --target-epsilon 0.9 --delta 1e-4
+      sotto account functional-noise --mode paper --steps 5000 --batch 128 --lipschitz 1 \\
+        --learning-rate 0.01 --epsilon 0.9 --delta 1e-4 --json
 
-        Examples:
-          sotto account functional-noise --mode reward-release --nodes 11 --actions 2
-          --reward-radius 1 --target-epsilon 0.9 --delta 1e-4 --json
-          sotto account functional-noise --mode reward-release --unit transition
-          --least-visits 118 --reward-range 1 --target-epsilon 0.9 --delta 1e-4
-          sotto account functional-noise --mode paper --steps 5000 --batch 128 --lipschitz 1
-          --learning-rate 0.01 --epsilon 0.9 --delta 1e-4 --json
-
-        Args:
-            mode: reward-release (averaged rewards, once), output-release (values after averager
-                fitted Q-iteration, once), per-iteration (every iterate), or paper.
-            delta: probability scale of failure.
-            target_epsilon: epsilon that must not be exceeded; of the first three modes.
-            nodes: where values are held.
-            actions: values at each node.
-            reward_radius: neighbouring reward functions differ by at most so much, everywhere.
-            reward_range: largest minus smallest reward.
-            unit: what neighbours differ in; transition: the reward of one (reward-release only).
-            least_visits: of unit transition: visits that every node's average is divided by.
-            iterations: of output-release and per-iteration.
-            discount: of output-release.
-            epsilon: of paper: what the theorem claims.
-            steps: of paper: samples T.
-            batch: of paper: batch size B.
-            lipschitz: of paper: Lipschitz constant L.
-            learning_rate: of paper: alpha.
-            json: print one JSON object.
-        """
-        given = {
-            name: value
-            for name, value in {
-                "target_epsilon": target_epsilon,
-                "nodes": nodes,
-                "actions": actions,
-                "reward_radius": reward_radius,
-                "reward_range": reward_range,
-                "least_visits": least_visits,
-                "iterations": iterations,
-                "discount": discount,
-                "epsilon": epsilon,
-                "steps": steps,
-                "batch": batch,
-                "lipschitz": lipschitz,
-                "learning_rate": learning_rate,
-            }.items()
-            if value is not None
-        }
-        if unit == "transition" and mode != "reward-release":
-            raise ValueError("--unit transition belongs to --mode reward-release")
-        kind = "transition" if unit == "transition" else mode
-        answer = {"mode": mode, "unit": unit} | _ACCOUNTS[kind](_only(kind, given), delta)
-        print_json(answer) if json else _print(answer)
-
-    parse(run, args, "account functional-noise")
-    return 0
+    Args:
+        mode: reward-release (averaged rewards, once), output-release (values after averager
+            fitted Q-iteration, once), per-iteration (the values of every iteration), or paper.
+        target_epsilon: Largest epsilon that is allowed. Not for mode paper.
+        nodes: Number of states that have a value.
+        actions: Number of values at each node.
+        reward_radius: Largest difference of neighbouring reward functions at any point.
+        reward_range: Largest reward minus smallest reward.
+        unit: What neighbouring inputs differ in: the reward function, or the reward of one
+            transition (mode reward-release only).
+        least_visits: Divisor of every node's average. For unit transition.
+        iterations: Number of iterations. For modes output-release and per-iteration.
+        discount: Discount factor. For mode output-release.
+        epsilon: Epsilon that the theorem claims. For mode paper.
+        steps: Number of samples T. For mode paper.
+        batch: Batch size B. For mode paper.
+        lipschitz: Lipschitz constant L. For mode paper.
+        learning_rate: Learning rate alpha. For mode paper.
+    """
+    given = {
+        name: value
+        for name, value in {
+            "target_epsilon": target_epsilon,
+            "nodes": nodes,
+            "actions": actions,
+            "reward_radius": reward_radius,
+            "reward_range": reward_range,
+            "least_visits": least_visits,
+            "iterations": iterations,
+            "discount": discount,
+            "epsilon": epsilon,
+            "steps": steps,
+            "batch": batch,
+            "lipschitz": lipschitz,
+            "learning_rate": learning_rate,
+        }.items()
+        if value is not None
+    }
+    if unit == "transition" and mode != "reward-release":
+        raise ValueError("--unit transition belongs to --mode reward-release")
+    kind = "transition" if unit == "transition" else mode
+    answer = {"mode": mode, "unit": unit} | _ACCOUNTS[kind](_only(kind, given), delta)
+    print_json(answer) if json else _print(answer)
 
 
 _NEEDED = {
@@ -111,7 +107,11 @@ _NEEDED = {
 
 
 def _only(kind: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The settings of this mode: all that it needs, and none that it does not use."""
+    """Returns the settings of this mode.
+
+    Raises:
+        ValueError: one is missing, or one is given that the mode does not use.
+    """
     needed = _NEEDED[kind]
     allowed = {*needed, *(() if kind in ("transition", "paper") else ("reward_range",))}
     flags = {name: f"--{name.replace('_', '-')}" for name in (*needed, *given)}

@@ -1,8 +1,9 @@
-"""`sotto account stable-prefix`: how many experts have to agree for a prefix to be released."""
+"""`sotto account stable-prefix`: the number of experts that must agree to release a prefix."""
 
 from typing import Any
 
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.options import Json
+from sotto.cli.parsing import command, print_json
 from sotto.privacy.accounting.composition import ApproximateDP, compose
 from sotto.privacy.mechanisms.prefix_calibration import (
     COMPOSITIONS,
@@ -19,80 +20,74 @@ from sotto.privacy.mechanisms.sparse_vector import NoiseName
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 
 
-def account_stable_prefix(args: list[str]) -> int:
-    """Runs `sotto account stable-prefix`."""
+@command("account stable-prefix")
+def account_stable_prefix(
+    experts: int,
+    releases: int,
+    epsilon: float,
+    delta: float,
+    floor: float | None = None,
+    hazard: float | None = None,
+    consensus: bool = False,
+    noise: NoiseName | None = None,
+    accounting: Composition | None = None,
+    horizon: int = 200,
+    json: Json = False,
+) -> None:
+    """Prints the threshold of stable prefixes.
 
-    def run(
-        experts: int,
-        releases: int,
-        epsilon: float,
-        delta: float,
-        floor: float | None = None,
-        hazard: float | None = None,
-        consensus: bool = False,
-        noise: NoiseName | None = None,
-        accounting: Composition | None = None,
-        horizon: int = 200,
-        json: bool = False,
-    ) -> None:
-        """The threshold of stable prefixes: the mass of experts that a prefix needs to go on.
+    A stable prefix is the start of an episode. It goes on as long as the noisy mass of experts
+    that act alike is above the threshold. The unit is one expert, and adjacency is zero-out. Give
+    one of --floor, --hazard and --consensus.
 
-        Unit: one expert, there or absent (zero-out). Give one of --floor (all actions of all
-        experts have at least this probability), --hazard (any experts; a secret coin ends prefixes
-        at this rate) and --consensus (experts vote; the threshold is for the winner's lead).
+    Examples:
+      sotto account stable-prefix --experts 3000 --releases 25 --epsilon 5 --delta 1.6667e-4 \\
+        --floor 0.01 --json
+      sotto account stable-prefix --experts 3000 --releases 25 --epsilon 5 --delta 1.6667e-4 \\
+        --hazard 0.02
+      sotto account stable-prefix --experts 3000 --releases 25 --epsilon 5 --delta 1.6667e-4 \\
+        --floor 0.01 --accounting advanced
 
-        Examples:
-          sotto account stable-prefix --experts 3000 --releases 25 --epsilon 5 --delta 1.6667e-4
-          --floor 0.01 --json
-          sotto account stable-prefix --experts 3000 --releases 25 --epsilon 5 --delta 1.6667e-4
-          --hazard 0.02
-          sotto account stable-prefix --experts 3000 --releases 25 --epsilon 5 --delta 1.6667e-4
-          --floor 0.01 --accounting advanced
-
-        Args:
-            experts: public lower bound on the number of experts.
-            releases: prefixes released in all.
-            epsilon: that must not be exceeded by all of them together.
-            delta: of all of them together; below 1/experts.
-            floor: least probability of an action, of every expert.
-            hazard: probability that a secret coin ends a prefix, at every step.
-            consensus: roll out the experts' vote.
-            noise: exponential (default), monotone-laplace or paper-laplace.
-            accounting: the paper's instead of ours: its theorem and noise, with basic, advanced or
-                exact composition. Needs --floor.
-            horizon: longest prefix; the threshold's cost does not depend on it, but the choice
-                between mechanisms of equal cost does.
-            json: print one JSON object.
-        """
-        target = Target(experts, releases, epsilon, delta, horizon)
-        rules = [name for name, given in _given(floor, hazard, consensus) if given]
-        if len(rules) != 1:
+    Args:
+        experts: Public lower bound on the number of experts.
+        releases: Number of prefixes that are released in total.
+        epsilon: Largest epsilon that is allowed for all prefixes together.
+        delta: Delta of all prefixes together; below 1 / experts.
+        floor: Least probability of every action of every expert.
+        hazard: Probability per step that a secret coin ends the prefix. Experts need no floor.
+        consensus: Let the experts vote on every action. The threshold is for the winner's lead.
+        noise: exponential (default), monotone-laplace or paper-laplace.
+        accounting: Use the theorem and the noise of the paper (Sharma et al. 2024), with basic,
+            advanced or exact composition. It needs --floor.
+        horizon: Longest prefix. It does not change the cost of the threshold. It decides between
+            mechanisms of equal cost.
+    """
+    target = Target(experts, releases, epsilon, delta, horizon)
+    rules = [name for name, given in _given(floor, hazard, consensus) if given]
+    if len(rules) != 1:
+        raise ValueError(
+            "give one of --floor, --hazard and --consensus"
+            + (f", not {' and '.join(rules)}" if rules else "")
+        )
+    answer: dict[str, Any]
+    if accounting is not None:
+        if floor is None or noise not in (None, "paper-laplace"):
             raise ValueError(
-                "give one of --floor, --hazard and --consensus"
-                + (f", not {' and '.join(rules)}" if rules else "")
+                "--accounting stands for the paper's method, which needs --floor and has its own "
+                "noise; leave out the other flags, or leave out --accounting"
             )
-        answer: dict[str, Any]
-        if accounting is not None:
-            if floor is None or noise not in (None, "paper-laplace"):
-                raise ValueError(
-                    "--accounting is the paper's, which has --floor and its own noise; leave out "
-                    "the others, or leave out --accounting"
-                )
-            answer = _paper(target, theorem1(target, floor, accounting))
+        answer = _paper(target, theorem1(target, floor, accounting))
+    else:
+        law = noise or "exponential"
+        if floor is not None:
+            found = calibrate_floor(target, floor, law)
+        elif hazard is not None:
+            found = calibrate_random_stop(target, hazard, law)
         else:
-            law = noise or "exponential"
-            if floor is not None:
-                found = calibrate_floor(target, floor, law)
-            elif hazard is not None:
-                found = calibrate_random_stop(target, hazard, law)
-            else:
-                found = calibrate_consensus(target, law)
-            answer = _ours(target, found, law)
-            answer["comparison"] = _comparison(target, floor, consensus)
-        print_json(answer) if json else _print(answer)
-
-    parse(run, args, "account stable-prefix")
-    return 0
+            found = calibrate_consensus(target, law)
+        answer = _ours(target, found, law)
+        answer["comparison"] = _comparison(target, floor, consensus)
+    print_json(answer) if json else _print(answer)
 
 
 def _given(
@@ -154,7 +149,7 @@ def _paper(target: Target, found: Theorem1) -> dict[str, Any]:
 
 
 def _comparison(target: Target, floor: float | None, consensus: bool) -> dict[str, Any]:
-    """Thresholds of the paper's noise and accounting at the same cost; None where it has none."""
+    """Returns thresholds of the paper's method at the same cost; None where it has none."""
     if consensus:
         return {"paper_laplace_with_union_over_steps": consensus_with_union(target)}
     if floor is None:
@@ -175,10 +170,10 @@ def _print(answer: dict[str, Any]) -> None:
         f"{answer['delta']:.3g}, {answer['accounting']} accounting, {answer['noise']} noise)"
     )
     if not answer["reachable"]:
-        print("No prefix reaches it: all experts together have less mass.")
+        print("No prefix reaches it, since all experts together have less mass.")
     if "needed" in answer:
         print(
-            f"A rollout of {answer['horizon']} steps passes its queries nine times in ten where "
+            f"A rollout of {answer['horizon']} steps reaches its end with probability about 0.9 if "
             f"the mass stays above {answer['needed']:.0f}."
         )
     for name, threshold in answer.get("comparison", {}).items():

@@ -1,4 +1,4 @@
-"""`sotto reproduce`, one module for each paper, and what they share."""
+"""`sotto reproduce`: one module for each paper, and the functions that they share."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from sotto.cli.parsing import print_json
 
 
 def speaker(json: bool) -> Callable[[str], None]:
-    """Prints progress: on stderr where JSON goes to stdout."""
+    """Returns a function that prints progress, to stderr if JSON goes to stdout."""
     return partial(print, file=sys.stderr if json else sys.stdout, flush=True)
 
 
@@ -20,13 +20,13 @@ def answer(
     files: Path,
     show: Callable[[dict[str, Any]], None] | None = None,
 ) -> None:
-    """Prints the summary as JSON; or shows it, and says where figure and data are.
+    """Prints a figure's summary as JSON, or as a table with the names of the figure's files.
 
     Args:
-        summary: of a figure.
-        json: as JSON.
-        files: figure and data, without an ending.
-        show: prints a table.
+        summary: Summary of a figure.
+        json: Whether to print JSON.
+        files: Path of the figure and its data, without a suffix.
+        show: Prints the table.
     """
     if json:
         print_json(summary)
@@ -37,6 +37,6 @@ def answer(
 
 
 def check_workers(workers: int | None) -> None:
-    """Raises ValueError unless there is a process at least."""
+    """Raises ValueError if the number of processes is below 1."""
     if workers is not None and workers < 1:
         raise ValueError("--workers must be at least 1")

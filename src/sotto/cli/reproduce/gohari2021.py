@@ -1,88 +1,89 @@
-"""`sotto reproduce gohari2021`: figure 2, the supplement, and what privacy costs the student."""
+"""`sotto reproduce gohari2021`: figures of Gohari et al. 2021, and return against epsilon."""
 
 import os
 from pathlib import Path
 from typing import Any, Literal
 
-from sotto.cli.parsing import parse
+from sotto.cli.options import Json, Workers
+from sotto.cli.parsing import command
 from sotto.cli.reproduce import answer, check_workers, speaker
 from sotto.experiments.gohari2021.arms import EPSILONS, TEACHERS, EnvName, FigureName
 
 
-def gohari(args: list[str]) -> int:
-    """Runs `sotto reproduce gohari2021`."""
+@command("reproduce gohari2021")
+def gohari(
+    figure: Literal[FigureName, "tradeoff"],
+    /,
+    env_id: EnvName = "CartPole-v1",
+    seeds: int = 30,
+    scale: float = 1.0,
+    teachers: int = TEACHERS,
+    epsilons: tuple[float, ...] = EPSILONS,
+    out: Path = Path("runs/gohari2021"),
+    workers: Workers = None,
+    json: Json = False,
+) -> None:
+    """Reproduces figures of Gohari et al. 2021, "Privacy-Preserving Kickstarting Deep RL".
 
-    def run(
-        figure: Literal[FigureName, "tradeoff"],
-        /,
-        env_id: EnvName = "CartPole-v1",
-        seeds: int = 30,
-        scale: float = 1.0,
-        teachers: int = TEACHERS,
-        epsilons: tuple[float, ...] = EPSILONS,
-        out: Path = Path("runs/gohari2021"),
-        workers: int | None = None,
-        json: bool = False,
-    ) -> None:
-        """Figures of Gohari et al. 2021, "Privacy-Preserving Kickstarting Deep RL".
+    Figures:
+      fig2a           teacher and student, each alone
+      fig2b           students with exact answers
+      fig2c           students with private answers that account for the noise
+      fig2d           students with private answers that ignore the noise
+      supp-lambda     the same for several values of lambda
+      supp-vanishing  the same for several vanishing coefficients
+      tradeoff        not in the paper: a student asks the mean of many small teachers, whose
+                      answers are certified about training data; it shows how much faster than
+                      alone the student learns, against epsilon
 
-        Figure 2: (a) teacher and student alone, (b) exact answers, (c) private answers and students
-        aware of the noise, (d) unaware ones. The supplement varies lambda and the vanishing
-        coefficient. tradeoff is ours: how much faster than alone a student learns from the mean of
-        many small teachers, whose answers are certified about training data, against epsilon.
+    OUT receives a PNG, a Parquet file with every point of every seed, and a JSON summary. The
+    summary has the steps to reach the teacher's return, the final returns, and the epsilon of the
+    answers, both certified and as the paper claims.
 
-        Each is a PNG, a Parquet file with every point of every seed, and a JSON summary: steps to
-        reach the teacher's return, returns in the end, and what the answers cost, certified and as
-        the paper claims. It says first how long it takes: minutes a figure for CartPole-v1 and
-        Acrobot-v1, about 15 minutes a seed and curve for AirRaid at full length. Every curve is
-        kept as it finishes, figures share them, and a stopped command goes on where it was.
+    The command first prints how long it will take: minutes per figure for CartPole-v1 and
+    Acrobot-v1, about 15 minutes per seed and curve for AirRaid at full length. Every curve is kept
+    as soon as it ends. If the command is stopped, the same command continues.
 
-        Examples:
-          sotto reproduce gohari2021 fig2c --env-id Acrobot-v1 --seeds 30
-          sotto reproduce gohari2021 fig2c --env-id AirRaid --seeds 1 --scale 0.1
-          sotto reproduce gohari2021 tradeoff --env-id CartPole-v1
+    Examples:
+      sotto reproduce gohari2021 fig2c --env-id Acrobot-v1 --seeds 30
+      sotto reproduce gohari2021 fig2c --env-id AirRaid --seeds 1 --scale 0.1
+      sotto reproduce gohari2021 tradeoff --env-id CartPole-v1
 
-        Args:
-            figure: fig2a to fig2d, supp-lambda, supp-vanishing or tradeoff.
-            env_id: the paper's AirRaid (pip install 'sotto[atari]'), or one in JAX.
-            seeds: runs of each curve, with seeds 0, 1, 2, ...
-            scale: share of the environment steps: of 4M for AirRaid, else of 50k.
-            teachers: how many small ones, for tradeoff.
-            epsilons: what certificates are calibrated to, for tradeoff.
-            out: folder for figures, data and what is kept.
-            workers: processes; as many as there are cores unless given.
-            json: print the summary as one JSON object.
-        """
-        if seeds < 1:
-            raise ValueError("--seeds must be at least 1")
-        if not scale > 0:
-            raise ValueError("--scale must be positive")
-        check_workers(workers)
-        processes, say = workers or os.cpu_count() or 1, speaker(True)
-        chosen = tuple(range(seeds))
-        if figure == "tradeoff":
-            if env_id == "AirRaid":
-                raise ValueError(
-                    "tradeoff trains hundreds of teachers, for CartPole-v1 or Acrobot-v1; "
-                    "give --env-id"
-                )
-            if teachers < 2:
-                raise ValueError("--teachers must be at least 2: one person changes one of them")
-            if not epsilons or min(epsilons) <= 0:
-                raise ValueError("--epsilons must be positive")
-            from sotto.experiments.gohari2021.tradeoff import Tradeoff, make_tradeoff
+    Args:
+        figure: fig2a, fig2b, fig2c, fig2d, supp-lambda, supp-vanishing or tradeoff.
+        env_id: AirRaid as in the paper (pip install 'sotto[atari]'), or an environment in JAX.
+        seeds: Number of trainings of each curve, with seeds 0, 1, 2, ...
+        scale: Share of the environment steps (AirRaid: of 4 million; others: of 50,000).
+        teachers: Number of small teachers, for tradeoff.
+        epsilons: Target epsilons, for tradeoff.
+        out: Folder for figures, data and kept trainings.
+    """
+    if seeds < 1:
+        raise ValueError("--seeds must be at least 1")
+    if not scale > 0:
+        raise ValueError("--scale must be positive")
+    check_workers(workers)
+    processes, say = workers or os.cpu_count() or 1, speaker(True)
+    chosen = tuple(range(seeds))
+    if figure == "tradeoff":
+        if env_id == "AirRaid":
+            raise ValueError(
+                "tradeoff trains hundreds of teachers, for CartPole-v1 or Acrobot-v1; give --env-id"
+            )
+        if teachers < 2:
+            raise ValueError("--teachers must be at least 2: one person changes one of them")
+        if not epsilons or min(epsilons) <= 0:
+            raise ValueError("--epsilons must be positive")
+        from sotto.experiments.gohari2021.tradeoff import Tradeoff, make_tradeoff
 
-            what = Tradeoff(env_id, scale, chosen, teachers, epsilons, out)
-            summary, show = make_tradeoff(what, processes, say), _print_tradeoff
-        else:
-            from sotto.experiments.gohari2021.figures import Experiment, make_figure
+        what = Tradeoff(env_id, scale, chosen, teachers, epsilons, out)
+        summary, show = make_tradeoff(what, processes, say), _print_tradeoff
+    else:
+        from sotto.experiments.gohari2021.figures import Experiment, make_figure
 
-            experiment = Experiment(env_id, scale, chosen, out)
-            summary, show = make_figure(experiment, figure, processes, say), _print_figure
-        answer(summary, json, out / summary["name"], show)
-
-    parse(run, args, "reproduce gohari2021")
-    return 0
+        experiment = Experiment(env_id, scale, chosen, out)
+        summary, show = make_figure(experiment, figure, processes, say), _print_figure
+    answer(summary, json, out / summary["name"], show)
 
 
 def _print_figure(summary: dict[str, Any]) -> None:

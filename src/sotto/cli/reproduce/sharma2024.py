@@ -1,10 +1,11 @@
-"""`sotto reproduce sharma2024`: the figures of Sharma et al. 2024, as data and as pictures."""
+"""`sotto reproduce sharma2024`: table 1 and the figures of Sharma et al. 2024."""
 
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sotto.cli.parsing import parse, print_json
+from sotto.cli.options import FirstSeed, Json, Seeds
+from sotto.cli.parsing import command, print_json
 from sotto.cli.reproduce import speaker
 from sotto.keys import seed_range
 
@@ -12,97 +13,93 @@ if TYPE_CHECKING:
     from sotto.experiments.sharma2024.arms import EnvName
 
 _EXPERTS = {"LunarLander-v3": 300}
-"""How many --make trains where it is not the paper's 3,000: Box2D is slow."""
+"""Number of experts that --make trains, if not the paper's 3,000, since Box2D is slow."""
 
 _FLOOR, _TRAJECTORIES = 0.01, 20
-"""Of the log: the paper's floor is missing."""
+"""Floor and episodes per expert of the log. The paper does not state its floor."""
 
 
-def sharma(args: list[str]) -> int:
-    """Runs `sotto reproduce sharma2024`."""
+@command("reproduce sharma2024")
+def sharma(
+    figure: Literal["fig2", "fig3", "fig4", "table1"],
+    /,
+    experts: Path,
+    dataset: Path | None = None,
+    env_id: Literal["CartPole-v1", "Acrobot-v1", "HIV-v0", "LunarLander-v3"] = "CartPole-v1",
+    seeds: Seeds = 10,
+    first_seed: FirstSeed = 100,
+    out: Path = Path("runs/sharma2024"),
+    make: bool = False,
+    quick: bool = False,
+    json: Json = False,
+) -> None:
+    """Reproduces figures of Sharma et al. 2024, "Preserving Expert-Level Privacy in Offline RL".
 
-    def run(
-        figure: Literal["fig2", "fig3", "fig4", "table1"],
-        /,
-        experts: Path,
-        dataset: Path | None = None,
-        env_id: Literal["CartPole-v1", "Acrobot-v1", "HIV-v0", "LunarLander-v3"] = "CartPole-v1",
-        seeds: int = 10,
-        first_seed: int = 100,
-        out: Path = Path("runs/sharma2024"),
-        make: bool = False,
-        quick: bool = False,
-        json: bool = False,
-    ) -> None:
-        """Figures of Sharma et al. 2024, "Preserving Expert-Level Privacy in Offline RL".
+    Figures:
+      fig2    returns of the experts
+      fig3    every method at epsilon 10, and methods without privacy; the reference is the exact
+              majority vote of all experts
+      fig4    return against epsilon, from 10 down to 0.1
+      table1  the paper's pipeline, by the share of its steps on stable prefixes
 
-        fig2: returns of the experts. fig3: every method at epsilon 10 beside what is not private,
-        with the exact majority of all experts as the reference. fig4: return over epsilon, from 10
-        down to 0.1. table1: the paper's pipeline by the share of its steps that are made on stable
-        prefixes. delta is 1/(10 m) for m experts: the paper's 1/m would be met by publishing one of
-        them.
+    Delta is 1/(10 m) for m experts. The paper's 1/m would allow publishing one expert's data. Every
+    epsilon is certified with status "proved". table1 chooses the best of several arms, and the
+    certificates do not cover this choice.
 
-        Every epsilon is a certificate's, with status proved. Choosing the best of several arms, as
-        table1 does, is not accounted for.
+    The command first prints how long it will take. Every arm is kept in OUT/arms with its ledgers
+    and certificates as soon as it ends, and figures share arms. If the command is stopped, the same
+    command continues. OUT receives FIGURE-ENV.png, .parquet and .json.
 
-        It says first how long it takes. Every arm is kept in OUT/arms as it finishes, with ledgers
-        and certificates; figures share arms, and a stopped command goes on where it was. OUT gets
-        FIGURE-ENV.png, .parquet and .json.
+    Examples:
+      sotto reproduce sharma2024 fig3 --env-id CartPole-v1 --experts runs/experts/cartpole \\
+        --dataset runs/experts/cartpole-v0 --seeds 10 --out runs/sharma2024
+      sotto reproduce sharma2024 fig4 --env-id Acrobot-v1 --experts runs/experts/acrobot \\
+        --dataset runs/experts/acrobot-v0 --make
+      sotto reproduce sharma2024 fig2 --experts runs/experts/cartpole
 
-        Examples:
-          sotto reproduce sharma2024 fig3 --env-id CartPole-v1 --experts runs/experts/cartpole \
-            --dataset runs/experts/cartpole-v0 --seeds 10 --out runs/sharma2024
-          sotto reproduce sharma2024 fig4 --env-id Acrobot-v1 --experts runs/experts/acrobot \
-            --dataset runs/experts/acrobot-v0 --make
-          sotto reproduce sharma2024 fig2 --experts runs/experts/cartpole
+    Args:
+        figure: fig2, fig3, fig4 or table1.
+        experts: Folder of `sotto experts train`.
+        dataset: Folder of `sotto experts collect`. fig2 needs none.
+        env_id: Environment of the experts.
+        out: Folder for figures, data and kept arms.
+        make: Make missing experts and logs: 3,000 experts (LunarLander-v3: 300) with 20 episodes
+            each. This takes about ten minutes for CartPole-v1 and Acrobot-v1, half an hour for the
+            others.
+        quick: Use few steps, epsilons and episodes, to try the command.
+    """
+    chosen, say = seed_range(first_seed, seeds), speaker(json)
+    if figure != "fig2" and dataset is None:
+        raise ValueError(
+            f"{figure} learns from the experts' log; give --dataset with the folder of "
+            "`sotto experts collect`"
+        )
+    _provide(env_id, experts, dataset, make, say)
+    out.mkdir(parents=True, exist_ok=True)
+    stem = out / f"{figure}-{env_id}{'-quick' if quick else ''}"
+    if figure == "fig2":
+        answer = _histogram(stem, experts)
+    else:
+        from sotto.algorithms.expert_offline.sources import read_sources
+        from sotto.experiments.sharma2024.figures import choices, make_figure
 
-        Args:
-            figure: fig2, fig3, fig4 or table1.
-            experts: folder of `sotto experts train`.
-            dataset: folder of `sotto experts collect`; fig2 needs none.
-            env_id: what the experts act in.
-            seeds: trainings of each method.
-            first_seed: the seeds are first_seed, first_seed + 1, ...
-            out: folder for figures, data and what is kept.
-            make: make what is missing: 3,000 experts (LunarLander-v3: 300) with 20 episodes each,
-                about ten minutes for CartPole-v1 and Acrobot-v1, half an hour for the others.
-            quick: few steps, epsilons and episodes, to see that it works.
-            json: print the data as one JSON object, and progress on stderr.
-        """
-        chosen, say = seed_range(first_seed, seeds), speaker(json)
-        if figure != "fig2" and dataset is None:
-            raise ValueError(
-                f"{figure} learns from the experts' log; give --dataset with the folder of "
-                "`sotto experts collect`"
-            )
-        _provide(env_id, experts, dataset, make, say)
-        out.mkdir(parents=True, exist_ok=True)
-        stem = out / f"{figure}-{env_id}{'-quick' if quick else ''}"
-        if figure == "fig2":
-            answer = _histogram(stem, experts)
-        else:
-            from sotto.algorithms.expert_offline.sources import read_sources
-            from sotto.experiments.sharma2024.figures import choices, make_figure
-
-            say("Reading the experts and their log.")
-            sources = read_sources(str(experts), str(dataset))
-            answer = make_figure(figure, env_id, chosen, sources, out, say, quick)
-        if json:
-            print_json(answer)
-            return
-        if figure == "table1":
-            print(choices(out, quick))
-        print(f"Figure and data: {stem}.png, .parquet, .json")
-
-    parse(run, args, "reproduce sharma2024")
-    return 0
-
-
-# --- experts and their log -----------------------------------------------------------------------
+        say("Reading the experts and their log.")
+        sources = read_sources(str(experts), str(dataset))
+        answer = make_figure(figure, env_id, chosen, sources, out, say, quick)
+    if json:
+        print_json(answer)
+        return
+    if figure == "table1":
+        print(choices(out, quick))
+    print(f"Figure and data: {stem}.png, .parquet, .json")
 
 
 def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool, say: Any) -> None:
-    """Sees to it that there are experts of this environment and a log, or says how to make them."""
+    """Makes missing experts and a missing log if `make` is set.
+
+    Raises:
+        ValueError: they are missing and `make` is not set, or are of another environment.
+    """
     from sotto.algorithms.experts import population as populations
     from sotto.data import minari_files
     from sotto.extras import require

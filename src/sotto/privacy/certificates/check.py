@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from sotto.errors import visible
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
@@ -32,7 +33,6 @@ from sotto.privacy.certificates.model import (
     WorstPerson,
     points,
 )
-from sotto.privacy.certificates.text import visible
 from sotto.privacy.claims import Facts, reworded, said_by_schema_1
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger

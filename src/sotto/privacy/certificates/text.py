@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from sotto.errors import visible
 from sotto.privacy.accounting.events import (
     Gaussian,
     NoGuarantee,
@@ -68,17 +69,6 @@ def _settings(c: Certificate) -> tuple[str, ...]:
 
 def _dated(c: Certificate) -> str:
     return "Ledger, time withheld" if c.created == NO_TIME else f"Ledger of {c.created}"
-
-
-def visible(text: str) -> str:
-    """Returns the text with every unprintable character spelled out.
-
-    A stranger may have written the names and sentences in a ledger. None of them may move the
-    cursor, begin a new line, or turn the direction of the text that follows.
-    """
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
 
 
 def _headline(c: Certificate) -> Text:
