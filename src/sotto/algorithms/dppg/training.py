@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.base import Progress
-from sotto.algorithms.dppg import gymnasium_users, parts, trust_region
+from sotto.algorithms.dppg import gymnasium_users, noise, parts, trust_region
 from sotto.algorithms.dppg import release as dppg
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.gymnasium_users import Collector, without_memory
@@ -100,7 +100,7 @@ def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
 
 def create_ledger(config: DPPGConfig, where: Path | str, run_id: str | None = None) -> Ledger:
     """A new ledger with the budget and the unit of these settings."""
-    budget = Budget(epsilon=config.budget_epsilon, delta=config.delta)
+    budget = Budget(epsilon=noise.budget_epsilon(config), delta=config.delta)
     return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
 
 
@@ -167,8 +167,8 @@ class Training:
             parts.require_as_stated(config.num_updates, extras, ledgers)
         dimension = _size(policy) + sum(part.size for part in extras)
         dimension += _size(critic) if config.critic == "private" else 0
-        self.noise_multiplier = config.total_noise_multiplier(dimension)
-        multipliers = config.part_multipliers(self.noise_multiplier)
+        self.noise_multiplier = noise.total_noise_multiplier(config, dimension)
+        multipliers = noise.part_multipliers(config, self.noise_multiplier)
         self.clip_norm = _clip_norm(config, self.env, policy, multipliers["policy"])
         # The seed alone makes the people; a resumed training meets new ones.
         keys = jax.vmap(lambda s: jax.random.fold_in(new_key(s), done))(

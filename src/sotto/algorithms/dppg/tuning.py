@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.noise import event
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.algorithms.dppg.training import Training, create_ledger
 from sotto.privacy.accounting.composition import (
@@ -191,7 +192,7 @@ def _noise_multiplier(config: DPPGConfig, mean_tries: float) -> float:
 
 
 def _selection_event(config: DPPGConfig, noise: float, mean_tries: float) -> RepeatAndSelect:
-    one = config.event(noise)
+    one = event(config, noise)
     assert isinstance(one, Gaussian | SampledGaussian)
     return RepeatAndSelect(run=one, tries="geometric", mean=mean_tries, accounting=2)
 
