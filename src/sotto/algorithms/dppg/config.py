@@ -77,9 +77,8 @@ class DPPGConfig(Settings):
     """Largest number of releases in which one user takes part (k). Above 1, users come back in a
     public order, and the noise covers all participations of a user together."""
     min_separation: Count | None = None
-    """Number of releases from one participation of a user to the next (b). Groups of
-    users_per_update * b users take turns. None: b is so large that one such group fills the whole
-    training."""
+    """Number of releases from one participation of a user to the next (b): users_per_update * b
+    users take turns. None: b is so large that the same users fill the whole training."""
     population_size: Count | None = None
     """Number of users from whom each release draws its own in secret. Each takes part with
     probability users_per_update / population_size, and the noise must be independent
@@ -134,8 +133,8 @@ class DPPGConfig(Settings):
     local_minibatches: Count = 1
     """Number of minibatches in each pass (adam)."""
     clip_ratio: Positive | None = None
-    """Range in which PPO's probability ratio counts, around 1. None: no such clipping, which the
-    paper finds unnecessary."""
+    """Distance from 1 beyond which a change of PPO's probability ratio gains nothing. None: no such
+    clipping, which the paper finds unnecessary."""
     entropy_coefficient: Signed = 0.2
     """Weight of the entropy bonus."""
     discount: Discount = 0.99

@@ -178,7 +178,7 @@ def _check(config: DPPGConfig) -> None:
     if config.private_return is None:
         raise ValueError("tries are scored by released returns; give private_return their range")
     if not config.is_proved:
-        raise ValueError("a selection needs tries with a proof; leave out the paper's settings")
+        raise ValueError("a selection needs tries that are proved; leave out the paper's settings")
 
 
 def _noise_multiplier(config: DPPGConfig, mean_tries: float) -> float:

@@ -45,7 +45,7 @@ class Kickstart(Algorithm[KickstartConfig]):
 
     Examples:
       sotto train ppo --seeds 200 --out runs/shards
-      sotto train kickstart --teacher runs/shards --teacher-mechanism gaussian-policy \
+      sotto train kickstart --teacher runs/shards --teacher-mechanism gaussian-policy \\
         --target-epsilon 8 --out runs/student
       sotto train kickstart --teacher runs/ppo --schedule vanishing --out runs/paper
       sotto train kickstart --teacher runs/ppo --teacher-mechanism exact --out runs/plain

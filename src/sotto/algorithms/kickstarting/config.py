@@ -32,8 +32,8 @@ class KickstartConfig(PPOConfig):
 
     teacher: str = ""
     """Teacher: a run of ppo (several seeds are an ensemble of shards), a run of dppg, or the URL of
-    a teacher's service. A service chooses all settings about privacy itself. Its token is in
-    SOTTO_TEACHER_TOKEN."""
+    a teacher's service. A service chooses all settings about privacy itself. The token for it is
+    read from SOTTO_TEACHER_TOKEN."""
     teacher_mechanism: MechanismName | None = None
     """Mechanism that turns the teacher's row of probabilities into an answer. exact adds no noise;
     it protects nobody, unless the teacher is a run of dppg. None: exact for a run of dppg, and
@@ -52,7 +52,7 @@ class KickstartConfig(PPOConfig):
     floor."""
 
     protect: ProtectName | None = None
-    """Object that the answers protect. observation: each observation, within observation_radius.
+    """Unit that the answers protect. observation: each observation, within observation_radius.
     policy: the teacher's policy, within policy_distance. any-two-teachers: the whole teacher.
     training-shards: every person in the training of several seeds. dppg: the people of a run of
     dppg, whose answers cost nothing more. None: training-shards for several seeds, dppg for a run
@@ -97,8 +97,8 @@ class KickstartConfig(PPOConfig):
     in the paper). Otherwise the mixing is undone, and the radius grows by the same factor."""
     radius: RadiusName = "monte-carlo"
     """Radius around an answer in which the teacher's row probably lies. chi-square and markov are
-    proved, and valid is the smaller of them. monte-carlo is an estimate. paper is the paper's Lemma
-    1, which does not hold."""
+    proved. valid is the smallest proved one. monte-carlo is an estimate. paper is the paper's
+    Lemma 1, which does not hold."""
     beta: Fraction = 0.05
     """Probability that the teacher's row lies outside the radius."""
     kickstart_weight: NotNegative = 1.0
@@ -194,9 +194,7 @@ def _check_mechanism(config: KickstartConfig) -> None:
         if config.noise_stddev is None and config.target_epsilon is None:
             raise ValueError("gaussian-policy needs --noise-stddev or --target-epsilon")
         if config.schedule == "vanishing":
-            raise ValueError(
-                "gaussian-policy has no concentration that --schedule vanishing could change"
-            )
+            raise ValueError("--schedule vanishing changes Dirichlet's concentration; leave it out")
     elif config.schedule == "vanishing" and mechanism == "exact":
         raise ValueError("exact answers have no noise to schedule; leave out --schedule")
     if config.schedule == "constant" and (config.rollouts or config.queries_per_rollout):
@@ -209,9 +207,7 @@ def _check_protection(config: KickstartConfig) -> None:
             f"exact answers do not protect {config.protect}; choose another --teacher-mechanism"
         )
     if config.protect == "dppg" and config.teacher_mechanism not in (None, "exact"):
-        raise ValueError(
-            "answers of a dppg teacher cost nothing more; leave out --teacher-mechanism"
-        )
+        raise ValueError("answers of a dppg teacher are free; leave out --teacher-mechanism")
     for name, kind in (("observation_radius", "observation"), ("policy_distance", "policy")):
         value = getattr(config, name)
         if (value is None) == (config.protect == kind):
