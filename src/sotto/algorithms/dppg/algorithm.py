@@ -23,11 +23,11 @@ class DPPG(Algorithm[DPPGConfig]):
     about a minute on two cores, and --seeds 10 takes a few minutes.
 
     Examples:
-      sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
-      sotto train dppg --env-id Acrobot-v1 --target-epsilon 0.1 --seeds 10 --out runs/acrobot
-      sotto train dppg --env-id HalfCheetah-v5 --target-epsilon 10 --out runs/cheetah
-      sotto train dppg --preset paper --noise-multiplier 1 --out runs/paper
-      sotto train dppg --out runs/x --resume
+        sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
+        sotto train dppg --env-id Acrobot-v1 --target-epsilon 0.1 --seeds 10 --out runs/acrobot
+        sotto train dppg --env-id HalfCheetah-v5 --target-epsilon 10 --out runs/cheetah
+        sotto train dppg --preset paper --noise-multiplier 1 --out runs/paper
+        sotto train dppg --out runs/x --resume
     """
 
     name, summary = "dppg", "private policy gradient, with a certificate"
