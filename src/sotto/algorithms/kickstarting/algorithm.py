@@ -69,7 +69,7 @@ class Kickstart(Algorithm[KickstartConfig]):
         if config.remote and named.get("teacher") != config.teacher:
             raise RunError(
                 f"config.json names the teacher at {config.teacher}, and your token would be sent "
-                f"there; give --teacher {config.teacher} again if you trust it"
+                f"there; give --teacher {config.teacher} again if you trust that"
             )
 
     @abstractmethod
