@@ -140,7 +140,7 @@ class Kickstart(Algorithm[KickstartConfig]):
             return (
                 "The teacher's certificate",
                 "The teacher was trained by DPPG. Its answers are post-processing of its releases, "
-                f"and cost nothing more. See the certificate of the teacher, {config.teacher}.",
+                f"and cost nothing more. See the certificate of its teacher, {config.teacher}.",
             )
         return super().without_ledger(config)
 
