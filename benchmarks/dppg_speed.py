@@ -101,7 +101,7 @@ def without_privacy(config: DPPGConfig, runs: int) -> Rate:
     )
     begin = time.perf_counter()
     keys = jax.random.split(jax.random.key(0), runs)
-    lanes = jax.vmap(partial(release.initial_lanes, config, env))(keys) if continuing else ()
+    lanes = jax.vmap(partial(release.initial_segments, config, env))(keys) if continuing else ()
     carry = program((initial_states(config, range(runs)), lanes, keys), 0)
     jax.block_until_ready(carry[0])
     compiled = time.perf_counter()

@@ -77,6 +77,13 @@ def test_help_shows_the_interval(capsys) -> None:
     assert "--hidden [INT in [1, inf) [INT in [1, inf) ...]]" in shown
 
 
+def test_help_shows_the_description_of_a_shared_setting(capsys) -> None:
+    assert main(["train", "a2c", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Number of parallel environments. (default: 16)" in shown
+    assert "--num-envs INT in [1, inf)" in shown
+
+
 @pytest.mark.parametrize("steps", ["256", "2.56e2", "256.0"])
 def test_an_integer_may_have_an_exponent(tmp_path, steps) -> None:
     out = tmp_path / "run"

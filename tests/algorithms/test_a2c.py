@@ -9,7 +9,7 @@ import pytest
 
 from sotto.algorithms.baselines import ppo
 from sotto.algorithms.baselines.a2c import A2CConfig
-from sotto.algorithms.baselines.gymnasium import HostedRun
+from sotto.algorithms.baselines.gymnasium import GymnasiumRun
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described
 
 CONFIG = A2CConfig(
@@ -21,7 +21,7 @@ def test_one_update_is_a_step_along_the_policy_gradient():
     settings = CONFIG.ppo
     env = replace(described("Pendulum-v1"), reward_per_step=-1.0)
     with GymnasiumUsers("Pendulum-v1", 4) as users:
-        run = HostedRun(users, env, seed=2)
+        run = GymnasiumRun(users, env, seed=2)
         before = ppo.begin(settings, env, run._network_key, ())
         after, metrics = next(run.train_ppo(settings))
         key = jax.random.split(jax.random.fold_in(run.key, 0))[0]

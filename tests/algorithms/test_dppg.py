@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms.dppg import critics, local_updates, release
+from sotto.algorithms.dppg import critics, local_updates, noise, release
 from sotto.algorithms.dppg.config import DPPGConfig, preset
 from sotto.algorithms.dppg.training import (
     Training,
@@ -85,17 +85,19 @@ def test_paper_preset_is_labelled(tmp_path):
 
 def test_a_joint_critic_costs_what_the_policy_alone_costs(tmp_path):
     separate, joint = _tiny(critic="private"), _tiny(critic="private", joint_clip=True)
-    total = separate.total_noise_multiplier(100)
-    multipliers = separate.part_multipliers(total)
+    total = noise.total_noise_multiplier(separate, 100)
+    multipliers = noise.part_multipliers(separate, total)
     assert 1 / math.sqrt(sum(z**-2 for z in multipliers.values())) == pytest.approx(total)
-    assert joint.part_multipliers(total) == {"policy": total, "critic": total}
+    assert noise.part_multipliers(joint, total) == {"policy": total, "critic": total}
     _, _, (ledger,) = _train(joint, tmp_path)
     assert derive(ledger).epsilon == pytest.approx(1.3, abs=1e-3)
 
 
 def test_replace_one_needs_twice_the_noise(tmp_path):
     zero_out, replace_one = _tiny(), _tiny(adjacency="replace-one")
-    ratio = replace_one.total_noise_multiplier(50) / zero_out.total_noise_multiplier(50)
+    ratio = noise.total_noise_multiplier(replace_one, 50) / noise.total_noise_multiplier(
+        zero_out, 50
+    )
     assert ratio == pytest.approx(2.0, rel=1e-6)
     _, _, (ledger,) = _train(replace_one, tmp_path)
     certificate = derive(ledger)
@@ -366,6 +368,7 @@ def test_gymnasium_environments_with_box_actions(tmp_path):
         ({"local_minibatches": 5}, "must divide"),
         ({"clip_norm": 0.0}, "clip_norm must be in"),
         ({"joint_clip": True}, "private critic"),
+        ({"adjacency": "within-radius"}, "no radius"),
         ({"nonsense": 1}, "no setting 'nonsense'"),
     ],
 )
@@ -376,7 +379,7 @@ def test_bad_settings_are_refused(changes, message):
 
 def test_too_little_noise_for_any_sampler_is_refused():
     with pytest.raises(ValueError, match="finite tails"):
-        _tiny(target_epsilon=300.0).total_noise_multiplier(50)
+        noise.total_noise_multiplier(_tiny(target_epsilon=300.0), 50)
 
 
 def test_unknown_environment_is_refused(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sotto.algorithms.dppg import parts
+from sotto.algorithms.dppg import noise, parts
 from sotto.algorithms.dppg.config import DPPGConfig, preset
 from sotto.algorithms.dppg.parts import AdaptiveClip, Moments, ObservationStatistics, PrivateReturn
 from sotto.algorithms.dppg.training import (
@@ -129,11 +129,11 @@ def test_noise_of_the_bit_and_of_the_update_are_those_of_the_theory() -> None:
         private_return=None,
         adaptive_clip_noise_ratio=20 / update,
     )
-    multipliers = config.part_multipliers(5.0)
+    multipliers = noise.part_multipliers(config, 5.0)
     assert multipliers["policy"] == pytest.approx(update)
     assert multipliers["clip"] == pytest.approx(2 * 10)
     assert set(tiny().noise_ratios) == {"policy", "clip", "observations", "return"}
-    every = tiny().part_multipliers(3.0)
+    every = noise.part_multipliers(tiny(), 3.0)
     assert sum(z**-2 for z in every.values()) == pytest.approx(3.0**-2)
 
 
@@ -233,7 +233,7 @@ def test_noise_follows_the_public_clip_norm(
     config, chunks, _ = loud
     norms = np.concatenate([chunk.released["update_norm"][0] for chunk in chunks])
     clips = np.concatenate([chunk.released["clip_norm"][0] for chunk in chunks])
-    z = config.part_multipliers(100.0)["policy"]
+    z = noise.part_multipliers(config, 100.0)["policy"]
     squares = np.square(norms * USERS / (z * clips)).sum()
 
     def p_value(scale: float) -> float:
@@ -266,7 +266,7 @@ def test_noise_of_the_returns_is_that_of_the_statement(tmp_path: Path) -> None:
     chunks = list(Training(config, [0], [ledger]))
     released = np.concatenate([chunk.released["private_return"][0] for chunk in chunks])
     half = 10.0  # of the range, which is the unit
-    unit = config.part_multipliers(4.0)["return"] * half / USERS
+    unit = noise.part_multipliers(config, 4.0)["return"] * half / USERS
     squares = float(np.square((released - STEPS) / unit).sum())
 
     def p_value(scale: float) -> float:

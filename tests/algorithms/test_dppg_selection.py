@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sotto.algorithms.dppg import tuning
+from sotto.algorithms.dppg import noise, tuning
 from sotto.algorithms.dppg.config import DPPGConfig, preset
 from sotto.algorithms.dppg.training import Training
 from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
@@ -51,7 +51,7 @@ def test_every_combination_has_noise_that_pays_for_all_tries() -> None:
     assert 1.68 < cost(z) <= 1.7
     assert cost(0.95 * z) > 1.7
     assert all(one.target_epsilon is None for one in tried)
-    assert compose([tried[0].event(z)]).epsilon(1e-5) < 1.4  # one try alone costs less
+    assert compose([noise.event(tried[0], z)]).epsilon(1e-5) < 1.4  # one try alone costs less
 
 
 @pytest.fixture

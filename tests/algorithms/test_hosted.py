@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sotto.algorithms.baselines import ppo
-from sotto.algorithms.baselines.gymnasium import HostedRun
+from sotto.algorithms.baselines.gymnasium import GymnasiumRun
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
@@ -31,7 +31,7 @@ def balance(observations):
 def test_networks_begin_as_they_do_in_jax():
     users, env = lanes(SMALL)
     with users:
-        run = HostedRun(users, env, seed=3)
+        run = GymnasiumRun(users, env, seed=3)
         state, _ = next(iter(run.train_ppo(SMALL)))
     inside = ppo.init(SMALL, jax.random.fold_in(jax.random.key(3), 0))
     outside = ppo.begin(SMALL, env, jax.random.fold_in(jax.random.key(3), 0), ())
@@ -45,7 +45,7 @@ def test_networks_begin_as_they_do_in_jax():
 def test_ppo_learns_cartpole_outside_jax():
     users, env = lanes(CONFIG)
     with users:
-        metrics = [one for _, one in HostedRun(users, env, seed=0).train_ppo(CONFIG)]
+        metrics = [one for _, one in GymnasiumRun(users, env, seed=0).train_ppo(CONFIG)]
     ended = [(float(one.episode_return), int(one.episodes)) for one in metrics]
     first = [mean for mean, count in ended[:3] if count]
     last = [mean for mean, count in ended[-8:] if count]
@@ -76,7 +76,7 @@ def test_a_student_outside_jax_asks_and_follows():
         return balance(observations)
 
     with users:
-        run = HostedRun(users, env, seed=1)
+        run = GymnasiumRun(users, env, seed=1)
         teacher = ExactTeacher(rows, 2, 4)
         training = Training(config, [1], [teacher], run.student(config), collect=run.collect)
         progress = list(training)[-1]
@@ -95,7 +95,9 @@ def test_a_run_is_reproduced_by_its_seed():
     def train():
         users, env = lanes(SMALL)
         with users:
-            return [state.networks for state, _ in HostedRun(users, env, seed=5).train_ppo(SMALL)]
+            return [
+                state.networks for state, _ in GymnasiumRun(users, env, seed=5).train_ppo(SMALL)
+            ]
 
     for one, other in zip(jax.tree.leaves(train()), jax.tree.leaves(train()), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -104,7 +106,7 @@ def test_a_run_is_reproduced_by_its_seed():
 def test_continuous_actions_have_no_teacher():
     config = KickstartConfig(teacher="x", teacher_mechanism="exact")
     with GymnasiumUsers("Pendulum-v1", 1) as pendulum:
-        run = HostedRun(pendulum, pendulum.described(), seed=0)
+        run = GymnasiumRun(pendulum, pendulum.described(), seed=0)
         with pytest.raises(ValueError, match="no finite set of actions"):
             run.student(config)
 
@@ -112,6 +114,6 @@ def test_continuous_actions_have_no_teacher():
 def test_a_training_goes_on_from_a_state():
     users, env = lanes(SMALL)
     with users:
-        states = [state for state, _ in HostedRun(users, env, seed=5).train_ppo(SMALL)]
-        rest = [state for state, _ in HostedRun(users, env, seed=5).go_on(SMALL, states[2])]
+        states = [state for state, _ in GymnasiumRun(users, env, seed=5).train_ppo(SMALL)]
+        rest = [state for state, _ in GymnasiumRun(users, env, seed=5).go_on(SMALL, states[2])]
     assert [int(state.updates) for state in rest] == [4]

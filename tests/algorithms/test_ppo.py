@@ -1,5 +1,6 @@
 """PPO learns, is a pure function of its key, and refuses settings that cannot run."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -46,6 +47,20 @@ def test_chunks_do_not_change_the_result():
     same(whole.networks, half.networks)
     same(metrics.entropy, jnp.concatenate([first.entropy, second.entropy]))
     assert whole.updates == 4
+
+
+def test_more_steps_go_on_at_the_rate_of_a_training_of_that_length():
+    one_step = replace(SMALL, total_steps=4 * 256, num_epochs=1, num_minibatches=1)
+    state, _ = train_chunk(one_step, init(one_step, jax.random.key(0)), jax.random.key(1), 4)
+
+    def moved(updates):
+        longer = replace(one_step, total_steps=256 * updates)
+        after, _ = update(longer, state, jax.random.key(2))
+        pairs = zip(jax.tree.leaves(after.networks), jax.tree.leaves(state.networks), strict=True)
+        return sum(float(jnp.sum(jnp.abs(new - old))) for new, old in pairs)
+
+    assert moved(4) == 0
+    assert moved(8) / moved(16) == pytest.approx((1 - 4 / 8) / (1 - 4 / 16), rel=1e-2)
 
 
 def test_vmapped_seeds_equal_single_seeds():

@@ -144,6 +144,8 @@ def _settings() -> list[Any]:
 
 def _numbers(kind: Any) -> list[Any]:
     """The numbers in a type, with their annotations."""
+    if typing.get_origin(kind) is typing.Annotated and kind.__origin__ is bool:
+        return []  # it is annotated with its description
     if typing.get_origin(kind) is typing.Annotated or kind in (int, float):
         return [kind]
     return [number for inside in typing.get_args(kind) for number in _numbers(inside)]

@@ -1,18 +1,18 @@
-"""An algorithm that is a release: what one person contributes, and what is made of the sum.
+"""Private algorithm that consists of a `Release`: a person's contribution, and the server's step.
 
 ```
 class Mean(PrivateAlgorithm[MeanConfig]):
     '''Releases a running mean.'''
     name, summary, config_type = "mean", "a running mean", MeanConfig
 
-    def release(self, config): return Release(...)       # `local` and `server`, and the noise
-    def initial_state(self, config, key): return ...     # before anybody took part
+    def release(self, config): return Release(...)       # `local`, `server` and the noise
+    def initial_state(self, config, key): return ...     # before the first release
     def policies(self, states): return {"last": ...}
 ```
 
 Guarantee:
-    Whatever leaves has passed the door, so that the certificate of a run is that of
-    `sotto.privacy.release.release`: each person takes part in one release of one run.
+    All output of a run comes from releases, so its certificate is that of
+    `sotto.privacy.release.release`. Each person takes part in one release of one run.
 """
 
 import math
@@ -38,42 +38,42 @@ _EPISODES = 64
 
 
 class PrivateAlgorithm(Algorithm[Config]):
-    """An algorithm whose every update is one release about people who take part once.
+    """Algorithm in which each update is one release, and each person takes part once.
 
-    Its settings have `target_epsilon` and `delta`, which are the ledger's budget, and a `seed`. The
-    people are simulated by `local` from its key. A resumed training opens a new stream with fresh
+    Its settings have a `seed`, and `target_epsilon` and `delta`, which are the ledger's budget.
+    `local` simulates the people from its key. A resumed training opens a new stream with fresh
     noise, for people who have not taken part.
     """
 
     @abstractmethod
     def release(self, config: Config) -> Release:
-        """The release of every update; its `horizon` is the number of updates."""
+        """Returns the release that makes every update. Its `horizon` is the number of updates."""
 
     @abstractmethod
     def initial_state(self, config: Config, key: PRNGKeyArray) -> PyTree:
-        """The public state of one run before the first release."""
+        """Returns the public state of one run before the first release."""
 
     def num_updates(self, config: Config) -> int:
-        """Updates of the whole training: the release's horizon."""
+        """Returns the number of updates in the whole training: the release's horizon."""
         return self.release(config).horizon
 
     def steps_per_update(self, config: Config) -> int:
-        """Most environment steps behind one update: here, one for each person."""
+        """Returns the largest number of environment steps behind one update: one per person."""
         return self.release(config).slots
 
     def has_ledger(self, config: Config) -> bool:
-        """Every run of a private algorithm is charged."""
+        """Returns True: every run of a private algorithm is charged."""
         del config
         return True
 
     def create_ledger(self, config: Config, where: Path | str, run_id: str) -> Ledger:
-        """The ledger of a new run, with the budget of `target_epsilon` and `delta`."""
+        """Creates the ledger of a new run, with `target_epsilon` and `delta` as its budget."""
         wanted: Any = config
         budget = Budget(epsilon=wanted.target_epsilon, delta=wanted.delta)
         return Ledger.create(where, run_id, unit=self.release(config).unit, budget=budget)
 
     def initial_states(self, config: Config, seeds: Sequence[int]) -> PyTree:
-        """The state of every run before the first release, leaves of shape [runs, ...]."""
+        """Returns the state of every run before the first release, leaves of shape [runs, ...]."""
         return jax.vmap(lambda key: self.initial_state(config, key))(keys_of(seeds, 0))
 
     def train(
@@ -85,11 +85,11 @@ class PrivateAlgorithm(Algorithm[Config]):
         done: int,
         folders: Sequence[Path],
     ) -> Iterator[Progress]:
-        """Makes the releases that are left, a chunk at a time.
+        """Makes the remaining releases, and yields after each chunk.
 
         Raises:
             PrivacyError: the budget does not cover them.
-            ValueError: people return or are drawn, which needs an algorithm that says who comes.
+            ValueError: people come back or are drawn. Such an algorithm implements `train` itself.
         """
         del folders
         release = self.release(config)
@@ -117,10 +117,10 @@ class PrivateAlgorithm(Algorithm[Config]):
             )
 
     def scores(self, config: Config, states: PyTree, updates: int) -> dict[str, np.ndarray]:
-        """Mean return of the default policy for each run; asked of simulated people only."""
+        """Returns the mean return of the default policy on simulated people, for each run."""
         return {self.default_policy: self.mean_return(config, states, updates, _EPISODES)}
 
 
 def _columns(found: Any) -> dict[str, np.ndarray]:
-    """What `server` or `local` logged, if it is a dictionary of arrays."""
+    """Returns the log of `server` or `local`, if it is a dictionary of arrays."""
     return {n: np.asarray(x) for n, x in found.items()} if isinstance(found, dict) else {}

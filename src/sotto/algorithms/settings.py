@@ -1,10 +1,13 @@
-"""What every algorithm asks of its settings: each has a type, and numbers lie in an interval.
+"""Base class of settings, and types of settings: each has a type, and numbers have an interval.
 
-Settings are dataclasses that derive from `Settings`. The annotation of a field says everything that
-is asked of its value alone, such as `Annotated[float, Field(gt=0, le=1)]`; it is checked when the
-settings are made, and the command line shows it in the flag's help. What settings ask of each other
-is checked by `Settings.check`. Both refuse in one sentence, before anything is compiled or charged:
-a number that is far too large or small for float32 would otherwise be trained with in silence.
+Settings are dataclasses that derive from `Settings`. The annotation of a field states the type and
+the interval of its value, such as `Annotated[float, Field(gt=0, le=1)]`. It is checked when the
+settings are made, and the command line shows it in the flag's help. A description in the annotation
+is the flag's help; without one, it is the docstring below the field. `Settings.check` checks how
+settings go together.
+
+Both checks refuse in one sentence, before anything is compiled or charged. Without them, a training
+would silently use numbers that are far too large or too small for float32.
 """
 
 from collections.abc import Mapping
@@ -39,9 +42,9 @@ _T = TypeVar("_T")
 
 
 def _whole(value: Any, info: ValidationInfo) -> Any:
-    """An int where a float such as 1e6 means one; everything else is left for the type to judge.
+    """Returns an int for a whole float such as 1e6, and every other value unchanged.
 
-    A file of settings is of a program's making and has ints, whose bounds are checked as such.
+    Only values from Python and the command line are converted. Files of settings have ints already.
     """
     means = info.mode == "python" and isinstance(value, float) and value.is_integer()
     return int(value) if means else value
@@ -52,23 +55,23 @@ Count = Annotated[Whole, Field(ge=1)]
 AtLeastTwo = Annotated[Whole, Field(ge=2)]
 CountOrZero = Annotated[Whole, Field(ge=0)]
 Seed = Annotated[Whole, Field(ge=0, le=2**31 - 1)]
-"""Seeds are int32 in compiled programs."""
+"""Seed of a pseudo-random generator. Seeds are int32 in compiled programs."""
 
 Positive = Annotated[float, Field(ge=1e-15, le=1e15)]
-"""Rates, scales and norms, whose squares are still numbers in float32."""
+"""Rate, scale or norm. Its square is finite and positive in float32."""
 NotNegative = Annotated[float, Field(ge=0, le=1e15)]
 Signed = Annotated[float, Field(ge=-1e15, le=1e15)]
 Epsilon = Annotated[float, Field(gt=0, le=1e9)]
 NoiseMultiplier = Annotated[float, Field(ge=1e-6, le=1e6)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
-"""Strictly between 0 and 1, such as delta."""
+"""Number strictly between 0 and 1, such as delta."""
 Share = Annotated[float, Field(gt=0, le=1)]
 Discount = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Interval(NamedTuple):
-    """The interval that a number must lie in; an end that is None is infinite, and not included."""
+    """Interval that a number must lie in. An end that is None is infinite."""
 
     low: float | None
     high: float | None
@@ -83,7 +86,7 @@ class Interval(NamedTuple):
 
     @property
     def wanted(self) -> str:
-        """What a number must be, as it is said in an error."""
+        """Requirement in words, for an error: a number must be ..."""
         if self.low is None or self.high is not None:
             return f"in {self}"
         return f"{'at least' if self.with_low else 'finite and above'} {_shown(self.low)}"
@@ -91,9 +94,10 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of an algorithm's settings, which are frozen dataclasses: hashable, and checked.
+    """Base class of an algorithm's settings, which are frozen dataclasses.
 
-    A whole float becomes an int where an int is asked for, and a number of NumPy's one of Python's.
+    They are hashable, and checked when they are made. Where the type is int, a whole float becomes
+    an int. Numbers from NumPy become Python's.
 
     Example:
         @dataclass(frozen=True)
@@ -104,20 +108,20 @@ class Settings:
         MyConfig(discount=1.0)  # ValueError: discount must be in [0, 1); 1.0 is not
 
     Attributes:
-        former_names: of settings that earlier versions stored, and their present names.
+        former_names: names of settings in earlier versions, and their present names.
 
     Raises:
-        ValueError: the first setting that is wrong, and its value.
+        ValueError: a setting is wrong. The message names the first one, and its value.
     """
 
     former_names: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
-        """Checks each setting by itself, and then how they go together."""
+        """Checks each setting, and then how they go together."""
         for name, (kind, adapter) in _adapters(type(self)).items():  # type: ignore[arg-type]  # a type is hashable
             value = getattr(self, name)
             if isinstance(value, jax.core.Tracer):
-                continue  # inside a compiled program, which was made of settings that were checked
+                continue  # inside a compiled program, whose settings have been checked
             plain = value.item() if isinstance(value, np.generic) else value
             try:
                 checked = adapter.validate_python(plain)
@@ -131,11 +135,11 @@ class Settings:
         """Refuses settings that contradict each other.
 
         Raises:
-            ValueError: why, in a sentence.
+            ValueError: settings contradict each other; one sentence says why.
         """
 
     def first_repr(self) -> str:
-        """repr() under the names that settings had at first; kept results are named after it."""
+        """Returns repr() with the first names of settings, after which kept results are named."""
         first = {present: former for former, present in self.former_names.items()}
         names = (field.name for field in fields(self))
         said = ", ".join(f"{first.get(name, name)}={getattr(self, name)!r}" for name in names)
@@ -143,13 +147,13 @@ class Settings:
 
 
 def known(value: _T | None) -> _T:
-    """A setting that may be left open, where it must have been filled in.
+    """Returns the value of a setting that must have been filled in.
 
     Raises:
-        ValueError: it is open.
+        ValueError: the setting is still None.
     """
     if value is None:
-        raise ValueError("a setting was left open, and is needed; fill the settings in first")
+        raise ValueError("a setting that is needed is None; fill the settings in first")
     return value
 
 
@@ -157,7 +161,7 @@ _ENDS = ("gt", "ge", "lt", "le")
 
 
 def interval(kind: Any) -> Interval | None:
-    """The interval of an annotated number; None for every other type."""
+    """Returns the interval of an annotated number, or None for every other type."""
     ends: dict[str, float] = {}
     for one in getattr(kind, "__metadata__", ()):
         for end in one.metadata if isinstance(one, FieldInfo) else ():
@@ -168,22 +172,29 @@ def interval(kind: Any) -> Interval | None:
     return Interval(low, high, "ge" in ends, "le" in ends)
 
 
+def description(kind: Any) -> str | None:
+    """Returns the description in an annotation, or None if it has none."""
+    metadata = getattr(kind, "__metadata__", ())
+    found = (one.description for one in metadata if isinstance(one, FieldInfo))
+    return next(filter(None, found), None)
+
+
 @cache
 def _adapters(settings: Any) -> dict[str, tuple[Any, TypeAdapter[Any]]]:
-    """The annotation of each field, and what checks it."""
+    """Returns the annotation of each field, and the adapter that checks its values."""
     kinds = get_type_hints(settings, include_extras=True)
     config = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
     adapters = {}
     for field in fields(settings):
         kind = kinds[field.name]
-        # A dataclass in a field has been checked, and brings a configuration of its own.
+        # A dataclass in a field has been checked already, and has its own configuration.
         held = is_dataclass(kind)
         adapters[field.name] = kind, TypeAdapter(kind, config=None if held else config)
     return adapters
 
 
 def _refusal(name: str, kind: Any, value: Any, error: ValidationError) -> str:
-    """What is wrong, in a sentence."""
+    """Returns the sentence that refuses a value."""
     found = error.errors()[0]
     wanted = interval(_element(kind, found["loc"]))
     if wanted is not None and found["type"] in _OUTSIDE:
@@ -195,11 +206,11 @@ _OUTSIDE = (
     *("greater_than", "greater_than_equal", "less_than", "less_than_equal"),
     "finite_number",
 )
-"""Kinds of pydantic's errors that are about an interval."""
+"""Types of pydantic's errors that are about an interval."""
 
 
 def _element(kind: Any, where: tuple[int | str, ...]) -> Any:
-    """The annotation of what an error is about: of an element, where it is about a tuple's."""
+    """Returns the annotation that an error is about: of a setting, or of an element of a tuple."""
     if get_origin(kind) in (Union, UnionType):
         kind, *others = (one for one in get_args(kind) if one is not NoneType)
         where = () if others else where
@@ -210,7 +221,7 @@ def _element(kind: Any, where: tuple[int | str, ...]) -> Any:
 
 
 def _named(kind: Any) -> str:
-    """A type in words, without what is asked of its values."""
+    """Returns a type in words, without its interval."""
     if get_origin(kind) is Annotated:
         return _named(get_args(kind)[0])
     if kind is Ellipsis:
@@ -225,7 +236,7 @@ def _named(kind: Any) -> str:
 
 
 def _shown(end: float) -> str:
-    """An end of an interval, such as 1e-6."""
+    """Returns the end of an interval as text, such as 1e-6."""
     if isinstance(end, int):
         return str(end)
     digits, _, power = f"{end:g}".partition("e")

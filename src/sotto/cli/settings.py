@@ -5,7 +5,9 @@ from operator import or_
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from sotto.algorithms.settings import interval
+import tyro
+
+from sotto.algorithms.settings import description, interval
 from sotto.cli.parsing import number
 
 _C = TypeVar("_C")
@@ -22,9 +24,15 @@ def flags_of(config_type: type[_C]) -> type[_C]:
         "__post_init__": lambda _self: None,
         "__module__": config_type.__module__,
         "__doc__": config_type.__doc__,
-        "__annotations__": {name: _shown(hint) for name, hint in hints.items()},
+        "__annotations__": {name: _described(hint) for name, hint in hints.items()},
     }
     return type(config_type.__name__, (config_type,), same)
+
+
+def _described(kind: Any) -> Any:
+    """Returns the type of a flag, whose help is the description in its annotation if it has one."""
+    text = description(kind)
+    return _shown(kind) if text is None else Annotated[_shown(kind), tyro.conf.arg(help=text)]
 
 
 def _shown(kind: Any) -> Any:

@@ -1,64 +1,50 @@
 """A2C, a baseline without privacy (Mnih et al. 2016, arXiv:1602.01783, run synchronously).
 
-It is PPO with one pass over one batch: the probability ratio is then 1 at every step, so that the
-clipped surrogate's gradient is the policy gradient (Huang et al. 2022, arXiv:2205.09123). What else
-differs are short rollouts, advantages that are not normalised, and RMSprop. So here are only the
-settings; `sotto.algorithms.baselines.ppo` does the rest.
+A2C is PPO with one pass over one batch. The probability ratio is then 1 at every step, so the
+gradient of the clipped surrogate is the policy gradient (Huang et al. 2022, arXiv:2205.09123). A2C
+also has short rollouts, advantages that are not normalised, and RMSprop. This file therefore only
+has the settings; `sotto.algorithms.baselines.ppo` has the algorithm.
 """
 
 from dataclasses import asdict, dataclass
 
-from sotto.algorithms.baselines.ppo import PPOConfig
-from sotto.algorithms.settings import (
-    Count,
-    Discount,
-    NotNegative,
-    Positive,
-    Probability,
-    Seed,
-    Settings,
-    Signed,
+from sotto.algorithms.baselines.common import (
+    AnnealLearningRate,
+    BaselineSettings,
+    DiscountFactor,
+    EntropyCoefficient,
+    LearningRate,
+    MaxGradNorm,
+    NormaliseAdvantages,
+    NumEnvs,
+    NumSteps,
+    TotalSteps,
+    ValueCoefficient,
 )
+from sotto.algorithms.baselines.ppo import PPOConfig
+from sotto.algorithms.settings import Count, Probability
 
 
 @dataclass(frozen=True)
-class A2CConfig(Settings):
-    """Settings of A2C, with the defaults of Stable-Baselines3 and more environments."""
+class A2CConfig(BaselineSettings):
+    """Settings of A2C. The defaults are those of Stable-Baselines3, with more environments."""
 
-    env_id: str = "CartPole-v1"
-    """The environment."""
-    seed: Seed = 0
-    """Seed of the initial networks, the environments and the actions."""
-    total_steps: Count = 500_000
-    """Environment steps over the whole training, summed over environments."""
-    num_envs: Count = 16
-    """Environments that run side by side."""
-    num_steps: Count = 5
-    """Steps of each environment per update."""
-    learning_rate: Positive = 7e-4
-    """RMSprop's learning rate, at the start if it is annealed."""
-    anneal_learning_rate: bool = True
-    """Bring the learning rate linearly to zero over the training."""
-    discount: Discount = 0.99
-    """Gamma."""
+    total_steps: TotalSteps = 500_000
+    num_envs: NumEnvs = 16
+    num_steps: NumSteps = 5
+    learning_rate: LearningRate = 7e-4
+    anneal_learning_rate: AnnealLearningRate = True
+    discount: DiscountFactor = 0.99
     gae_lambda: Probability = 1.0
-    """Lambda of the advantage estimates; 1 takes all rewards of the rollout."""
-    entropy_coefficient: Signed = 0.0
-    """Weight of the entropy bonus."""
-    value_coefficient: NotNegative = 0.5
-    """Weight of the critic's loss, which is in units of the value scale."""
-    max_grad_norm: Positive = 0.5
-    """Global norm to which each gradient is clipped."""
+    """Lambda of the generalised advantage estimates. 1 uses all rewards of the rollout."""
+    entropy_coefficient: EntropyCoefficient = 0.0
+    value_coefficient: ValueCoefficient = 0.5
+    max_grad_norm: MaxGradNorm = 0.5
     hidden: tuple[Count, ...] = (64, 64)
     """Hidden layers of the policy and of the critic."""
-    normalise_advantages: bool = False
-    """Bring the advantages of each update to mean zero and standard deviation one."""
-
-    def check(self) -> None:
-        """Refuses what PPO refuses."""
-        _ = self.ppo
+    normalise_advantages: NormaliseAdvantages = False
 
     @property
     def ppo(self) -> PPOConfig:
-        """The same as settings of PPO."""
+        """Settings of PPO that train the same."""
         return PPOConfig(**asdict(self), num_epochs=1, num_minibatches=1, optimizer="rmsprop")

@@ -1,4 +1,4 @@
-"""Baselines without privacy as algorithms of runs: PPO, A2C and DQN."""
+"""Algorithms `ppo`, `a2c` and `dqn` of `sotto train`: baselines without privacy."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from sotto.algorithms.base import Algorithm, Config, Progress
 from sotto.algorithms.baselines import dqn, ppo
 from sotto.algorithms.baselines.a2c import A2CConfig
 from sotto.algorithms.baselines.dqn import DQNConfig
-from sotto.algorithms.baselines.gymnasium import HostedRun
+from sotto.algorithms.baselines.gymnasium import GymnasiumRun
 from sotto.algorithms.baselines.ppo import PPOConfig, PPOMetrics
 from sotto.algorithms.baselines.presets import a2c_preset, ppo_preset
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy, greedy_runs
@@ -37,27 +37,19 @@ _DQN_EVALUATION_EPISODES = 64
 
 
 class _OnPolicy(Algorithm[Config]):
-    """PPO, or what can be said in its settings."""
+    """PPO, or an algorithm that is PPO with other settings."""
 
     @abstractmethod
     def as_ppo(self, config: Config) -> PPOConfig:
-        """The same algorithm as settings of PPO."""
-
-    def num_updates(self, config: Config) -> int:
-        """Updates of the whole training."""
-        return self.as_ppo(config).num_updates
-
-    def steps_per_update(self, config: Config) -> int:
-        """Environment steps of one update."""
-        return self.as_ppo(config).steps_per_update
+        """Returns settings of PPO that train the same."""
 
     def resolved(self, config: Config) -> Config:
-        """The settings as they are, if there is such an environment."""
+        """Returns the settings unchanged, if the environment exists."""
         _environment(self.as_ppo(config).env_id)
         return config
 
     def initial_states(self, config: Config, seeds: Sequence[int]) -> PyTree:
-        """Networks, optimisers and environments before training."""
+        """Returns networks, optimisers and environments before training."""
         settings, keys = self.as_ppo(config), keys_of(seeds, 0)
         if is_native(settings.env_id):
             return jax.jit(jax.vmap(partial(ppo.init, settings)))(keys)
@@ -73,7 +65,7 @@ class _OnPolicy(Algorithm[Config]):
         done: int,
         folders: Sequence[Path],
     ) -> Iterator[Progress]:
-        """Makes the updates that are left."""
+        """Makes the remaining updates."""
         del ledgers, folders
         settings = self.as_ppo(config)
         native = is_native(settings.env_id)
@@ -84,12 +76,12 @@ class _OnPolicy(Algorithm[Config]):
             yield Progress(updates, after, evaluation=returns, simulated=_named(metrics))
 
     def policies(self, states: PyTree) -> dict[str, Policy]:
-        """The last policy."""
+        """Returns the last policy."""
         return {"last": states.networks.policy}
 
 
 class PPO(_OnPolicy[PPOConfig]):
-    """Trains PPO, the baseline without privacy. It protects nobody and has no certificate.
+    """Trains PPO, a baseline without privacy. It protects nobody and has no certificate.
 
     Examples:
       sotto train ppo --env-id CartPole-v1 --out runs/ppo
@@ -97,22 +89,22 @@ class PPO(_OnPolicy[PPOConfig]):
       sotto train ppo --env-id HalfCheetah-v5 --out runs/cheetah
     """
 
-    name, summary = "ppo", "the baseline without privacy"
+    name, summary = "ppo", "a baseline without privacy"
     config_type = PPOConfig
     teaches = True
 
     def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
-        """Settings for the environment that the flags name."""
+        """Returns settings for the environment that the flags name."""
         return vars(ppo_preset(flags.get("env_id", "CartPole-v1")))
 
     def as_ppo(self, config: PPOConfig) -> PPOConfig:
-        """The settings themselves."""
+        """Returns the settings themselves."""
         return config
 
 
 class A2C(_OnPolicy[A2CConfig]):
-    """Trains A2C, a simpler baseline without privacy: PPO with one pass over short rollouts and
-    RMSprop. It protects nobody and has no certificate.
+    """Trains A2C, a simpler baseline without privacy. It is PPO with one pass over short rollouts
+    and with RMSprop. It protects nobody and has no certificate.
 
     Examples:
       sotto train a2c --env-id CartPole-v1 --out runs/a2c
@@ -123,16 +115,16 @@ class A2C(_OnPolicy[A2CConfig]):
     config_type = A2CConfig
 
     def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
-        """Settings for the environment that the flags name."""
+        """Returns settings for the environment that the flags name."""
         return vars(a2c_preset(flags.get("env_id", "CartPole-v1")))
 
     def as_ppo(self, config: A2CConfig) -> PPOConfig:
-        """A2C is PPO with one pass over short rollouts, RMSprop, and no clipping that matters."""
+        """Returns settings of PPO with one pass over short rollouts, and with RMSprop."""
         return config.ppo
 
 
 class DQN(Algorithm[DQNConfig]):
-    """Trains DQN, the baseline without privacy. It protects nobody and has no certificate.
+    """Trains DQN, a baseline without privacy. It protects nobody and has no certificate.
 
     Examples:
       sotto train dqn --env-id CartPole-v1 --out runs/dqn
@@ -142,21 +134,13 @@ class DQN(Algorithm[DQNConfig]):
     name, summary = "dqn", "Q-learning without privacy"
     config_type = DQNConfig
 
-    def num_updates(self, config: DQNConfig) -> int:
-        """Updates of the whole training."""
-        return config.num_updates
-
-    def steps_per_update(self, config: DQNConfig) -> int:
-        """Environment steps of one update."""
-        return config.steps_per_update
-
     def resolved(self, config: DQNConfig) -> DQNConfig:
-        """The settings as they are, if networks can be made for the environment."""
+        """Returns the settings unchanged, if networks can be made for the environment."""
         self.initial_states(config, [config.seed])
         return config
 
     def initial_states(self, config: DQNConfig, seeds: Sequence[int]) -> PyTree:
-        """Networks, memories and environments before training."""
+        """Returns networks, replay buffers and environments before training."""
         return eqx.filter_jit(eqx.filter_vmap(partial(dqn.init, config)))(keys_of(seeds, 0))
 
     def train(
@@ -168,12 +152,12 @@ class DQN(Algorithm[DQNConfig]):
         done: int,
         folders: Sequence[Path],
     ) -> Iterator[Progress]:
-        """Makes the updates that are left."""
+        """Makes the remaining updates."""
         del ledgers, folders
         keys = keys_of(seeds, 1)
         size = max(1, config.num_updates // _DQN_CHUNKS)
         while done < config.num_updates:
-            # A last part as long as the others, or else shorter: another program.
+            # The last chunk may be shorter. It is then compiled once more.
             count = min(size, config.num_updates - done)
             states, metrics = jax.vmap(dqn.train_chunk, in_axes=(None, 0, 0, None))(
                 config, states, keys, count
@@ -183,16 +167,16 @@ class DQN(Algorithm[DQNConfig]):
             yield Progress(done, states, evaluation=returns, simulated=_named(metrics))
 
     def policies(self, states: PyTree) -> dict[str, EpsilonGreedy]:
-        """The greedy policy of the last action values."""
+        """Returns the greedy policy of the last action values."""
         return {"last": greedy_runs(states.learner.values)}
 
 
 Trained = Iterator[tuple[int, PyTree, PPOMetrics]]
-"""Updates made, states, and metrics of [runs, updates of the chunk]."""
+"""Number of updates so far, states, and metrics of shape [runs, updates of the chunk]."""
 
 
 def _in_jax(settings: PPOConfig, seeds: Sequence[int], states: PyTree, done: int) -> Trained:
-    """All runs in one program."""
+    """Trains all runs in one compiled program."""
     keys = keys_of(seeds, 1)
     while done < settings.num_updates:
         count = min(_CHUNK, settings.num_updates - done)
@@ -206,7 +190,7 @@ def _in_jax(settings: PPOConfig, seeds: Sequence[int], states: PyTree, done: int
 def _through_gymnasium(
     settings: PPOConfig, seeds: Sequence[int], states: PyTree, done: int
 ) -> Trained:
-    """One run after the other, each in environments of its own."""
+    """Trains one run after the other, each in its own environments."""
     env = _environment(settings.env_id)
     chunk = -(-settings.num_updates // _PROGRESS_POINTS)
     processes = processes_for(settings.num_envs)
@@ -214,9 +198,9 @@ def _through_gymnasium(
         going = []
         for index, seed in enumerate(seeds):
             users = GymnasiumUsers(settings.env_id, settings.num_envs, processes)
-            run = HostedRun(stack.enter_context(users), env, seed)
+            run = GymnasiumRun(stack.enter_context(users), env, seed)
             state = jax.tree.map(lambda x, i=index: x[i], states)
-            # Its episodes begin anew, and so do their returns.
+            # The environments start new episodes, whose returns start at zero.
             fresh = state._replace(returns_so_far=jnp.zeros_like(state.returns_so_far))
             going.append(run.go_on(settings, fresh))
         while done < settings.num_updates:
@@ -229,11 +213,11 @@ def _through_gymnasium(
 
 
 def _environment(env_id: str) -> AnyEnvironment:
-    """The environment's public facts."""
+    """Returns the environment, of which only public facts are used."""
     if is_native(env_id):
         return make(env_id)
     found = described(env_id)
-    # Only the critic's scale depends on it: where nothing is known, ordinary steps earn one.
+    # Only the scale of the critic depends on it. An unknown reward per step counts as one.
     return found if found.reward_per_step else replace(found, reward_per_step=1.0)
 
 

@@ -1,8 +1,8 @@
-"""PPO and kickstarting where the environment runs outside JAX, in Gymnasium.
+"""PPO and kickstarting in Gymnasium environments, which run outside JAX.
 
-Games are stepped on the host, the policy decides for all of them in one compiled call, and what
-was collected is learnt from by the same compiled step as in JAX environments. An object is one
-run; several seeds are several objects, in processes of their own where cores are to be used.
+The environments are stepped in Python. One compiled call of the policy chooses the actions for all
+of them, and learning uses the same compiled step as for JAX environments. An object is one run, and
+several seeds are several objects.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, sampled
 from sotto.rl.rollout import Trajectory
 
 
-class HostedRun:
-    """One run's games, and where they are.
+class GymnasiumRun:
+    """Parallel Gymnasium environments of one run.
 
     Args:
-        users: as many lanes as num_envs; whoever made them closes them.
-        env: their public facts.
-        seed: of networks, games and actions.
+        users: num_envs parallel environments. The caller closes them.
+        env: public facts about the environment.
+        seed: seed of networks, environments and actions.
     """
 
     def __init__(self, users: GymnasiumUsers, env: AnyEnvironment, seed: int) -> None:
@@ -43,16 +43,16 @@ class HostedRun:
     def train_ppo(
         self, config: PPOConfig, networks: Networks | None = None
     ) -> Iterator[tuple[PPOState, PPOMetrics]]:
-        """Trains PPO from the beginning, or from given networks; yields after every update."""
+        """Trains PPO from the start, or from given networks, and yields after every update."""
         state = ppo.begin(config, self._env, self._network_key, ())
         if networks is not None:
             state = state._replace(networks=networks)
         yield from self.go_on(config, state)
 
     def go_on(self, config: PPOConfig, state: PPOState) -> Iterator[tuple[PPOState, PPOMetrics]]:
-        """Trains PPO from a state to the end; yields after every update.
+        """Trains PPO from a state to the end, and yields after every update.
 
-        A state of another process goes on in games that begin anew.
+        A state from another process continues in environments that start from a reset.
         """
         for _ in range(int(state.updates), config.num_updates):
             key = jax.random.fold_in(self.key, state.updates)
@@ -62,14 +62,14 @@ class HostedRun:
             yield state, metrics
 
     def student(self, config: KickstartConfig) -> KickstartState:
-        """A student that has asked nothing, with an axis of one run, for `Training`.
+        """Returns a student that has asked nothing, with an axis of one run, for `Training`.
 
         Raises:
             ValueError: the environment has no finite set of actions to ask about.
         """
         if not isinstance(self._env.action, Discrete):
             raise ValueError(
-                f"{self._env.id} has no finite set of actions; a teacher of kickstarting needs one"
+                f"{self._env.id} has no finite set of actions, which kickstarting needs"
             )
         state = ppo.begin(config.ppo, self._env, self._network_key, ())
         runs = jax.tree.map(lambda x: x[None], state)
@@ -79,7 +79,7 @@ class HostedRun:
     def collect(
         self, config: PPOConfig, queries: int, states: KickstartState, keys: PRNGKeyArray
     ) -> tuple[Collected, Float[Array, "1 queries obs"]]:
-        """`kickstarting.collect` on the host, for `Training`."""
+        """Collects like `kickstarting.collect`, but in Gymnasium, for `Training`."""
         state = jax.tree.map(lambda x: x[0], states.ppo)
         key = jax.random.fold_in(keys[0], state.updates)
         collected = self._collect(config, state, jax.random.split(key)[0])

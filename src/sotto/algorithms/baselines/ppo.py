@@ -1,15 +1,15 @@
-"""PPO, the baseline without privacy (Schulman et al. 2017, arXiv:1707.06347).
+"""PPO, a baseline without privacy (Schulman et al. 2017, arXiv:1707.06347).
 
-The clipped surrogate of equation 7 with GAE, a separate critic, advantages normalised over each
-batch, and Adam with global norm clipping. Everything here is a pure function of a state and a key:
-`init` makes the state, `update` is one iteration (`collect`, then `optimise`), `train_chunk` runs
-many inside one compiled scan; `vmap` any of them over seeds. Nothing is private: the normalisation
-over users and the critic alone would leak.
+It has the clipped surrogate of equation 7 with GAE, a separate critic, advantages normalised over
+each batch, and Adam with clipped gradients. All functions are pure functions of a state and a key.
+`init` makes the state, `update` is one iteration (`collect`, then `optimise`), and `train_chunk`
+makes many updates in one compiled scan. `vmap` maps any of them over seeds.
+
+Nothing is private here: normalisation over users leaks, and so does the critic.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
@@ -18,115 +18,88 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from sotto.algorithms.settings import (
-    Count,
-    Discount,
-    NotNegative,
-    Positive,
-    Probability,
-    Seed,
-    Settings,
-    Signed,
+from sotto.algorithms.baselines.common import (
+    AnnealLearningRate,
+    BaselineSettings,
+    DiscountFactor,
+    EntropyCoefficient,
+    LearningRate,
+    MaxGradNorm,
+    NormaliseAdvantages,
+    ValueCoefficient,
+    chunks_of,
+    ended_episodes,
+    rollouts,
 )
+from sotto.algorithms.settings import Count, Positive, Probability
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy, Value
-from sotto.rl.returns import gae, running_returns
-from sotto.rl.rollout import Lane, Trajectory, continue_rollout, start
+from sotto.rl.returns import gae
+from sotto.rl.rollout import Lane, Trajectory, start
 
 
 @dataclass(frozen=True)
-class PPOConfig(Settings):
-    """Settings of PPO; the defaults solve CartPole-v1 in 100k steps and suit Acrobot-v1."""
+class PPOConfig(BaselineSettings):
+    """Settings of PPO. The defaults solve CartPole-v1 in 100k steps and suit Acrobot-v1."""
 
-    env_id: str = "CartPole-v1"
-    """The environment."""
-    seed: Seed = 0
-    """Seed of the initial networks, the environments and the actions."""
-    total_steps: Count = 100_000
-    """Environment steps over the whole training, summed over environments."""
-    num_envs: Count = 8
-    """Environments that run side by side."""
-    num_steps: Count = 128
-    """Steps of each environment per update."""
-    learning_rate: Positive = 1e-3
-    """Adam's learning rate, at the start if it is annealed."""
-    anneal_learning_rate: bool = True
-    """Bring the learning rate linearly to zero over the training."""
+    learning_rate: LearningRate = 1e-3
+    anneal_learning_rate: AnnealLearningRate = True
     num_epochs: Count = 5
-    """Passes over the collected steps per update."""
+    """Number of passes over the collected steps per update."""
     num_minibatches: Count = 4
-    """Minibatches per pass."""
-    discount: Discount = 0.99
-    """Gamma."""
+    """Number of minibatches in each pass."""
+    discount: DiscountFactor = 0.99
     gae_lambda: Probability = 0.95
     """Lambda of the generalised advantage estimates."""
     clip_ratio: Positive = 0.2
-    """How far the probability ratio may usefully move from 1."""
-    entropy_coefficient: Signed = 0.0
-    """Weight of the entropy bonus."""
-    value_coefficient: NotNegative = 0.5
-    """Weight of the critic's loss, which is in units of the value scale."""
-    max_grad_norm: Positive = 0.5
-    """Global norm to which each gradient is clipped."""
+    """Distance from 1 beyond which a change of the probability ratio gains nothing."""
+    entropy_coefficient: EntropyCoefficient = 0.0
+    value_coefficient: ValueCoefficient = 0.5
+    max_grad_norm: MaxGradNorm = 0.5
     hidden: tuple[Count, ...] = (64, 64)
     """Hidden layers of the policy and of the critic."""
-    normalise_advantages: bool = True
-    """Bring the advantages of each update to mean zero and standard deviation one."""
+    normalise_advantages: NormaliseAdvantages = True
     optimizer: Literal["adam", "rmsprop"] = "adam"
-    """What makes steps of gradients, with its usual settings."""
+    """Optimiser that takes the gradient steps, with its usual settings."""
 
     def check(self) -> None:
         """Refuses settings that contradict each other."""
+        super().check()
         if self.steps_per_update % self.num_minibatches:
             raise ValueError(
                 f"num_minibatches must divide num_envs * num_steps = {self.steps_per_update}; "
                 f"{self.num_minibatches} does not"
             )
-        if self.total_steps < self.steps_per_update:
-            raise ValueError(
-                f"total_steps must be at least num_envs * num_steps = {self.steps_per_update}, "
-                "which one update collects"
-            )
-
-    @property
-    def steps_per_update(self) -> int:
-        """Environment steps per update."""
-        return self.num_envs * self.num_steps
-
-    @property
-    def num_updates(self) -> int:
-        """Updates in the whole training: total_steps, rounded down to whole updates."""
-        return self.total_steps // self.steps_per_update
 
 
 class Networks(NamedTuple):
-    """What is trained."""
+    """Networks that are trained."""
 
     policy: Policy
     value: Value
 
 
 class PPOState(NamedTuple):
-    """Everything that one update hands to the next."""
+    """Training state after an update."""
 
     networks: Networks
     optimizer_state: optax.OptState
     lanes: Lane
-    """Where each environment is, with a leading axis of num_envs."""
+    """State of each parallel environment, with a leading axis of num_envs."""
     returns_so_far: Float[Array, " num_envs"]
     """Undiscounted return of each unfinished episode."""
     updates: Int[Array, ""]
-    """Updates made."""
+    """Number of updates so far."""
 
 
 class PPOMetrics(NamedTuple):
-    """What one update reports."""
+    """Metrics of one update."""
 
     episode_return: Float[Array, ""]
-    """Mean undiscounted return of the episodes that ended in this update; NaN if none did."""
+    """Mean undiscounted return of the episodes that ended in this update, NaN if none did."""
     episodes: Int[Array, ""]
-    """How many ended."""
+    """Number of episodes that ended in this update."""
     entropy: Float[Array, ""]
     """Mean entropy of the policy in nats, over the last epoch."""
     kl: Float[Array, ""]
@@ -144,23 +117,25 @@ class _Batch(NamedTuple):
 
 
 class Collected(NamedTuple):
-    """What one update's rollouts leave behind."""
+    """Rollouts of one update, ready for `optimise`."""
 
     batch: _Batch
     """All steps, flattened over environments and time."""
     lanes: Lane
+    """State of each parallel environment after the steps."""
     returns_so_far: Float[Array, " num_envs"]
     episode_return: Float[Array, ""]
-    """Mean undiscounted return of the episodes that ended; NaN if none did."""
+    """Mean undiscounted return of the episodes that ended, NaN if none did."""
     episodes: Int[Array, ""]
+    """Number of episodes that ended."""
 
 
 Penalty = Callable[[Networks, PyTree], Float[Array, ""]]
-"""A term added to the loss: a function of the networks and of rows, averaged over rows."""
+"""Term that is added to the loss: a function of the networks and of rows, averaged over rows."""
 
 
 def init(config: PPOConfig, key: PRNGKeyArray) -> PPOState:
-    """Fresh networks and environments.
+    """Returns the state before training: fresh networks and environments.
 
     Raises:
         ValueError: the environment is not one of those written in JAX.
@@ -170,14 +145,14 @@ def init(config: PPOConfig, key: PRNGKeyArray) -> PPOState:
     return begin(config, env, key, jax.vmap(lambda k: start(env, env.default_params, k))(lane_keys))
 
 
-def begin(config: PPOConfig, env: AnyEnvironment, key: PRNGKeyArray, lanes: Any) -> PPOState:
-    """Fresh networks for an environment, whose lanes are given.
+def begin(config: PPOConfig, env: AnyEnvironment, key: PRNGKeyArray, states: Any) -> PPOState:
+    """Returns the state before training, with fresh networks and the given environments.
 
     Args:
         config: settings.
-        env: its public facts are used, and nothing is run.
+        env: the environment, of which only public facts are used.
         key: for the networks.
-        lanes: where its environments are; nothing for one that runs outside JAX.
+        states: states of the parallel environments; () if they run outside JAX.
     """
     policy_key, value_key, _ = jax.random.split(key, 3)
     networks = Networks(
@@ -195,49 +170,48 @@ def begin(config: PPOConfig, env: AnyEnvironment, key: PRNGKeyArray, lanes: Any)
             value_key,
             observation_scale=env.observation_scale,
             observation_centre=env.observation_centre,
-            # The return of an endless ordinary episode: targets are then of order one.
+            # The return of an endless ordinary episode, so that targets are of order one.
             scale=abs(env.reward_per_step) / (1 - config.discount),
         ),
     )
     return PPOState(
         networks=networks,
         optimizer_state=_optimizer(config).init(eqx.filter(networks, eqx.is_array)),
-        lanes=lanes,
+        lanes=states,
         returns_so_far=jnp.zeros((config.num_envs,), jnp.float32),
         updates=jnp.zeros((), jnp.int32),
     )
 
 
 def update(config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> tuple[PPOState, PPOMetrics]:
-    """One iteration: every environment takes num_steps steps, then num_epochs passes over them."""
+    """Takes num_steps steps in every environment, and makes num_epochs passes over them."""
     rollout_key, shuffle_key = jax.random.split(key)
     return optimise(config, state, collect(config, state, rollout_key), shuffle_key)
 
 
 def collect(config: PPOConfig, state: PPOState, key: PRNGKeyArray) -> Collected:
-    """Every environment takes num_steps steps with the current policy."""
-    trajectory, lanes = _rollouts(make(config.env_id), config, state, key)
-    return gather(config, state, trajectory, lanes)
+    """Takes num_steps steps in every environment with the current policy."""
+    trajectory, after = rollouts(
+        make(config.env_id), config, state.networks.policy, state.lanes, key
+    )
+    return gather(config, state, trajectory, after)
 
 
-def gather(config: PPOConfig, state: PPOState, trajectory: Trajectory, lanes: Any) -> Collected:
-    """What `optimise` needs of num_steps steps of every environment, wherever they were made.
+def gather(config: PPOConfig, state: PPOState, trajectory: Trajectory, after: Any) -> Collected:
+    """Prepares num_steps steps of every environment for `optimise`.
 
     Args:
         config: settings.
-        state: the state whose policy made them.
-        trajectory: arrays of shape [num_envs, num_steps, ...].
-        lanes: where the environments are now.
+        state: the state whose policy took the steps.
+        trajectory: the steps, arrays of shape [num_envs, num_steps, ...].
+        after: states of the environments after the steps.
     """
-    totals, returns_so_far = jax.vmap(running_returns)(trajectory, state.returns_so_far)
-    ended = trajectory.terminated | trajectory.truncated
-    episodes = jnp.sum(ended, dtype=jnp.int32)
+    episode_return, episodes, returns_so_far = ended_episodes(trajectory, state.returns_so_far)
     return Collected(
         batch=_prepare(config, state.networks, trajectory),
-        lanes=lanes,
+        lanes=after,
         returns_so_far=returns_so_far,
-        # 0 / 0 is NaN where no episode ended, and says so.
-        episode_return=jnp.sum(jnp.where(ended, totals, 0.0)) / episodes,
+        episode_return=episode_return,
         episodes=episodes,
     )
 
@@ -250,16 +224,16 @@ def optimise(
     penalty: Penalty | None = None,
     rows: PyTree = None,
 ) -> tuple[PPOState, PPOMetrics]:
-    """num_epochs passes over what was collected.
+    """Makes num_epochs passes over the collected steps.
 
     Args:
         config: settings.
-        state: the state that collected.
-        collected: from `collect`.
+        state: the state that collected the steps.
+        collected: the steps, from `collect`.
         key: for shuffling.
-        penalty: added to PPO's loss.
-        rows: what it is a function of, shuffled into minibatches like the steps are: arrays whose
-            first axis, the same for all, is a multiple of num_minibatches.
+        penalty: a term that is added to PPO's loss.
+        rows: the penalty's rows, which are shuffled into minibatches like the steps. All arrays
+            have the same first axis, a multiple of num_minibatches.
     """
     networks, optimizer_state, (entropy, kl, value_loss) = _optimise(
         config, state.networks, state.optimizer_state, collected.batch, key, penalty, rows
@@ -271,25 +245,15 @@ def optimise(
     return after, metrics
 
 
-@partial(jax.jit, static_argnames=("config", "num_updates"))
-def train_chunk(
-    config: PPOConfig, state: PPOState, key: PRNGKeyArray, num_updates: int
-) -> tuple[PPOState, PPOMetrics]:
-    """`num_updates` updates in one compiled scan; metrics have a leading axis of num_updates.
-
-    Each update's key is derived from `key` and the number of updates made before it, so the result
-    does not depend on how a training is cut into chunks.
-    """
-
-    def step(state: PPOState, _: None) -> tuple[PPOState, PPOMetrics]:
-        return update(config, state, jax.random.fold_in(key, state.updates))
-
-    return jax.lax.scan(step, state, None, length=num_updates)
+train_chunk = chunks_of(update)
 
 
 def _optimizer(config: PPOConfig) -> optax.GradientTransformation:
     learning_rate: Any = config.learning_rate
     if config.anneal_learning_rate:
+        # The length is that of the settings, also where a finished training has got more steps:
+        # the rate then leaves zero and goes on as if the training had been that long from the
+        # start. So it depends on the settings and the update only, however often it is resumed.
         steps = config.num_updates * config.num_epochs * config.num_minibatches
         learning_rate = optax.linear_schedule(config.learning_rate, 0.0, steps)
     optimizer = (
@@ -300,19 +264,8 @@ def _optimizer(config: PPOConfig) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), optimizer)
 
 
-def _rollouts(
-    env: AnyEnvironment, config: PPOConfig, state: PPOState, key: PRNGKeyArray
-) -> tuple[Trajectory, Lane]:
-    def one(lane: Lane, key: PRNGKeyArray) -> tuple[Trajectory, Lane]:
-        return continue_rollout(
-            env, env.default_params, state.networks.policy, key, lane, config.num_steps
-        )
-
-    return jax.vmap(one)(state.lanes, jax.random.split(key, config.num_envs))
-
-
 def _prepare(config: PPOConfig, networks: Networks, trajectory: Trajectory) -> _Batch:
-    """Advantages and critic targets of all steps, flattened over environments and time."""
+    """Returns advantages and critic targets of all steps, flattened over environments and time."""
     values = networks.value(trajectory.observations)
     next_values = networks.value(trajectory.next_observations)
     advantages = jax.vmap(gae, in_axes=(0, 0, 0, None, None))(
@@ -358,7 +311,7 @@ def _optimise(
     penalty: Penalty | None,
     penalty_rows: PyTree,
 ) -> tuple[Networks, optax.OptState, tuple[Array, Array, Array]]:
-    """All epochs over one batch; the diagnostics are means over the last one."""
+    """Makes all epochs over one batch. The diagnostics are means over the last epoch."""
     optimizer = _optimizer(config)
 
     def loss(

@@ -1,4 +1,4 @@
-"""Settings of PPO and A2C for environments that their defaults do not suit."""
+"""Settings of PPO and A2C for environments for which the defaults are unsuitable."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from sotto.algorithms.baselines.a2c import A2CConfig
 from sotto.algorithms.baselines.ppo import PPOConfig
 
 # Batches, passes and rates of Huang et al. 2022 ("The 37 implementation details of PPO") for
-# MuJoCo, with more environments side by side. Public scales stand in for running normalisation.
+# MuJoCo, with more parallel environments. Public scales replace running normalisation.
 _MUJOCO: dict[str, Any] = {
     "total_steps": 1_000_000,
     "num_envs": 16,
@@ -29,7 +29,7 @@ _A2C = dict.fromkeys(_MUJOCO_IDS, _MUJOCO_A2C)
 
 
 def ppo_preset(env_id: str, **changes: Any) -> PPOConfig:
-    """PPO's settings for an environment.
+    """Returns PPO's settings for an environment.
 
     Args:
         env_id: the environment.
@@ -39,5 +39,5 @@ def ppo_preset(env_id: str, **changes: Any) -> PPOConfig:
 
 
 def a2c_preset(env_id: str, **changes: Any) -> A2CConfig:
-    """A2C's settings for an environment; arguments as for `ppo_preset`."""
+    """Returns A2C's settings for an environment. The arguments are those of `ppo_preset`."""
     return A2CConfig(**({"env_id": env_id} | _A2C.get(env_id, {}) | changes))

@@ -1,7 +1,7 @@
-"""What deep Q-learners share: a network of action values, and gradient steps on logged transitions.
+"""Deep Q-learning on logged transitions: a network of action values, and its gradient steps.
 
-Q-learning after Watkins and Dayan (1992) with a target network (Mnih et al. 2015), and optionally
-double Q-learning (van Hasselt et al. 2016) and Huber's loss. Nothing here touches an environment.
+It is Q-learning (Watkins and Dayan 1992) with a target network (Mnih et al. 2015), and optionally
+with double Q-learning (van Hasselt et al. 2016) and Huber's loss. No environment is used here.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Values = Callable[[Float[Array, "*batch obs"]], Float[Array, "*batch actions"]]
 
 
 class QNetwork(eqx.Module):
-    """Action values: scale * network(observation * observation_scale)."""
+    """Network of action values: scale * network(observation * observation_scale)."""
 
     network: MLP
     observation_scale: tuple[float, ...] = eqx.field(static=True)
@@ -37,61 +37,62 @@ class QNetwork(eqx.Module):
         key: PRNGKeyArray,
         scale: float,
     ):
-        """`scale` is a public constant in units of return.
+        """Draws the network; `scale` is a public constant in units of return.
 
         Raises:
             ValueError: the environment's actions are not discrete.
         """
         if not isinstance(env.action, Discrete):
-            raise ValueError(f"Q-learning needs discrete actions, which {env.id} has not")
+            raise ValueError(f"Q-learning needs discrete actions, and those of {env.id} are not")
         self.network = MLP(env.observation_size, env.action.n, hidden, key)
         self.observation_scale = env.observation_scale
         self.scale = scale
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch actions"]:
-        """The value of each action."""
+        """Returns the value of each action."""
         scaled = [observation[..., i] * factor for i, factor in enumerate(self.observation_scale)]
         return self.scale * self.network(jnp.stack(scaled, axis=-1))
 
 
 class EpsilonGreedy(eqx.Module):
-    """Acts on action values: a uniform action with probability epsilon, else the best one."""
+    """Policy that takes a uniform action with probability epsilon, and the best one otherwise."""
 
     values: Values
     epsilon: Float[Array, ""] | float = 0.0
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Categorical:
-        """The distribution of the action at each observation."""
+        """Returns the distribution of the action at each observation."""
         values = self.values(observation)
         actions = values.shape[-1]
         best = jnp.argmax(values, axis=-1)[..., None] == jax.lax.iota(jnp.int32, actions)
         return Categorical(jnp.log(self.epsilon / actions + (1 - self.epsilon) * best))
 
     def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape 1"]:
-        """Uniforms that `Categorical.sample` turns into `shape` actions."""
+        """Draws uniform numbers, which `Categorical.sample` turns into `shape` actions."""
         return jax.random.uniform(key, (*shape, 1), jnp.float32)
 
 
 def greedy_runs(values: Any) -> EpsilonGreedy:
-    """The greedy policy of each run's action values, leaves of shape [runs, ...]."""
+    """Returns the greedy policy of each run's action values, leaves of shape [runs, ...]."""
     runs = jax.tree.leaves(values)[0].shape[0]
     return EpsilonGreedy(values, jnp.zeros((runs,), jnp.float32))
 
 
 @dataclass(frozen=True)
 class LearnerSettings(Settings):
-    """How gradient steps are made.
+    """Settings of the gradient steps.
 
     Attributes:
-        learning_rate: Adam's, at the start if it is annealed.
-        anneal_steps: gradient steps over which the learning rate goes linearly to zero; None: it
-            stays.
-        minibatch: transitions per gradient step, drawn with replacement.
-        discount: gamma.
-        target_period: gradient steps between copies to the target network.
-        double: the network chooses the action that the target network values.
-        huber: Huber's loss instead of the square, with its corner at an error of `QNetwork.scale`.
-        max_grad_norm: global norm to which each gradient is clipped.
+        learning_rate: Adam's learning rate. With annealing, it is the first one.
+        anneal_steps: number of gradient steps over which the learning rate falls linearly to zero.
+            None: it is constant.
+        minibatch: number of transitions per gradient step, drawn with replacement.
+        discount: discount factor (gamma).
+        target_period: number of gradient steps from one copy to the target network to the next.
+        double: whether the network chooses the action that the target network values.
+        huber: whether the loss is Huber's, which is linear beyond an error of `QNetwork.scale`.
+            Otherwise it is the square.
+        max_grad_norm: largest norm of a gradient. Longer ones are scaled down to it.
     """
 
     learning_rate: Positive
@@ -105,17 +106,17 @@ class LearnerSettings(Settings):
 
 
 class Learner(NamedTuple):
-    """Everything that one gradient step hands to the next."""
+    """State after a gradient step."""
 
     values: QNetwork
     target: QNetwork
     optimizer_state: optax.OptState
     steps: Int[Array, ""]
-    """Gradient steps made."""
+    """Number of gradient steps so far."""
 
 
 def start_learner(settings: LearnerSettings, values: QNetwork) -> Learner:
-    """A learner that has made no step; its target network is the network."""
+    """Returns a learner before the first step. Its target network is its network."""
     optimizer_state = _optimizer(settings).init(eqx.filter(values, eqx.is_array))
     return Learner(values, values, optimizer_state, jnp.zeros((), jnp.int32))
 
@@ -128,7 +129,7 @@ def learn(
     key: PRNGKeyArray,
     steps: int,
 ) -> tuple[Learner, Float[Array, ""]]:
-    """`steps` gradient steps on minibatches of the first `filled` transitions.
+    """Makes `steps` gradient steps on minibatches of the first `filled` transitions.
 
     Returns:
         The learner afterwards, and the mean loss in units of the squared value scale.
@@ -155,7 +156,7 @@ def learn(
 def temporal_difference_loss(
     values: QNetwork, target: QNetwork, settings: LearnerSettings, batch: Transitions
 ) -> Float[Array, ""]:
-    """The mean loss of a minibatch, in units of the squared value scale."""
+    """Returns the mean loss of a minibatch, in units of the squared value scale."""
     following = target(batch.next_observations)
     chooser = values(batch.next_observations) if settings.double else following
     best = _at(following, jnp.argmax(jax.lax.stop_gradient(chooser), axis=-1))
@@ -167,7 +168,7 @@ def temporal_difference_loss(
 
 
 def _at(values: Float[Array, "n actions"], actions: Int[Array, " n"]) -> Float[Array, " n"]:
-    # A mask instead of a gather: faster on CPU for few actions, and kinder to its gradient.
+    # A mask is faster on CPU than a gather for few actions, and so is its gradient.
     chosen = actions[:, None] == jax.lax.iota(jnp.int32, values.shape[-1])
     return jnp.sum(jnp.where(chosen, values, 0.0), axis=-1)
 

@@ -1,4 +1,4 @@
-"""DPPG as an algorithm of runs."""
+"""Algorithm `dppg` of `sotto train`."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,18 +16,18 @@ from sotto.rl.rollout import Actor
 
 
 class DPPG(Algorithm[DPPGConfig]):
-    """Trains a private agent: DPPG (Rio et al. 2025), a policy gradient in which every user's
-    update is clipped, averaged with others' and noised before anything is made of it.
+    """Trains an agent with DPPG, the private policy gradient of Rio et al. 2025. The update of
+    every user is clipped, averaged with those of other users, and noised before it is used.
 
-    Give --target-epsilon and the noise is calibrated to it, or give --noise-multiplier.
-    CartPole-v1 takes about a minute on two cores, and --seeds 10 a few minutes.
+    The noise is calibrated to --target-epsilon, or set by --noise-multiplier. CartPole-v1 takes
+    about a minute on two cores, and --seeds 10 takes a few minutes.
 
     Examples:
-      sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
-      sotto train dppg --env-id Acrobot-v1 --target-epsilon 0.1 --seeds 10 --out runs/acrobot
-      sotto train dppg --env-id HalfCheetah-v5 --target-epsilon 10 --out runs/cheetah
-      sotto train dppg --preset paper --noise-multiplier 1 --out runs/paper
-      sotto train dppg --out runs/x --resume
+        sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x
+        sotto train dppg --env-id Acrobot-v1 --target-epsilon 0.1 --seeds 10 --out runs/acrobot
+        sotto train dppg --env-id HalfCheetah-v5 --target-epsilon 10 --out runs/cheetah
+        sotto train dppg --preset paper --noise-multiplier 1 --out runs/paper
+        sotto train dppg --out runs/x --resume
     """
 
     name, summary = "dppg", "private policy gradient, with a certificate"
@@ -37,42 +37,36 @@ class DPPG(Algorithm[DPPGConfig]):
     teaches = True
 
     def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
-        """The preset that the flags ask for; it may depend on the target epsilon."""
+        """Returns the preset that the flags ask for. It may depend on the target epsilon."""
         name, target = flags.get("preset", self.presets[0]), flags.get("target_epsilon")
         if name not in self.presets:
             raise ValueError(f"there is no preset {name!r}; use {' or '.join(self.presets)}")
         changes: dict[str, float] = {}
         if "noise_multiplier" in flags and not target:
-            changes["noise_multiplier"] = 1.0  # stands in for the flag, in place of the target
+            changes["noise_multiplier"] = (
+                1.0  # a placeholder for the flag, which replaces the target
+            )
         elif target is not None and (epsilon := _positive(target)) is not None:
             changes["target_epsilon"] = epsilon
         env_id = flags.get("env_id", "CartPole-v1")
         return vars(preset(cast(PresetName, name), env_id, **changes))
 
-    def num_updates(self, config: DPPGConfig) -> int:
-        """Releases of the whole training."""
-        return config.num_updates
-
-    def steps_per_update(self, config: DPPGConfig) -> int:
-        """Most environment steps behind one release."""
-        return config.steps_per_update
-
     def resolved(self, config: DPPGConfig) -> DPPGConfig:
-        """The settings as they are, if the environment can be played with them."""
+        """Returns the settings unchanged, if the environment can be played with them."""
         training.training_environment(config)
         return config
 
     def has_ledger(self, config: DPPGConfig) -> bool:
-        """Every run is charged, those of the paper's preset too."""
+        """Returns True: every run is charged, also with the paper's preset."""
         del config
         return True
 
     def create_ledger(self, config: DPPGConfig, where: Path | str, run_id: str) -> Ledger:
-        """The ledger of a new run, with the budget and the unit of these settings."""
+        """Creates the ledger of a new run, with the budget and the unit of these settings."""
         return training.create_ledger(config, where, run_id)
 
     def initial_states(self, config: DPPGConfig, seeds: Sequence[int]) -> PyTree:
-        """The public state of every run before the first release."""
+        """Returns the public state of every run before the first release."""
         return training.initial_states(config, seeds)
 
     def train(
@@ -84,23 +78,23 @@ class DPPG(Algorithm[DPPGConfig]):
         done: int,
         folders: Sequence[Path],
     ) -> Iterator[Progress]:
-        """Makes the releases that are left."""
+        """Makes the remaining releases."""
         del folders
         yield from training.Training(config, seeds, ledgers, states, done)
 
     def policies(self, states: PyTree) -> dict[str, Actor]:
-        """The last policy, the moving average of all, and the mean of the last half."""
+        """Returns the last policy, the moving average, and the average over the last releases."""
         return training.policies(states)
 
     def evaluate(
         self, config: DPPGConfig, policy: Any, key: PRNGKeyArray, episodes: int, greedy: bool
     ) -> Float[np.ndarray, "runs episodes"]:
-        """Returns on fresh simulated people; refused where real people are met."""
+        """Returns the returns of simulated people, and refuses where real people are met."""
         return training.evaluate_policy(config, policy, key, episodes, greedy=greedy)
 
 
 def _positive(text: str) -> float | None:
-    """A positive number; None for what the parser will refuse."""
+    """Returns a positive number, or None for a text that the parser will refuse."""
     try:
         return found if 0 < (found := float(text)) < math.inf else None
     except ValueError:

@@ -1,7 +1,6 @@
-"""Settings of private policy gradient: the dataclass is the command line; presets fill it."""
+"""Settings of DPPG, the private policy gradient; presets fill them for known environments."""
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -10,7 +9,6 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import Field
 
-from sotto.algorithms.dppg import checks
 from sotto.algorithms.dppg.presets import PAPER, PAPER_CHANGES, SOTTO, SOTTO_SMALL_EPSILON
 from sotto.algorithms.dppg.trust_region import TrustRegion
 from sotto.algorithms.settings import (
@@ -28,131 +26,136 @@ from sotto.algorithms.settings import (
     Share,
     Signed,
 )
-from sotto.privacy.accounting.composition import (
-    Event,
-    Gaussian,
-    SampledGaussian,
-    calibrate_noise_multiplier,
-    compose,
-)
-from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.statements import Once, Participation, Poisson, Returning
 from sotto.privacy.units import Adjacency, Unit
 
-Critic = Literal["none", "private", "local", "public", "paper"]
 PresetName = Literal["sotto", "paper"]
-
-_LEAST_BUDGET = 1e-9
-
 
 Divisor = Annotated[float, Field(ge=1)]
 Return = Annotated[float, Field(ge=-1e30, le=1e30)]
-"""Sums and averages of released returns stay numbers in float32."""
+"""A return, bounded such that sums and averages of released returns are finite in float32."""
 
 
 @dataclass(frozen=True)
 class DPPGConfig(Settings):
-    """Private policy gradient (Rio et al. 2025): settings, with defaults for CartPole-v1."""
+    """Settings of DPPG (Rio et al. 2025). Without a preset, the defaults are for CartPole-v1."""
 
     former_names: ClassVar[Mapping[str, str]] = {"ratio_clip": "clip_ratio"}
 
     env_id: str = "CartPole-v1"
-    """Environment: CartPole-v1 or Acrobot-v1 in JAX, or any Gymnasium id with Box observations."""
+    """Environment: one written in JAX, such as CartPole-v1 or Acrobot-v1, or any Gymnasium id with
+    Box observations."""
     seed: Seed = 0
-    """Seed of networks, simulated people and their actions. Noise never comes from it."""
+    """Seed of networks, simulated users and their actions. Noise never comes from it."""
     total_steps: Count = 500_000
-    """Most environment steps of the training, over all users (a user whose episode ends early
-    uses fewer; with population_size, those of the expected number of users)."""
+    """Number of environment steps in the whole training, over all users. It is an upper bound: a
+    user whose episode ends early takes fewer. With population_size, it counts the steps of the
+    expected number of users."""
     population: Literal["simulated", "real"] = "simulated"
-    """Real: they are met in an environment of yours (--env-id module:Name-v0), and neither what it
-    says nor anything un-noised about them is shown, logged or saved."""
+    """simulated: the users are simulated. real: people are met in an environment of your own
+    (--env-id module:Name-v0). Nothing that it returns, and nothing about the people without noise,
+    is then shown, logged or saved."""
 
     target_epsilon: Epsilon | None = None
-    """Epsilon the certificate must not exceed; the noise multiplier is calibrated to it."""
+    """Epsilon that the certificate must not exceed. The noise multiplier is calibrated to it."""
     noise_multiplier: NoiseMultiplier | None = None
-    """Noise standard deviation over clip norm (z), instead of target_epsilon."""
+    """Noise standard deviation divided by the clip norm (z). Give this or target_epsilon."""
     delta: Fraction = 1e-5
-    """Delta of the guarantee; below 1 / users."""
+    """Delta of the guarantee. It must be below 1 / users."""
     adjacency: Adjacency = Adjacency.ZERO_OUT
-    """Neighbouring inputs: a user contributes zero, or is replaced by another."""
+    """Difference between neighbouring inputs: one user contributes zero (zero-out), or is replaced
+    by another user (replace-one)."""
     unit: Literal["trajectory", "segment"] = "trajectory"
-    """Trajectory: each user starts from reset and takes part once. Segment: the paper's continuing
-    segments, of which a person spans several; certificate `paper-claim`."""
+    """trajectory: the certificate protects everything that one user contributes; users start from a
+    reset. segment: the paper's continuing segments. One person spans several of them, so the
+    certificate only states the paper's claim (status `paper-claim`)."""
 
     users_per_update: Count = 64
-    """Users averaged in one release (K); with population_size, expected ones."""
+    """Number of users averaged in one release (K). With population_size, it is the expected
+    number."""
     participations: Count = 1
-    """Releases in which one user takes part, at most (k); users then come back in a public order
-    and the noise covers all their participations together."""
+    """Largest number of releases in which one user takes part (k). Above 1, users come back in a
+    public order, and the noise covers all participations of a user together."""
     min_separation: Count | None = None
-    """Releases from one participation of a user to the next (b), so that users_per_update * b
-    users come in turn; None: as many as lets participations fill the training."""
+    """Number of releases from one participation of a user to the next (b): users_per_update * b
+    users take turns. None: b is so large that the same users fill the whole training."""
     population_size: Count | None = None
-    """Draw each release's users from so many, in secret, each with probability users_per_update /
-    population_size, instead of in a public order; needs independent noise."""
+    """Number of users from whom each release draws its own in secret. Each takes part with
+    probability users_per_update / population_size, and the noise must be independent
+    (--no-correlated-noise). None: users come in a public order."""
     steps_per_user: Count = 128
-    """Steps of one user (T)."""
+    """Number of steps of one user (T)."""
     one_episode: bool = False
-    """A user's data ends with their first episode; otherwise episodes follow one another up to
-    steps_per_user."""
+    """Whether a user's data end with their first episode. Otherwise episodes follow one another, up
+    to steps_per_user."""
     action_repeat: Count = 1
-    """Each action is applied this many times during training (public)."""
+    """Number of times that each action is applied during training. It is public."""
     clip_norm: Positive = 0.03
     """L2 bound on one user's policy update (S)."""
     clip_norm_from: TrustRegion | None = None
-    """Compute clip_norm from a trust region instead (Props 4.4, 4.5, 4.7; the KL forms use the
-    Fisher matrix of the first policy in the public simulator)."""
+    """Trust region from which clip_norm is computed (Propositions 4.4, 4.5 and 4.7 of the paper).
+    The KL forms use the Fisher matrix of the first policy in the public simulator. None: clip_norm
+    is used as given."""
     trust_region_radius: Positive = 0.01
     """Size of that trust region (alpha)."""
     trust_region_confidence: Fraction = 0.9
-    """Probability of staying inside it (1 - beta)."""
+    """Probability that an update stays inside that trust region (1 - beta)."""
     adaptive_clip: Fraction | None = None
-    """Let clip_norm follow this quantile of users' update norms, released privately (Andrew et al.
-    2021); clip_norm is then the first."""
+    """Quantile of the norms of users' updates that clip_norm follows, from a share that is
+    released with noise (Andrew et al. 2021). clip_norm is then the first value. None: clip_norm
+    is constant."""
     adaptive_clip_rate: Annotated[float, Field(gt=0, le=10)] = 0.2
-    """Step of log clip_norm per unit of difference from the quantile."""
+    """Step of log clip_norm for each unit of difference from the quantile."""
     adaptive_clip_noise_ratio: NoiseMultiplier = 4.0
-    """Noise multiplier of that part over the policy's."""
+    """Noise multiplier of the share for adaptive_clip, divided by the policy's."""
     correlated_noise: bool = True
-    """Noise matched to the prefix-sum workload (decayed with parameter_decay), else independent."""
+    """Whether noise is correlated over time, which makes sums of releases more accurate (sums
+    decayed with parameter_decay). Otherwise the noise of each release is independent."""
     server_learning_rate: Positive = 1.0
     """Factor on each released update."""
     parameter_decay: Share = 1.0
-    """Factor on the parameters at each update; below 1 the noise is matched to decayed sums."""
+    """Factor on the policy's parameters at each update. Below 1, correlated noise is matched to
+    decayed sums."""
 
     local_update: Literal["one-step", "adam", "visit-average", "parameter-exploration"] = "one-step"
-    """One gradient step that saturates the clip; Algorithm 3: epochs of local Adam; averages over
-    the visits to each state, for a linear policy on finitely many; or two greedy episodes of at
-    most steps_per_user / 2, with the policy moved along a random direction by parameter_noise in
-    each parameter, and against it."""
+    """Method by which a user computes an update. one-step: one gradient step, so long that clipping
+    sets its length. adam: epochs of local Adam (Algorithm 3 of the paper). visit-average: averages
+    over the visits to each state, for a linear policy on finitely many states.
+    parameter-exploration: two greedy episodes of at most steps_per_user / 2 steps, with the policy
+    moved along a random direction and against it, by parameter_noise in each parameter."""
     learning_rate: Positive = 0.5
-    """Local learning rate."""
+    """Learning rate of a user's update."""
     learning_rate_schedule: tuple[Divisor, Count, Positive] | None = None
-    """Public schedule (one-step): divide learning_rate by the first every so many releases, down to
-    the last."""
+    """Public schedule of learning_rate for one-step: a divisor, a period in releases, and a
+    minimum. The rate is divided once in every period, down to the minimum. None: it is constant."""
     local_epochs: Count = 1
-    """Passes over the user's own steps (adam)."""
+    """Number of passes over the user's own steps (adam)."""
     local_minibatches: Count = 1
-    """Minibatches per pass (adam)."""
+    """Number of minibatches in each pass (adam)."""
     clip_ratio: Positive | None = None
-    """PPO's clip on the probability ratio; the paper finds it unnecessary."""
+    """Distance from 1 beyond which a change of PPO's probability ratio gains nothing. None: no such
+    clipping, which the paper finds unnecessary."""
     entropy_coefficient: Signed = 0.2
     """Weight of the entropy bonus."""
     discount: Discount = 0.99
-    """Gamma, per environment step."""
+    """Discount factor (gamma) for each environment step."""
     gae_lambda: Probability = 0.95
-    """Lambda of the advantage estimates."""
+    """Lambda of the generalised advantage estimates."""
     advantage_scale: Positive | None = None
-    """Divide advantages, or the difference of the returns of two episodes, by this public constant;
-    None normalises them within each user."""
+    """Public constant that divides advantages, or the difference of two returns in
+    parameter-exploration. None: advantages are normalised within each user, and only the sign of
+    that difference counts."""
     parameter_noise: NotNegative = 0.0
-    """Standard deviation of each user's own random perturbation of the policy (exploration)."""
+    """Standard deviation of the random change of the policy with which each user explores."""
 
-    critic: Critic = "none"
-    """none: a public constant. private: through the door, jointly accounted. local: from the
-    user's own steps only. public: from the public simulator. paper: un-noised; `paper-claim`."""
+    critic: Literal["none", "private", "local", "public", "paper"] = "none"
+    """Critic that estimates the value of a state. none: a public constant. private: a network that
+    is released with noise and accounted with the policy. local: fitted to the user's own steps
+    only. public: fitted in the public simulator. paper: fitted without noise, so the certificate
+    only states the paper's claim (status `paper-claim`)."""
     baseline: Signed | None = None
-    """The public constant; None takes reward per step / (1 - discount)."""
+    """Public constant for the value of every state, which critics start from. None: reward per step
+    / (1 - discount), and 0 for critic private."""
     critic_hidden: tuple[Count, ...] = (16,)
     """Hidden layers of the critic."""
     critic_scale: Positive = 50.0
@@ -160,65 +163,64 @@ class DPPGConfig(Settings):
     critic_clip_norm: Positive = 0.2
     """L2 bound on one user's critic update."""
     critic_noise_ratio: NoiseMultiplier = 1.0
-    """Critic's noise multiplier over the policy's; both follow from the total."""
+    """Noise multiplier of the critic, divided by the policy's. Both follow from the total."""
     critic_learning_rate: Positive = 1e-2
-    """Learning rate of the critic's Adam."""
+    """Learning rate of the critic's Adam optimiser."""
     critic_steps: Count = 8
-    """Full-batch Adam steps of each critic update."""
+    """Number of full-batch Adam steps in each critic update."""
     joint_clip: bool = False
-    """Clip policy and critic updates together, under one noise multiplier."""
+    """Whether policy and critic updates are clipped together, under one noise multiplier."""
 
     observation_statistics: bool = False
-    """Standardise the policy's inputs by released means and variances of observations."""
+    """Whether the policy's inputs are standardised by means and variances of observations that are
+    released with noise."""
     observation_range: Positive = 5.0
-    """Public range of observations times the environment's public scale; beyond it they count as
-    its end."""
+    """Public range of observations, after the environment's public scale. Values outside count as
+    its nearest end."""
     observation_noise_ratio: NoiseMultiplier = 4.0
-    """Noise multiplier of that part over the policy's."""
+    """Noise multiplier of the observation statistics, divided by the policy's."""
     private_return: tuple[Return, Return] | None = None
-    """Release users' mean return too, each clipped to this public range: a learning curve that real
-    users may have."""
+    """Public range of returns, lower end first. With it, users' mean return is released too, each
+    return clipped to the range: a learning curve that is allowed for real users. None: no returns
+    are released."""
     private_return_noise_ratio: NoiseMultiplier = 4.0
-    """Noise multiplier of that part over the policy's."""
+    """Noise multiplier of the mean return, divided by the policy's."""
     stop_at_return: Return | None = None
-    """Stop once the moving average (ema_decay) of released returns reaches this."""
+    """Value at which the training stops: the moving average (ema_decay) of released returns has
+    reached it. None: the training does not stop early."""
 
     hidden: tuple[Count, ...] = (16,)
-    """Hidden layers of the policy; none makes it linear."""
+    """Hidden layers of the policy. Without any, it is linear."""
     ema_decay: Discount = 0.98
-    """Decay of the moving average of released policies (free post-processing)."""
+    """Decay of the moving average of released policies, which costs no privacy."""
     tail_fraction: Share = 0.5
-    """The tail average is over this last share of released policies."""
+    """Share of the released policies, the last ones, over which the tail average is taken."""
     evaluation_episodes: CountOrZero = 16
-    """Fresh simulated episodes for each point of the learning curve; 0 draws none, and none are
-    played where real people are met through Gymnasium."""
-
-    def check(self) -> None:
-        """Refuses what cannot run, or cannot be certified."""
-        checks.check(self)
+    """Number of fresh simulated episodes for each point of the learning curve. 0: no curve. None
+    are played where real people are met through Gymnasium."""
 
     @property
     def steps_per_update(self) -> int:
-        """Most environment steps behind one release, a public number."""
+        """Largest number of environment steps behind one release, a public number."""
         return self.users_per_update * self.steps_per_user * self.action_repeat
 
     @property
     def num_updates(self) -> int:
-        """Releases of the whole training: its horizon, fixed in advance."""
+        """Number of releases in the whole training, which is fixed in advance: the horizon."""
         return self.total_steps // self.steps_per_update
 
     @property
     def users(self) -> int:
-        """Different users of the whole training."""
+        """Number of different users in the whole training."""
         if self.population_size is not None:
             return self.population_size
         return len(set(self.groups(np.arange(self.num_updates)).tolist())) * self.users_per_update
 
     def groups(self, releases: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-        """Which group of users_per_update users each release is of, in the public order.
+        """Returns which group of users_per_update users takes part in each release.
 
-        A cohort of `separation` groups goes round as often as its members take part, and then gives
-        way to the next cohort.
+        The order is public. A cohort of `separation` groups takes turns until each of its members
+        has taken part `participations` times. Then the next cohort begins.
         """
         cohorts = releases // (self.separation * self.participations)
         groups: np.ndarray = cohorts * self.separation + releases % self.separation
@@ -226,14 +228,14 @@ class DPPGConfig(Settings):
 
     @property
     def separation(self) -> int:
-        """Releases from one participation of a user to the next."""
+        """Number of releases from one participation of a user to the next."""
         if self.min_separation is not None:
             return self.min_separation
         return max(1, -(-self.num_updates // max(1, self.participations)))
 
     @property
     def participation(self) -> Participation:
-        """Who takes part, as the door is told."""
+        """Participation of users in releases, as the statement of the stream has it."""
         if self.population_size is not None:
             rate = self.users_per_update / self.population_size
             return Poisson(sampling_rate=rate, population=self.population_size)
@@ -245,59 +247,22 @@ class DPPGConfig(Settings):
 
     @property
     def decision_discount(self) -> float:
-        """Discount per decision."""
+        """Discount factor for each decision, which is repeated action_repeat times."""
         return float(self.discount**self.action_repeat)
 
     @property
     def privacy_unit(self) -> Unit:
-        """The unit of the certificate."""
+        """Unit of the certificate."""
         return Unit(kind=self.unit, adjacency=self.adjacency)
 
     @property
     def is_proved(self) -> bool:
-        """Whether the settings have a proof (otherwise: paper-claim, epsilon infinity)."""
+        """Whether there is a proof for these settings. Otherwise epsilon is infinite."""
         return self.unit == "trajectory" and self.critic != "paper"
-
-    def event(self, noise_multiplier: float) -> Event:
-        """What the whole training costs one user.
-
-        Args:
-            noise_multiplier: of a whole release, in zero-out terms.
-        """
-        multiplier = noise_multiplier / self.adjacency.sensitivity_factor
-        if isinstance(drawn := self.participation, Poisson):
-            return SampledGaussian(
-                noise_multiplier=multiplier,
-                sampling_rate=drawn.sampling_rate,
-                count=self.num_updates,
-            )
-        return Gaussian(noise_multiplier=multiplier)
-
-    def total_noise_multiplier(self, dimension: int) -> float:
-        """Noise multiplier of a whole release, in zero-out terms: given, or calibrated.
-
-        Args:
-            dimension: how many numbers a release has, for the sampler's own delta.
-        """
-        if self.noise_multiplier is not None:
-            return self.noise_multiplier
-        assert self.target_epsilon is not None
-        target = self.target_epsilon
-        # Users who are drawn may meet the draws of every release.
-        releases = self.num_updates if self.population_size is not None else 1
-
-        def least(delta: float) -> float:
-            return calibrate_noise_multiplier(lambda z: [self.event(z)], target, delta)
-
-        def sampler(noise_multiplier: float) -> float:
-            multiplier = noise_multiplier / self.adjacency.sensitivity_factor
-            return releases * sampler_delta(multiplier, dimension * self.num_updates)
-
-        return calibrate_with_sampler(least, sampler, self.delta)
 
     @property
     def noise_ratios(self) -> dict[str, float]:
-        """Noise multiplier of each part of a release over the policy's."""
+        """Noise multiplier of each part of a release, divided by the policy's."""
         extras = {
             "critic": (self.critic == "private", self.critic_noise_ratio),
             "clip": (self.adaptive_clip is not None, self.adaptive_clip_noise_ratio),
@@ -306,40 +271,116 @@ class DPPGConfig(Settings):
         }
         return {"policy": 1.0} | {name: ratio for name, (wanted, ratio) in extras.items() if wanted}
 
-    def part_multipliers(self, total: float) -> dict[str, float]:
-        """Noise multipliers of the parts of a release, from the total: 1/z^2 = sum 1/z_p^2."""
-        if self.joint_clip:
-            return {"policy": total, "critic": total}
-        ratios = self.noise_ratios
-        policy = total * math.sqrt(sum(ratio**-2 for ratio in ratios.values()))
-        return {name: ratio * policy for name, ratio in ratios.items()}
+    def check(self) -> None:
+        """Refuses settings that contradict each other, cannot run, or cannot be certified."""
+        self._check_people()
+        self._check_privacy()
+        self._check_parts()
+        self._check_learning()
 
-    @property
-    def budget_epsilon(self) -> float:
-        """Epsilon the ledger must not exceed: the target, or what the given noise costs.
+    def _check_privacy(self) -> None:
+        if (self.target_epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("give either target_epsilon or noise_multiplier, and not both")
+        if self.num_updates >= 1 and self.delta * self.users >= 1:
+            raise ValueError(
+                f"delta {self.delta:g} is not below 1 / users = {1 / self.users:.3g}, so it would "
+                "allow one user's data to be published outright; choose a smaller delta"
+            )
+        if self.unit == "segment" and self.one_episode:
+            raise ValueError("segments go on after an episode; one_episode needs unit trajectory")
+        if self.adjacency is Adjacency.WITHIN_RADIUS:
+            raise ValueError("a user's data have no radius; use adjacency zero-out or replace-one")
 
-        That is 0 where delta alone covers so much noise; a budget is positive, so it is then the
-        least one, and the certificate says 0.
-        """
-        if not self.is_proved:
-            return math.inf
-        if self.target_epsilon is not None:
-            return self.target_epsilon
-        assert self.noise_multiplier is not None
-        cost = compose([self.event(self.noise_multiplier)]).epsilon(self.delta * 0.99)
-        return max(cost, _LEAST_BUDGET)
+    def _check_people(self) -> None:
+        returning, drawn = self.participations > 1, self.population_size is not None
+        if self.min_separation is not None and not returning:
+            raise ValueError("min_separation is for users who come back; set participations too")
+        if self.unit == "segment" and (returning or drawn):
+            raise ValueError(
+                "segments go on from release to release; users who come back or are drawn need "
+                "unit trajectory"
+            )
+        if not drawn:
+            return
+        if returning:
+            raise ValueError(
+                "users come back in a public order or are drawn in secret; give one of the two, "
+                "participations or population_size"
+            )
+        if self.users_per_update >= (self.population_size or 0):
+            raise ValueError("population_size must be larger than users_per_update")
+        if self.correlated_noise:
+            raise ValueError(
+                "noise that is correlated over time has no accountant for users who are drawn in "
+                "secret; turn correlated_noise off, or leave population_size out"
+            )
+        if self.adjacency is not Adjacency.ZERO_OUT:
+            raise ValueError("users who are drawn are accounted for under zero-out adjacency only")
+
+    def _check_parts(self) -> None:
+        if self.joint_clip and len(self.noise_ratios) > 2:
+            raise ValueError(
+                "joint_clip is for policy and critic; other parts are clipped separately"
+            )
+        if self.adaptive_clip is not None:
+            if self.clip_norm_from is not None:
+                raise ValueError("adaptive_clip starts from clip_norm; leave clip_norm_from out")
+            if self.local_update == "adam":
+                raise ValueError(
+                    "adaptive_clip follows the norms of updates, which local Adam keeps within the "
+                    "clip norm; use local_update one-step"
+                )
+        if self.observation_statistics and self.unit == "segment":
+            raise ValueError("observation_statistics needs users who start from a reset")
+        if self.private_return is not None:
+            low, high = self.private_return
+            if not low < high:
+                raise ValueError("private_return is a range: its lower end, then its upper end")
+        elif self.stop_at_return is not None:
+            raise ValueError("stop_at_return reads released returns; give private_return a range")
+
+    def _check_learning(self) -> None:
+        if self.num_updates < 1:
+            raise ValueError(
+                f"total_steps {self.total_steps} is less than one update of users_per_update * "
+                f"steps_per_user * action_repeat = {self.steps_per_update} steps"
+            )
+        if self.steps_per_user % self.local_minibatches:
+            raise ValueError("local_minibatches must divide steps_per_user")
+        if self.joint_clip and self.critic != "private":
+            raise ValueError(
+                "joint_clip clips the policy with a private critic; set critic to private"
+            )
+        if self.local_update == "visit-average" and self.hidden:
+            raise ValueError("visit-average is for a linear policy; set hidden to ()")
+        if self.local_update != "parameter-exploration":
+            return
+        if self.parameter_noise == 0:
+            raise ValueError("parameter-exploration needs parameter_noise, how far users explore")
+        if self.steps_per_user % 2:
+            raise ValueError(
+                "a user who explores plays two episodes of steps_per_user / 2 each; make it even"
+            )
+        if self.critic != "none" or len(self.noise_ratios) > 1 or self.unit != "trajectory":
+            raise ValueError(
+                "parameter-exploration releases only the policy's update; it needs critic none, "
+                "unit trajectory, and no further parts of a release"
+            )
 
 
 def preset(
     name: PresetName, env_id: str, *, target_epsilon: float | None = 1.3, **changes: object
 ) -> DPPGConfig:
-    """Named settings: `sotto` (our recipe) or `paper` (Algorithms 2-3, table 3 of the paper).
+    """Returns named settings: `sotto` (our recipe) or `paper` (Algorithms 2 and 3, table 3).
 
     Args:
         name: the preset.
-        env_id: the environment, for which the preset is adapted where it is known.
-        target_epsilon: where neither this nor noise_multiplier is given, 1.3.
-        changes: fields that differ from the preset.
+        env_id: the environment. A preset has its own settings for environments that it knows.
+        target_epsilon: ignored where `noise_multiplier` is given.
+        changes: settings that differ from the preset.
+
+    Raises:
+        ValueError: a setting has an unknown name or an unsuitable value.
     """
     if changes.get("noise_multiplier") is not None:
         target_epsilon = None

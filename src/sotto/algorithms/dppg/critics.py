@@ -1,9 +1,10 @@
-"""Critics of private policy gradient: what the advantage of one user's step is measured against.
+"""Critics of DPPG, which estimate the values from which advantages are computed.
 
-A critic fitted to several users' data without noise carries each of them into every later update
-(theory notes, section 5: audited epsilon 2.84 against 0.73 claimed). So a critic here is a public
-constant, fitted to one user's own steps and forgotten, fitted to the public simulator, released
-through the door, or (named as a gap) the paper's.
+A critic that is fitted to several users' data without noise carries the data of each user into all
+later updates: an audit finds epsilon of at least 2.84 where 0.73 is claimed (docs/privacy.md,
+section 3). A critic here is therefore a public constant, a fit to one user's own steps that is then
+discarded, a fit in the public simulator, or a part of the release. The paper's critic is offered
+too, and the certificate names it as a gap.
 """
 
 import equinox as eqx
@@ -20,7 +21,7 @@ from sotto.rl.rollout import Trajectory
 def constant_values(
     trajectory: Trajectory, constant: float
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    """The public constant at every observation and at every next one."""
+    """Returns the public constant for every observation and for every next one."""
     values = jnp.full(trajectory.rewards.shape, constant, jnp.float32)
     return values, values
 
@@ -33,9 +34,9 @@ def own_values(
     penalty: float = 1.0,
     centre: tuple[float, ...] | None = None,
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    """Ridge regression of one user's own returns on quadratic features of their observations.
+    """Returns values from a ridge regression of one user's own returns on quadratic features.
 
-    The fit sees one user and is forgotten after their update, so it costs nothing.
+    The fit only sees one user, and is discarded after their update, so it costs no privacy.
     """
     features = (
         _quadratic(scaled(trajectory.observations, scale, centre)) * trajectory.alive[:, None]
@@ -51,7 +52,7 @@ def own_values(
 
 
 def _quadratic(observations: Float[Array, "T obs"]) -> Float[Array, "T features"]:
-    """1, half of the scaled observations, and a quarter of each of their products."""
+    """Returns 1, half of the scaled observations, and a quarter of each of their products."""
     columns = [observations[:, i] for i in range(observations.shape[1])]
     products = [
         0.25 * columns[i] * columns[j] for i in range(len(columns)) for j in range(i, len(columns))
@@ -69,7 +70,7 @@ def fit(
     learning_rate: float,
     steps: int,
 ) -> Value:
-    """`steps` full-batch Adam steps, from fresh moments, on the squared error in units of scale.
+    """Makes `steps` full-batch Adam steps, from fresh moments, on the squared error over scale.
 
     Returns:
         The change of the critic, as a pytree like it.

@@ -1,17 +1,17 @@
-"""A user's update from two episodes: one policy a step along a random direction, one against it.
+"""User's update by exploration of parameters, from one episode in each of two directions.
 
-Augmented random search (Mania, Guy & Recht 2018, arXiv:1803.07055, Algorithm 1 without its choice
-of top directions) cut to what one user can do alone. A user draws a direction of length one, plays
-an episode with the released policy moved along it and another with it moved against it, both
-greedily, and contributes
+This is the part of augmented random search that one user can do alone (Mania, Guy & Recht 2018,
+arXiv:1803.07055, Algorithm 1 without its choice of top directions). A user draws a direction of
+length one. They play one greedy episode with the released policy moved along the direction, and one
+with the policy moved against it. Then they contribute
 
-    learning_rate * (return along - return against) / advantage_scale * direction,
+    learning_rate * (return along - return against) / advantage_scale * direction.
 
-or, without an advantage_scale, learning_rate * the sign of that difference * direction. What a
-user reveals is therefore one number and a direction that they drew themselves; a policy of few
-parameters learns from it where gradients along sampled actions are hopelessly noisy.
+Without an advantage_scale, the sign of the difference replaces the quotient. So a contribution is
+one number and a direction that does not depend on data. A policy with few parameters can learn from
+it in environments where gradients along sampled actions are too noisy.
 
-Nothing here is private by itself, nor needs to be: whatever a user's update is, the door bounds it.
+Nothing here is private by itself: the release bounds and noises the update, whatever it is.
 """
 
 from typing import Any, NamedTuple
@@ -29,20 +29,21 @@ from sotto.rl.rollout import rollout
 
 
 class Explored(NamedTuple):
-    """What one user tried and met (or several users, with a leading axis)."""
+    """Two episodes of one user, or of several users with a leading axis."""
 
     direction: Policy
-    """Of length one; zero for the standard deviation of actions, which greedy play does not use."""
+    """Direction of length one. It is zero for the standard deviation of actions, which greedy
+    episodes do not use."""
     returns: Float[Array, "*users 2"]
     """Undiscounted returns along the direction and against it."""
     steps: Float[Array, "*users 2"]
-    """Decisions in each of the two episodes."""
+    """Number of decisions in each of the two episodes."""
     ended: Float[Array, "*users 2"]
-    """1 where the episode ended by itself, 0 where it was cut off."""
+    """1 if the episode ended by itself, 0 if it was cut off."""
 
 
 def direction(policy: Policy, key: PRNGKeyArray) -> Policy:
-    """A uniformly random direction of length one in the space of the network's parameters."""
+    """Draws a uniformly random direction of length one in the space of the network's parameters."""
     leaves, structure = jax.tree.flatten(policy.network)
     keys = jax.random.split(key, len(leaves))
     drawn = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
@@ -54,10 +55,10 @@ def direction(policy: Policy, key: PRNGKeyArray) -> Policy:
 
 
 def both_ways(config: DPPGConfig, policy: Policy, direction: Policy) -> Policy:
-    """The policy moved along the direction and against it: a leading axis of two.
+    """Returns the policy moved along the direction and against it, with a leading axis of two.
 
-    The distance is parameter_noise * sqrt(parameters), that of independent normal noise with
-    standard deviation parameter_noise in every parameter.
+    The distance is parameter_noise * sqrt(number of parameters). Independent normal noise with
+    standard deviation parameter_noise in every parameter moves the policy about as far.
     """
     size = sum(leaf.size for leaf in jax.tree.leaves(policy.network))
     distance = config.parameter_noise * size**0.5
@@ -68,7 +69,7 @@ def both_ways(config: DPPGConfig, policy: Policy, direction: Policy) -> Policy:
 
 
 def explore(config: DPPGConfig, env: AnyEnvironment, policy: Policy, key: PRNGKeyArray) -> Explored:
-    """Both episodes of one simulated user in an environment written in JAX."""
+    """Plays both episodes of one simulated user in an environment that is written in JAX."""
     direction_key, play_key = jax.random.split(key)
     drawn = direction(policy, direction_key)
 
@@ -86,7 +87,7 @@ def explore(config: DPPGConfig, env: AnyEnvironment, policy: Policy, key: PRNGKe
 
 
 def update(config: DPPGConfig, explored: Explored) -> Policy:
-    """The user's contribution, before the door clips it."""
+    """Returns the user's contribution, before the release clips it."""
     difference = explored.returns[0] - explored.returns[1]
     if config.advantage_scale is None:
         weight = config.learning_rate * jnp.sign(difference)
@@ -97,7 +98,7 @@ def update(config: DPPGConfig, explored: Explored) -> Policy:
 
 
 def diagnostics(explored: Explored) -> dict[str, Array]:
-    """Sums over one simulated user's steps, for the experimenter's learning curve."""
+    """Returns sums over one simulated user's steps, for the experimenter's learning curve."""
     return {
         "steps": jnp.sum(explored.steps),
         "reward": jnp.sum(explored.returns),
@@ -112,13 +113,13 @@ def local(
     unit: Explored | tuple[()],
     key: PRNGKeyArray,
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """One user's contribution to the door: their two episodes (unless given), their update.
+    """Returns one user's contribution to the release, and diagnostics.
 
     Args:
         config: settings.
         env: the training environment.
         state: the public state, whose policy is explored.
-        unit: what was collected outside; nothing where the user is simulated here.
+        unit: episodes that were collected outside JAX. (): the user is simulated here.
         key: the user's own randomness.
     """
     explored = unit if isinstance(unit, Explored) else explore(config, env, state.policy, key)

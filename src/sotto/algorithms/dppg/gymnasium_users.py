@@ -1,4 +1,4 @@
-"""Users of DPPG whose environment runs in Gymnasium: collected outside JAX, given to the door."""
+"""Users of DPPG in Gymnasium environments, which are collected outside JAX for the release."""
 
 import warnings
 from collections.abc import Sequence
@@ -23,23 +23,24 @@ from sotto.rl.rollout import Actor, Trajectory
 
 
 class Collector:
-    """Lanes for the users of one release, kept from one release to the next.
+    """Parallel environments for the users of one release, which later releases use again.
 
-    Every user starts from a reset with a seed of their own; nothing but the environments' memory
-    is kept, of which the certificate says that it must not matter. Whoever makes it calls `close`.
+    Every user starts from a reset with their own seed. Only the environments themselves are kept,
+    and the certificate states the assumption that they remember nothing of earlier users. The
+    caller must call `close`.
 
     Raises:
-        ValueError: the environment has a wrapper in which earlier users live on.
+        ValueError: the environment has a wrapper that keeps statistics of earlier users.
     """
 
     def __init__(self, config: DPPGConfig) -> None:
         self._config = config
         self._exploring = config.local_update == "parameter-exploration"
-        lanes = config.users_per_update * (2 if self._exploring else 1)
+        count = config.users_per_update * (2 if self._exploring else 1)
         self._users = GymnasiumUsers(
             config.env_id,
-            lanes,
-            processes_for(lanes),
+            count,
+            processes_for(count),
             action_repeat=config.action_repeat,
             unseen=config.population == "real",
         )
@@ -50,24 +51,24 @@ class Collector:
             raise
 
     def collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
-        """One release's unit data, leaves of shape [users, ...].
+        """Collects one release's unit data, leaves of shape [users, ...].
 
         Args:
-            policy: what the users follow.
+            policy: the policy that the users follow.
             key: the users' randomness.
-            first_person: enrolment number of the first of them, who are nobody that came before.
+            first_person: enrolment number of the first user. No earlier release had these users.
 
         Raises:
-            UnseenError: something failed where real people were met. Which kind of failure it was,
-                and what it says, may be about them and is not shown.
+            UnseenError: something failed with real people. The kind of failure and its message may
+                be about them, and are not shown.
         """
         if self._config.population == "simulated":
             return self._collect(policy, key, first_person)
-        # Numbers that overflow would warn, and an exception here would quote what it met.
+        # A warning or an exception could quote the people's data.
         with warnings.catch_warnings(), np.errstate(all="ignore"), suppress(Exception):
             warnings.simplefilter("ignore")
             return self._collect(policy, key, first_person)
-        raise UnseenError(self._config.env_id)  # without a context: nothing is being handled here
+        raise UnseenError(self._config.env_id)  # outside the handler, so without a context
 
     def _collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
         seed_key, act_key = jax.random.split(key)
@@ -94,12 +95,12 @@ class Collector:
         return Explored(directions, *by_user)
 
     def close(self) -> None:
-        """Releases the environments."""
+        """Closes the environments."""
         self._users.close()
 
 
 def without_memory(env: Described) -> Described:
-    """The environment, unless earlier users live on in one of its wrappers.
+    """Returns the environment, if none of its wrappers keeps statistics of earlier users.
 
     Raises:
         ValueError: one of its wrappers keeps running statistics.
@@ -107,18 +108,18 @@ def without_memory(env: Described) -> Described:
     if env.normalisers:
         raise ValueError(
             f"{env.id} is wrapped in {env.normalisers[0]}, whose statistics are made of earlier "
-            "users; leave it out, and give --observation-statistics, which are released with noise"
+            "users; leave it out, and use --observation-statistics, which are released with noise"
         )
     return env
 
 
 def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -> Any:
-    """One release's unit data with nothing in them, for the door to check `local` against.
+    """Returns empty unit data of one release, with which the release checks `local`.
 
     Args:
         config: settings.
         env: the training environment.
-        policy: of the right shapes.
+        policy: a policy of the right shapes.
     """
     users, steps = config.users_per_update, config.steps_per_user
     if config.local_update == "parameter-exploration":
@@ -135,7 +136,7 @@ def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -
 
 @partial(jax.jit, static_argnums=0)
 def _pairs(config: DPPGConfig, policy: Policy, key: PRNGKeyArray) -> tuple[Policy, Policy]:
-    """Every user's direction, [users, ...], and their two policies one after the other."""
+    """Draws every user's direction, [users, ...], and returns it with their two policies."""
     keys = jax.random.split(key, config.users_per_update)
     directions = jax.vmap(lambda k: exploration.direction(policy, k))(keys)
     pairs = jax.vmap(lambda d: exploration.both_ways(config, policy, d))(directions)
@@ -145,7 +146,7 @@ def _pairs(config: DPPGConfig, policy: Policy, key: PRNGKeyArray) -> tuple[Polic
 
 @jax.jit
 def _greedy_each(
-    policies: Policy, observations: Float[Array, "lanes obs"], key: PRNGKeyArray
+    policies: Policy, observations: Float[Array, "episodes obs"], key: PRNGKeyArray
 ) -> Array:
     del key
     actions: Array = jax.vmap(lambda policy, seen: policy(seen).mode())(policies, observations)

@@ -1,6 +1,6 @@
-"""A user's update in private policy gradient: from their own steps alone (Rio et al. 2025, Alg. 3).
+"""User's update in DPPG, from their own steps only (Rio et al. 2025, Algorithm 3).
 
-Nothing here is private by itself, nor needs to be: whatever a user's update is, the door bounds it.
+Nothing here is private by itself: the release bounds and noises the update, whatever it is.
 """
 
 import math
@@ -24,7 +24,7 @@ def objective(
     old_log_probs: Float[Array, " T"],
     advantages: Float[Array, " T"],
 ) -> Float[Array, ""]:
-    """Surrogate objective plus entropy bonus over a user's living steps (Algorithm 3)."""
+    """Returns surrogate objective plus entropy bonus over a user's living steps (Algorithm 3)."""
     distribution = policy(trajectory.observations)
     ratio = jnp.exp(distribution.log_prob(trajectory.actions) - old_log_probs)
     surrogate = ratio * advantages
@@ -43,7 +43,7 @@ def one_step(
     advantages: Float[Array, " T"],
     updates: Int[Array, ""],
 ) -> Policy:
-    """One ascent step, long enough that the door's clip decides its length."""
+    """Returns one ascent step, which is so long that clipping sets its length."""
     old = policy(trajectory.observations).log_prob(trajectory.actions)
     gradient = jax.grad(objective)(policy, config, trajectory, old, advantages)
     rate = learning_rate(config, updates)
@@ -52,7 +52,7 @@ def one_step(
 
 
 def learning_rate(config: DPPGConfig, updates: Int[Array, ""]) -> Float[Array, ""] | float:
-    """The local learning rate of the moment: a public schedule."""
+    """Returns the local learning rate after `updates` updates, from a public schedule."""
     if config.learning_rate_schedule is None:
         return config.learning_rate
     divisor, period, least = config.learning_rate_schedule
@@ -61,12 +61,12 @@ def learning_rate(config: DPPGConfig, updates: Int[Array, ""]) -> Float[Array, "
 
 
 def visit_average(policy: Policy, trajectory: Trajectory, advantages: Float[Array, " T"]) -> Policy:
-    """Each action taken, weighed by its advantage and averaged over the visits to its state.
+    """Returns actions weighted by their advantages, and averaged over the visits to their state.
 
-    For a linear policy on one-hot states: where the gradient of the log-likelihood has e_a - pi it
-    has e_a - 1/n, and it divides by visits. So a state seen once says as much as one seen often,
-    and a policy that is nearly deterministic, by noise for instance, learns as fast as a uniform
-    one. The bias is a feature that every step visits: what to do where nobody has been yet.
+    It is for a linear policy on one-hot states. The gradient of the log-likelihood has e_a - pi;
+    here it is e_a - 1/n, divided by the number of visits. So a state that was visited once counts
+    as much as one that was visited often, and a nearly deterministic policy learns as fast as a
+    uniform one. All steps count for the bias, which is what states without visits use.
     """
     n = policy.network.biases[0].size
     chosen = (trajectory.actions[:, None] == jnp.arange(n)).astype(jnp.float32) - 1 / n
@@ -94,10 +94,11 @@ def local_adam(
     updates: Int[Array, ""],
     key: PRNGKeyArray,
 ) -> Policy:
-    """Algorithm 3: epochs of Adam over minibatches, projected to the S-ball after every step.
+    """Returns the update of Algorithm 3: epochs of Adam over minibatches, within the S-ball.
 
-    Adam's moments start from the previous released update and its square (appendix C.2.3), its
-    step count from the steps all earlier users made; each user gets a fresh copy.
+    The policy is projected to the ball after every step. Adam's moments start from the previous
+    released update and its square (appendix C.2.3), and its step count from the number of steps in
+    all earlier updates. Each user gets a fresh copy.
     """
     old = policy(trajectory.observations).log_prob(trajectory.actions)
     steps = config.local_epochs * config.local_minibatches
@@ -126,7 +127,7 @@ def local_adam(
 
 
 def _project(moved: Policy, centre: Policy, radius: float) -> Policy:
-    """The nearest policy within `radius` of `centre`."""
+    """Returns the nearest policy within `radius` of `centre`."""
     difference = jax.tree.map(jnp.subtract, moved, centre)
     norm = optax.tree.norm(difference)
     scale = jnp.minimum(1.0, radius / jnp.maximum(norm, 1e-12))

@@ -1,14 +1,15 @@
-"""What a release of private policy gradient may hold beside the policy's and the critic's update.
+"""Extra parts of a DPPG release, next to the updates of policy and critic.
 
-Each extra part is a vector per user, bounded by construction, that the door clips, averages and
-noises in the same release as the policy's update: one event, 1/z^2 = sum 1/z_p^2 over the parts.
-What the server makes of it is post-processing, and is kept in `DPPGState.extras` under its name.
+Each extra part is one vector per user, with a bounded norm. It is clipped, averaged and noised in
+the same release as the policy's update. Together the parts are one event, with
+1/z^2 = sum over p of 1/z_p^2. The server's use of a part is post-processing, and its result is in
+`DPPGState.extras` under the part's name.
 
 Guarantee:
-    A part is a function of one user's trajectory and of the public state, so that the claim is the
-    door's (`sotto.privacy.release.release`). An absent user contributes zero to each part: values
-    are centred where that makes the most that one user can move a part the least (docs/privacy.md,
-    section 17; uncentred, a bit has sensitivity 1).
+    A part is a function of one user's trajectory and of the public state, so the guarantee is that
+    of `sotto.privacy.release.release`. An absent user contributes zero to each part. Values are
+    centred, which makes their bound smaller: a bit has sensitivity 1, and a centred bit 1/2
+    (docs/privacy.md, section 17).
 """
 
 import itertools
@@ -31,40 +32,40 @@ from sotto.rl.rollout import Actor, Trajectory
 
 
 class ExtraPart(Protocol):
-    """One extra part: what a user contributes, and what the server makes of it."""
+    """Extra part: a user's contribution, and the server's use of the release."""
 
     @property
     def name(self) -> str:
-        """Of the part, of its noise multiplier and of its public state."""
+        """Name of the part, of its noise multiplier and of its public state."""
 
     @property
     def described(self) -> str:
-        """What it tells of users, for the certificate."""
+        """Words for the certificate that say which facts about users it releases."""
 
     @property
     def size(self) -> int:
-        """How many numbers a user contributes."""
+        """Length of a user's contribution."""
 
     @property
     def clip_norm(self) -> float:
-        """The most that one user's contribution can be (L2), absent or not."""
+        """Bound on the L2 norm of one user's contribution."""
 
     def initial(self) -> PyTree[Array]:
-        """The public state before the first release, free of data."""
+        """Returns the public state before the first release, free of data."""
 
     def contribution(
         self, public: Any, trajectory: Trajectory, update: Policy
     ) -> Float[Array, " size"]:
-        """One user's vector, from their own trajectory and policy update (not clipped)."""
+        """Returns one user's vector, from their own trajectory and policy update (not clipped)."""
 
     def after(
         self, public: Any, released: Float[Array, " size"]
     ) -> tuple[PyTree[Array], dict[str, Array]]:
-        """The next public state, and what is logged: functions of releases."""
+        """Returns the next public state and the log, which are functions of releases."""
 
 
 def extra_parts(config: DPPGConfig, env: AnyEnvironment) -> tuple[ExtraPart, ...]:
-    """The extra parts that the settings ask for."""
+    """Returns the extra parts that the settings ask for."""
     parts: list[ExtraPart] = []
     if config.adaptive_clip is not None:
         parts.append(
@@ -82,25 +83,25 @@ def extra_parts(config: DPPGConfig, env: AnyEnvironment) -> tuple[ExtraPart, ...
 
 
 def require_as_stated(updates: int, extras: Sequence[ExtraPart], ledgers: Sequence[Ledger]) -> None:
-    """A stream about a population has the length and the bounds that it was stated with.
+    """Checks that a stream about a population has the horizon and bounds that were stated.
 
     Raises:
-        PrivacyError: it was stated for another number of updates.
-        ValueError: it was stated by a version that bounded a part by another number.
+        PrivacyError: another number of updates was stated.
+        ValueError: another version of sotto stated another bound of a part.
     """
     streams = [stream.statement for ledger in ledgers for stream in ledger.streams]
     if promised := {statement.horizon for statement in streams} - {updates}:
         raise PrivacyError(
-            f"the budget covers {max(promised)} releases about this population, which each of "
-            "them draws from anew, and not more of them; start a new run"
+            f"the budget covers {max(promised)} releases about this population, and each further "
+            "release would cost more; start a new run"
         )
     for part, statement in itertools.product(extras, streams):
         stated = statement.parts.get(part.name)
         if stated is not None and stated.clip_norm != part.clip_norm:
             raise ValueError(
                 f"this training stated that {part.described} are bounded by {stated.clip_norm:.6g} "
-                f"for each user, and this version of sotto bounds them by {part.clip_norm:.6g}; go "
-                "on with the version it was started with, or start a new training"
+                f"for each user, and this version of sotto bounds them by {part.clip_norm:.6g}; "
+                "continue with the version that started it, or start a new training"
             )
 
 
@@ -109,15 +110,16 @@ def require_as_stated(updates: int, extras: Sequence[ExtraPart], ledgers: Sequen
 
 @dataclass(frozen=True)
 class AdaptiveClip:
-    """The clip norm follows a quantile of users' update norms (Andrew et al. 2021, Algorithm 1).
+    """Part that makes the clip norm follow a quantile (Andrew et al. 2021, Algorithm 1).
 
-    The door's clip norm is fixed at 1: users divide their update by the public clip norm C of the
-    moment, and the server multiplies the release by it. A user's bit says whether their update is
-    within C; they contribute bit - 1/2, and the server steps log C by -rate (mean bit - quantile).
+    The clip norm of the release is fixed at 1. Users divide their update by the current public clip
+    norm C, and the server multiplies the release by it. A user's bit is 1 if the norm of their
+    update is at most C. They contribute bit - 1/2. The server adds -rate (mean bit - quantile) to
+    log C.
 
     Attributes:
         first: clip norm of the first release.
-        quantile: share of users whose update is within the clip norm, in (0, 1).
+        quantile: desired share of users whose update is within the clip norm, in (0, 1).
         rate: step of log C.
     """
 
@@ -129,22 +131,22 @@ class AdaptiveClip:
 
     @property
     def size(self) -> int:
-        """One bit."""
+        """Length of a contribution: one bit."""
         return 1
 
     @property
     def clip_norm(self) -> float:
-        """A centred bit is 1/2 or -1/2."""
+        """Bound on a centred bit, which is 1/2 or -1/2."""
         return 0.5
 
     def initial(self) -> Float[Array, ""]:
-        """The first clip norm."""
+        """Returns the first clip norm."""
         return jnp.asarray(self.first, jnp.float32)
 
     def contribution(
         self, public: Float[Array, ""], trajectory: Trajectory, update: Policy
     ) -> Float[Array, " 1"]:
-        """Whether the update is within the clip norm, centred."""
+        """Returns the bit that says whether the update is within the clip norm, less 1/2."""
         del trajectory
         within = optax.tree.norm(update) <= public
         return jnp.where(within, 0.5, -0.5).astype(jnp.float32)[None]
@@ -152,7 +154,7 @@ class AdaptiveClip:
     def after(
         self, public: Float[Array, ""], released: Float[Array, " 1"]
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
-        """The next clip norm."""
+        """Returns the next clip norm, and the log of this one."""
         share = released[0] + 0.5
         clip_norm = public * jnp.exp(-self.rate * (share - self.quantile))
         return clip_norm, {"clip_norm": public, "share_within_clip_norm": share}
@@ -162,16 +164,17 @@ class AdaptiveClip:
 
 
 _PRIOR_RELEASES = 10.0
-"""The prior (mean 0, deviation 1 after the public scale) counts like so many releases."""
+"""Weight of the prior (mean 0, deviation 1 after the public scale), in releases."""
 _LEAST_DEVIATION = 0.1
-"""Of an input, in units of the public scale: noise may take an estimated variance below zero."""
+"""Smallest deviation of an input, in units of the public scale. Noise can make an estimated
+variance negative."""
 
 
 class Moments(eqx.Module):
-    """What releases say of observations: sums of means, and of mean squares less 1/2.
+    """Released statistics of observations: sums of means, and of mean squares less 1/2.
 
-    After the environment's public centre and scale, observations are clipped to [-limit, limit];
-    contributions are in units of `limit`.
+    Observations are centred and scaled as is public for the environment, and then clipped to
+    [-limit, limit]. Contributions are in units of `limit`.
     """
 
     sums: Float[Array, " 2*obs"]
@@ -181,7 +184,7 @@ class Moments(eqx.Module):
     limit: float = eqx.field(static=True)
 
     def mean_and_deviation(self) -> tuple[Float[Array, " obs"], Float[Array, " obs"]]:
-        """Of the policy's inputs (after the public scale), shrunk towards 0 and 1."""
+        """Returns mean and deviation of inputs (after the public scale), shrunk towards 0 and 1."""
         size = len(self.scale)
         weight = self.releases + _PRIOR_RELEASES
         mean = self.limit * self.sums[:size] / weight
@@ -190,7 +193,7 @@ class Moments(eqx.Module):
         return mean, jnp.sqrt(jnp.maximum(variance, _LEAST_DEVIATION**2))
 
     def standardised(self, observations: Float[Array, "*batch obs"]) -> Float[Array, "*batch obs"]:
-        """Observations that the public centre and scale turn into standardised inputs."""
+        """Returns observations that become standardised inputs by the public centre and scale."""
         mean, deviation = self.mean_and_deviation()
         inputs = (scaled(observations, self.scale, self.centre) - mean) / deviation
         raw = scaled(inputs, tuple(1 / factor for factor in self.scale))
@@ -199,12 +202,12 @@ class Moments(eqx.Module):
 
 @dataclass(frozen=True)
 class ObservationStatistics:
-    """Means and variances of observations, by which the policy's inputs are standardised.
+    """Part that releases means and variances of observations, to standardise the policy's inputs.
 
     A user contributes their means of x and of x^2 - 1, where x is within [-1, 1] (see `Moments`).
 
     Attributes:
-        scale, centre: the environment's, public.
+        scale, centre: public scale and centre of the environment.
         limit: public range of observations after them.
     """
 
@@ -216,23 +219,23 @@ class ObservationStatistics:
 
     @property
     def size(self) -> int:
-        """A mean and a mean square of each observation."""
+        """Length of a contribution: a mean and a mean square of each observation."""
         return 2 * len(self.scale)
 
     @property
     def clip_norm(self) -> float:
-        """For means a of x and s of x^2, a^2 <= s <= 1: so a^2 + (s - 1)^2 <= 1."""
+        """Bound on the norm: means a of x, s of x^2 have a^2 <= s <= 1, so a^2 + (s - 1)^2 <= 1."""
         return float(len(self.scale) ** 0.5)
 
     def initial(self) -> Moments:
-        """No releases yet."""
+        """Returns the statistics of no releases."""
         nothing = jnp.zeros(self.size, jnp.float32)
         return Moments(nothing, jnp.float32(0), self.scale, self.centre, self.limit)
 
     def contribution(
         self, public: Moments, trajectory: Trajectory, update: Policy
     ) -> Float[Array, " 2*obs"]:
-        """Means over the user's living steps, centred."""
+        """Returns the centred means over the user's living steps."""
         del public, update
         inputs = scaled(trajectory.observations, self.scale, self.centre)
         inputs = jnp.clip(inputs / self.limit, -1, 1)
@@ -243,7 +246,7 @@ class ObservationStatistics:
     def after(
         self, public: Moments, released: Float[Array, " 2*obs"]
     ) -> tuple[Moments, dict[str, Array]]:
-        """The sums with one more release."""
+        """Returns the sums with one more release."""
         mean_squares = slice(len(self.scale), None)
         sums = public.sums + released.at[mean_squares].add(0.5)
         releases = public.releases + 1
@@ -251,28 +254,28 @@ class ObservationStatistics:
 
 
 class StandardisedPolicy(eqx.Module):
-    """A released policy with the released statistics it is used with."""
+    """Released policy with the released statistics that standardise its inputs."""
 
     policy: Policy
     moments: Moments
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Distribution:
-        """The distribution of the action at each observation."""
+        """Returns the distribution of the action at each observation."""
         return self.policy(self.moments.standardised(observation))
 
     def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape n"]:
-        """Noise for sampling `shape` actions."""
+        """Draws noise for sampling `shape` actions."""
         return self.policy.noise(key, shape)
 
 
 def actor(extras: Mapping[str, Any], policy: Policy) -> Actor:
-    """The policy as it acts on raw observations."""
+    """Returns the policy as a function of raw observations."""
     moments = extras.get(ObservationStatistics.name)
     return policy if moments is None else StandardisedPolicy(policy, moments)
 
 
 def as_seen(extras: Mapping[str, Any], trajectory: Trajectory) -> Trajectory:
-    """The trajectory with the observations that the policy's network is given."""
+    """Returns the trajectory with the observations that the policy's network receives."""
     moments = extras.get(ObservationStatistics.name)
     if moments is None:
         return trajectory
@@ -287,11 +290,11 @@ def as_seen(extras: Mapping[str, Any], trajectory: Trajectory) -> Trajectory:
 
 @dataclass(frozen=True)
 class PrivateReturn:
-    """Users' mean return, the sum of the rewards of their data, clipped to a public range.
+    """Part that releases users' mean return. A return is the sum of a user's rewards, clipped.
 
     Attributes:
-        low, high: the range.
-        decay: of the moving average over releases, which starts at `low`.
+        low, high: public range to which returns are clipped.
+        decay: decay of the moving average over releases, which starts at `low`.
     """
 
     low: float
@@ -302,22 +305,22 @@ class PrivateReturn:
 
     @property
     def size(self) -> int:
-        """One number."""
+        """Length of a contribution: one number."""
         return 1
 
     @property
     def clip_norm(self) -> float:
-        """Half of the range is the unit."""
+        """Bound on a contribution, whose unit is half of the range."""
         return 1.0
 
     def initial(self) -> Float[Array, ""]:
-        """The moving average before the first release."""
+        """Returns the moving average before the first release."""
         return jnp.asarray(self.low, jnp.float32)
 
     def contribution(
         self, public: Float[Array, ""], trajectory: Trajectory, update: Policy
     ) -> Float[Array, " 1"]:
-        """The return's distance from the middle of the range, in halves of it."""
+        """Returns the distance of the return from the middle of the range, in half ranges."""
         del public, update
         total = jnp.sum(jnp.where(trajectory.alive, trajectory.rewards, 0.0))
         centred = (total - (self.low + self.high) / 2) / ((self.high - self.low) / 2)
@@ -326,7 +329,7 @@ class PrivateReturn:
     def after(
         self, public: Float[Array, ""], released: Float[Array, " 1"]
     ) -> tuple[Float[Array, ""], dict[str, Array]]:
-        """The moving average, and this release's mean return."""
+        """Returns the moving average, and the log of this release's mean return."""
         mean = (self.low + self.high) / 2 + released[0] * (self.high - self.low) / 2
         average = self.decay * public + (1 - self.decay) * mean
         return average, {"private_return": mean, "private_return_average": average}

@@ -1,7 +1,8 @@
-"""Presets of private policy gradient, as tables; `dppg_config.preset` makes settings of them."""
+"""Presets of DPPG as tables, from which `sotto.algorithms.dppg.config.preset` makes settings."""
 
 _RIVER_SWIM: dict[str, object] = {
-    # One user at a time, one episode each; users explore by leaning to either action throughout.
+    # Each release is about one user, with one episode. Parameter noise makes a user prefer one
+    # action throughout the episode, which explores.
     "users_per_update": 1,
     "steps_per_user": 20,
     "one_episode": True,
@@ -17,8 +18,8 @@ _RIVER_SWIM: dict[str, object] = {
 }
 
 _DOSING: dict[str, object] = {
-    # A person is a whole day. What a dose does shows within the hour: a short lambda. A small
-    # epsilon is paid in people: at 0.1, 16,000 of them reach 127.6 on Dosing-1.
+    # A person's data are a whole day. Doses act within an hour, so lambda is small. A smaller
+    # epsilon needs more people: at 0.1, 16,000 people reach 127.6 on Dosing-1.
     "one_episode": True,
     "users_per_update": 256,
     "steps_per_user": 143,
@@ -29,8 +30,8 @@ _DOSING: dict[str, object] = {
 }
 
 _EXPLORATION: dict[str, object] = {
-    # A linear policy, tried both ways along each person's own direction; every contribution is as
-    # long as the clip norm, and points where the return was larger.
+    # A linear policy is moved both ways along each person's own direction. Every contribution is
+    # as long as the clip norm, and points to the larger return.
     "local_update": "parameter-exploration",
     "hidden": (),
     "learning_rate": 1.0,
@@ -41,7 +42,7 @@ _EXPLORATION: dict[str, object] = {
 }
 
 _HALF_CHEETAH: dict[str, object] = _EXPLORATION | {
-    # Two runs of 200 steps show how fast a policy is.
+    # Two episodes of 200 steps are enough to see how fast a policy is.
     "users_per_update": 32,
     "steps_per_user": 400,
     "total_steps": 1_280_000,
@@ -49,7 +50,7 @@ _HALF_CHEETAH: dict[str, object] = _EXPLORATION | {
 }
 
 _HOPPER: dict[str, object] = _EXPLORATION | {
-    # Early episodes end within a few steps: far fewer are taken than these.
+    # Early episodes end within a few steps, so far fewer steps are taken than these.
     "users_per_update": 24,
     "steps_per_user": 1200,
     "total_steps": 1_440_000,
@@ -59,7 +60,7 @@ _HOPPER: dict[str, object] = _EXPLORATION | {
 SOTTO: dict[str, dict[str, object]] = {
     "RiverSwim-v0": _RIVER_SWIM,
     "RiverSwim90-v0": _RIVER_SWIM,
-    # With everybody's meals the same there is less to learn, and longer trainings collect noise.
+    # All people have the same meals, so there is less to learn, and more releases add noise.
     "Dosing-0": _DOSING | {"total_steps": 9_200_000, "gae_lambda": 0.4},
     "Dosing-1": _DOSING,
     "HalfCheetah-v4": _HALF_CHEETAH,
@@ -67,15 +68,15 @@ SOTTO: dict[str, dict[str, object]] = {
     "Hopper-v4": _HOPPER,
     "Hopper-v5": _HOPPER,
     "CartPole-v1": {
-        # A person's data end with their first episode: early ones are short, so that twice as many
-        # people fit into as many steps. About 480k of these steps are taken.
+        # A person's data end with their first episode. Early episodes are short, so about 480k of
+        # these steps are taken.
         "one_episode": True,
         "total_steps": 1_050_000,
         "clip_norm": 0.035,
         "entropy_coefficient": 0.3,
     },
     "Acrobot-v1": {
-        # Exploration is the problem: repeated actions find the goal in 17% of episodes, not 0.8%.
+        # Repeated actions explore more: they reach the goal in 17% of episodes, not in 0.8%.
         "action_repeat": 2,
         "one_episode": True,
         "users_per_update": 64,
@@ -88,7 +89,7 @@ SOTTO: dict[str, dict[str, object]] = {
         "ema_decay": 0.97,
     },
 }
-"""Our recipe, by environment: what differs from the defaults of `DPPGConfig`."""
+"""Our recipe for each environment: settings that differ from the defaults of `DPPGConfig`."""
 
 _MANY_CHEETAHS: dict[str, object] = {
     "users_per_update": 256,
@@ -100,7 +101,7 @@ SOTTO_SMALL_EPSILON: dict[str, tuple[float, dict[str, object]]] = {
     "HalfCheetah-v4": (5.0, _MANY_CHEETAHS),
     "HalfCheetah-v5": (5.0, _MANY_CHEETAHS),
 }
-"""Below which epsilon our recipe changes, and how: a small epsilon is paid in people."""
+"""Epsilon below which our recipe changes, and its changes: a small epsilon needs more people."""
 
 PAPER: dict[str, object] = {
     "unit": "segment",
@@ -121,7 +122,7 @@ PAPER: dict[str, object] = {
     "critic_learning_rate": 7.26e-4,
     "critic_steps": 8,  # full batches: the sample gradients of 8 epochs
 }
-"""Algorithms 2 and 3 with table 3 of the paper, column "Control"."""
+"""Settings of Algorithms 2 and 3, from table 3 of the paper, column "Control"."""
 
 _PAPER_RIVER_SWIM: dict[str, object] = {
     "unit": "trajectory",
@@ -153,7 +154,8 @@ _PAPER_DOSING: dict[str, object] = {
 }
 
 _PAPER_MUJOCO: dict[str, object] = {
-    # Gymnasium starts every user from a reset: no continuing segments, and still the leaky critic.
+    # Gymnasium starts every user from a reset, so there are no continuing segments. The critic is
+    # still the paper's, which leaks.
     "unit": "trajectory",
     "steps_per_user": 2048,
     "total_steps": 1_000_000,
@@ -175,4 +177,4 @@ PAPER_CHANGES: dict[str, dict[str, object]] = {
     "Hopper-v4": _PAPER_MUJOCO,
     "Hopper-v5": _PAPER_MUJOCO,
 }
-"""What tables 2 and 3 of the paper have for other environments."""
+"""Settings for other environments, from tables 2 and 3 of the paper."""

@@ -1,15 +1,17 @@
-"""Private policy gradient: DPPG, Algorithms 2 and 3 of Rio et al. 2025, with the notes' errata.
+"""Release of one DPPG policy update (Rio et al. 2025, Algorithms 2 and 3; errata: docs/papers.md).
 
-One update: K users each roll out the released policy from a reset and compute a local update; the
-door clips it to norm S, averages, adds noise N(0, (z S / K)^2), charges the ledger, and the server
-adds the result to the policy. Users share nothing but releases: no critic, normaliser, optimiser
-moment or batch statistic crosses them un-noised, unless a setting is named `paper`.
+In each update, K users roll out the released policy from a reset, and compute a local update. The
+release charges the ledger, clips the updates to norm S, averages them, and adds noise
+N(0, (z S / K)^2). The server adds the result to the policy.
+
+Users only share releases: no critic, normaliser, optimiser moment or batch statistic carries one
+user's data to another without noise, unless a setting has the value `paper`.
 
 Guarantee:
-    The release of every policy of the training is Gaussian differentially private with multiplier
-    z for each user, whose participations the noise covers together: one, or several in a public
-    order (theory notes, Theorems 2 and 2'). Users who are drawn in secret pay for every release at
-    the sampling rate. See `sotto.privacy.release.release`.
+    All released policies together are Gaussian differentially private with multiplier z for each
+    user. The noise covers all participations of a user: one, or several in a public order
+    (docs/privacy.md, sections 3, 4 and 17). A user who is drawn in secret pays for every release at
+    the sampling rate (section 6). See `sotto.privacy.release.release`.
 """
 
 from functools import partial
@@ -36,28 +38,28 @@ from sotto.rl.tabular import TabularEnvironment
 
 
 class DPPGState(NamedTuple):
-    """The public state: every field is free of data at first, and a function of releases after."""
+    """Public state of a training, first free of data and later a function of releases."""
 
     policy: Policy
-    """The last released policy, which the next users follow."""
+    """Last released policy, which the next users follow."""
     critic: Value | tuple[()]
-    """The released (private), public or paper's critic; nothing for the other kinds."""
+    """Critic, if it is private, public or the paper's. Otherwise ()."""
     previous: Policy
-    """The last released update, which seeds local Adam's moments."""
+    """Last released update, from which local Adam's moments start."""
     ema: Policy
     """Moving average of released policies."""
     tail: Policy
-    """Average of the last share of released policies."""
+    """Average of the last released policies, a share of `tail_fraction`."""
     updates: Int[Array, ""]
-    """Releases made."""
+    """Number of releases so far."""
     seed: Int[Array, ""]
     """Seed of the public simulator that fits a public critic."""
     extras: dict[str, Any]
-    """What extra parts have released so far, by their name (`sotto.algorithms.dppg.parts`)."""
+    """Public states of extra parts (`sotto.algorithms.dppg.parts`), by their names."""
 
 
 def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""]) -> DPPGState:
-    """Networks drawn from the seed alone."""
+    """Returns the public state before the first release, with networks drawn from the seed."""
     policy_key, critic_key = jax.random.split(new_key(seed))
     policy = Policy(
         env.observation_size,
@@ -101,17 +103,17 @@ def make_release(
     horizon: int,
     collected: bool,
 ) -> Release:
-    """The release of one policy update, ready to be opened.
+    """Returns the release of one policy update, which can then be opened.
 
     Args:
         config: settings.
         env: the training environment (its action repeat included).
         multipliers: noise multiplier of each part.
-        clip_norm: bound on one user's policy update; the first one, where it is adaptive.
-        horizon: releases still to be made.
+        clip_norm: bound on one user's policy update. If it is adaptive, it is the first bound.
+        horizon: number of releases that remain.
         collected: whether trajectories are collected outside and given as unit data.
     """
-    # Adaptive: users divide by the public clip norm of the moment, and the server multiplies.
+    # If adaptive, users divide by the current public clip norm, and the server multiplies by it.
     bound = 1.0 if config.adaptive_clip is not None else clip_norm
     parts = {"policy": Part(clip_norm=bound, noise_multiplier=multipliers["policy"])}
     if config.critic == "private":
@@ -156,7 +158,7 @@ def make_release(
 
 
 def _of_environment(config: DPPGConfig) -> tuple[Assumption, ...]:
-    """What the proof needs of an environment in Gymnasium."""
+    """Returns the assumptions of the proof about a Gymnasium environment."""
     if config.population == "simulated":
         return (claims.NO_MEMORY.assumption(),)
     met = (claims.NO_MEMORY, claims.UNSEEN, claims.OWN_OUTPUT)
@@ -164,7 +166,7 @@ def _of_environment(config: DPPGConfig) -> tuple[Assumption, ...]:
 
 
 def correlation(config: DPPGConfig) -> Correlation:
-    """The noise over time: matched to how the server sums releases, or independent."""
+    """Returns the noise over time: matched to the server's sums of releases, or independent."""
     if not config.correlated_noise:
         return Correlation()
     return Correlation(kind="prefix-sum", workload_decay=config.parameter_decay)
@@ -190,7 +192,7 @@ def _local(
     unit: Trajectory | tuple[()],
     key: PRNGKeyArray,
 ) -> tuple[dict[str, Any], dict[str, Array]]:
-    """One user's contribution: their rollout (unless given), their advantages, their update."""
+    """Returns one user's contribution, from their rollout (unless given), and diagnostics."""
     explore_key, rollout_key, batch_key = jax.random.split(key, 3)
     extras = dppg_parts.extra_parts(config, env)
     followed = state.policy
@@ -249,7 +251,7 @@ def _local(
 
 
 def _perturbed(policy: Policy, scale: float, key: PRNGKeyArray) -> Policy:
-    """The policy one user follows: perturbed with their own exploration noise, if any."""
+    """Returns the policy that one user follows, with their own exploration noise, if any."""
     if scale == 0:
         return policy
     leaves = jax.tree.leaves(policy)
@@ -261,7 +263,7 @@ def _perturbed(policy: Policy, scale: float, key: PRNGKeyArray) -> Policy:
 
 
 def _baseline(config: DPPGConfig, env: AnyEnvironment) -> float:
-    """The public constant: by default the return of ordinary steps for ever."""
+    """Returns the public constant: by default the return of an endless ordinary episode."""
     if config.baseline is not None:
         return config.baseline
     return env.reward_per_step / (1 - config.decision_discount)
@@ -270,7 +272,7 @@ def _baseline(config: DPPGConfig, env: AnyEnvironment) -> float:
 def _values(
     config: DPPGConfig, env: AnyEnvironment, state: DPPGState, trajectory: Trajectory
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    """The critic's values at each observation and at each next one."""
+    """Returns the critic's values at each observation and at each next one."""
     constant = _baseline(config, env)
     if isinstance(state.critic, Value):
         return state.critic(trajectory.observations), state.critic(trajectory.next_observations)
@@ -288,7 +290,7 @@ def _values(
 def _server(
     config: DPPGConfig, env: AnyEnvironment, state: DPPGState, released: dict[str, Any]
 ) -> tuple[DPPGState, dict[str, Array]]:
-    """Post-processing: the next policy, its averages, and the next critic."""
+    """Returns the next public state, and the log. It is post-processing of the release."""
     update = released["policy"]
     if config.adaptive_clip is not None:
         update = jax.tree.map(lambda x: x * state.extras["clip"], update)
@@ -319,7 +321,7 @@ def _server(
         ema=jax.tree.map(
             lambda e, p: config.ema_decay * e + (1 - config.ema_decay) * p, state.ema, policy
         ),
-        # Before the tail begins the count stays at 1, and the "average" is the last policy.
+        # Before the tail begins the count stays at 1, so that the average is the last policy.
         tail=jax.tree.map(lambda t, p: t + (p - t) / in_tail, state.tail, policy),
         updates=updates,
         seed=state.seed,
@@ -329,7 +331,7 @@ def _server(
 
 
 def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Value:
-    """The critic after a fit to simulated people who are nobody: public data."""
+    """Returns the critic after a fit in the public simulator, which needs no one's data."""
     key = jax.random.fold_in(new_key(state.seed), state.updates)
 
     def one(key: PRNGKeyArray) -> Trajectory:
@@ -357,16 +359,16 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
     return fitted
 
 
-def initial_lanes(config: DPPGConfig, env: AnyEnvironment, key: PRNGKeyArray) -> Lane:
-    """The paper's K environment lanes, which continue from one release to the next."""
+def initial_segments(config: DPPGConfig, env: AnyEnvironment, key: PRNGKeyArray) -> Lane:
+    """Starts the paper's K parallel environments, which continue from one release to the next."""
     keys = jax.random.split(key, config.users_per_update)
     return jax.vmap(lambda k: start(env, env.default_params, k))(keys)
 
 
 def _segments(
-    config: DPPGConfig, env: AnyEnvironment, state: DPPGState, lanes: Lane, key: PRNGKeyArray
+    config: DPPGConfig, env: AnyEnvironment, state: DPPGState, begun: Lane, key: PRNGKeyArray
 ) -> tuple[Lane, Trajectory]:
-    """The next segment of every lane: the paper's users, who are not independent of one another."""
+    """Plays the next segments: the paper's users, who are not independent of one another."""
 
     def one(lane: Lane, key: PRNGKeyArray) -> tuple[Trajectory, Lane]:
         return continue_rollout(
@@ -374,12 +376,12 @@ def _segments(
         )
 
     keys = jax.random.split(key, config.users_per_update)
-    trajectories, lanes = jax.vmap(one)(lanes, keys)
-    return lanes, trajectories
+    trajectories, after = jax.vmap(one)(begun, keys)
+    return after, trajectories
 
 
 def _diagnostics(trajectory: Trajectory) -> dict[str, Array]:
-    """Sums over one simulated user's steps, for the experimenter's learning curve."""
+    """Returns sums over one simulated user's steps, for the experimenter's learning curve."""
     ended = trajectory.terminated | trajectory.truncated
     return {
         "steps": jnp.sum(trajectory.alive, dtype=jnp.float32),

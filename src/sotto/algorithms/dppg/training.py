@@ -1,7 +1,7 @@
-"""Trains DPPG in chunks of releases, over several seeds side by side.
+"""Training of DPPG in chunks of releases, with several seeds side by side.
 
-Each seed is a run of its own: its people, its ledger, its certificate. One compiled program trains
-them all. Iterating over a `Training` yields what may be logged after each chunk.
+Each seed is a separate run, with its own people, ledger and certificate. One compiled program
+trains all of them. Iterating over a `Training` yields progress after each chunk.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.base import Progress
-from sotto.algorithms.dppg import gymnasium_users, parts, trust_region
+from sotto.algorithms.dppg import gymnasium_users, noise, parts, trust_region
 from sotto.algorithms.dppg import release as dppg
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.gymnasium_users import Collector, without_memory
@@ -40,16 +40,17 @@ from sotto.rl.tabular import TabularEnvironment
 
 _PROGRESS_POINTS = 20
 _FISHER_EPISODES, _FISHER_REGULARISER = 25, 1e-3  # as in table 2 of the paper
-_COINS = 2**24  # tossed at once, where users are drawn from a population
+_COINS = 2**24  # tossed in one chunk, if users are drawn from a population
 
 
 @dataclass(frozen=True)
 class DPPGProgress(Progress):
-    """What one chunk of releases leaves behind, and more than runs keep of it.
+    """Progress after one chunk of releases, with details that runs do not keep.
 
     Attributes:
-        diagnostics: sums over simulated users, [runs, releases, users] each; None for real ones.
-        logits: of every released policy, [runs, releases, S, A]; None without finitely many states.
+        diagnostics: sums over simulated users, [runs, releases, users] each. None: users are real.
+        logits: logits of every released policy, [runs, releases, S, A]. None: there are infinitely
+            many states.
     """
 
     diagnostics: dict[str, np.ndarray] | None = None
@@ -57,10 +58,10 @@ class DPPGProgress(Progress):
 
 
 def training_environment(config: DPPGConfig) -> AnyEnvironment:
-    """The environment users live in; one from Gymnasium is described, not run, by this object.
+    """Returns the environment of users. From Gymnasium, it only has the public facts.
 
     Raises:
-        ValueError: settings that do not fit it, or real people in a simulator.
+        ValueError: the settings do not fit it, or ask for real people in a simulator.
     """
     real = config.population == "real"
     if is_native(config.env_id):
@@ -69,17 +70,16 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
         env = make(config.env_id, config.action_repeat)
         if config.local_update == "visit-average" and not isinstance(env, TabularEnvironment):
             raise ValueError(
-                f"visit-average counts visits to finitely many states, which {config.env_id} has "
-                "not; use local_update one-step"
+                f"visit-average counts visits to finitely many states, and {config.env_id} has "
+                "infinitely many; use local_update one-step"
             )
         return env
     exploring = config.local_update == "parameter-exploration"
     perturbed = config.parameter_noise > 0 and not exploring
     if config.unit == "segment" or config.critic == "public" or perturbed:
         raise ValueError(
-            f"{config.env_id} runs through Gymnasium, which offers neither continuing segments, a "
-            "public critic nor per-user parameter noise under a policy gradient; choose other "
-            "settings"
+            f"{config.env_id} runs through Gymnasium, which has no continuing segments, no public "
+            "critic, and no parameter noise of users with a policy gradient; choose other settings"
         )
     if config.population_size is not None:
         raise ValueError(
@@ -90,7 +90,7 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
 
 
 def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
-    """The public state of every seed before the first release, leaves of shape [runs, ...]."""
+    """Returns the public state of every seed before the first release, leaves [runs, ...]."""
     env = training_environment(config)
     states: DPPGState = jax.vmap(partial(dppg.initial_state, config, env))(
         jnp.asarray(seeds, jnp.int32)
@@ -99,28 +99,28 @@ def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
 
 
 def create_ledger(config: DPPGConfig, where: Path | str, run_id: str | None = None) -> Ledger:
-    """A new ledger with the budget and the unit of these settings."""
-    budget = Budget(epsilon=config.budget_epsilon, delta=config.delta)
+    """Creates a ledger with the budget and the unit of these settings."""
+    budget = Budget(epsilon=noise.budget_epsilon(config), delta=config.delta)
     return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
 
 
 class Training:
-    """An open training: the stream of releases, and the people who are still to come.
+    """Training with an open stream of releases.
 
     Args:
         config: settings.
         seeds: one per run.
-        ledgers: one per run, from `create_ledger`, or re-opened to resume.
-        states: where to go on from; None starts afresh.
-        done: releases already made on the way to `states`. A resumed training opens a new stream
-            with fresh noise and fresh people; what an interrupted chunk charged stays charged.
-            Where users are drawn from a population it goes on with the stream there is, which has
-            lost what was charged and not kept.
-        noise_seed: for tests only; voids the certificate.
+        ledgers: one per run, from `create_ledger`, or opened again to resume.
+        states: states to continue from. None: the states before the first release.
+        done: number of releases behind `states`. A resumed training opens a new stream with fresh
+            noise and new people, and releases of an interrupted chunk stay charged. If users are
+            drawn from a population, it continues the same stream instead, and releases that were
+            charged but not stored are lost.
+        noise_seed: for tests only. It voids the certificate.
 
     Raises:
-        PrivacyError: the budget does not cover the training. No data has been touched.
-        ValueError: settings that do not fit the environment.
+        PrivacyError: the budget does not cover the training. No data has been used.
+        ValueError: the settings do not fit the environment.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Training:
     ) -> None:
         if any(stream.statement.selection for one in ledgers for stream in one.streams):
             raise ValueError(
-                "this ledger was charged for choosing settings, which cannot be gone on with; run "
+                "this ledger was charged for choosing settings, and cannot be continued; run "
                 "sotto tune again with another --out"
             )
         held = min(sum(stream.releases for stream in one.streams) for one in ledgers)
@@ -157,24 +157,24 @@ class Training:
             )
         self._interval = math.ceil(config.num_updates / _PROGRESS_POINTS)
         self.chunk_updates = self._interval if self._native else 1
-        if self._drawn:  # a coin for each of the population, release and run
+        if self._drawn:  # one coin for each person of the population, release and run
             most = _COINS // (config.users * len(seeds))
             self.chunk_updates = max(1, min(self.chunk_updates, most))
-        policy = jax.tree.map(lambda x: x[0], first.policy)  # has met no data, nor on resuming
+        policy = jax.tree.map(lambda x: x[0], first.policy)  # free of data, also on resuming
         critic = jax.tree.map(lambda x: x[0], self.states.critic)
         extras = parts.extra_parts(config, self.env)
         if self._drawn:
             parts.require_as_stated(config.num_updates, extras, ledgers)
         dimension = _size(policy) + sum(part.size for part in extras)
         dimension += _size(critic) if config.critic == "private" else 0
-        self.noise_multiplier = config.total_noise_multiplier(dimension)
-        multipliers = config.part_multipliers(self.noise_multiplier)
+        self.noise_multiplier = noise.total_noise_multiplier(config, dimension)
+        multipliers = noise.part_multipliers(config, self.noise_multiplier)
         self.clip_norm = _clip_norm(config, self.env, policy, multipliers["policy"])
-        # The seed alone makes the people; a resumed training meets new ones.
+        # The seed determines the simulated people. A resumed training simulates new ones.
         keys = jax.vmap(lambda s: jax.random.fold_in(new_key(s), done))(
             jnp.asarray(seeds, jnp.uint32)
         )
-        self._keys, lane_keys = jax.vmap(lambda k: jax.random.split(k, 2), out_axes=1)(keys)
+        self._keys, segment_keys = jax.vmap(lambda k: jax.random.split(k, 2), out_axes=1)(keys)
         self._ledgers = ledgers
         release = dppg.make_release(
             config,
@@ -192,7 +192,7 @@ class Training:
             self.states,
             () if self._native else gymnasium_users.nothing_collected(config, self.env, policy),
             world_states=(
-                jax.vmap(partial(dppg.initial_lanes, config, self.env))(lane_keys)
+                jax.vmap(partial(dppg.initial_segments, config, self.env))(segment_keys)
                 if continuing
                 else ()
             ),
@@ -205,16 +205,16 @@ class Training:
             if self.done == config.num_updates:
                 raise ValueError(
                     f"all {config.num_updates} releases of this training have been charged; those "
-                    f"after the first {done} were lost, and are not made again"
+                    f"after the first {done} were lost, so start a new run"
                 )
 
     @property
     def statement(self) -> StreamStatement:
-        """What the stream promises, as its ledgers hold it."""
+        """Statement of the stream, as it is in the ledgers."""
         return self._stream.statement
 
     def __iter__(self) -> Iterator[DPPGProgress]:
-        """Makes the remaining releases, a chunk at a time; stops early where that is asked for."""
+        """Makes the remaining releases in chunks, or fewer where `stop_at_return` is reached."""
         try:
             while self.done < self.config.num_updates and not self._reached():
                 yield self.advance()
@@ -254,19 +254,19 @@ class Training:
         )
 
     def _next_people(self, count: int) -> Int[np.ndarray, "runs releases users"]:
-        """Enrolment numbers: people nobody has met yet, who come back in turn if they may."""
+        """Returns the enrolment numbers of the next people, who are new or come back in turn."""
         groups = self.config.groups(self.done - self._opened_at + np.arange(count))
         size = self.config.users_per_update
         order = groups[:, None] * size + np.arange(size)
         return np.stack([first + order for first in self._first_people])
 
     def _reached(self) -> bool:
-        """Whether the released returns of all runs have reached what training was to stop at."""
+        """Returns whether the released returns of all runs have reached `stop_at_return`."""
         goal = self.config.stop_at_return
         return goal is not None and bool(jnp.all(self.states.extras["return"] >= goal))
 
     def _collect(self) -> Any:
-        """One release's unit data from Gymnasium, leaves of shape [runs, 1, users, ...]."""
+        """Collects one release's unit data in Gymnasium, leaves of shape [runs, 1, users, ...]."""
         if self._collector is None:
             self._collector = Collector(self.config)
         acting = parts.actor(self.states.extras, self.states.policy)
@@ -281,21 +281,21 @@ class Training:
         return jax.tree.map(lambda *x: jnp.stack(x)[:, None], *runs)
 
     def close(self) -> None:
-        """Ends what collects users outside JAX, if anything does; done anyway in the end."""
+        """Closes the environments outside JAX, if there are any."""
         if self._collector is not None:
             self._collector.close()
             self._collector = None
 
 
 def _per_user(sums: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
-    """Sums over each user as means over users: [runs, releases, users] to [runs, releases]."""
+    """Returns means over users: sums of shape [runs, releases, users] become [runs, releases]."""
     if sums is None:
         return {}
     reward, ended = sums["reward"].sum(axis=2), sums["episodes"].sum(axis=2)
     return {
         "steps_per_user": sums["steps"].mean(axis=2),
         "reward_per_user": sums["reward"].mean(axis=2),
-        # Includes the reward of episodes cut off at steps_per_user; undefined where none ended.
+        # It includes rewards of episodes that were cut off, and is NaN if no episode ended.
         "reward_per_ended_episode": np.divide(
             reward, ended, out=np.full(reward.shape, np.nan), where=ended > 0
         ),
@@ -303,15 +303,15 @@ def _per_user(sums: dict[str, np.ndarray] | None) -> dict[str, np.ndarray]:
 
 
 def policies(states: DPPGState) -> dict[str, Actor]:
-    """The released policies, each with a leading axis of runs."""
+    """Returns the released policies, each with a leading axis of runs."""
     released = {"last": states.policy, "ema": states.ema, "tail": states.tail}
     return {name: parts.actor(states.extras, one) for name, one in released.items()}
 
 
 def has_simulator(config: DPPGConfig) -> bool:
-    """Whether the environment can be played without meeting the people who are protected.
+    """Returns whether the environment can be played without the people who are protected.
 
-    Through Gymnasium real people are met, and what they return must not be shown without noise.
+    Real people are met through Gymnasium, and their returns must not be shown without noise.
     """
     return is_native(config.env_id) or config.population == "simulated"
 
@@ -324,32 +324,32 @@ def evaluate_policy(
     *,
     greedy: bool = True,
 ) -> Float[np.ndarray, "runs episodes"]:
-    """Undiscounted returns on fresh simulated people, one decision per environment step.
+    """Returns undiscounted returns of simulated people, with one decision per environment step.
 
     Args:
-        config: settings; only the environment matters.
-        policy: with a leading axis of runs.
+        config: settings, of which only the environment is used.
+        policy: a policy with a leading axis of runs.
         key: randomness of the evaluation.
-        episodes: whole episodes per run.
-        greedy: the policy's mode, or sampled actions.
+        episodes: number of whole episodes per run.
+        greedy: whether actions are the policy's mode. Otherwise they are sampled.
 
     Raises:
         ValueError: there is no simulator.
     """
     if not has_simulator(config):
         raise ValueError(
-            f"{config.env_id} is where real people are met, whose returns are shown with noise "
-            "only; train with private_return for a curve of releases"
+            f"in {config.env_id} real people are met, whose returns may be shown with noise only; "
+            "train with private_return for a released learning curve"
         )
     return returns_of(config.env_id, policy, key, episodes, greedy)
 
 
 def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multiplier: float) -> float:
-    """The clip norm: given, or from a trust region around the first policy."""
+    """Returns the clip norm: the given one, or from a trust region around the first policy."""
     if config.clip_norm_from is None:
         return config.clip_norm
     over_time = dppg.correlation(config)
-    # Correlated noise is scaled to the whole stream, and one release of it sums several draws.
+    # Correlated noise is scaled to the whole stream, and a release sums several draws of it.
     spread = correlated.sensitivity(over_time, config.participation, config.num_updates) * float(
         np.linalg.norm(correlated.noising_coefficients(over_time, config.num_updates))
     )
@@ -373,10 +373,10 @@ def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multipli
 def public_fisher(
     config: DPPGConfig, env: AnyEnvironment, policy: Policy
 ) -> Float[np.ndarray, "d d"]:
-    """Fisher matrix of a policy that has met no data, on simulated people who are nobody."""
+    """Returns the Fisher matrix of a policy without data, in the public simulator."""
     if not is_native(config.env_id):
         raise ValueError(
-            f"a KL trust region needs a public simulator, which {config.env_id} has not; "
+            f"a KL trust region needs a public simulator, and {config.env_id} has none; "
             "use l2-quantile"
         )
 

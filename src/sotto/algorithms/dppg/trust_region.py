@@ -1,12 +1,13 @@
-"""Clip norms from trust regions (Rio et al. 2025, section 4.2), corrected.
+"""Clip norms from trust regions (Rio et al. 2025, section 4.2), with corrections.
 
-A released update is eta (g + xi) with |g| <= S and xi ~ N(0, (ratio S)^2 I_d), where `noise_ratio`
-is the noise's standard deviation over the clip norm: noise_multiplier / users for independent
-noise averaged over users. Each function returns the largest S for which the update stays in the
-trust region with probability at least `confidence`, whatever the clipped gradient g is.
+A released update is eta (g + xi) with |g| <= S and xi ~ N(0, (ratio S)^2 I_d). The ratio,
+`noise_ratio`, is the noise's standard deviation divided by the clip norm. For independent noise and
+an average over users, it is noise_multiplier / users. Each function returns the largest S with
+which the update stays in the trust region with probability at least `confidence`, for every clipped
+gradient g.
 
-Utility only: no privacy statement depends on these. The Fisher matrix must come from public data
-(a simulator, or a policy that has not met private data yet).
+These functions affect utility only. The Fisher matrix must come from public data: from a simulator,
+or from a policy before it depends on private data.
 """
 
 import math
@@ -27,7 +28,7 @@ def l2_quantile(
     confidence: float = 0.9,
     learning_rate: float = 1.0,
 ) -> float:
-    """Prop 4.4: |step|^2 / 2 <= radius, by the noncentral chi-square quantile (exact)."""
+    """Returns S of Prop 4.4: |step|^2 / 2 <= radius, by the noncentral chi-square quantile."""
     _check(noise_ratio, radius, confidence)
     quantile = float(ncx2.ppf(confidence, dimension, noise_ratio**-2))
     return math.sqrt(2 * radius / quantile) / (learning_rate * noise_ratio)
@@ -41,7 +42,7 @@ def l2_markov(
     confidence: float = 0.9,
     learning_rate: float = 1.0,
 ) -> float:
-    """Prop 4.5: the same by Markov's inequality; 2.6 to 2.9 times smaller than it need be."""
+    """Returns S of Prop 4.5: the same by Markov's inequality, 2.6 to 2.9 times smaller."""
     _check(noise_ratio, radius, confidence)
     mean = 1 + noise_ratio**2 * dimension
     return math.sqrt(2 * radius * (1 - confidence) / mean) / learning_rate
@@ -56,9 +57,9 @@ def kl_quantile(
     learning_rate: float = 1.0,
     draws: int = 20_000,
 ) -> float:
-    """The quantile form of Prop 4.7: step^T F step / 2 <= radius.
+    """Returns S of Prop 4.7 in its quantile form: step^T F step / 2 <= radius.
 
-    The quantile of the generalised chi-square law is simulated with the clipped gradient along the
+    The quantile of the generalised chi-square law is simulated. The clipped gradient is along the
     top eigenvector of F, where the quadratic form is largest.
     """
     _check(noise_ratio, radius, confidence)
@@ -78,7 +79,7 @@ def kl_markov(
     confidence: float = 0.9,
     learning_rate: float = 1.0,
 ) -> float:
-    """Prop 4.7 with the 1/2 its last line drops: by Markov's inequality."""
+    """Returns S of Prop 4.7 by Markov's inequality, with the 1/2 that its last line drops."""
     _check(noise_ratio, radius, confidence)
     mean = float(np.linalg.eigvalsh(fisher)[-1]) + noise_ratio**2 * float(np.trace(fisher))
     return math.sqrt(2 * radius * (1 - confidence) / mean) / learning_rate
@@ -92,10 +93,11 @@ def gap_clip_norm(
     confidence: float = 0.9,
     learning_rate: float = 1.0,
 ) -> float:
-    """Prop 4.6 (eq 5): the objective falls short by at most K with this probability.
+    """Returns S of Prop 4.6 (eq 5): the gain falls short by at most K with this probability.
 
-    K = learning_rate (1 - S / |g|) |g|^2 + gap: the printed K has |g| where |g|^2 belongs, and is
-    false as printed (theory notes, section 4).
+    K = learning_rate (1 - S / |g|) |g|^2 + gap. The printed K has |g| in place of |g|^2, and is
+    false: the inner product of g and the clipped g is S |g|, so clipping loses (1 - S / |g|) |g|^2
+    of the gain |g|^2.
     """
     beta = 1 - confidence
     spread = learning_rate * noise_multiplier * gradient_norm
@@ -110,7 +112,7 @@ def quadratic_moments(
     clip_norm: float,
     learning_rate: float = 1.0,
 ) -> tuple[float, float]:
-    """Mean and variance of step^T F step / 2, equations (13)-(14) with their terms unswapped."""
+    """Returns mean and variance of step^T F step / 2: (13) and (14), with their terms unswapped."""
     noise_variance = (noise_multiplier * clip_norm) ** 2
     image = fisher @ clipped_gradient
     mean = learning_rate**2 / 2 * (clipped_gradient @ image + noise_variance * np.trace(fisher))

@@ -1,14 +1,15 @@
-"""Settings of private policy gradient chosen on the people it learns from, and paid for.
+"""Private selection of DPPG's settings, on the same people from whom DPPG learns.
 
-A secret number of tries is made, all on the same people: each draws one of the candidate settings
-by chance, trains, and scores itself by the returns it released. Only the best try leaves, with the
-whole of what it released; how many tries there were, and all others, are forgotten.
+The number of tries is random and secret, and all tries are on the same people. Each try draws one
+of the candidate settings at random, trains, and is scored by its released returns. Only the best
+try is returned, with all its releases. The other tries, and their number, are discarded.
 
 Guarantee:
-    What leaves is private as `sotto.privacy.accounting.selection` says of one try's event, which is
-    derived from the try's own door: all candidates must state the same, but for clip norms and
-    sizes. The ledger is charged for it, all people and releases, before the first try. Its budget
-    is the target, whatever is tried.
+    The result is private as `sotto.privacy.accounting.selection` states (docs/privacy.md, section
+    17), given the event of one try. That event comes from the statement of a try's stream, which
+    must be the same for all candidates except for clip norms and sizes. The ledger is charged for
+    the selection, for all people and releases, before the first try. Its budget is the target,
+    whichever settings are tried.
 """
 
 import dataclasses
@@ -24,6 +25,7 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.noise import event
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.algorithms.dppg.training import Training, create_ledger
 from sotto.privacy.accounting.composition import (
@@ -43,20 +45,20 @@ from sotto.privacy.statements import Part, Poisson, Selection, StreamStatement
 _GUARANTEE = {"target_epsilon", "noise_multiplier", "delta", "adjacency", "unit"}
 _PEOPLE = {"env_id", "seed", "population", "population_size", "users_per_update", "total_steps"}
 _SHARED = {*_GUARANTEE, *_PEOPLE, "participations", "min_separation"}
-"""Settings of the guarantee and of who takes part, which are not tried."""
+"""Settings of the guarantee and of participation, which must be the same in all tries."""
 
 
 @dataclass(frozen=True)
 class Selected:
-    """What the best try leaves.
+    """Result of the best try.
 
     Attributes:
         config: its settings.
-        updates: releases that it made.
+        updates: number of its releases.
         states: its public states, leaves of shape [1, ...].
         log: functions of its releases, [1, updates] each.
-        score: mean released return over its last releases (`tail_fraction`); minus infinity where
-            that is no finite number, so that any two scores compare.
+        score: mean released return over its last releases (`tail_fraction`). A mean that is not
+            finite counts as minus infinity, so that any two scores compare.
     """
 
     config: DPPGConfig
@@ -69,23 +71,23 @@ class Selected:
 def candidates(
     config: DPPGConfig, settings: Mapping[str, Sequence[Any]], mean_tries: float
 ) -> tuple[DPPGConfig, ...]:
-    """Every combination of the settings, with noise that pays for all tries together.
+    """Returns every combination of the settings, with the noise that all tries together need.
 
     Args:
-        config: what they have in common; its noise or target is that of the whole selection.
-        settings: values of each setting that is tried.
-        mean_tries: mean number of tries, geometric.
+        config: the common settings. Their noise or target is that of the whole selection.
+        settings: the values of each setting that is tried.
+        mean_tries: mean number of tries, which is geometrically distributed.
 
     Raises:
-        ValueError: settings that may not be tried or do not go together, a try that is not proved,
-            or returns that are not released.
+        ValueError: settings may not be tried or contradict each other, a try is not proved, or
+            returns are not released.
     """
     if unknown := sorted(set(settings) - {field.name for field in dataclasses.fields(config)}):
         raise ValueError(f"DPPG has no setting {unknown[0]!r}")
     if shared := sorted(_SHARED & set(settings)):
         raise ValueError(
-            f"{shared[0]} is part of the guarantee or of who takes part, and is the same in all "
-            "tries; give it beside the settings that are tried"
+            f"{shared[0]} is part of the guarantee or of who takes part, and must be the same in "
+            "all tries; give it one value"
         )
     _check(config)
     noise = _noise_multiplier(config, mean_tries)
@@ -104,11 +106,11 @@ def candidates(
 def create_selection_ledger(
     config: DPPGConfig, mean_tries: float, where: Path | str, run_id: str | None = None
 ) -> Ledger:
-    """A new ledger whose budget is the target, or what a selection with the given noise costs.
+    """Creates a ledger whose budget is the target, or the cost of a selection with the given noise.
 
     Args:
-        config: what the candidates have in common, as for `candidates`.
-        mean_tries: mean number of tries, geometric.
+        config: the common settings of the candidates, as for `candidates`.
+        mean_tries: mean number of tries, which is geometrically distributed.
         where: as for `Ledger.create`.
         run_id: name of the run.
     """
@@ -118,31 +120,31 @@ def create_selection_ledger(
         curve = compose([_selection_event(config, config.noise_multiplier, mean_tries)])
         epsilon = curve.epsilon(config.delta * 0.99)
     budget = Budget(epsilon=epsilon, delta=config.delta)
-    # Beside any later time, when it began would tell how many tries there were.
+    # The time of creation and a later time together would tell how many tries there were.
     return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget, created=NO_TIME)
 
 
 def select(tried: Sequence[DPPGConfig], mean_tries: float, ledger: Ledger, seed: int) -> Selected:
-    """Makes a secret number of tries and returns the best; the ledger is charged first.
+    """Charges the ledger, makes a secret number of tries, and returns the best.
 
     Args:
-        tried: from `candidates`.
-        mean_tries: mean number of tries, geometric.
-        ledger: from `create_selection_ledger`, without charges.
-        seed: of networks and simulated people, the same people in every try.
+        tried: the candidates, from `candidates`.
+        mean_tries: mean number of tries, which is geometrically distributed.
+        ledger: a ledger without charges, from `create_selection_ledger`.
+        seed: seed of networks and simulated people, who are the same in every try.
 
     Raises:
-        ValueError: candidates that state different things to the door, or a ledger that is not new.
+        ValueError: candidates have different statements, or the ledger is not new.
         PrivacyError: the budget does not cover the selection.
     """
     if ledger.streams:
-        raise ValueError("a selection starts a ledger of its own; this one has streams already")
+        raise ValueError("a selection needs a ledger of its own; this one has streams already")
     statement = _statement(tried, mean_tries, seed)
     stream = ledger.open_stream(statement)
     stream.charge(0, statement.horizon, _everybody(tried[0]))
     event = statement.event
     assert isinstance(event, RepeatAndSelect)
-    # Both are secret: neither is returned, logged or stored.
+    # The number of tries and the draws are secret: neither is returned, logged or stored.
     generator = GeneratorSource().next()
     drawn = generator.integers(len(tried), size=draw_tries(event, generator))
     best: Selected | None = None
@@ -155,7 +157,7 @@ def select(tried: Sequence[DPPGConfig], mean_tries: float, ledger: Ledger, seed:
 
 
 def _try(config: DPPGConfig, seed: int) -> Selected:
-    """One training with a ledger of its own, which enforces its rules and is then thrown away."""
+    """Trains once, with a temporary ledger that enforces the rules of a stream."""
     with tempfile.TemporaryDirectory() as folder:
         training = Training(config, [seed], [create_ledger(config, Path(folder) / "ledger")])
         logs = [progress.released for progress in training]
@@ -165,18 +167,18 @@ def _try(config: DPPGConfig, seed: int) -> Selected:
 
 
 def _score(released: Float[np.ndarray, " updates"], tail_fraction: float) -> float:
-    """Mean of the last releases. The best of several is private under a total order only."""
+    """Returns the mean of the last releases. The guarantee needs scores with a total order."""
     tail = max(1, round(tail_fraction * released.size))
     score = float(np.mean(released[-tail:], dtype=np.float64))
     return score if math.isfinite(score) else -math.inf
 
 
 def _check(config: DPPGConfig) -> None:
-    """What a try needs: a score, and a proof."""
+    """Refuses a try without a score or without a proof."""
     if config.private_return is None:
         raise ValueError("tries are scored by released returns; give private_return their range")
     if not config.is_proved:
-        raise ValueError("a selection needs tries that are proved; leave unproved settings out")
+        raise ValueError("a selection needs tries that are proved; leave out the paper's settings")
 
 
 def _noise_multiplier(config: DPPGConfig, mean_tries: float) -> float:
@@ -191,13 +193,13 @@ def _noise_multiplier(config: DPPGConfig, mean_tries: float) -> float:
 
 
 def _selection_event(config: DPPGConfig, noise: float, mean_tries: float) -> RepeatAndSelect:
-    one = config.event(noise)
+    one = event(config, noise)
     assert isinstance(one, Gaussian | SampledGaussian)
     return RepeatAndSelect(run=one, tries="geometric", mean=mean_tries, accounting=2)
 
 
 def _statement(tried: Sequence[DPPGConfig], mean_tries: float, seed: int) -> StreamStatement:
-    """The statement that every candidate's door makes, as that of a selection among them."""
+    """Returns the statement of a selection, from the statement that all candidates share."""
     with tempfile.TemporaryDirectory() as folder:
         stated = [
             Training(one, [seed], [create_ledger(one, Path(folder) / f"{number}")]).statement
@@ -228,10 +230,10 @@ def _statement(tried: Sequence[DPPGConfig], mean_tries: float, seed: int) -> Str
 
 
 def _without_sizes(statement: StreamStatement) -> StreamStatement:
-    """What must be equal: all but clip norms, sizes, and what follows from them.
+    """Returns a statement without the fields that may differ between candidates.
 
-    That is the sampler's delta, and how much larger noise is for the sake of rounding: the noise
-    multipliers are as stated whatever it is.
+    They are clip norms, sizes, the sampler's delta, and the factor by which the noise is larger for
+    rounding. Noise multipliers are as stated for any such factor.
     """
     parts = {
         name: Part(clip_norm=1.0, noise_multiplier=part.noise_multiplier)
@@ -243,7 +245,7 @@ def _without_sizes(statement: StreamStatement) -> StreamStatement:
 
 
 def _everybody(config: DPPGConfig) -> list[PersonBlock] | None:
-    """Who takes part in each release, in every try; None where they are drawn."""
+    """Returns the people in each release, who are the same in every try. None: they are drawn."""
     if isinstance(config.participation, Poisson):
         return None
     size = config.users_per_update

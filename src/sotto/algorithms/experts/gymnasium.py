@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sotto.algorithms.baselines.gymnasium import HostedRun
+from sotto.algorithms.baselines.gymnasium import GymnasiumRun
 from sotto.algorithms.baselines.ppo import Networks
 from sotto.algorithms.experts.training import (
     Floored,
@@ -61,7 +61,7 @@ def train_base(
     config, facts = recipe.base, described(env_id)
     assert config is not None
     with _lanes(env_id, config.num_envs) as users:
-        run = HostedRun(users, facts, seed)
+        run = GymnasiumRun(users, facts, seed)
         for state, metrics in run.train_ppo(config):
             report(int(state.updates) / config.num_updates, float(metrics.episode_return))
             networks = state.networks
@@ -80,7 +80,7 @@ def train(env_id: str, recipe: Recipe, chosen: Plan, seed: int, base: Networks) 
         config = replace(recipe.ppo, learning_rate=float(chosen.learning_rates[row]))
         options = {**chosen.variants.options(row), "max_episode_steps": recipe.time_limit}
         with _lanes(env_id, config.num_envs, options) as users:
-            run = HostedRun(users, facts, (seed + 1) * _SEEDS_APART + int(number))
+            run = GymnasiumRun(users, facts, (seed + 1) * _SEEDS_APART + int(number))
             for state, _ in run.train_ppo(config, base):
                 if int(state.updates) >= chosen.stops[row]:
                     break

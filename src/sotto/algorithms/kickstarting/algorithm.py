@@ -1,4 +1,4 @@
-"""Kickstarting as an algorithm of runs: a student, its teacher, and the ledger of the answers."""
+"""Algorithm `kickstart` of `sotto train`: a student, its teacher, and the ledger of the answers."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,24 +28,24 @@ _TEACHER_EPISODES = 64
 
 @dataclass(frozen=True)
 class KickstartOptions:
-    """What a student needs beside its settings."""
+    """Options of a student, which are not settings."""
 
     teacher_ledger: str | None = None
-    """Ledger of a teacher that is a run of dppg, where it is not in that run's directory."""
+    """Ledger of a teacher that is a run of dppg, if it is not in that run's directory."""
 
 
 class Kickstart(Algorithm[KickstartConfig]):
-    """Trains a student that asks a private teacher (Gohari et al. 2021): PPO, with a pull
-    towards the teacher's noisy answers that ends where the noise begins.
+    """Trains a student that asks a private teacher (Gohari et al. 2021). The student learns by PPO
+    and follows the teacher's noisy answers, as far as they are likely to be right.
 
     The teacher is a trained run, or a service at a URL. Every answer is charged before it is
-    given; --target-epsilon calibrates the noise to what all answers together may cost.
-    Seeds ask the same teacher, each under a ledger of its own, so that their costs add up;
-    CartPole-v1 takes about a minute on two cores, 30 seeds a few minutes.
+    given. The noise is calibrated such that all answers together cost at most --target-epsilon.
+    Several seeds ask the same teacher, each with its own ledger, so their costs add up.
+    CartPole-v1 takes about a minute on two cores, and 30 seeds take a few minutes.
 
     Examples:
       sotto train ppo --seeds 200 --out runs/shards
-      sotto train kickstart --teacher runs/shards --teacher-mechanism gaussian-policy \
+      sotto train kickstart --teacher runs/shards --teacher-mechanism gaussian-policy \\
         --target-epsilon 8 --out runs/student
       sotto train kickstart --teacher runs/ppo --schedule vanishing --out runs/paper
       sotto train kickstart --teacher runs/ppo --teacher-mechanism exact --out runs/plain
@@ -58,30 +58,30 @@ class Kickstart(Algorithm[KickstartConfig]):
 
     def __init__(self) -> None:
         self._run: TeacherRun | None = None
-        self._asked: tuple[Path, bool] | None = None  # what `_run` was read for
+        self._asked: tuple[Path, bool] | None = None  # the path and protection of `_run`
         self._service: Teacher | None = None
 
     def use(
         self, options: KickstartOptions, config: KickstartConfig, named: Mapping[str, str]
     ) -> None:
-        """Refuses to send the user's token to a teacher that only a file names."""
+        """Refuses to send the user's token to a service that only a file names."""
         self.teacher_ledger = options.teacher_ledger
         if config.remote and named.get("teacher") != config.teacher:
             raise RunError(
-                f"config.json names the teacher at {config.teacher}, to which your token would be "
-                f"sent; give --teacher {config.teacher} again if you trust that"
+                f"config.json names the teacher at {config.teacher}, and your token would be sent "
+                f"there; give --teacher {config.teacher} again if you trust that"
             )
 
     @abstractmethod
     def open_teacher(self, path: Path, protected: bool) -> TeacherRun:
-        """The trained run at a path, as a teacher of which nothing but answers leaves."""
+        """Opens the trained run at a path as a teacher. A protected one only gives answers."""
 
     @abstractmethod
     def connect(self, url: str) -> Teacher:
-        """The teacher's service at a URL."""
+        """Connects to the teacher's service at a URL."""
 
     def resolved(self, config: KickstartConfig) -> KickstartConfig:
-        """The settings with the teacher's path, mechanism and what it protects filled in."""
+        """Returns the settings with the teacher's path, mechanism and protection filled in."""
         if config.remote:
             service = self._remote(config)
             check_teacher(config, service.observation_size, service.actions, service.statement)
@@ -101,9 +101,9 @@ class Kickstart(Algorithm[KickstartConfig]):
         if protect == "dppg" or (protect == "training-shards" and not teacher.shards):
             raise ValueError(
                 f"the teacher {config.teacher} is "
-                f"{'a run' if teacher.teachers == 1 else 'an experiment'} of ppo, so --protect "
+                f"{'one run' if teacher.teachers == 1 else 'several seeds'} of ppo, so --protect "
                 f"{protect} would not be true; training-shards needs several seeds (sotto train "
-                "ppo --seeds N), and dppg a run of dppg"
+                "ppo --seeds N), and dppg needs a run of dppg"
             )
         mechanism = config.teacher_mechanism or "dirichlet"
         config = replace(config, teacher_mechanism=mechanism, protect=protect)
@@ -112,53 +112,45 @@ class Kickstart(Algorithm[KickstartConfig]):
         return config
 
     def has_ledger(self, config: KickstartConfig) -> bool:
-        """A teacher in this process is charged here; a service keeps a ledger of its own."""
+        """Returns whether the teacher is charged here. A service keeps its own ledger."""
         return not config.remote and config.teacher_mechanism != "exact"
 
     def create_ledger(
         self, config: KickstartConfig, where: Path | str, run_id: str
     ) -> AnswerLedger:
-        """The ledger of the teacher's answers to this student, with the budget that is planned."""
+        """Creates the ledger of the teacher's answers to this student, with the planned budget."""
         statement, budget = promise(config, self._teacher(config))
         ledger = AnswerLedger.create(where, run_id, statement=statement, budget=budget)
         ledger.add_student(_STUDENT)
         return ledger
 
     def open_ledger(self, where: Path | str, run_id: str) -> AnyLedger:
-        """The ledger of an earlier run's answers."""
+        """Opens the ledger of an earlier run's answers."""
         return AnswerLedger.open(where, run_id)
 
     def without_ledger(self, config: KickstartConfig) -> tuple[str, str]:
-        """Where the certificate is, if there is one."""
+        """Returns a title, and a sentence that says which certificate covers the run."""
         if config.remote:
             return (
                 "The teacher's certificate",
-                "The teacher is a service, which keeps the ledger: what its answers cost and "
-                "protect is in its certificate, not here.",
+                "The teacher is a service, which keeps the ledger. Its own certificate says what "
+                "its answers cost and protect.",
             )
         if config.protect == "dppg":
             return (
                 "The teacher's certificate",
-                "The teacher was trained by DPPG, and answers are made of what that released, so "
-                f"they cost nothing more: see the certificate of its teacher, {config.teacher}.",
+                "The teacher was trained by DPPG. Its answers are post-processing of its releases, "
+                f"and cost nothing more. See the certificate of its teacher, {config.teacher}.",
             )
         return super().without_ledger(config)
 
     def shared(self, config: KickstartConfig) -> str | None:
-        """All seeds ask the same teacher."""
+        """Returns that all seeds ask the same teacher."""
         del config
         return "are students of the same teacher"
 
-    def num_updates(self, config: KickstartConfig) -> int:
-        """Updates of the whole training."""
-        return config.num_updates
-
-    def steps_per_update(self, config: KickstartConfig) -> int:
-        """Environment steps of one update."""
-        return config.steps_per_update
-
     def initial_states(self, config: KickstartConfig, seeds: Sequence[int]) -> PyTree:
-        """Students that have asked nothing."""
+        """Returns students that have asked nothing."""
         return training.initial_states(config, seeds)
 
     def train(
@@ -170,7 +162,7 @@ class Kickstart(Algorithm[KickstartConfig]):
         done: int,
         folders: Sequence[Path],
     ) -> Iterator[Progress]:
-        """Makes the updates that are left; answers are charged as they are asked for."""
+        """Makes the remaining updates. Answers are charged before they are given."""
         del folders
         teachers = self._teachers(config, ledgers, len(seeds))
         line = {"teacher_return": self._teacher_return(config)} if _shown(config) else {}
@@ -185,13 +177,13 @@ class Kickstart(Algorithm[KickstartConfig]):
             )
 
     def policies(self, states: PyTree) -> dict[str, Policy]:
-        """The last policy of the student."""
+        """Returns the last policy of the student."""
         return {"last": states.ppo.networks.policy}
 
     def _teachers(
         self, config: KickstartConfig, ledgers: Sequence[AnswerLedger], count: int
     ) -> list[Teacher]:
-        """The teacher of each run. Runs that ask one service share what it allows its student."""
+        """Returns the teacher of each run. Runs that ask one service share its student's budget."""
         if config.remote:
             return [self._remote(config)] * count
         teacher = self._teacher(config)
@@ -200,12 +192,12 @@ class Kickstart(Algorithm[KickstartConfig]):
         return [ExactTeacher(teacher.exact(), teacher.actions, teacher.observation_size)] * count
 
     def _remote(self, config: KickstartConfig) -> Teacher:
-        """The service, connected to once."""
+        """Returns the service, after connecting to it once."""
         self._service = self._service or self.connect(config.teacher)
         return self._service
 
     def _teacher(self, config: KickstartConfig) -> TeacherRun:
-        """The teacher's run, read once; protected unless the settings say that nobody is."""
+        """Returns the teacher's run, which is read once. Only an exact one is not protected."""
         path, protected = Path(config.teacher), config.teacher_mechanism != "exact"
         asked = (path.absolute(), protected)
         if self._run is None or self._asked != asked:
@@ -214,19 +206,19 @@ class Kickstart(Algorithm[KickstartConfig]):
         return self._run
 
     def _teacher_return(self, config: KickstartConfig) -> float:
-        """What students of a teacher without protection are measured by: its mean return."""
+        """Returns the mean return of a teacher without protection, to compare students with."""
         stacked = jax.tree.map(lambda x: x[None], self._teacher(config).exact().policy)
         key = new_key(20261)
         return float(self.evaluate(config, stacked, key, _TEACHER_EPISODES, True).mean())
 
 
 def _shown(config: KickstartConfig) -> bool:
-    """Whether the teacher's own return may be seen: nothing of a protected one but answers is."""
+    """Returns whether the teacher's own return may be shown. A protected one only gives answers."""
     return not config.remote and config.teacher_mechanism == "exact"
 
 
 def _free(config: KickstartConfig) -> KickstartConfig:
-    """Answers of a run of DPPG are post-processing of what it released."""
+    """Returns settings for a run of DPPG, whose answers are post-processing of its releases."""
     if config.protect not in (None, "dppg") or config.teacher_mechanism not in (None, "exact"):
         raise ValueError(
             f"the teacher {config.teacher} is a run of dppg, whose answers are free; "

@@ -1,8 +1,9 @@
-"""Settings of private kickstarting: the dataclass is the command line."""
+"""Settings of private kickstarting. Each field is a flag of `sotto train kickstart`."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from sotto.algorithms.baselines.common import TotalSteps
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.settings import (
     Count,
@@ -22,79 +23,89 @@ _PROMISES = (
     *("teacher_mechanism", "concentration", "noise_stddev", "protect", "observation_radius"),
     *("policy_distance", "queries", "rollouts", "queries_per_rollout", "target_epsilon"),
 )
-"""Settings that are the teacher's to choose, which a service chooses itself."""
+"""Settings of the teacher, which a service chooses itself."""
 
 
 @dataclass(frozen=True)
 class KickstartConfig(PPOConfig):
-    """Private kickstarting (Gohari et al. 2021): PPO that also listens to a teacher's answers."""
+    """Settings of private kickstarting (Gohari et al. 2021). The student learns by PPO."""
 
     teacher: str = ""
-    """The teacher: a run of ppo (several seeds are an ensemble of shards) or of dppg, or the URL
-    of a teacher's service (token in SOTTO_TEACHER_TOKEN), which sets all that is private itself."""
+    """Teacher: a run of ppo (several seeds are an ensemble of shards), a run of dppg, or the URL of
+    a teacher's service. A service chooses all settings about privacy itself. The token for it is
+    read from SOTTO_TEACHER_TOKEN."""
     teacher_mechanism: MechanismName | None = None
-    """How the teacher's row becomes an answer; exact protects nobody, unless the teacher is a run
-    of dppg. None: dirichlet, and exact for a run of dppg."""
+    """Mechanism that turns the teacher's row of probabilities into an answer. exact adds no noise;
+    it protects nobody, unless the teacher is a run of dppg. None: exact for a run of dppg, and
+    otherwise dirichlet."""
     concentration: Positive | None = None
-    """Dirichlet's k. None: calibrated to target_epsilon, or 5 without one (the paper's)."""
+    """Concentration of the Dirichlet answers (k). None: it is calibrated to target_epsilon, or the
+    paper's 5 without a target."""
     noise_stddev: Positive | None = None
-    """Noise of gaussian-policy in each probability. None: calibrated to target_epsilon."""
+    """Standard deviation of the noise of gaussian-policy in each probability. None: it is
+    calibrated to target_epsilon."""
     floor: Probability = 0.05
-    """Eta: the teacher's row is mixed with the uniform one until no probability is below it."""
+    """Smallest probability in the teacher's row before noise (eta). The row is mixed with the
+    uniform row until it has no smaller one."""
     threshold: Probability = 0.01
-    """Tau of truncated-dirichlet: no probability of an answer is below it; less than the floor."""
+    """Smallest probability in an answer of truncated-dirichlet (tau). It must be below the
+    floor."""
 
     protect: ProtectName | None = None
-    """What the answers protect: observation (within observation_radius), policy (within
-    policy_distance), any-two-teachers, training-shards (every person in the training of several
-    seeds), or dppg (the people of a dppg run, whose answers are free). None: training-shards for
-    several seeds, dppg for dppg, else any-two-teachers."""
+    """Unit that the answers protect. observation: each observation, within observation_radius.
+    policy: the teacher's policy, within policy_distance. any-two-teachers: the whole teacher.
+    training-shards: every person in the training of several seeds. dppg: the people of a run of
+    dppg, whose answers cost nothing more. None: training-shards for several seeds, dppg for a run
+    of dppg, and otherwise any-two-teachers."""
     observation_radius: Positive | None = None
-    """B: L2 distance of neighbouring observations, in the environment's units."""
+    """L2 distance of neighbouring observations (B), in the environment's units."""
     policy_distance: Positive | None = None
-    """L2 distance of neighbouring teachers' rows."""
+    """L2 distance of the rows of neighbouring teachers."""
     queries: Count | None = None
-    """Answers the teacher gives at most, a public stop. None: as many as the student may ask."""
+    """Largest number of answers that the teacher gives, a public number. None: all that the student
+    may ask for."""
     schedule: Literal["constant", "vanishing"] = "constant"
-    """Constant noise, or the paper's: concentration * vanishing_coefficient after each roll-out."""
+    """Schedule of the noise. constant: the same noise in all answers. vanishing: the paper's, where
+    vanishing_coefficient multiplies the concentration after each rollout."""
     vanishing_coefficient: Share = 0.3
-    """Factor on the concentration after each roll-out."""
+    """Factor on the concentration after each rollout."""
     queries_per_rollout: Count | None = None
-    """Answers at one concentration. None: queries_per_update."""
+    """Number of answers at one concentration. None: queries_per_update."""
     rollouts: Count | None = None
-    """Roll-outs after which the teacher is silent, a public stop. None: 5."""
+    """Number of rollouts after which the teacher gives no more answers, a public number. None:
+    5."""
     target_epsilon: Epsilon | None = None
-    """Epsilon the certificate must not exceed."""
+    """Epsilon that the certificate must not exceed."""
     delta: Fraction = 1e-5
     """Delta of the guarantee."""
 
     queries_per_update: Count = 256
-    """States of each update that the teacher is asked about, a public number."""
+    """Number of states in each update about which the student asks the teacher, a public number."""
     stop_after: Count | None = None
-    """Updates after which the student asks no more."""
+    """Number of updates after which the student asks no more. None: it asks until the end."""
     heedless: bool = False
-    """Take the uniform rows of a silent teacher for answers, as a student does that knows nothing
-    of the budget; otherwise the hinge is left out."""
+    """Whether the student follows the uniform rows of a silent teacher as if they were answers,
+    like a student that does not know the budget. Otherwise it leaves them out of the hinge."""
     remember_updates: Count = 20
-    """The hinge is averaged over the answers of so many last updates, at no further cost; 1 is the
-    paper's student, which forgets an answer with the steps it was about."""
+    """Number of last updates whose answers the hinge is averaged over, at no further cost. 1 is the
+    paper's student, which uses each answer once."""
     radius_factor: NotNegative = 0.5
-    """Lambda: the hinge is inactive within lambda * radius of an answer. 0 is a student that knows
-    nothing of the noise, and non-private kickstarting."""
+    """Factor on the radius within which the hinge ignores an answer (lambda). 0 is a student that
+    does not know of the noise, which is non-private kickstarting."""
     keep_floor: bool = False
-    """Follow answers as they are, about the row mixed with the uniform one (the paper's);
-    otherwise the mixing is undone, and the radius grows by as much."""
+    """Whether the student follows answers as they are, about the row mixed with the uniform row (as
+    in the paper). Otherwise the mixing is undone, and the radius grows by the same factor."""
     radius: RadiusName = "monte-carlo"
-    """How far answers are from rows: chi-square, markov or the least of them (valid), which are
-    proved; monte-carlo, which is estimated; or paper, its Lemma 1, which does not hold."""
+    """Radius around an answer in which the teacher's row probably lies. chi-square and markov are
+    proved. valid is the smallest proved one. monte-carlo is an estimate. paper is the paper's
+    Lemma 1, which does not hold."""
     beta: Fraction = 0.05
-    """The radius holds with probability 1 - beta."""
+    """Probability that the teacher's row lies outside the radius."""
     kickstart_weight: NotNegative = 1.0
-    """Weight of the hinge beside PPO's loss."""
+    """Weight of the hinge in the loss, next to PPO's."""
     anneal_kickstart: Count | None = None
-    """Updates over which the weight goes linearly to zero; None: it stays."""
-    total_steps: Count = 50_000
-    """Environment steps over the whole training, summed over environments."""
+    """Number of updates over which that weight falls linearly to zero. None: it is constant."""
+    total_steps: TotalSteps = 50_000
     hidden: tuple[Count, ...] = (32, 32)
     """Hidden layers of the student's policy and critic."""
 
@@ -106,32 +117,32 @@ class KickstartConfig(PPOConfig):
 
     @property
     def remote(self) -> bool:
-        """Whether the teacher is a service."""
+        """Whether the teacher is a service at a URL."""
         return "://" in self.teacher
 
     @property
     def ppo(self) -> PPOConfig:
-        """The settings that PPO knows."""
+        """Settings of PPO among these settings."""
         return PPOConfig(**{one.name: getattr(self, one.name) for one in fields(PPOConfig)})
 
     @property
     def asking_updates(self) -> int:
-        """Updates in which the teacher is asked."""
+        """Number of updates in which the teacher is asked."""
         return min(self.num_updates, self.stop_after or self.num_updates)
 
     @property
     def rows_per_rollout(self) -> int:
-        """Answers at one concentration, under the vanishing schedule."""
+        """Number of answers at one concentration, under the vanishing schedule."""
         return self.queries_per_rollout or self.queries_per_update
 
     @property
     def rollout_stop(self) -> int:
-        """Roll-outs that the teacher answers, under the vanishing schedule."""
+        """Number of rollouts that the teacher answers, under the vanishing schedule."""
         return self.rollouts or 5
 
     @property
     def total_queries(self) -> int:
-        """Answers the teacher gives at most."""
+        """Largest number of answers that the teacher gives."""
         if self.queries is not None:
             return self.queries
         asked = self.asking_updates * self.queries_per_update
@@ -140,7 +151,7 @@ class KickstartConfig(PPOConfig):
         return asked
 
     def weight(self, updates: int) -> float:
-        """Weight of the hinge after `updates` updates."""
+        """Returns the weight of the hinge after `updates` updates."""
         if self.anneal_kickstart is None:
             return self.kickstart_weight
         return self.kickstart_weight * max(0.0, 1.0 - updates / self.anneal_kickstart)
@@ -158,7 +169,7 @@ def _check_student(config: KickstartConfig) -> None:
             f"{config.num_minibatches} does not"
         )
     if config.heedless and config.radius_factor > 0:
-        raise ValueError("a heedless student knows nothing of noise; give it --radius-factor 0")
+        raise ValueError("a heedless student does not know of the noise; give --radius-factor 0")
 
 
 def _check_teacher(config: KickstartConfig) -> None:
@@ -183,7 +194,7 @@ def _check_mechanism(config: KickstartConfig) -> None:
         if config.noise_stddev is None and config.target_epsilon is None:
             raise ValueError("gaussian-policy needs --noise-stddev or --target-epsilon")
         if config.schedule == "vanishing":
-            raise ValueError("the vanishing schedule is one of Dirichlet's concentration")
+            raise ValueError("--schedule vanishing changes Dirichlet's concentration; leave it out")
     elif config.schedule == "vanishing" and mechanism == "exact":
         raise ValueError("exact answers have no noise to schedule; leave out --schedule")
     if config.schedule == "constant" and (config.rollouts or config.queries_per_rollout):
@@ -196,7 +207,7 @@ def _check_protection(config: KickstartConfig) -> None:
             f"exact answers do not protect {config.protect}; choose another --teacher-mechanism"
         )
     if config.protect == "dppg" and config.teacher_mechanism not in (None, "exact"):
-        raise ValueError("answers of a dppg teacher are free, so need no --teacher-mechanism")
+        raise ValueError("answers of a dppg teacher are free; leave out --teacher-mechanism")
     for name, kind in (("observation_radius", "observation"), ("policy_distance", "policy")):
         value = getattr(config, name)
         if (value is None) == (config.protect == kind):

@@ -1,7 +1,7 @@
-"""From a student's settings to what its teacher promises: the statement and its budget.
+"""Statement and budget of a teacher, from the settings of its student.
 
-The noise is what the settings say, or the least under which the planned answers cost no more than
-target_epsilon.
+The settings either give the noise, or it is calibrated: the smallest noise with which all planned
+answers together cost at most target_epsilon.
 """
 
 import math
@@ -27,23 +27,23 @@ from sotto.privacy.mechanisms.policies import (
 
 _PAPER_CONCENTRATION = 5.0
 CONCENTRATIONS = (1e-2, 1e4)
-"""What a calibrated concentration lies between."""
+"""Smallest and largest calibrated concentration."""
 
 STDDEVS = (1e-4, 1e3)
-"""What a calibrated standard deviation lies between."""
+"""Smallest and largest calibrated standard deviation."""
 
-_PRECISION = 1e-3  # of the noise; calibration ends on the private side
+_PRECISION = 1e-3  # relative, of the noise; calibration ends on the private side
 
 
 def promise(
     config: KickstartConfig, teacher: TeacherFacts, *, one_student: bool = True
 ) -> tuple[AnswerStatement, Budget]:
-    """What a teacher promises, and what its answers may cost.
+    """Returns the statement of a teacher, and the budget of its answers.
 
     Args:
-        config: settings whose mechanism and protection are named.
-        teacher: whose rows are asked for.
-        one_student: whether nobody but the student of these settings will ask.
+        config: settings with a mechanism and a protection.
+        teacher: public facts about the teacher.
+        one_student: whether only the student of these settings will ask.
 
     Raises:
         ValueError: the settings contradict each other, or no noise meets target_epsilon.
@@ -73,7 +73,7 @@ def promise(
         given = _PAPER_CONCENTRATION
     if given is not None:
         return stated(given), budget
-    # The larger the standard deviation, and the smaller the concentration, the less is given away.
+    # A larger standard deviation and a smaller concentration both mean more noise.
     noisiest, least_noisy = (STDDEVS if gaussian else CONCENTRATIONS)[:: -1 if gaussian else 1]
     return stated(_calibrated(stated, noisiest, least_noisy, budget)), budget
 
@@ -84,7 +84,7 @@ def _calibrated(
     least_noisy: float,
     budget: Budget,
 ) -> float:
-    """The least noise under which the planned answers cost no more than the budget."""
+    """Returns the smallest noise with which the planned answers cost at most the budget."""
 
     def covered(noise: float) -> bool:
         return stated(noise).planned_epsilon(budget.delta) <= budget.epsilon
@@ -93,8 +93,8 @@ def _calibrated(
         cost = stated(noisiest).planned_epsilon(budget.delta)
         raise ValueError(
             f"no noise brings {stated(noisiest).queries} answers to epsilon {budget.epsilon:g}: "
-            f"the most there is leaves {cost:.4g}; ask fewer --queries, train more teachers, raise "
-            "--floor, or use --teacher-mechanism gaussian-policy"
+            f"the most noise still costs {cost:.4g}; ask fewer --queries, train more teachers, "
+            "raise --floor, or use --teacher-mechanism gaussian-policy"
         )
     if covered(least_noisy):
         return least_noisy
@@ -121,7 +121,7 @@ def _mechanism(config: KickstartConfig, actions: int, noise: float) -> PolicyMec
         case "gaussian-policy":
             return GaussianPolicy(actions=actions, noise_stddev=noise, floor=config.floor)
         case other:
-            raise ValueError(f"{other} answers have no statement")
+            raise ValueError(f"{other} answers have no statement; choose another mechanism")
 
 
 def _schedule(config: KickstartConfig) -> Schedule:
@@ -152,4 +152,4 @@ def _distance(config: KickstartConfig, teacher: TeacherFacts) -> Distance:
         case "training-shards":
             return TrainingShards(teachers=teacher.teachers)
         case other:
-            raise ValueError(f"nothing is said about what the answers protect (protect: {other})")
+            raise ValueError(f"answers cannot protect {other}; choose another --protect")

@@ -1,14 +1,15 @@
 """The student of private kickstarting (Gohari et al. 2021, section 4): PPO with a hinge.
 
-One update asks the teacher about some of the states it has just met, and adds to PPO's loss the
-mean over them of (equation 16)
+In each update, the student asks the teacher about some of the states that it has just visited. The
+mean over these states of the hinge (equation 16) is added to PPO's loss:
 
     phi_lambda = ||pi_theta(s) - answer||_2  where that exceeds lambda * radius, else 0
 
-so that the student follows an answer only as far as the answer is likely to be right. The radius
-says how far an answer is from the teacher's row (`sotto.privacy.mechanisms.dirichlet.radius`);
-lambda = 0 is the student that knows nothing of the noise. Answers are what the teacher released:
-whatever is done to them here costs nobody any privacy.
+So the student follows an answer only as far as it is likely to be right. The radius is a bound on
+the distance of an answer from the teacher's row (`sotto.privacy.mechanisms.dirichlet.radius`). With
+lambda = 0, the student does not know of the noise.
+
+Answers are released by the teacher, so learning from them is post-processing, at no privacy cost.
 """
 
 from functools import partial
@@ -25,70 +26,70 @@ from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy
 
-_ASK = 2  # folded into an update's key; PPO itself uses the key's two halves
+_ASK = 2  # folded into the key of an update, which PPO splits into two
 
 
 class Rows(NamedTuple):
-    """States, and what the teacher said of them."""
+    """States, and the teacher's answers about them."""
 
     observations: Float[Array, "rows obs"]
     answers: Float[Array, "rows actions"]
     thresholds: Float[Array, " rows"]
-    """Alpha_lambda: lambda * radius of each answer."""
+    """Threshold of each answer: lambda * radius (alpha_lambda)."""
     weights: Float[Array, " rows"]
-    """1 where the hinge is about this row, else 0."""
+    """1 where the hinge uses this row, else 0."""
     answered: Float[Array, " rows"]
     """1 where the teacher released this row, else 0."""
 
 
 class KickstartState(NamedTuple):
-    """Everything that one update hands to the next."""
+    """Training state after an update."""
 
     ppo: PPOState
     rows: Rows
-    """The answers of the last updates, the newest last."""
+    """Answers of the last updates, the newest last."""
     answered: Int[Array, ""]
-    """Answers received."""
+    """Number of answers received so far."""
 
 
 class KickstartMetrics(NamedTuple):
-    """What one update reports."""
+    """Metrics of one update."""
 
     ppo: PPOMetrics
     answered: Int[Array, ""]
-    """Answers received so far."""
+    """Number of answers received so far."""
     hinge: Float[Array, ""]
-    """Mean of phi_lambda over the rows that were answered, after the update; 0 without any."""
+    """Mean of phi_lambda over the answered rows after the update, 0 if there are none."""
     active: Float[Array, ""]
-    """Share of these rows on which it is active."""
+    """Share of these rows on which the hinge is active."""
 
 
 def sizes(env_id: str) -> tuple[int, int]:
-    """Length of an observation, and number of actions.
+    """Returns the length of an observation, and the number of actions.
 
     Raises:
         ValueError: the environment has no finite set of actions, or is not written in JAX.
     """
     env = make(env_id)
     if not isinstance(env.action, Discrete):
-        raise ValueError(f"kickstarting needs a finite set of actions, which {env.id} has not")
+        raise ValueError(f"kickstarting needs a finite set of actions; those of {env.id} are not")
     return env.observation_size, env.action.n
 
 
 @partial(jax.jit, static_argnames=("config", "rows"))
 def init(config: PPOConfig, rows: int, keys: PRNGKeyArray) -> KickstartState:
-    """Students that have asked nothing, for several runs.
+    """Returns students that have asked nothing, for several runs.
 
     Args:
         config: PPO's settings.
-        rows: answers to remember; a multiple of num_minibatches.
+        rows: number of answers to remember, a multiple of num_minibatches.
         keys: one for each run.
     """
     return listening(jax.vmap(partial(ppo.init, config))(keys), rows, *sizes(config.env_id))
 
 
 def listening(states: PPOState, rows: int, observation_size: int, actions: int) -> KickstartState:
-    """PPO's states, leaves of shape [runs, ...], as those of students that have asked nothing."""
+    """Returns students that have asked nothing, with PPO's states of shape [runs, ...]."""
     runs = states.updates.shape[0]
     column = jnp.zeros((runs, rows), jnp.float32)
     return KickstartState(
@@ -112,7 +113,7 @@ def collect(
 
     Args:
         config: PPO's settings.
-        queries: states to draw, each at most once.
+        queries: number of states to draw, without replacement.
         states: leaves of shape [runs, ...].
         keys: one for each run, for the whole training.
     """
@@ -128,7 +129,7 @@ def collect(
 def to_ask(
     config: PPOConfig, queries: int, collected: Collected, key: PRNGKeyArray
 ) -> Float[Array, "queries obs"]:
-    """States to ask about, of those one run has just met; `key` is that of its update."""
+    """Draws the states to ask about from those of one run's update, whose key is `key`."""
     order = jax.random.permutation(jax.random.fold_in(key, _ASK), config.steps_per_update)
     return collected.batch.observations[order[:queries]]
 
@@ -142,14 +143,14 @@ def optimise(
     weight: Float[Array, ""],
     keys: PRNGKeyArray,
 ) -> tuple[KickstartState, KickstartMetrics]:
-    """Learns from what was collected and answered, for several runs.
+    """Learns from the collected steps and the answers, for several runs.
 
     Args:
         config: PPO's settings.
         states: leaves of shape [runs, ...].
         collected: from `collect`.
         answered: the new rows of each run, at most as many as are remembered.
-        weight: of the hinge.
+        weight: weight of the hinge.
         keys: as for `collect`.
     """
 
@@ -164,7 +165,7 @@ def optimise(
             collected,
             jax.random.split(key)[1],
             lambda networks, chosen: weight * _penalty(networks, chosen),
-            # The mean over a minibatch is then a fair part of the mean over all answered rows.
+            # So scaled, means over minibatches add up to the mean over all answered rows.
             rows._replace(weights=rows.weights / jnp.maximum(jnp.mean(rows.weights), 1e-9)),
         )
         count = state.answered + jnp.sum(answered.answered, dtype=jnp.int32)
@@ -181,9 +182,9 @@ def optimise(
 
 
 def hinge(policy: Policy, rows: Rows) -> Float[Array, " rows"]:
-    """Phi_lambda of each row (equation 16): the distance to the answer where it is large enough.
+    """Returns phi_lambda of each row (equation 16).
 
-    Where the hinge is inactive, also at a distance of exactly 0, its gradient is 0.
+    Where the hinge is inactive, its gradient is 0, also at a distance of exactly 0.
     """
     distribution = policy(rows.observations)
     assert isinstance(distribution, Categorical)
@@ -199,6 +200,6 @@ def _penalty(networks: Networks, rows: Rows) -> Float[Array, ""]:
 
 
 def _remembered(old: Rows, new: Rows) -> Rows:
-    """The newest rows, the new ones last."""
+    """Returns the newest rows, the new ones last."""
     kept: Rows = jax.tree.map(lambda a, b: jnp.concatenate([a[len(b) :], b]), old, new)
     return kept

@@ -1,4 +1,4 @@
-"""A trained run as a teacher: what may be said of it, and answers."""
+"""Trained run as a teacher, with its public facts and its answers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +11,17 @@ from sotto.privacy.answers.ledger import AnswerLedger
 
 @dataclass(frozen=True)
 class TeacherRun:
-    """A run, or the runs of several seeds, that answers observations with rows of probabilities.
+    """Run, or runs of several seeds, that answer observations with rows of probabilities.
 
-    A protected teacher offers answers and public facts, and neither rows nor returns.
+    A protected teacher gives answers and public facts, but neither rows nor returns.
 
     Attributes:
-        path: of the run.
-        env_id: the environment it was trained in.
-        private_training: a DPPG run whose certificate was verified. Its policy is released, so
-            what it answers costs nobody anything.
-        shards: the seeds are PPO trainings of their own, which share no data.
-        protected: whether nothing of it may leave but answers.
+        path: directory of the run.
+        env_id: environment in which it was trained.
+        private_training: whether it is a DPPG run with a verified certificate. Its policy is then
+            released, so that answers cost no more privacy.
+        shards: whether the seeds are separate PPO trainings, which share no data.
+        protected: whether it only gives answers.
     """
 
     path: Path
@@ -32,11 +32,11 @@ class TeacherRun:
     _ensemble: Ensemble
 
     def answering(self, ledger: AnswerLedger, student: str) -> LocalTeacher:
-        """The teacher of one student, all of whose answers are noisy and charged to the ledger."""
+        """Returns a teacher for one student. All answers are noisy, and charged to the ledger."""
         return LocalTeacher(self._ensemble, ledger, student)
 
     def exact(self) -> Ensemble:
-        """The mean over seeds: its rows without noise, and its policy.
+        """Returns the mean over seeds, which has rows without noise, and a policy.
 
         Raises:
             RunError: the teacher is protected.
@@ -57,7 +57,7 @@ class TeacherRun:
 
     @property
     def teachers(self) -> int:
-        """How many policies the mean is taken over."""
+        """Number of policies over which the mean is taken."""
         return self._ensemble.teachers
 
     @property
@@ -67,9 +67,9 @@ class TeacherRun:
 
     @property
     def rounding(self) -> float:
-        """How far rounding moves a row at most, for observations that are not refused."""
+        """Bound on the distance by which rounding moves a row, for accepted observations."""
         return self._ensemble.rounding
 
     def moves_within(self, distance: Distance) -> bool:
-        """Whether rows are proved to move by no more than a distance says."""
+        """Returns whether rows are proved to move by at most the stated distance."""
         return self._ensemble.moves_within(distance)

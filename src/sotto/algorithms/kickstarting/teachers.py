@@ -1,8 +1,9 @@
-"""Teachers: whoever answers a student's observations with rows of probabilities.
+"""Teachers, which answer a student's observations with rows of probabilities.
 
-A student needs no more than the `Teacher` protocol. `ExactTeacher` answers with its own rows and
-protects nobody; `LocalTeacher` answers through a ledger, in the same process; a teacher on another
-machine is `sotto.serving.client.RemoteTeacher`. All refuse observations beyond a public bound.
+A student only needs the `Teacher` protocol. `ExactTeacher` answers with its own rows and protects
+nobody. `LocalTeacher` answers through a ledger in the same process, and
+`sotto.serving.client.RemoteTeacher` asks a teacher on another machine. All of them refuse
+observations beyond a public bound.
 """
 
 import math
@@ -26,46 +27,46 @@ from sotto.rl.distributions import Categorical
 from sotto.rl.networks import MLP, Policy
 
 RowsFunction = Callable[[Float[np.ndarray, "rows obs"]], Float64[np.ndarray, "rows actions"]]
-"""A teacher's own rows, unrestricted and without noise, one for each observation."""
+"""Function that returns the teacher's own row for each observation, without noise."""
 
 _UNIT = 2.0**-53  # relative error of an operation in float64
-_SAME = 1 + 1e-6  # between two computations of one Lipschitz constant, which is rounded up by more
-_BLOCK = 256  # rows computed at once: an ensemble's hidden layers are large
+_SAME = 1 + 1e-6  # ratio of two computations of a Lipschitz constant, which is rounded up by more
+_BLOCK = 256  # rows computed at once, because an ensemble's hidden layers are large
 
 
 class Answers(NamedTuple):
-    """What a teacher says of some observations."""
+    """Answers of a teacher to some observations."""
 
     policies: Float64[np.ndarray, "rows actions"]
-    """Rows of probabilities; uniform where the teacher is silent."""
+    """Rows of probabilities. They are uniform if the teacher is silent."""
     levels: Int[np.ndarray, " rows"]
-    """Which step of its schedule each answer belongs to, which says how much noise is in it."""
+    """Step of the schedule that each answer belongs to, which determines its noise."""
     released: bool
-    """False where the teacher is silent: the rows then depend on no data and say nothing."""
+    """Whether the teacher answered. A silent teacher's rows depend on no data."""
 
 
 class Teacher(Protocol):
-    """Whoever answers."""
+    """Teacher that a student can ask."""
 
     actions: int
     observation_size: int
 
     @property
     def statement(self) -> AnswerStatement | None:
-        """What it promises; None where answers are exact."""
+        """Statement that the answers keep. None: the answers are exact."""
 
     def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
-        """One row for each observation, all of them charged before they are returned.
+        """Returns one row for each observation. All rows are charged before they are returned.
 
-        A teacher that may not answer all of them answers none, and charges nothing.
+        A teacher that may not answer all observations answers none of them, and charges nothing.
 
         Raises:
-            ValueError: an observation is not within `observations.LARGEST`; nothing is charged.
+            ValueError: an observation is not within `observations.LARGEST`. Nothing is charged.
         """
 
 
 class TeacherFacts(Protocol):
-    """What a promise needs to know of a teacher; no rows."""
+    """Public facts about a teacher from which its statement is made."""
 
     @property
     def actions(self) -> int:
@@ -77,7 +78,7 @@ class TeacherFacts(Protocol):
 
     @property
     def teachers(self) -> int:
-        """How many policies the mean is taken over."""
+        """Number of policies over which the mean is taken."""
 
     @property
     def lipschitz(self) -> float:
@@ -85,11 +86,11 @@ class TeacherFacts(Protocol):
 
     @property
     def rounding(self) -> float:
-        """How far rounding moves a row at most, for observations that are not refused."""
+        """Bound on the distance by which rounding moves a row, for accepted observations."""
 
 
 class ExactTeacher:
-    """A teacher that answers with its own rows: nothing here protects anybody."""
+    """Teacher that answers with its own rows, and protects nobody."""
 
     statement = None
 
@@ -99,27 +100,27 @@ class ExactTeacher:
         self.observation_size = observation_size
 
     def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
-        """The rows themselves."""
+        """Returns the rows themselves."""
         rows = self._rows(checked(observations, self.observation_size))
         return Answers(rows, np.zeros(len(rows), int), True)
 
 
 class LocalTeacher:
-    """A teacher in this process, which charges its ledger before it answers.
+    """Teacher in this process, which charges its ledger before it answers.
 
     Guarantee:
-        Rows leave through `AnswerStatement.randomize` with fresh noise only, after
-        `AnswerLedger.answer` has charged for them.
+        Every row that is returned comes from `AnswerStatement.randomize` with fresh noise, after
+        `AnswerLedger.answer` has charged for it (docs/privacy.md, section 12).
 
     Args:
-        rows: the teacher's own.
-        ledger: what it promises, and what it has answered.
-        student: who asks, by the ledger's name.
-        noise: for tests only; a fixed seed must be stated in the ledger, and voids the certificate.
+        rows: function that returns the teacher's own rows.
+        ledger: the statement, and the charges so far.
+        student: name of the student in the ledger.
+        noise: for tests only. A fixed seed must be stated in the ledger, and voids the certificate.
 
     Raises:
-        ValueError: the noise is not of the kind that the statement promises, or the teacher's rows
-            move further than it states.
+        ValueError: the noise is not of the stated kind, or the teacher's rows move further than
+            stated.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class LocalTeacher:
         self.observation_size = self.statement.observation_size
 
     def answer(self, observations: Float[np.ndarray, "rows obs"]) -> Answers:
-        """Private rows; silence once the budget, the schedule or the queries are spent."""
+        """Returns private rows, or silence once budget, schedule or queries are spent."""
         observations = checked(observations, self.observation_size)
 
         def compute(levels: Sequence[int]) -> Float64[np.ndarray, "rows actions"]:
@@ -158,10 +159,10 @@ class LocalTeacher:
 
 
 def require_proved(rows: RowsFunction, distance: Distance) -> None:
-    """Refuses rows that may move further than a distance says.
+    """Refuses rows that may move further than the stated distance.
 
     Raises:
-        ValueError: the distance is one of observations, and nothing proves it of these rows.
+        ValueError: the distance is one of observations, and is not proved for these rows.
     """
     known = isinstance(rows, Ensemble) and rows.moves_within(distance)
     if isinstance(distance, ObservationDistance) and not known:
@@ -172,23 +173,26 @@ def require_proved(rows: RowsFunction, distance: Distance) -> None:
 
 
 def silence(rows: int, actions: int) -> Answers:
-    """What a teacher says that has nothing to say: the uniform row, whatever it was asked."""
+    """Returns the answers of a silent teacher: the uniform row for every observation."""
     return Answers(np.full((rows, actions), 1 / actions), np.zeros(rows, int), False)
 
 
 class Ensemble:
-    """The mean of the rows of policies of one shape, in float64.
+    """Mean of the rows of several policies of one shape, in float64.
 
-    Each policy's row is made a probability vector before the mean is taken, so that one policy,
-    whatever it has become, moves the mean by at most sqrt(2) / (number of policies).
+    Each policy's row is made a probability vector before the mean is taken. So one policy moves the
+    mean by at most sqrt(2) / (number of policies), even if its network is not finite.
 
     Args:
-        policies: with a leading axis of policies, which may be 1; over discrete actions.
+        policies: policies over discrete actions, with a leading axis of policies, which may be 1.
+
+    Raises:
+        ValueError: the actions are not discrete.
     """
 
     def __init__(self, policies: Policy) -> None:
         if policies.log_std is not None:
-            raise ValueError("a teacher must have a finite set of actions")
+            raise ValueError("a teacher must have a finite set of actions; choose another run")
         network = policies.network
         self._policies = policies
         self._scale = np.asarray(policies.observation_scale, np.float64)
@@ -203,7 +207,7 @@ class Ensemble:
     def __call__(
         self, observations: Float[np.ndarray, "rows obs"]
     ) -> Float64[np.ndarray, "rows actions"]:
-        """The mean row at each observation, which is within `observations.LARGEST`."""
+        """Returns the mean row at each observation, which must be within `observations.LARGEST`."""
         observations = checked(observations, self.observation_size)
         inputs = (observations - self._centre) * self._scale
         blocks = [inputs[i : i + _BLOCK] for i in range(0, len(inputs), _BLOCK)]
@@ -231,15 +235,15 @@ class Ensemble:
 
     @property
     def rounding(self) -> float:
-        """Bound on the L2 distance of a computed mean row, mixed with the uniform one, from exact.
+        """Bound on the L2 error of a computed mean row, after it was mixed with the uniform row.
 
-        A forward error analysis in float64 of this network, for observations within
-        `observations.LARGEST` (docs/privacy.md, section 12); two decimal digits, rounded up.
+        It comes from a forward error analysis of this network in float64, for observations within
+        `observations.LARGEST` (docs/privacy.md, section 12). It has two decimal digits, rounded up.
         """
         return float(f"{1.06 * self._rounding():.1e}")
 
     def moves_within(self, distance: Distance) -> bool:
-        """Whether rows of observations within a distance's radius are as near as it states."""
+        """Returns whether rows of neighbouring observations are as near as stated."""
         return not isinstance(distance, ObservationDistance) or (
             self.lipschitz <= distance.lipschitz * _SAME and self._rounding() <= distance.off
         )
@@ -260,12 +264,12 @@ class Ensemble:
 
     @property
     def policy(self) -> Policy:
-        """The mean as one policy in JAX, to be evaluated in an environment."""
+        """Policy in JAX that is the mean, for evaluation in an environment."""
         return _Mean(self._policies)
 
 
 class _Mean(Policy):
-    """The policy whose probabilities are the mean of several policies' probabilities."""
+    """Policy whose probabilities are the mean of several policies' probabilities."""
 
     def __init__(self, policies: Policy) -> None:
         self.network, self.log_std = policies.network, None
@@ -274,7 +278,7 @@ class _Mean(Policy):
         self.action_scale = self.action_centre = None
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Categorical:
-        """The mean at each observation."""
+        """Returns the mean at each observation."""
 
         def one(network: MLP) -> Float[Array, "*batch n"]:
             alone = eqx.tree_at(lambda policy: policy.network, self, network)

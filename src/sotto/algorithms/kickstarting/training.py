@@ -1,7 +1,7 @@
-"""Trains students, several seeds side by side, each with a teacher of its own to ask.
+"""Training of students: several seeds side by side, each with its own teacher.
 
-One compiled program collects for all of them, their teachers answer one after the other, and
-another program learns. Iterating over a `Training` yields what may be logged after each chunk.
+One compiled program collects the steps of all students. Their teachers answer one after the other,
+and another compiled program learns. Iterating over a `Training` yields progress after each chunk.
 """
 
 import math
@@ -26,37 +26,37 @@ from sotto.privacy.mechanisms.dirichlet.simplex import project
 from sotto.privacy.mechanisms.policies import PolicyMechanism, TruncatedDirichlet
 
 _PROGRESS_POINTS = 25
-_MOST_SAMPLES, _FEWEST_SAMPLES, _RADIUS_DRAWS = 20_000, 2_000, 2**21  # of a radius
+_MOST_SAMPLES, _FEWEST_SAMPLES, _RADIUS_DRAWS = 20_000, 2_000, 2**21  # for a radius
 
 
 Collect = Callable[
     [PPOConfig, int, KickstartState, PRNGKeyArray],
     tuple[Collected, Float[Array, "runs queries obs"]],
 ]
-"""Makes one update's steps of several runs, and draws states to ask about."""
+"""Function that collects one update's steps of several runs, and draws states to ask about."""
 
 
 def initial_states(config: KickstartConfig, seeds: Sequence[int]) -> KickstartState:
-    """Students that have asked nothing, leaves of shape [runs, ...]."""
+    """Returns students that have asked nothing, leaves of shape [runs, ...]."""
     rows = config.queries_per_update * config.remember_updates
     states: KickstartState = student.init(config.ppo, rows, keys_of(seeds, 0))
     return states
 
 
 class Training:
-    """Students and their teachers.
+    """Training of several students, each with its teacher.
 
     Args:
         config: settings.
         seeds: one per run.
         teachers: one per run.
-        states: where to go on from; None starts afresh.
-        done: updates already made on the way to `states`. Answers received after it are asked for
-            again, and charged again.
-        collect: makes the steps; another one where the environment does not run in JAX.
+        states: states to continue from. None: new students.
+        done: number of updates behind `states`. Answers that were received after them are asked
+            for again, and charged again.
+        collect: function that collects steps. Environments outside JAX need their own.
 
     Raises:
-        ValueError: a teacher for another environment.
+        ValueError: a teacher is for another environment.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Training:
             )
 
     def __iter__(self) -> Iterator[Progress]:
-        """Makes the remaining updates, a chunk at a time."""
+        """Makes the remaining updates, and yields after each chunk."""
         while self.done < self.config.num_updates:
             count = min(self.chunk_updates, self.config.num_updates - self.done)
             metrics = [self._update() for _ in range(count)]
@@ -113,7 +113,7 @@ class Training:
         return metrics
 
     def _ask(self, observations: Float[np.ndarray, "runs queries obs"]) -> Rows:
-        """Every run's answers, as rows to learn from."""
+        """Asks the teacher of every run, and returns the answers as rows to learn from."""
         answers = [self._answers(run, asked) for run, asked in enumerate(observations)]
         pairs = list(zip(answers, self._teachers, strict=True))
         columns = (
@@ -126,10 +126,10 @@ class Training:
         return Rows(*(jnp.asarray(column, jnp.float32) for column in columns))
 
     def _targets(self, answers: Answers, teacher: Teacher) -> Float[np.ndarray, "queries actions"]:
-        """The rows to be near to: the answers, or what they say of the row before the floor.
+        """Returns the rows to follow: the answers, or answers with the floor undone.
 
-        The row and the answer are mapped alike, and projecting onto the simplex, which holds the
-        row, brings them no further apart.
+        Undoing the floor is the same affine map for the row and the answer. The row is in the
+        simplex, so projecting onto the simplex brings the two no further apart.
         """
         share = self._share(teacher)
         if share == 1 or not answers.released:
@@ -138,14 +138,14 @@ class Training:
         return project(uniform + (answers.policies - uniform) / share)
 
     def _share(self, teacher: Teacher) -> float:
-        """1 - m floor: the share of the teacher's own row, where the floor is to be undone."""
+        """Returns the share of the teacher's own row, 1 - m floor, or 1 if the floor is kept."""
         if teacher.statement is None or self.config.keep_floor:
             return 1.0
         share = 1 - teacher.actions * teacher.statement.mechanism.floor
         return share if share > 0 else 1.0
 
     def _thresholds(self, answers: Answers, teacher: Teacher) -> Float[np.ndarray, " queries"]:
-        """Alpha_lambda of each answer (equation 15): 0 where there is no noise."""
+        """Returns alpha_lambda of each answer (equation 15). It is 0 without noise."""
         config, statement = self.config, teacher.statement
         levels = answers.levels
         if statement is None or config.radius_factor == 0 or not answers.released:
@@ -158,7 +158,7 @@ class Training:
         return factor * np.array([radii[level] for level in levels.tolist()])
 
     def _weights(self, answers: Answers) -> Float[np.ndarray, " queries"]:
-        """Which rows the hinge is about: answers, and for a heedless student silence as well."""
+        """Returns 1 for rows that the hinge uses: answers, and silence for a heedless student."""
         asking = self.done < self.config.asking_updates
         heard = answers.released or (asking and self.config.heedless)
         return np.full(len(answers.policies), float(heard))
@@ -174,13 +174,13 @@ class Training:
 
 @lru_cache(maxsize=4096)
 def radius(mechanism: PolicyMechanism, name: RadiusName, beta: float) -> float:
-    """How far an answer is from the teacher's restricted row, but for a probability of beta.
+    """Returns a radius around the teacher's restricted row. Answers leave it with probability beta.
 
     Raises:
-        ValueError: there is no such radius for this mechanism, or none at this beta.
+        ValueError: this mechanism has no such radius, or has none at this beta.
     """
     if name == "monte-carlo":
-        # Of public parameters alone, so that the same draws serve as well, and always.
+        # It only depends on public parameters, so a fixed seed is enough.
         draws = np.random.default_rng(0)
         proposals = mechanism.proposals if isinstance(mechanism, TruncatedDirichlet) else 1
         samples = max(_RADIUS_DRAWS // proposals, _FEWEST_SAMPLES)
@@ -205,22 +205,22 @@ def check_teacher(
     statement: AnswerStatement | None,
     sizes: tuple[int, int] | None = None,
 ) -> None:
-    """Refuses a teacher that this student cannot learn from, before anything is asked.
+    """Refuses a teacher from which this student cannot learn, before the student asks.
 
     Args:
         config: the student's settings.
-        observation_size: the teacher's.
-        actions: the teacher's.
-        statement: the teacher's.
-        sizes: the student's, as `kickstarting.sizes`; None looks the environment up.
+        observation_size: length of the teacher's observations.
+        actions: number of the teacher's actions.
+        statement: the teacher's statement. None: its answers are exact.
+        sizes: the student's sizes, as from `student.sizes`. None: those of its environment.
 
     Raises:
-        ValueError: it is one for another environment, or its answers have no such radius.
+        ValueError: the teacher is for another environment, or its answers have no such radius.
     """
     sizes = sizes or student.sizes(config.env_id)
     if (observation_size, actions) != sizes:
         raise ValueError(
-            f"the teacher takes {observation_size} numbers and has {actions} actions, where "
+            f"the teacher takes {observation_size} numbers and has {actions} actions, but "
             f"{config.env_id} has {sizes[0]} and {sizes[1]}; give the --env-id of the teacher"
         )
     if statement is not None and config.radius_factor > 0:

@@ -1,20 +1,23 @@
 """UCB-VI and UCB-PO with private counters (Chowdhury and Zhou 2021), for finite MDPs.
 
-Every episode is one user. What crosses from one to the next are counters: how often each state and
-action led to which state, and the rewards received. The server plans on the noisy counters with
-bonuses for what is uncertain, and the next user plays the plan: greedily (UCB-VI), or the policy
-that exponential weights have made of all plans so far (UCB-PO).
+Every episode is one user. Users share counters only: how often each state and action led to each
+state, and the sums of rewards. The server makes an optimistic plan from the noisy counters. The
+next user follows it, either greedily (UCB-VI) or by a policy of exponential weights over all plans
+so far (UCB-PO).
 
-The counters go through the door, with the noise that their sensitivity asks for. The published
-code adds far less: `ucb_official` is that, and has no guarantee.
+The counters are released with the noise that their sensitivity requires. The published code adds
+much less; it is in `sotto.algorithms.ucb.published`, and has no guarantee.
 
 Guarantee:
-    The stream of noisy counters, hence every plan, is Gaussian differentially private for one
-    user's whole episode under zero-out adjacency. `joint`: correlated noise on the sums (Theorem
-    2'; square root of the prefix workload, or a binary tree); what all others are recommended is
-    then private even if they collude, which is joint differential privacy (billboard lemma,
-    Hsu et al. 2016). `local`: independent noise on each user's counters, which could be added
-    before they leave the user. See docs/privacy.md, section 16.
+    The stream of noisy counters is Gaussian differentially private for one user's whole episode
+    under zero-out adjacency. So is every plan, which is post-processing. See docs/privacy.md,
+    section 16.
+
+    `joint` has correlated noise on the sums (section 4), with a square root of the prefix-sum
+    workload or a binary tree. The recommendations to all other users are then private even if
+    these users collude: this is joint differential privacy (billboard lemma, Hsu et al. 2016).
+
+    `local` has independent noise on each user's counters, which each user could add themselves.
 """
 
 import math
@@ -45,11 +48,13 @@ from sotto.rl.envs.registry import make
 from sotto.rl.tabular import AnyTabularEnvironment, TabularEnvironment, regret
 
 CONFIDENCE = 2 * math.log(3)
-"""c in the bonus sqrt(c / N), as in the published code; theory has 2 ln(4 S A T / beta)."""
+"""Constant c of the bonus sqrt(c / N), as in the published code. The theory has
+2 ln(4 S A T / beta)."""
 
 REWARD_WEIGHT = 0.25
-"""Rewards are counted in quarters. An error in a transition costs up to H, one in a reward 1: a
-small weight costs rewards a little accuracy and brings the sensitivity from 1.41 H to 1.03 H."""
+"""Weight of rewards in the counters. An error in a transition costs up to H, and one in a reward
+costs 1. So a small weight makes rewards a little less accurate, and it lowers the sensitivity from
+1.41 H to 1.03 H."""
 
 _CHUNK = 100
 _UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
@@ -58,7 +63,7 @@ Table = Float[Array, "S A"]
 Plan = Float[Array, "H S A"]
 
 
-_POLICY_RATE = math.sqrt(2 / 1000)
+POLICY_RATE = math.sqrt(2 / 1000)
 
 
 @dataclass(frozen=True)
@@ -66,23 +71,23 @@ class UCBConfig(Settings):
     """Settings of UCB-VI and UCB-PO with certified counters."""
 
     env_id: str = "RiverSwim-v0"
-    """An environment with finitely many states and rewards between 0 and 1."""
+    """Environment with finitely many states, and rewards between 0 and 1."""
     variant: Literal["vi", "po"] = "vi"
-    """Play greedily on the plan, or by exponential weights over plans."""
+    """Policy: greedy on the plan (vi), or exponential weights over plans (po)."""
     trust: Literal["joint", "local"] = "joint"
-    """Who adds the noise: a curator, to sums, or every user to their own counters."""
+    """Place of the noise: a curator adds it to sums (joint), or users to their counters (local)."""
     noise: Literal["prefix-sum", "binary-tree"] = "prefix-sum"
-    """Noise over time of joint privacy; a binary tree has three times the error."""
+    """Noise over time for trust joint. A binary tree has three times the error."""
     episodes: Count = 2000
-    """Users, one episode each: the horizon of the noise."""
+    """Number of users, with one episode each. It is the horizon of the noise."""
     target_epsilon: Epsilon = 1.0
-    """Epsilon the certificate must not exceed."""
+    """Epsilon that the certificate must not exceed."""
     delta: Fraction = 1e-5
-    """Delta of the guarantee; below 1 / episodes."""
+    """Delta of the guarantee. It must be below 1 / episodes."""
     failure_probability: Fraction = 0.05
-    """Of one bound on the noise in one state's and action's counters."""
-    policy_rate: Positive = _POLICY_RATE
-    """Learning rate of exponential weights (po), as in the published code."""
+    """Probability that the noise in the counters of one state and action exceeds its bound."""
+    policy_rate: Positive = POLICY_RATE
+    """Learning rate of the exponential weights (po), as in the published code."""
 
     def check(self) -> None:
         """Refuses a delta that would allow one user's data to be published."""
@@ -93,57 +98,63 @@ class UCBConfig(Settings):
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise standard deviation over the sensitivity; a hundredth of delta is the sampler's."""
+        """Noise standard deviation over sensitivity; 1/100 of delta is left for the sampler."""
         return calibrate_noise_multiplier(
             lambda z: [Gaussian(noise_multiplier=z)], self.target_epsilon, 0.99 * self.delta
         )
 
     @property
     def correlation(self) -> Correlation:
-        """The counters' noise over time."""
+        """Correlation of the counters' noise over time."""
         return Correlation(kind="independent" if self.trust == "local" else self.noise)
 
 
 class Counters(NamedTuple):
-    """What episodes leave behind: one user's, or noisy sums."""
+    """Counters of one user's episode, or noisy sums of several."""
 
     transitions: Float[Array, "S A S"]
-    """How often each state and action led to which state."""
+    """Number of times that each state and action led to each state."""
     rewards: Table
     """Sum of rewards times REWARD_WEIGHT."""
 
 
 class UCBState(NamedTuple):
-    """The public state: constants, and functions of releases."""
+    """Public state: constants, and functions of releases."""
 
     counters: Counters
     """Noisy sums over all users so far."""
     policy: Plan
     """Action probabilities that the next user follows."""
     episodes: Int[Array, ""]
-    """Users so far."""
+    """Number of users so far."""
     deviations: Float[Array, " episodes"]
-    """Standard deviation of the noise in each counter after 1, 2, ... users: a public constant."""
+    """Standard deviation of the noise in each counter after 1, 2, ... users, public constants."""
 
 
 def environment(env_id: str) -> AnyTabularEnvironment:
-    """The environment, which must have finitely many states and discrete actions."""
+    """Returns the environment.
+
+    Raises:
+        ValueError: its states are not finitely many, or its actions are not discrete.
+    """
     env = make(env_id)
     if not (isinstance(env, TabularEnvironment) and isinstance(env.action, Discrete)):
-        raise ValueError(f"{env_id} has no finite number of states; UCB-VI needs RiverSwim-v0")
+        raise ValueError(
+            f"{env_id} has no finite number of states; UCB-VI needs one, such as RiverSwim-v0"
+        )
     return env
 
 
 def clip_norm(env: AnyTabularEnvironment) -> float:
-    """Largest L2 norm of one user's counters, so that nothing is ever clipped.
+    """Returns the largest L2 norm of one user's counters, with which nothing is ever clipped.
 
-    H visits in one transition counter and as many rewards of 1 in one reward counter.
+    It is that of H visits in one transition counter, and H rewards of 1 in one reward counter.
     """
     return env.max_episode_steps * math.sqrt(1 + REWARD_WEIGHT**2)
 
 
 def initial_state(config: UCBConfig, env: AnyTabularEnvironment) -> UCBState:
-    """Empty counters and uniform actions."""
+    """Returns the state before the first release: empty counters and uniform actions."""
     assert isinstance(env.action, Discrete)
     shape = (env.observation_size, env.action.n)
     counters = Counters(jnp.zeros((*shape, shape[0])), jnp.zeros(shape))
@@ -158,7 +169,7 @@ def initial_state(config: UCBConfig, env: AnyTabularEnvironment) -> UCBState:
 
 
 def make_release(config: UCBConfig, env: AnyTabularEnvironment) -> Release:
-    """The release of one user's counters into the noisy sums."""
+    """Returns the release of one user's counters."""
     return Release(
         name=f"counters of UCB-{config.variant.upper()}",
         local=partial(_local, env),
@@ -183,7 +194,7 @@ def make_release(config: UCBConfig, env: AnyTabularEnvironment) -> Release:
 def play(
     env: AnyTabularEnvironment, policy: Plan, key: PRNGKeyArray
 ) -> tuple[Int[Array, " H"], Int[Array, " H"], Float[Array, " H"], Int[Array, " H"]]:
-    """One episode: states, actions, rewards and next states."""
+    """Plays one episode, and returns its states, actions, rewards and next states."""
     reset_key, action_key = jax.random.split(key)
     uniforms = jax.random.uniform(reset_key, (env.reset_size,), jnp.float32)
     first = env.reset(uniforms, env.default_params)
@@ -204,7 +215,7 @@ def play(
 def _local(
     env: AnyTabularEnvironment, state: UCBState, unit: tuple[()], key: PRNGKeyArray
 ) -> tuple[dict[str, Counters], dict[str, Array]]:
-    """One user's counters."""
+    """Returns one user's counters, and their return."""
     del unit
     here, action, reward, after = play(env, state.policy, key)
     shape = state.counters.transitions.shape
@@ -216,7 +227,7 @@ def _local(
 def _server(
     config: UCBConfig, state: UCBState, released: dict[str, Counters]
 ) -> tuple[UCBState, dict[str, Array]]:
-    """Post-processing: the sums, a plan on them, and the policy that the next user follows."""
+    """Returns the next public state, with a new plan and policy. It is post-processing."""
     counters = Counters(*map(jnp.add, state.counters, released["counters"]))
     width = float(norm.ppf(1 - config.failure_probability / 2))
     deviation = state.deviations[state.episodes]
@@ -235,17 +246,20 @@ def _server(
 def estimates(
     counters: Counters, error: Float[Array, ""], horizon: int
 ) -> tuple[Table, Float[Array, "S A S"], Plan]:
-    """Rewards, transitions and bonuses from noisy counters.
+    """Returns rewards, transitions and bonuses from noisy counters.
 
-    With e_s' the noise of N(s, a, s'), a plan V with values in [0, R], and N = sum_s' N(s, a, s'),
-    the noise moves the estimate of P V by sum_s' e_s' (V(s') - P V) / N, whose deviation is at most
-    sqrt(S) R / 2 times that of e, over N: hence the second term of the bonus. N itself is taken at
-    the lower end of its bounds.
+    Let e_s' be the noise in N(s, a, s'), let V have values in [0, R], and let N be the sum of
+    N(s, a, s') over s'. Then the noise moves the estimate of P V by
+
+        sum over s' of e_s' (V(s') - P V) / N,
+
+    with a standard deviation of at most sqrt(S) R / (2 N) times that of e_s'. This is the second
+    term of the bonus. N is taken at the lower end of its bounds.
 
     Args:
         counters: noisy sums.
         error: bound on the noise of one counter.
-        horizon: steps of an episode.
+        horizon: number of steps of an episode.
     """
     states = counters.transitions.shape[0]
     spread = math.sqrt(states)
@@ -269,12 +283,12 @@ def plan(
     lowest: Float[Array, " H"],
     highest: Float[Array, " H"],
 ) -> Plan:
-    """Optimistic values of each step, state and action, by backward induction.
+    """Returns optimistic values of each step, state and action, by backward induction.
 
     Args:
         rewards, transitions: estimates.
-        bonuses: added at each step.
-        policy: what follows each action; None: the best.
+        bonuses: bonus that is added at each step.
+        policy: policy that is followed after each action. None: the best one.
         lowest, highest: bounds on the values of each step.
     """
 
@@ -292,19 +306,19 @@ def plan(
 
 
 def greedy(values: Plan) -> Plan:
-    """The best action of each step and state; several are equally likely."""
+    """Returns the policy of best actions. Several best actions are equally likely."""
     best = values >= jnp.max(values, axis=-1, keepdims=True) - 1e-6
     return best / jnp.sum(best, axis=-1, keepdims=True, dtype=jnp.float32)
 
 
 def reweighted(policy: Plan, values: Plan, rate: float) -> Plan:
-    """policy * exp(rate * values), normalised: mirror ascent."""
+    """Returns policy * exp(rate * values), normalised, which is a step of mirror ascent."""
     logits = jnp.log(jnp.maximum(policy, 1e-30)) + rate * values
     return jax.nn.softmax(logits, axis=-1)
 
 
 def create_ledger(config: UCBConfig, where: Path | str, run_id: str | None = None) -> Ledger:
-    """A new ledger with the budget and the unit of these settings."""
+    """Creates a ledger with the budget and the unit of these settings."""
     budget = Budget(epsilon=config.target_epsilon, delta=config.delta)
     return Ledger.create(where, run_id, unit=_UNIT, budget=budget)
 
@@ -321,10 +335,10 @@ def train(
         config: settings.
         seeds: one per run.
         ledgers: one per run, from `create_ledger`.
-        noise_seed: for tests only; voids the certificate.
+        noise_seed: for tests only. It voids the certificate.
 
     Returns:
-        Exact regret of the policy played in each episode, V* - V^pi.
+        Exact regret of the policy that is played in each episode, V* - V^pi.
     """
     env = environment(config.env_id)
     first = initial_state(config, env)
@@ -339,7 +353,7 @@ def train(
         people = np.broadcast_to(np.arange(start, start + count)[:, None], (len(seeds), count, 1))
         before = np.asarray(states.policy)[:, None]
         states, log, _ = stream.run(states, keys, people)
-        # What a release leads to is what the next user follows.
+        # The policy after a release is the one that the next user follows.
         followed = np.concatenate([before, np.asarray(log["policy"])[:, :-1]], axis=1)
         losses.append(regret(mdp, followed))
     return np.concatenate(losses, axis=1)

@@ -1,14 +1,18 @@
-"""UCB-VI and UCB-PO as their authors' code has them (Chowdhury and Zhou 2021), and without noise.
+"""UCB-VI and UCB-PO as in their authors' code (Chowdhury and Zhou 2021), or without noise.
 
-Rules, constants and noise follow the published code, for the figures that compare with it. Counters
-start at one. With c = 2 ln 3, Q_h = R + b_R + P V_{h+1} + b_P (H - 1 - h), values are not clipped
-for UCB-VI and clipped to [0, H] for UCB-PO, and the last step's transition is not counted.
+Rules, constants and noise follow the published code, for figures that compare with it. Counters
+start at one, and the transition of the last step is not counted. With c = 2 ln 3,
 
-Joint: in episode k each counter gets a fresh sum of floor(ln k) + 1 draws of Laplace(1 / epsilon).
-Local: one draw a user, the running sum of which is added to all states and actions alike.
+    Q_h = R + b_R + P V_{h+1} + b_P (H - 1 - h).
+
+Values are clipped to [0, H] for UCB-PO, and are not clipped for UCB-VI.
+
+With joint trust, each counter in episode k gets a fresh sum of floor(ln k) + 1 draws of
+Laplace(1 / epsilon). With local trust, there is one draw per user, and the same running sum of
+draws is added to the counters of all states and actions.
 
 Guarantee:
-    None (`GAP`): neither noise is that of a mechanism with this epsilon. `ucb_vi` has one.
+    None (`GAP`): neither noise gives this epsilon. `sotto.algorithms.ucb.calibrated` has a proof.
 """
 
 import math
@@ -25,6 +29,7 @@ from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
 from sotto.algorithms.settings import Count, Positive, Settings
 from sotto.algorithms.ucb.calibrated import (
     CONFIDENCE,
+    POLICY_RATE,
     Plan,
     Table,
     environment,
@@ -49,36 +54,33 @@ GAP = Gap(
 )
 
 
-_POLICY_RATE = math.sqrt(2 / 1000)
-
-
 @dataclass(frozen=True)
 class OfficialConfig(Settings):
     """Settings of the published code."""
 
     env_id: str = "RiverSwim-v0"
-    """An environment with finitely many states."""
+    """Environment with finitely many states."""
     variant: Literal["vi", "po"] = "vi"
-    """Play greedily on the plan, or by exponential weights over plans."""
+    """Policy: greedy on the plan (vi), or exponential weights over plans (po)."""
     trust: Literal["joint", "local"] = "joint"
-    """Which of the two noises."""
+    """Noise: that of joint trust, or that of local trust."""
     episodes: Count = 2000
-    """Users, one episode each."""
+    """Number of users, with one episode each."""
     nominal_epsilon: Positive | None = 1.0
-    """Epsilon as the code has it, which is none; None leaves the noise out."""
-    policy_rate: Positive = _POLICY_RATE
-    """Learning rate of exponential weights (po)."""
+    """Epsilon in the code's formulas, which is not a guarantee. None: there is no noise."""
+    policy_rate: Positive = POLICY_RATE
+    """Learning rate of the exponential weights (po)."""
 
     @property
     def event(self) -> NoGuarantee:
-        """What the run costs, for an accountant: nothing is bounded."""
+        """Cost of a run, for the accountant: nothing is bounded."""
         if self.nominal_epsilon is None:
             return NoGuarantee(reason="there is no noise")
         return NoGuarantee(reason=f"{GAP.name}: {GAP.why}")
 
 
 class OfficialState(NamedTuple):
-    """Un-noised counters, the policy of exponential weights, and local privacy's summed noise."""
+    """Counters without noise, policy of exponential weights, and summed noise of local trust."""
 
     visits: Table
     rewards: Table
@@ -88,7 +90,7 @@ class OfficialState(NamedTuple):
 
 
 def simulate(config: OfficialConfig, seeds: Sequence[int]) -> Float64[np.ndarray, "runs episodes"]:
-    """Exact regret of the policy played in each episode, V* - V^pi, several seeds side by side."""
+    """Returns the exact regret of the policy in each episode, V* - V^pi, for several seeds."""
     env = environment(config.env_id)
     mdp = env.mdp(env.default_params)
     states, actions = mdp.rewards.shape
@@ -117,7 +119,7 @@ def _episodes(
     key: PRNGKeyArray,
     numbers: Int[Array, " k"],
 ) -> tuple[OfficialState, Float[Array, "k H S A"]]:
-    """Some episodes, and the policies played in them."""
+    """Plays episodes, and returns the state after them, and their policies."""
 
     def episode(state: OfficialState, number: Array) -> tuple[OfficialState, Plan]:
         noise_key, play_key = jax.random.split(jax.random.fold_in(key, number))
@@ -144,7 +146,7 @@ def _episodes(
 def _noise(
     config: OfficialConfig, state: OfficialState, key: PRNGKeyArray, number: Int[Array, ""]
 ) -> tuple[Array, Array, Array, tuple[Array, Array, Array]]:
-    """Noise in visits, rewards and transitions of one episode; and the sums of local privacy."""
+    """Draws the noise in visits, rewards and transitions of one episode, and the summed noise."""
     if config.nominal_epsilon is None:
         return jnp.zeros(()), jnp.zeros(()), jnp.zeros(()), state.noise
     keys = jax.random.split(key, 3)
@@ -166,7 +168,7 @@ def _noise(
 
 
 def _levels(number: Int[Array, ""]) -> Float[Array, ""]:
-    """floor(ln k) + 1, of episodes k = 1, 2, ..."""
+    """Returns floor(ln k) + 1, for episodes k = 1, 2, ..."""
     return jnp.floor(jnp.log(number.astype(jnp.float32))) + 1
 
 
@@ -178,7 +180,7 @@ def _optimistic(
     transitions_noise: Array,
     number: Int[Array, ""],
 ) -> Plan:
-    """Q_h of the published code."""
+    """Returns Q_h of the published code."""
     horizon, states, _ = state.policy.shape
     if config.nominal_epsilon is None:
         error = jnp.zeros(())

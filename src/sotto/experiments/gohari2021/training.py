@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.base import Progress
 from sotto.algorithms.baselines import ppo
-from sotto.algorithms.baselines.gymnasium import HostedRun
+from sotto.algorithms.baselines.gymnasium import GymnasiumRun
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import promise
@@ -313,7 +313,7 @@ def _alone_on_host(
 ) -> Policy:
     users, env = air_raid(config.num_envs)
     with users:
-        run = HostedRun(users, env, _only(seeds))
+        run = GymnasiumRun(users, env, _only(seeds))
         points.add(0, [_NOTHING], np.zeros(1, int))
         ended: list[tuple[float, int]] = []
         for done, (state, metrics) in enumerate(run.train_ppo(config), 1):
@@ -336,7 +336,7 @@ def _listening_on_host(
 ) -> Policy:
     users, env = air_raid(config.num_envs)
     with users:
-        run = HostedRun(users, env, _only(seeds))
+        run = GymnasiumRun(users, env, _only(seeds))
         training = Training(config, seeds, teachers, run.student(config), collect=run.collect)
         training.chunk_updates = points_every(config)
         points.add(0, [_NOTHING], np.zeros(1, int))

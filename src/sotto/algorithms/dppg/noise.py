@@ -1,0 +1,91 @@
+"""Noise of DPPG: the cost of a training for one user, and the noise multiplier that a target needs.
+
+Guarantee:
+    `event` is the cost of all releases of one training for one user (docs/privacy.md, sections 3, 4
+    and 17). `total_noise_multiplier` leaves room in delta for the sampler (section 7).
+"""
+
+import math
+
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.privacy.accounting.composition import (
+    Event,
+    Gaussian,
+    SampledGaussian,
+    calibrate_noise_multiplier,
+    compose,
+)
+from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
+from sotto.privacy.statements import Poisson
+
+_LEAST_BUDGET = 1e-9
+
+
+def event(config: DPPGConfig, noise_multiplier: float) -> Event:
+    """Returns the cost of the whole training for one user.
+
+    Args:
+        config: settings.
+        noise_multiplier: of a whole release, under zero-out adjacency.
+    """
+    multiplier = noise_multiplier / config.adjacency.sensitivity_factor
+    if isinstance(drawn := config.participation, Poisson):
+        return SampledGaussian(
+            noise_multiplier=multiplier,
+            sampling_rate=drawn.sampling_rate,
+            count=config.num_updates,
+        )
+    return Gaussian(noise_multiplier=multiplier)
+
+
+def total_noise_multiplier(config: DPPGConfig, dimension: int) -> float:
+    """Returns the noise multiplier of a whole release, under zero-out adjacency.
+
+    It is `noise_multiplier` if that is given. Otherwise it is calibrated to `target_epsilon`.
+
+    Args:
+        config: settings.
+        dimension: how many numbers a release has. The sampler's own delta grows with it.
+
+    Raises:
+        PrivacyError: no noise meets the target.
+    """
+    if config.noise_multiplier is not None:
+        return config.noise_multiplier
+    assert config.target_epsilon is not None
+    target = config.target_epsilon
+    # A user who is drawn may take part in every release, and so meet the draws of each.
+    releases = config.num_updates if config.population_size is not None else 1
+
+    def least(delta: float) -> float:
+        return calibrate_noise_multiplier(lambda z: [event(config, z)], target, delta)
+
+    def sampler(noise_multiplier: float) -> float:
+        multiplier = noise_multiplier / config.adjacency.sensitivity_factor
+        return releases * sampler_delta(multiplier, dimension * config.num_updates)
+
+    return calibrate_with_sampler(least, sampler, config.delta)
+
+
+def part_multipliers(config: DPPGConfig, total: float) -> dict[str, float]:
+    """Returns the noise multiplier of each part of a release: 1/total^2 = sum over p of 1/z_p^2."""
+    if config.joint_clip:
+        return {"policy": total, "critic": total}
+    ratios = config.noise_ratios
+    policy = total * math.sqrt(sum(ratio**-2 for ratio in ratios.values()))
+    return {name: ratio * policy for name, ratio in ratios.items()}
+
+
+def budget_epsilon(config: DPPGConfig) -> float:
+    """Returns the epsilon of the ledger's budget: the target, or the cost of the given noise.
+
+    A large given noise can cost epsilon 0, because delta alone covers it. A budget must be
+    positive, so the smallest budget is used then; the certificate still states epsilon 0.
+    """
+    if not config.is_proved:
+        return math.inf
+    if config.target_epsilon is not None:
+        return config.target_epsilon
+    assert config.noise_multiplier is not None
+    cost = compose([event(config, config.noise_multiplier)]).epsilon(config.delta * 0.99)
+    return max(cost, _LEAST_BUDGET)
