@@ -169,7 +169,8 @@ def test_lunar_lander_goes_on_from_a_public_base():
         np.testing.assert_allclose(together[1], alone[0], atol=1e-6)
     returns = gymnasium.judge(LUNAR_LANDER, policies, chosen.numbers, 0, 20, 2)
     assert returns.shape == (3, 2)
-    log = checked(gymnasium.logs(LUNAR_LANDER, policies, chosen.numbers, 0, 0.02, 20, 2))
+    numbers, play = chosen.numbers, gymnasium.play
+    log = checked(training.logs(LUNAR_LANDER, policies, numbers, 0, 0.02, 20, 2, play))
     assert (log.experts, log.episodes, log.cap, log.observation_size) == (3, 2, 20, 8)
     assert set(np.unique(log.actions)) <= {0, 1, 2, 3}
     assert not log.terminated.any()  # nothing lands or crashes within 20 steps
