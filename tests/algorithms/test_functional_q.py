@@ -373,7 +373,7 @@ def test_settings_that_contradict_each_other(changes, message: str) -> None:
         ({"delta": 0.01}, "vacuous"),
         ({"nodes": (3, 3)}, "one number for each dimension"),
         ({"reward_low": 0.7}, "below reward_high"),
-        ({"env_id": "Acrobot-v1"}, "nothing is known"),
+        ({"env_id": "Acrobot-v1"}, "states is unknown"),
         (
             {
                 "env_id": "CartPole-v1",

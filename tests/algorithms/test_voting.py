@@ -444,7 +444,7 @@ def _balancers(count: int) -> Policy:
 def test_students_follow_the_majority_where_they_go(tmp_path: Path) -> None:
     votes = make_votes(tmp_path, _balancers(400), 0.5, queries=60, rounds=2)
     world = JaxWorld(CARTPOLE, CARTPOLE.default_params, jax.random.key(1), 60)
-    config = DaggerConfig(lanes=8, distillation=STUDENT)
+    config = DaggerConfig(rollouts=8, distillation=STUDENT)
     scale = CARTPOLE.observation_scale
     students, asked = ask_along_students(votes, world, config, scale, jax.random.key(2))
     assert len(students) == 2
