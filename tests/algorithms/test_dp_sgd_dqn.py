@@ -1,4 +1,4 @@
-"""DP-SGD on logged transitions: its calibration, its certificate, and that it learns."""
+"""DP-SGD on logged transitions: its calibration, its certificate and its learning."""
 
 import math
 from dataclasses import replace

@@ -36,9 +36,9 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
     the logs. With --experts the experts themselves vote, and their policies are protected. Their
     log is then read only for --least-return, which HIV and LunarLander set.
 
-    --method stable-prefix is that of the paper, and dp-sgd and prefix-only are its two halves.
-    cql and bc protect nobody. All seeds learn from the same experts, each with its own ledger,
-    so their costs add up. With real experts, train one seed at a time.
+    The paper's method is --method stable-prefix, and dp-sgd and prefix-only are its two halves.
+    The methods cql and bc protect nobody. All seeds learn from the same experts, each with its
+    own ledger, so their costs add up. With real experts, train one seed at a time.
 
     Examples:
         sotto experts train --env-id CartPole-v1 --experts 3000 --out runs/experts/cartpole

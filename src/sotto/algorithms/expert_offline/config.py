@@ -149,7 +149,7 @@ class ExpertOfflineConfig(Settings):
     evaluation_cap: Count | None = None
     """Most steps of an evaluated episode. None takes the environment's value."""
     evaluation_episodes: Count = 50
-    """Greedy episodes at each point of the learning curve. They cost no privacy."""
+    """Greedy episodes in the public simulator at each point of the learning curve."""
     observation_scale: tuple[Positive, ...] | None = None
     """Public factors that bring observations to order one. None takes the environment's value."""
     box_low: tuple[Signed, ...] | None = None
@@ -299,7 +299,7 @@ def _check_votes(config: ExpertOfflineConfig) -> None:
             )
         return
     if config.least_return is not None and config.dataset is None:
-        raise ValueError("--least-return is computed from the experts' log; give --dataset")
+        raise ValueError("--least-return is about the experts' log; give --dataset")
     if config.learner == "bc":
         raise ValueError(
             "--learner bc learns from logs only; choose --learner distillation for votes"

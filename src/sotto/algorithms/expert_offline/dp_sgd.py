@@ -282,7 +282,7 @@ def open_gradients(
     )
     made = int(np.max(np.asarray(states.made)))
     if stream.released < made:
-        raise LedgerOlder("the ledger", "the state to go on from", made, stream.released)
+        raise LedgerOlder("the ledger", "the stored state", made, stream.released)
     return stream, states._replace(made=jnp.full(len(ledgers), stream.released, jnp.int32))
 
 

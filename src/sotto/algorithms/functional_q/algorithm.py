@@ -17,9 +17,10 @@ from sotto.privacy.ledger.ledger import Ledger
 class FunctionalQ(Algorithm[FunctionalQConfig]):
     """Trains Q-learning that protects rewards (after Wang and Hegde 2019).
 
-    The agent first acts without seeing rewards. The rewards are then released once, with noise.
-    Everything that is learned from the noisy rewards may be published. States and actions are
-    public; only rewards are protected.
+    The agent first acts without seeing rewards. The rewards are then added up at nodes, which are
+    the points of a grid over the states, and released once, with noise. Everything that is learned
+    from the noisy rewards may be published. States and actions are public; only rewards are
+    protected.
 
     Give --target-epsilon to calibrate the noise to it, or --sigma to choose the noise. Training
     on Line-v0 takes about half a minute on two cores, also with --seeds 10.

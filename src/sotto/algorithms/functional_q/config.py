@@ -54,8 +54,8 @@ class FunctionalQConfig(Settings):
     mode: Mode = "reward-release"
     """Quantity that is released with noise. reward-release: the rewards at the nodes, once;
     learning from them costs nothing. output-release: the action values at the end. per-iteration:
-    the action values of every iteration. paper: Algorithm 1 as printed, which protects nobody (its
-    epsilon is infinite)."""
+    the action values of every iteration. paper: Algorithm 1 of the paper as printed, which protects
+    nobody (its epsilon is infinite)."""
     unit: ProtectedUnit = "transition"
     """Unit that is protected. transition: the reward of one transition. reward-function: the whole
     reward function, against changes of at most reward_radius, as in the paper."""
@@ -134,7 +134,8 @@ class FunctionalQConfig(Settings):
     """Constant L of Theorem 5, from which mode paper computes sigma for target_epsilon. Nothing
     enforces it."""
     evaluation_episodes: Count = 64
-    """Greedy episodes at each point of the learning curve. They cost no privacy."""
+    """Greedy episodes at each point of the learning curve. The guarantee does not cover the curve,
+    which shows returns of the simulator's exact rewards."""
 
     def check(self) -> None:
         """Refuses settings that contradict each other."""

@@ -53,7 +53,7 @@ def check(config: FunctionalQConfig) -> None:
     _ = config.rewards
     if config.noise == "process" and len(grid.nodes) != 1:
         raise ValueError(
-            f"sample paths are calibrated for states of one dimension, and {config.env_id} has "
+            f"sample paths are calibrated in one dimension, and states of {config.env_id} have "
             f"{len(grid.nodes)}; choose --noise vector, and another --mode than paper"
         )
     if config.unit == "transition" and config.delta * config.samples >= 1:
