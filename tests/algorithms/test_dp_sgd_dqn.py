@@ -69,7 +69,7 @@ def test_gradients_are_released_and_certified(tmp_path):
 
 
 def test_a_reward_function_is_not_protected_by_sampling():
-    with pytest.raises(ValueError, match="amplifies nothing"):
+    with pytest.raises(ValueError, match="sampling does not amplify"):
         DPSGDConfig(replace(LINE, unit="reward-function", reward_radius=1.0))
 
 

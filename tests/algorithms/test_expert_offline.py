@@ -209,7 +209,7 @@ def test_the_student_that_plays_best_is_chosen(
         ({"expert_count": 41}, "not of 41"),
         ({"env_id": "none"}, "needs an environment"),
         ({"env_id": "none", "states": "box"}, "give --box-low"),
-        ({"observation_scale": (1.0,)}, "has 1 numbers, and an observation 4"),
+        ({"observation_scale": (1.0,)}, "has 1 numbers, but an observation has 4"),
         ({"method": "dp-sgd", "batch": COUNT}, "below the 40 experts"),
     ],
 )
