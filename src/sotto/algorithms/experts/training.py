@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -328,17 +328,15 @@ def check_floor(floor: float, actions: int) -> None:
         )
 
 
-class Play(Protocol):
-    """A function that plays episodes of floored experts: `play` here, or Gymnasium's."""
-
-    def __call__(
-        self, env_id: str, policies: Floored, keys: PRNGKeyArray, cap: int, episodes: int
-    ) -> Trajectory:
-        """Returns trajectories of shape [experts, episodes, cap, ...]."""
+Play = Callable[[str, Floored, PRNGKeyArray, int, int], Trajectory]
+"""Function that plays episodes, with the arguments of `play`."""
 
 
 def play(env_id: str, policies: Floored, keys: PRNGKeyArray, cap: int, episodes: int) -> Trajectory:
-    """Plays episodes of at most `cap` steps in the default environment, which is written in JAX."""
+    """Plays episodes of at most `cap` steps in the default environment, which is written in JAX.
+
+    Returns trajectories of shape [experts, episodes, cap, ...].
+    """
     env = replace(make(env_id), max_episode_steps=cap)
     played: Trajectory = jax.tree.map(np.asarray, _play(env, policies, keys, episodes))
     return played
