@@ -1,4 +1,4 @@
-"""A clone is a function of its own expert's log alone, and does what its expert did."""
+"""A clone depends on the log of its expert only, and acts as its expert did."""
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,13 @@ KEY = jax.random.key(0)
 
 
 def make_log(experts: int = 7, episodes: int = 4, cap: int = 20, seed: int = 0) -> ExpertLog:
-    """Expert i has a direction of their own and three actions for three sectors of the plane."""
+    """Each expert has a direction, and takes three actions in three sectors of the plane."""
     rng = np.random.default_rng(seed)
     observations = rng.normal(size=(experts, episodes, cap + 1, 2)).astype(np.float32)
     actions = expert_actions(observations[:, :, :cap])
     lengths = rng.integers(cap // 2, cap + 1, (experts, episodes)).astype(np.int32)
     padding = np.arange(cap) >= lengths[..., None]
-    # Whatever is in the padding, a clone must not learn it.
+    # A clone must not learn the padding.
     actions[padding] = (actions[padding] + 1) % 3
     return ExpertLog(
         observations,
@@ -33,7 +33,7 @@ def make_log(experts: int = 7, episodes: int = 4, cap: int = 20, seed: int = 0) 
 
 
 def expert_actions(observations: np.ndarray) -> np.ndarray:
-    """Of each expert (first axis) at their observations."""
+    """Returns each expert's actions at observations with a leading axis of experts."""
     shape = (len(observations),) + (1,) * (observations.ndim - 2)
     turn = np.arange(len(observations)).reshape(shape)
     angle = np.arctan2(observations[..., 1], observations[..., 0]) + turn
@@ -88,7 +88,7 @@ def test_padding_is_not_learnt() -> None:
 
 @pytest.mark.parametrize("change", ["other actions", "nothing", "not finite", "wild actions"])
 def test_one_expert_moves_their_own_clone_and_no_other(change: str) -> None:
-    """Bit for bit: whatever one expert's log holds, the other clones are the same."""
+    """The other clones are the same, bit for bit, with any log of one expert."""
     log = make_log()
     changed = ExpertLog(*(array.copy() for array in log))
     if change == "other actions":
@@ -105,7 +105,7 @@ def test_one_expert_moves_their_own_clone_and_no_other(change: str) -> None:
 
 
 def longer(log: ExpertLog, expert: int, episodes: int, cap: int) -> ExpertLog:
-    """The log with more room, all of which one expert uses."""
+    """Returns the log with a larger cap, all of which one expert uses."""
     old_episodes, old_cap = log.episodes, log.cap
     room = ((0, 0), (0, episodes - old_episodes))
     steps = (0, cap - old_cap)
@@ -122,9 +122,9 @@ def longer(log: ExpertLog, expert: int, episodes: int, cap: int) -> ExpertLog:
 
 @pytest.mark.parametrize(("episodes", "cap"), [(4, 33), (4, 257), (9, 20), (11, 600)])
 def test_how_much_one_expert_played_moves_no_other_clone(episodes: int, cap: int) -> None:
-    """Bit for bit, where sums over padded arrays were rounded by the longest episode of all."""
+    """The other clones are the same, bit for bit, when one expert's episodes are longer."""
     log = make_log()
-    # An offset with little spread: what a rounded mean is wrong by is of the spread's size.
+    # With a large offset and a small spread, the rounding of a mean is as large as the spread.
     log.observations[..., 0] = 1e5 + log.observations[..., 0] / 50
     other = longer(log, 4, episodes, cap)
     for one, two in zip(leaves(fit(log)), leaves(fit(other)), strict=True):
@@ -163,7 +163,7 @@ def test_chunks_change_nothing_but_rounding() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="3 factors for 2 observations"):
+    with pytest.raises(ValueError, match="3 factors, but observations have 2"):
         fit_clones(CONFIG, make_log(), 3, (1.0, 1.0, 1.0), KEY)
     with pytest.raises(ValueError, match="rewards of a log of experts"):
         fit(make_log()._replace(rewards=np.zeros((7, 4), np.float32)))

@@ -1,4 +1,4 @@
-"""Offline learners: their losses by hand, factored gradients, and that they learn."""
+"""Offline learners: losses computed by hand, factored gradients, and learning."""
 
 import math
 
@@ -22,7 +22,7 @@ LEARNERS = [CQL(), CQL(alpha=0.1, reward_scale=1.0, double=False), BehaviourClon
 
 
 def networks(seed: int = 0) -> tuple[Policy, Policy]:
-    """A network and a target that differ, with values large enough for both arms of Huber's."""
+    """Returns different networks with values large enough for both parts of the Huber loss."""
 
     def one(key: jax.Array) -> Policy:
         leaves, structure = jax.tree.flatten(offline.initial_state(CONFIG, key).network)
@@ -48,7 +48,7 @@ def logged(count: int, seed: int = 0) -> Transitions:
 
 
 def outputs(policy: Policy, observation: np.ndarray) -> np.ndarray:
-    """The network in float64 numpy."""
+    """Evaluates the network in float64 numpy."""
     x = observation.astype(np.float64) * np.array(CONFIG.observation_scale)
     layers = list(zip(policy.network.weights, policy.network.biases, strict=True))
     for index, (weight, bias) in enumerate(layers):
@@ -167,7 +167,7 @@ def test_the_target_follows_at_its_rate() -> None:
 
 
 def chain(count: int) -> Transitions:
-    """Three states in a row; action 0 goes right and earns 1 at the end, action 1 stays."""
+    """Three states in a row. Action 0 moves right and earns 1 at the end, and action 1 stays."""
     rng = np.random.default_rng(1)
     place = rng.integers(0, 3, count)
     action = rng.choice([0, 1], count)

@@ -1,4 +1,4 @@
-"""Policy evaluation: estimates, fits, and how far a reward or a trajectory can move them."""
+"""Policy evaluation: estimates, fits, and the effect of one reward or one trajectory."""
 
 import math
 
@@ -20,7 +20,7 @@ def _episodes(rng, episodes=6, length=5, cells=4):
 
 
 def _brute_force(visited, ends, rewards, cells):
-    """First-visit estimates, one episode and one cell at a time."""
+    """Returns first-visit estimates, computed one episode and one cell at a time."""
     estimates = [[] for _ in range(cells)]
     first = 0
     for stop in np.flatnonzero(ends) + 1:
@@ -112,7 +112,7 @@ def test_constants_that_do_not_hold_are_refused():
 
 @pytest.mark.parametrize("grows", [True, False])
 def test_smooth_delta_bounds_the_truth(grows):
-    """One coordinate, by integration: means 1/alpha apart, scales e^beta apart."""
+    """Integrates one coordinate, for means 1/alpha apart and scales e^beta apart."""
     alpha, beta, epsilon = 1.0, 0.15, 1.0
     ratio = math.exp(beta if grows else -beta)
 
@@ -126,7 +126,7 @@ def test_smooth_delta_bounds_the_truth(grows):
 
 
 def _moved(fit, deviation, rng, factor):
-    """Replaces one trajectory: how far theta moves, and both smooth bounds."""
+    """Replaces one trajectory; returns the change of theta and both smooth bounds."""
     visited, ends = _episodes(rng)
     rewards = (rng.random(visited.size) < 0.5).astype(float)
     other, changed = visited.copy(), rewards.copy()

@@ -1,4 +1,4 @@
-"""DP-SGD on logged transitions: its calibration, its certificate, and that it learns."""
+"""DP-SGD on logged transitions: its calibration, its certificate and its learning."""
 
 import math
 from dataclasses import replace
@@ -69,7 +69,7 @@ def test_gradients_are_released_and_certified(tmp_path):
 
 
 def test_a_reward_function_is_not_protected_by_sampling():
-    with pytest.raises(ValueError, match="amplifies nothing"):
+    with pytest.raises(ValueError, match="sampling does not amplify"):
         DPSGDConfig(replace(LINE, unit="reward-function", reward_radius=1.0))
 
 

@@ -1,4 +1,4 @@
-"""DP-SGD over experts: what is charged, what an expert can change, and that training goes on."""
+"""DP-SGD over experts: its charges, the influence of one expert, and resumed trainings."""
 
 import math
 from dataclasses import replace
@@ -28,9 +28,10 @@ SIZE = 2 * 8 + 8 + 8 * 2 + 2
 
 
 def experts_log(experts: int = 48, seed: int = 0) -> ExpertLog:
-    """Experts who choose by the sign of the first number; some episodes, and expert 7, are missing.
+    """Returns a log of experts that choose by the sign of the first number.
 
-    Observations say whose they are: expert, episode and step are in the second number.
+    Some episodes are missing, and so is expert 7. The second number of an observation encodes its
+    expert, episode and step.
     """
     rng = np.random.default_rng(seed)
     episodes, cap = 3, 6
@@ -81,7 +82,7 @@ def opened(config, ledgers, states, z, learner=None, chunk=5, **more):
     return stream, pool
 
 
-# --- what a draw is ------------------------------------------------------------------------------
+# --- draws ---------------------------------------------------------------------------------------
 
 
 def test_each_of_an_experts_transitions_is_drawn_equally_often() -> None:
@@ -101,7 +102,7 @@ def test_rows_are_of_the_experts_that_were_asked_for() -> None:
     np.testing.assert_array_equal(there, [True, False, False, True, True, False, True])
     whose = np.floor(rows.observations[:, 1] * 100 + 1e-4)
     np.testing.assert_array_equal(whose[there], persons[there])
-    # Nobody's row depends on who else is asked for, or on what they have.
+    # No expert's row depends on the other experts of the draw, or on their logs.
     other, _ = LogPool(LOG.select(np.arange(21))).draw(persons, np.random.default_rng(0))
     for one, two in zip(jax.tree.leaves(rows), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(one[there], two[there])
@@ -120,7 +121,7 @@ def test_cyclic_batches_give_everybody_a_turn_in_every_period() -> None:
     assert (odd == -1).sum() == 3
 
 
-# --- what it costs -------------------------------------------------------------------------------
+# --- costs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batches", ["poisson", "cyclic"])
@@ -155,7 +156,7 @@ def test_the_budget_is_spent_and_certified(tmp_path, batches: str, learner) -> N
     stream, pool = opened(config, ledgers, states, z, learner)
     while stream.released < config.steps:
         states = dp.advance(config, stream, states, keys(2), pool, 5)
-    # 12 noisy steps at the full rate are charged, and the 30 in between are free.
+    # 12 noisy steps at the full rate are charged, and the 30 public steps are free.
     assert states.made.tolist() == [12, 12]
     assert states.learner.steps.tolist() == [42, 42]
     assert np.all(np.abs(states.average.network.weights[0] - before).max(axis=(1, 2)) > 0)
@@ -184,7 +185,7 @@ def _any_units(pool: LogPool):
 
 
 def test_noise_has_the_stated_scale_and_a_wrong_one_is_noticed(tmp_path) -> None:
-    """Adam hides it, so the release is read before the server."""
+    """The release is read before the server's step, since Adam hides its scale."""
     config = replace(CONFIG, steps=40, clip_norm=0.5, batch=10)
     offline = replace(OFFLINE, hidden=(64, 64))
     release = dp.gradient_release(config, offline, CQL(), 2.0)
@@ -202,7 +203,7 @@ def test_noise_has_the_stated_scale_and_a_wrong_one_is_noticed(tmp_path) -> None
 
 
 def test_one_expert_moves_a_release_by_at_most_the_clip_norm(tmp_path) -> None:
-    """With and without one expert, under the same coins: also when their rewards are absurd."""
+    """One expert moves a release by at most the clip norm, also with absurd rewards."""
     config = replace(CONFIG, steps=6, batch=45)
     wild = LOG._replace(rewards=LOG.rewards.copy())
     wild.rewards[3] = 1e12
@@ -222,7 +223,7 @@ def test_one_expert_moves_a_release_by_at_most_the_clip_norm(tmp_path) -> None:
     assert moved.max() > 0.99  # and an expert who was drawn does count
 
 
-# --- going on ------------------------------------------------------------------------------------
+# --- resumed trainings ---------------------------------------------------------------------------
 
 
 def test_a_stored_training_goes_on_with_what_it_was_charged_for(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Learning from private experts: what is charged is stated, kept, and never paid twice."""
+"""Learning from private experts: charges are stated and kept, and are never paid twice."""
 
 import math
 from dataclasses import replace
@@ -49,7 +49,7 @@ def plain(**changes) -> ExpertOfflineConfig:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
-    """Short distillations and clones."""
+    """Shortens the fits of students and clones."""
     with pytest.MonkeyPatch.context() as patch:
         short = partial(DistillationConfig, steps=200, minibatch=32)
         patch.setattr(expert_offline_votes, "DistillationConfig", short)
@@ -59,7 +59,7 @@ def quick():
 
 @pytest.fixture(scope="module")
 def sources() -> Sources:
-    """Experts who push the cart where the pole falls, each with weights of their own."""
+    """Returns experts that push the cart where the pole falls, each with different weights."""
     one = Policy(4, Discrete(2), (), jax.random.key(0))
     weights = np.array([[0, 0], [0, 0.5], [0, 10], [0, 1.5]], np.float32)
     spread = np.random.default_rng(0).normal(0, 0.3, (COUNT, 4, 2)).astype(np.float32)
@@ -89,7 +89,7 @@ def numbers(state) -> list[np.ndarray]:
 
 
 def gaussian_delta(multiplier: float, epsilon: float) -> float:
-    """Of the Gaussian mechanism, from its definition (Balle and Wang 2018, Theorem 8)."""
+    """Returns delta of the Gaussian mechanism (Balle and Wang 2018, Theorem 8)."""
     mu = 1 / multiplier
     return stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(
         -mu / 2 - epsilon / mu
@@ -178,7 +178,7 @@ def test_tasks_have_a_bar_where_there_is_a_log() -> None:
 def test_the_student_that_plays_best_is_chosen(
     sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All students play the same episodes; without any, the last one is kept."""
+    """All students play the same episodes; without episodes the last student is kept."""
     made: list[Policy] = []
     fit = voting_rounds.fit_student
 
@@ -209,7 +209,7 @@ def test_the_student_that_plays_best_is_chosen(
         ({"expert_count": 41}, "not of 41"),
         ({"env_id": "none"}, "needs an environment"),
         ({"env_id": "none", "states": "box"}, "give --box-low"),
-        ({"observation_scale": (1.0,)}, "has 1 numbers, and an observation 4"),
+        ({"observation_scale": (1.0,)}, "has 1 numbers, but an observation has 4"),
         ({"method": "dp-sgd", "batch": COUNT}, "below the 40 experts"),
     ],
 )
@@ -266,7 +266,7 @@ def test_references_keep_no_ledger(sources: Sources, tmp_path: Path) -> None:
 
 
 def test_votes_teach_what_most_experts_do(sources: Sources, tmp_path: Path) -> None:
-    """At noise of a twentieth of the experts a student balances as they do."""
+    """With noise of a twentieth of the experts a student balances as well as they do."""
     changes = {"queries": 100, "lanes": 8, "rollout_cap": 100}
     arm = train_arm(settings(**changes), [0], sources, tmp_path / "arm", episodes=4)
     assert arm.returns.min() > 40
@@ -283,7 +283,7 @@ def test_gymnasium_plays_what_is_not_written_in_jax(tmp_path: Path) -> None:
     arm = train_arm(config, [0], Sources(experts, None, "LunarLander-v3"), tmp_path / "arm", 3)
     assert arm.returns.shape == (1, 3)
     assert np.isfinite(arm.returns).all()
-    assert len(np.unique(arm.returns)) == 3  # every episode has a start of its own
+    assert len(np.unique(arm.returns)) == 3  # every episode has a different start
     assert arm.config.states == "students"
 
 
@@ -313,7 +313,7 @@ def test_less_noise_than_calibrated_is_refused(
 
 
 def test_prefixes_and_gradients_share_one_budget_jointly(sources: Sources) -> None:
-    """DP-SGD gets what the joint account leaves: more than epsilon less the prefixes' share."""
+    """Joint composition leaves DP-SGD more than epsilon minus the prefixes' share."""
     both = settings(method="stable-prefix", prefix_rule="consensus", releases=2)
     both = filled(both, sources.facts)
     rest = replace(both, target_epsilon=10.0, delta=both.delta / 2)
@@ -325,11 +325,11 @@ def test_prefixes_and_gradients_share_one_budget_jointly(sources: Sources) -> No
 
 
 class Killed(Exception):
-    """Stands for a kill."""
+    """An exception in place of a kill."""
 
 
 def killed_after(rounds: int, monkeypatch: pytest.MonkeyPatch, before_writing: bool = False):
-    """The poll dies in the round after so many, before or after its votes are on disk."""
+    """Stops the poll after some rounds, before or after the votes of the next are on disk."""
     ask, append, done = expert_offline_votes.KeptVotes.ask, expert_offline_votes.Store.append, []
 
     def dying(self, observations):
@@ -364,7 +364,7 @@ def test_a_poll_goes_on_from_votes_on_disk(
     first = trained(config, [reopened], sources, [tmp_path])
     assert [stream.releases for stream in reopened.streams] == [3]
     assert reopened.spent().epsilon == spent <= config.target_epsilon
-    # A third time, everything is on disk: nothing is asked, and the same comes out.
+    # The third time everything is on disk, so nothing is asked and the result is the same.
     again = Ledger.open(tmp_path / "ledger.sqlite")
     second = trained(config, [again], sources, [tmp_path])
     assert [stream.releases for stream in again.streams] == [3]
@@ -421,7 +421,7 @@ def test_prefixes_are_released_once(sources: Sources, tmp_path: Path) -> None:
 def test_noisy_steps_are_charged_once_however_often_interrupted(
     sources: Sources, tmp_path: Path
 ) -> None:
-    """Two parts of the ten are lost after their charge: they are not made again."""
+    """Two parts of the ten are lost after their charge and are not made again."""
     config = filled(settings(method="dp-sgd"), sources.facts)
     ledger = new_ledger(tmp_path, config)
     training = expert_offline.train(config, [0], [ledger], sources)

@@ -99,7 +99,7 @@ def test_training_helps(trained):
 
 
 def one_policy(bias=(0.0, 3.0, 0.0)):
-    """Always prefers the same action."""
+    """Returns a policy that always prefers the same action."""
     env = make("Acrobot-v1")
     policy = Policy(env.observation_size, env.action, (4,), jax.random.key(0), last_gain=0.0)
     biases = (*policy.network.biases[:-1], jnp.array(bias))
@@ -169,7 +169,8 @@ def test_lunar_lander_goes_on_from_a_public_base():
         np.testing.assert_allclose(together[1], alone[0], atol=1e-6)
     returns = gymnasium.judge(LUNAR_LANDER, policies, chosen.numbers, 0, 20, 2)
     assert returns.shape == (3, 2)
-    log = checked(gymnasium.logs(LUNAR_LANDER, policies, chosen.numbers, 0, 0.02, 20, 2))
+    numbers, play = chosen.numbers, gymnasium.play
+    log = checked(training.logs(LUNAR_LANDER, policies, numbers, 0, 0.02, 20, 2, play))
     assert (log.experts, log.episodes, log.cap, log.observation_size) == (3, 2, 20, 8)
     assert set(np.unique(log.actions)) <= {0, 1, 2, 3}
     assert not log.terminated.any()  # nothing lands or crashes within 20 steps
@@ -197,5 +198,5 @@ def test_the_base_in_jax_learns_from_its_own_rewards():
     assert jax.tree.structure(base) == jax.tree.structure(start)  # so that files can be read
     assert shares == pytest.approx([1 / 3, 2 / 3, 1.0])
     assert all(np.isfinite(leaf).all() for leaf in leaves(base))
-    # The critic's scale is of the rewards that are learned from.
+    # The critic's scale follows from the rewards of the learning environment.
     assert base.value.scale == pytest.approx(np.log(2) / (1 - ppo.discount))

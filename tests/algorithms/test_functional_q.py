@@ -1,4 +1,4 @@
-"""Q-learning that protects rewards: what is collected, what is released, and what is learned."""
+"""Q-learning that protects rewards: its steps, its releases, its learning and its costs."""
 
 import math
 import uuid
@@ -71,7 +71,7 @@ def returns(config: FunctionalQConfig, states, episodes: int = 200) -> np.ndarra
     return np.asarray(score(values))
 
 
-# --- what is collected ---------------------------------------------------------------------------
+# --- collected steps -----------------------------------------------------------------------------
 
 
 def test_steps_do_not_depend_on_rewards() -> None:
@@ -93,7 +93,7 @@ def test_steps_are_those_of_the_environment() -> None:
     assert not goes_on[:, 49].any()
 
 
-# --- what is released ----------------------------------------------------------------------------
+# --- releases ------------------------------------------------------------------------------------
 
 
 def test_one_transition_adds_at_most_half_the_range_about_the_middle() -> None:
@@ -127,7 +127,7 @@ def test_noise_of_sums_is_that_of_the_target() -> None:
 
 
 def test_released_sums_have_the_stated_noise(tmp_path) -> None:
-    """Over many runs of the same steps: unbiased, with the stated standard deviation."""
+    """Sums over many runs of the same steps have no bias and the stated standard deviation."""
     config = replace(SMALL, samples=40, gradient_steps=1, learner="averager")
     progress, _ = trained(config, tmp_path, runs=60)
     states = progress[0].states
@@ -144,7 +144,7 @@ def test_released_sums_have_the_stated_noise(tmp_path) -> None:
 
 
 def secrets_of(monkeypatch, config: FunctionalQConfig, logged, rewards, tmp_path, name: str):
-    """What a mode hands to its release, and how far it says neighbours are apart."""
+    """Returns the secret that a mode releases, and the sensitivity that it states."""
     seen = []
 
     class Opened:
@@ -228,7 +228,7 @@ def test_calibrations_agree_with_the_accounting_command() -> None:
     assert planned_epsilon(replace(SMALL, target_epsilon=None, sigma=1.0)) == math.inf
 
 
-# --- what is learned, and what it costs ----------------------------------------------------------
+# --- learning and its cost -----------------------------------------------------------------------
 
 
 def test_within_5000_samples_it_finds_the_middle_of_the_line(tmp_path) -> None:
@@ -278,7 +278,7 @@ def test_other_sound_modes_are_proved(tmp_path, mode: str, base: FunctionalQConf
 
 
 def test_noise_decides_how_much_is_learned(tmp_path) -> None:
-    """Averager, whole function: a small radius is learnable, the range is not."""
+    """The averager learns under a small radius of the reward function, and not under the range."""
     config = replace(LINE, unit="reward-function", reward_radius=1e-3, learner="averager")
     (*_, last), _ = trained(config, tmp_path, runs=2)
     assert returns(config, last.states).min() >= 20.3
@@ -305,11 +305,11 @@ def test_theorem_5_as_printed() -> None:
 
 
 def test_a_release_that_was_lost_stays_charged(tmp_path) -> None:
-    """As if killed between the charge and the checkpoint."""
+    """A training that is killed between charge and checkpoint releases, and pays, again."""
     ledger = functional_q_training.create_ledger(SMALL, tmp_path / "x.sqlite")
     first = next(functional_q_training.train(SMALL, [0], [ledger]))
     again = next(functional_q_training.train(SMALL, [0], [ledger]))
-    assert ledger.persons == 800  # new transitions, which cost nobody twice
+    assert ledger.persons == 800  # new transitions, so that no transition is charged twice
     assert ledger.spent().epsilon <= 0.9
     assert not np.array_equal(first.states.logged.actions, again.states.logged.actions)
 
@@ -373,7 +373,7 @@ def test_settings_that_contradict_each_other(changes, message: str) -> None:
         ({"delta": 0.01}, "vacuous"),
         ({"nodes": (3, 3)}, "one number for each dimension"),
         ({"reward_low": 0.7}, "below reward_high"),
-        ({"env_id": "Acrobot-v1"}, "nothing is known"),
+        ({"env_id": "Acrobot-v1"}, "states is unknown"),
         (
             {
                 "env_id": "CartPole-v1",

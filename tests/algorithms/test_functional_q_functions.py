@@ -1,4 +1,4 @@
-"""What releases of functions are made of."""
+"""The inputs of releases of functions."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ CONFIG = FunctionalQConfig(target_epsilon=0.9, delta=1e-4)
 
 @dataclass(frozen=True, kw_only=True)
 class Odd(Line):
-    """Rewards that are no numbers, right of the middle."""
+    """An environment whose rewards are NaN right of the middle."""
 
     worth: float
 

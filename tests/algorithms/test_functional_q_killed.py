@@ -1,4 +1,4 @@
-"""Trainings that were killed: what was released is found again, and what was lost is said."""
+"""A killed training finds its releases again, and reports those that were lost."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ KINDS = {
 
 @pytest.mark.parametrize("name", list(KINDS))
 def test_killed_before_its_checkpoint_it_finds_what_was_released(tmp_path, name: str) -> None:
-    """The values are on disk before they leave: a resumed training has them, and pays nothing."""
+    """Values are on disk before they are used, so a resumed training reads them at no cost."""
     config, folders = KINDS[name], [tmp_path / "a", tmp_path / "b"]
     ledgers = [training.create_ledger(config, tmp_path / f"{run}.sqlite") for run in range(2)]
     first = next(training.train(config, [0, 1], ledgers, folders=folders))
@@ -67,11 +67,11 @@ def test_of_two_runs_only_the_one_that_lacks_its_release_makes_it(tmp_path) -> N
 
 
 class Killed(BaseException):
-    """Nobody catches it."""
+    """An exception that no code under test catches."""
 
 
 def test_iterations_go_on_where_they_were_killed(tmp_path, monkeypatch) -> None:
-    """Killed in the third of five: two are found, the third is charged and lost, two remain."""
+    """After a kill in release 3 of 5, two are found, the third is lost, and two remain."""
     config = KINDS["per-iteration"]
     ledger = training.create_ledger(config, tmp_path / "l.sqlite")
     save, saved = ReleasedValues.save, []

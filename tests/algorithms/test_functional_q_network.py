@@ -1,4 +1,4 @@
-"""Networks trained in secret: their bounds, their steps, and how far neighbours end up apart."""
+"""Networks trained on exact rewards: their bounds, their steps, and the distance of neighbours."""
 
 import math
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def line_log(count: int = 200, seed: int = 0) -> Log:
 
 
 def far_parameters(rng: np.random.Generator, family: Family = FAMILY) -> Parameters:
-    """Somewhere in the set, mostly on its boundary; all of it in one kind of weights at times."""
+    """Draws parameters of the set, mostly on its boundary, sometimes with one kind of weights."""
     sizes = rng.choice([0.0, 1.0, 30.0], 4)
     moved = (
         one + s * rng.normal(size=one.shape) for one, s in zip(family.start, sizes, strict=True)
@@ -64,7 +64,7 @@ def distance(one: Parameters, other: Parameters) -> float:
 
 
 def norm(fit: NetworkFit, one: Parameters, other: Parameters, beta: float) -> float:
-    """Of the difference of action values, at many points: never more than the function's."""
+    """Returns the norm of a difference at many points, a lower bound on the function's norm."""
     difference = fit.values(one, FINE) - fit.values(other, FINE)
     return math.hypot(*(norm_at_points(FINE, column, beta) for column in difference.T))
 
@@ -73,7 +73,7 @@ def norm(fit: NetworkFit, one: Parameters, other: Parameters, beta: float) -> fl
 
 
 def in_jax(theta, x):
-    """One action's network, written again, with its parameters in one vector."""
+    """Evaluates one action's network, written a second time, with parameters in one vector."""
     c, (v, w, b) = theta[0], theta[1:].reshape(3, -1)
     return c + jnp.sum(v * jnp.tanh(w * x + b)) / math.sqrt(v.size)
 
@@ -93,7 +93,7 @@ def test_bounds_hold_over_the_whole_set() -> None:
         largest = np.maximum(largest, [*norms, np.linalg.norm(hessian(theta, x), 2)])
     bounds = [FAMILY.lipschitz, FAMILY.slope_lipschitz, FAMILY.curvature]
     assert np.all(largest <= bounds)
-    assert np.all(largest >= np.array([0.8, 0.4, 0.7]) * bounds)  # and they are no fantasy
+    assert np.all(largest >= np.array([0.8, 0.4, 0.7]) * bounds)  # and the bounds are not loose
 
 
 def test_values_are_those_of_the_network() -> None:
@@ -186,7 +186,7 @@ def a_single_transition(reward: float) -> Log:
 
 
 def test_half_the_bound_is_too_little() -> None:
-    """One step on one transition: the bound is nearly attained, so half of it is exceeded."""
+    """One step on one transition nearly attains the bound, so half of the bound is exceeded."""
     for one_reward in (True, False):
         fit = NetworkFit(Family(256, 1), 1, 1, 1, 0.9, 0.25, 0.5)
         one, other = (fit.train(a_single_transition(reward)) for reward in (0.0, 0.5))
@@ -199,7 +199,7 @@ def test_half_the_bound_is_too_little() -> None:
 
 
 def test_the_share_of_one_reward_in_every_step_is_not_enough() -> None:
-    """The usual mistake: from the second iteration on, targets of other transitions move too."""
+    """From the second iteration on the targets of other transitions move too."""
     family = Family(32, 4)
     actions = np.array([0, *[1] * 9, *[2] * 9, *[3] * 9])
     here = np.full(28, 0.5)
@@ -213,7 +213,7 @@ def test_the_share_of_one_reward_in_every_step_is_not_enough() -> None:
 
 
 def test_the_bound_is_the_printed_recursion() -> None:
-    """Worked by hand for one iteration, and capped by what any two networks can differ by."""
+    """One iteration is computed by hand, and the diameter of the set caps the bound."""
     fit = NetworkFit(FAMILY, 200, 1, 3, 0.9, 0.25, 0.5)
     slope, alpha, kappa = FAMILY.lipschitz, fit.step_size, network._KAPPA
     share = alpha * slope * 2 * kappa / 200
@@ -230,7 +230,7 @@ def test_the_bound_is_the_printed_recursion() -> None:
 
 
 def trials(sensitivity_share: float) -> FunctionTrials:
-    """The real training and the real door, on the neighbours that are nearly as far as can be."""
+    """The training and its release are attacked on neighbours that are nearly farthest apart."""
     fit = NetworkFit(Family(256, 1), 1, 1, 1, 0.9, 0.25, 0.5)
     stated = fit.sensitivity(0.5, one_reward=True)
     release = FunctionRelease(
@@ -279,7 +279,7 @@ def test_a_network_is_released_with_a_proof(tmp_path, unit: str) -> None:
 
 
 def test_what_it_learns_is_where_the_middle_is() -> None:
-    """Without noise: one iteration already goes to the centre, which is best on this line."""
+    """Without noise one iteration already moves to the centre, which is best on this line."""
     log, fit = line_log(2000), NetworkFit(Family(128, 2), 2000, 1, 100, 0.9, 0.25, 0.5)
     values = fit.values(fit.train(log), np.array([0.1, 0.3, 0.7, 0.9]))
     assert np.argmax(values, axis=1).tolist() == [0, 0, 1, 1]
@@ -302,5 +302,5 @@ def test_settings_that_cannot_be_are_refused(changes, message: str) -> None:
 def test_more_dimensions_and_other_logs_are_refused() -> None:
     with pytest.raises(ValueError, match="in one dimension"):
         training.check(replace(CONFIG, env_id="CartPoleCentred-v0"))
-    with pytest.raises(ValueError, match="7 transitions were stated"):
+    with pytest.raises(ValueError, match="schedule is for 7 transitions"):
         NetworkFit(FAMILY, 7, 1, 1, 0.9, 0.25, 0.5).train(line_log())

@@ -1,4 +1,4 @@
-"""Grids of nodes: interpolation, averages, and what noisy sums say."""
+"""Grids of nodes: interpolation, averages, and fits to noisy sums."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -76,7 +76,7 @@ def test_fit_is_least_squares_without_noise_and_the_middle_without_visits() -> N
 
 
 def test_fit_is_the_posterior_mean() -> None:
-    """On average over truths and noise, nearer than with a wrong prior."""
+    """On average over truths and noise, the fit is closer than with a wrong prior."""
     weights = GRID.matrix(POINTS[:60])
     gram = (weights.T @ weights).toarray()
     errors = dict.fromkeys((0.3, 1.0, 3.0), 0.0)

@@ -1,4 +1,4 @@
-"""Weighted sums of rewards and input perturbation: what is released, and what it costs."""
+"""Weighted sums of rewards and input perturbation: their releases and their costs."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ WHOLE = replace(LINE, rounds=1, unit="reward-function", reward_radius=0.01)
 
 
 def logged(config, runs=2):
-    """A round of steps of each run, taken uniformly, and their rewards."""
+    """Returns a round of uniform steps of each run, and their rewards."""
     env = config.environment
     dynamics = functional_q.Dynamics(env)
     actor = EpsilonGreedy(lambda o: jnp.zeros((*o.shape[:-1], 2)), 1.0)
@@ -67,7 +67,7 @@ def test_each_reward_gets_noise_of_its_own(tmp_path):
 
 
 def test_sums_are_weighted_and_weights_bounded(tmp_path):
-    """With little noise: sums about the middle; a row of norm 10 counts as one of norm 1."""
+    """With little noise the sums are exact, and a row of norm 10 counts as one of norm 1."""
     config = replace(LINE, target_epsilon=None, sigma=0.1)
     seen, rewards = logged(config, 1)
     release = input_perturbation.weighted_sums(config, "sums", 2, config.rounds)

@@ -1,4 +1,4 @@
-"""Votes have the sensitivity, the noise and the price they claim, and teach what most would do."""
+"""Votes have the sensitivity, noise and cost that they claim, and teach the majority's actions."""
 
 import functools
 import math
@@ -46,7 +46,7 @@ STUDENT = DistillationConfig(hidden=(16,), steps=300, minibatch=64)
 
 
 def make_voters(count: int, actions: int = 3, seed: int = 0) -> Policy:
-    """Voters that differ widely: random weights of order one."""
+    """Returns voters with random weights of order one, which differ widely."""
     one = Policy(2, Discrete(actions), (4,), jax.random.key(0))
     rng = np.random.default_rng(seed)
     return jax.tree.map(
@@ -55,7 +55,7 @@ def make_voters(count: int, actions: int = 3, seed: int = 0) -> Policy:
 
 
 def chosen(voters: Policy, observations: np.ndarray) -> np.ndarray:
-    """Every voter's greedy action, in numpy: [voters, q]."""
+    """Returns every voter's greedy action, in numpy, as [voters, q]."""
     values = np.broadcast_to(
         observations, (voters.network.weights[0].shape[0], *observations.shape)
     )
@@ -87,7 +87,7 @@ def make_votes(folder: Path, voters: Policy, noise_multiplier: float, **settings
 
 
 def gaussian_delta(shift: float, epsilon: float) -> float:
-    """Of N(shift, 1) against N(0, 1), written down again."""
+    """Returns delta of N(shift, 1) against N(0, 1), written a second time."""
     upper = stats.norm.cdf(shift / 2 - epsilon / shift)
     return float(upper - math.exp(epsilon) * stats.norm.cdf(-shift / 2 - epsilon / shift))
 
@@ -258,7 +258,7 @@ _QUERIES, _ROUNDS, _Z = 4, 4, 2.0
 
 
 def _electorate() -> Policy:
-    """Eight voters who always say 1, but the first, who always says 0."""
+    """Returns eight voters that always choose 1, except the first, which always chooses 0."""
     voters = jax.tree.map(jnp.zeros_like, make_voters(8, 2))
     bias = jnp.tile(jnp.array([0.0, 1.0]), (8, 1)).at[0].set(jnp.array([1.0, 0.0]))
     return eqx.tree_at(lambda policy: policy.network.biases[-1], voters, bias)
@@ -296,7 +296,7 @@ def test_votes_are_below_their_certificate_and_noise_per_query_is_caught() -> No
     assert gaussian_delta(1 / _Z, certified) == pytest.approx(DELTA, rel=1e-3)
     attack = functools.partial(audit_mechanism, samples=6000, seed=3, delta=DELTA)
     assert not attack(trials, certified_epsilon=certified).refuted
-    # The usual mistake: noise for one query, without the root of their number.
+    # The usual mistake is noise for one query, without the root of their number.
     per_query = _trials(_Z / math.sqrt(_QUERIES * _ROUNDS))
     assert attack(per_query, certified_epsilon=certified).refuted
 
@@ -372,8 +372,10 @@ def test_rows_that_are_not_filled_are_not_read() -> None:
 
 
 class Corridor:
-    """Position 0, 1, 2, ...: action 1 goes on, and position 3 is the end; the second lane starts
-    at 1."""
+    """A corridor in which action 1 moves one position further, and position 3 is the end.
+
+    The second parallel environment starts at position 1.
+    """
 
     observation_size, num_actions = 1, 2
 
@@ -396,7 +398,7 @@ class Corridor:
 
 
 class Unanimous:
-    """A poll whose voters all say 1."""
+    """A poll whose voters all choose 1."""
 
     def __init__(self, rounds: int, queries: int = 2) -> None:
         self.rounds_left, self.queries, self.actions = rounds, queries, 2
@@ -432,7 +434,7 @@ CARTPOLE = make("CartPole-v1")
 
 
 def _balancers(count: int) -> Policy:
-    """Voters who push towards where the pole falls, nearly all alike."""
+    """Voters that push towards the side where the pole falls, and are nearly equal."""
     one = Policy(4, CARTPOLE.action, (), jax.random.key(0))
     rng = np.random.default_rng(9)
     weights = np.array([[0.0, 0.1], [0.0, 0.3], [0.0, 10.0], [0.0, 2.0]])
@@ -444,7 +446,7 @@ def _balancers(count: int) -> Policy:
 def test_students_follow_the_majority_where_they_go(tmp_path: Path) -> None:
     votes = make_votes(tmp_path, _balancers(400), 0.5, queries=60, rounds=2)
     world = JaxWorld(CARTPOLE, CARTPOLE.default_params, jax.random.key(1), 60)
-    config = DaggerConfig(lanes=8, distillation=STUDENT)
+    config = DaggerConfig(rollouts=8, distillation=STUDENT)
     scale = CARTPOLE.observation_scale
     students, asked = ask_along_students(votes, world, config, scale, jax.random.key(2))
     assert len(students) == 2

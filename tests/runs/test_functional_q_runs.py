@@ -236,7 +236,7 @@ def test_dqn_runs_resumes_and_has_no_certificate(capsys, tmp_path: Path) -> None
     [
         ((), "either --target-epsilon or --sigma"),
         ((*TARGET, "--unit", "reward-function"), "needs --reward-radius"),
-        ((*TARGET, "--env-id", "Acrobot-v1"), "nothing is known of Acrobot-v1's"),
+        ((*TARGET, "--env-id", "Acrobot-v1"), "the range of Acrobot-v1's"),
         ((*TARGET, "--samples", "20000"), "vacuous"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Offline learning from private experts, as an algorithm of runs."""
+"""The algorithm `expert-offline` of `sotto train`."""
 
 import math
 import warnings
@@ -30,27 +30,28 @@ from sotto.rl.networks import Policy
 class ExpertOffline(Algorithm[ExpertOfflineConfig]):
     """Offline learning from experts, each of whom is protected (after Sharma et al. 2024).
 
-    By default it asks experts, or clones of each one's log, what they would do in a thousand
-    states, adds noise to the counts, and learns from that. Clones protect logs as they are;
-    give --dataset alone. Experts (--experts) are protected as policies; their log is read only
-    where whose vote counts follows from it (--least-return, which HIV and LunarLander have).
+    By default every expert votes for an action in each of about a thousand states. The training
+    adds noise to the counts of the votes and learns from the noisy counts. With --dataset alone,
+    one clone of each expert is fitted to that expert's log, and the clones vote. This protects
+    the logs. With --experts the experts themselves vote, and their policies are protected. Their
+    log is then read only for --least-return, which HIV and LunarLander set.
 
-    --method stable-prefix is the paper's; dp-sgd and prefix-only are its halves, cql and bc
-    protect nobody. Seeds ask the same experts, each under a ledger of its own, so that their
-    costs add up; of real experts there is one seed at a time.
+    The paper's method is --method stable-prefix, and dp-sgd and prefix-only are its two halves.
+    The methods cql and bc protect nobody. All seeds learn from the same experts, each with its
+    own ledger, so their costs add up. With real experts, train one seed at a time.
 
     Examples:
-      sotto experts train --env-id CartPole-v1 --experts 3000 --out runs/experts/cartpole
-      sotto experts collect runs/experts/cartpole --out runs/experts/cartpole-v0
-      sotto train expert-offline --dataset runs/experts/cartpole-v0 --target-epsilon 1 \
-        --out runs/clones
-      sotto train expert-offline --experts runs/experts/cartpole --target-epsilon 1 \
-        --seeds 10 --out runs/votes
-      sotto train expert-offline --method stable-prefix --experts runs/experts/cartpole \
-        --dataset runs/experts/cartpole-v0 --target-epsilon 10 --out runs/paper
-      sotto train expert-offline --method cql --dataset runs/experts/cartpole-v0 --out runs/cql
-      sotto train expert-offline --dataset DATASET --env-id none --box-low -1 -1 \
-        --box-high 1 1 --target-epsilon 1 --out runs/anywhere
+        sotto experts train --env-id CartPole-v1 --experts 3000 --out runs/experts/cartpole
+        sotto experts collect runs/experts/cartpole --out runs/experts/cartpole-v0
+        sotto train expert-offline --dataset runs/experts/cartpole-v0 --target-epsilon 1 \\
+          --out runs/clones
+        sotto train expert-offline --experts runs/experts/cartpole --target-epsilon 1 \\
+          --seeds 10 --out runs/votes
+        sotto train expert-offline --method stable-prefix --experts runs/experts/cartpole \\
+          --dataset runs/experts/cartpole-v0 --target-epsilon 10 --out runs/paper
+        sotto train expert-offline --method cql --dataset runs/experts/cartpole-v0 --out runs/cql
+        sotto train expert-offline --dataset DATASET --env-id none --box-low -1 -1 \\
+          --box-high 1 1 --target-epsilon 1 --out runs/anywhere
     """
 
     name, summary = "expert-offline", "offline learning from experts, each protected"
@@ -61,8 +62,8 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         self._read: tuple[tuple[object, ...], Sources] | None = None
 
     def resolved(self, config: ExpertOfflineConfig) -> ExpertOfflineConfig:
-        """The settings filled in from the public facts of experts and dataset."""
-        if config.dataset is not None:  # a wrong name is refused, also where votes read no log
+        """Returns the settings completed by the public facts of the experts and the dataset."""
+        if config.dataset is not None:  # refuses a wrong name, even if votes do not read the log
             said = minari_files.described(config.dataset, config.id_column)
             _require_count(config, said.experts)
         config = filled(config, self._sources(config).facts)
@@ -70,40 +71,40 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         return replace(config, experts=absolute(config.experts), dataset=absolute(config.dataset))
 
     def has_ledger(self, config: ExpertOfflineConfig) -> bool:
-        """Runs of cql and bc protect nobody; all others are charged."""
+        """Returns whether the method is private; cql and bc keep no ledger."""
         return config.is_private
 
     def create_ledger(self, config: ExpertOfflineConfig, where: Path | str, run_id: str) -> Ledger:
-        """The ledger of a new run, with the budget and the unit of these settings."""
+        """Creates the ledger of a new run, with the budget and the unit of these settings."""
         return training.create_ledger(config, where, run_id)
 
     def without_ledger(self, config: ExpertOfflineConfig) -> tuple[str, str]:
-        """What is said of cql and bc."""
+        """Returns the heading and the sentence that reports of cql and bc show."""
         return "No privacy", f"It is a {config.method.upper()} run, which protects nobody."
 
     def shared(self, config: ExpertOfflineConfig) -> str | None:
-        """All seeds learn from the same experts."""
+        """Returns what all seeds share, which is the experts."""
         del config
         return "asked or learned from the same experts"
 
     def check_seeds(self, config: ExpertOfflineConfig, seeds: Sequence[int]) -> None:
-        """Refuses several seeds of real experts, who would pay for each of them."""
+        """Refuses several seeds with real experts, whose privacy cost would add up."""
         if len(seeds) > 1 and config.population == "real" and config.is_private:
             raise ValueError(
-                "every seed asks the same real experts again, who pay for each of them; leave out "
-                "--seeds, and run seeds one by one if you mean to pay for each"
+                "every seed asks the same real experts again, and their privacy costs add up; "
+                "leave out --seeds, and run seeds one by one if you accept the sum"
             )
 
     def num_updates(self, config: ExpertOfflineConfig) -> int:
-        """Parts of the training: one that gathers, if anything is asked, and those that learn."""
+        """Returns the number of parts of the training."""
         return config.num_updates
 
     def steps_per_update(self, config: ExpertOfflineConfig) -> int:
-        """Most environment steps of one part."""
+        """Returns a bound on the environment steps of one part."""
         return math.ceil(training.env_steps(config) / config.num_updates)
 
     def initial_states(self, config: ExpertOfflineConfig, seeds: Sequence[int]) -> PyTree:
-        """The public state of every run before anything was asked."""
+        """Returns the public state of every run before the first release."""
         return training.initial_states(config, seeds)
 
     def train(
@@ -115,7 +116,7 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         done: int,
         folders: Sequence[Path],
     ) -> Iterator[Progress]:
-        """Asks, and learns from what was released, which each folder keeps."""
+        """Releases votes, prefixes or gradients, keeps them in each run's folder, and learns."""
         sources = self._sources(config)
         steps = training.env_steps(config)
         parts = training.train(config, seeds, ledgers, sources, states, done, folders)
@@ -128,7 +129,7 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
             )
 
     def policies(self, states: PyTree) -> dict[str, Policy]:
-        """The last policy, and the moving average of all."""
+        """Returns the last policy, and the moving average of all policies."""
         return training.policies(states)
 
     def evaluate(
@@ -139,12 +140,12 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         episodes: int,
         greedy: bool,
     ) -> Float[np.ndarray, "runs episodes"]:
-        """Returns in the public simulator."""
+        """Returns the returns of a policy in the public simulator."""
         return training.evaluate(config, policy, key, episodes, greedy)
 
     def _sources(self, config: ExpertOfflineConfig) -> Sources:
-        """What the method reads, read once."""
-        # A log is large, and votes of experts have no use for it where everybody votes.
+        """Returns the experts and the log that the method reads; they are read from disk once."""
+        # A log is large. Votes of experts need it only to find out who abstains.
         wanted, votes_of_experts = config.dataset, config.experts and config.voters != "clones"
         if config.uses_votes and votes_of_experts and config.least_return is None:
             wanted = None
@@ -167,11 +168,11 @@ _T = TypeVar("_T")
 
 
 def _of_real(config: ExpertOfflineConfig, work: Callable[[], _T]) -> _T:
-    """Does what touches the experts' data; of real ones no error, warning or output is shown.
+    """Runs a function of the experts' data, and hides its errors, warnings and output if real.
 
     Raises:
-        PrivacyError: what the ledger says, which knows no data.
-        RunError: anything else that failed where the experts are real, in the same words always.
+        PrivacyError: the error of a ledger, which does not depend on data.
+        RunError: any other error with real experts, always with the same message.
     """
     if config.population == "simulated":
         return work()
@@ -186,14 +187,14 @@ def _of_real(config: ExpertOfflineConfig, work: Callable[[], _T]) -> _T:
     if refused is not None:
         raise refused
     raise RunError(
-        f"learning from {config.dataset} failed; what went wrong is not shown, since it may be "
-        "about the real experts there: each episode needs whole observations, actions and rewards, "
-        f"and {config.id_column!r} in its metadata, a number below the number of experts"
+        f"learning from {config.dataset} failed; what went wrong is not shown, since it may reveal "
+        "data of the real experts; check that each episode has complete observations, actions and "
+        f"rewards, and in its metadata {config.id_column!r}, a number below the number of experts"
     )
 
 
 def _require_real(config: ExpertOfflineConfig) -> None:
-    """Nobody real is among experts that we have trained, nor in their logs."""
+    """Refuses `population` real for experts, or logs of experts, that sotto has trained."""
     if config.population == "simulated":
         return
     simulated = [config.experts] if config.experts is not None else []
@@ -202,25 +203,25 @@ def _require_real(config: ExpertOfflineConfig) -> None:
     if simulated:
         raise RunError(
             f"the experts of {simulated[0]} are simulated, by sotto experts train; leave out "
-            "--population real, or give --dataset with the log of real ones"
+            "--population real, or give --dataset with the log of real experts"
         )
 
 
 def _require_count(config: ExpertOfflineConfig, stated: int | None) -> None:
-    """How many real people there are is a public number, not one that is read off their data."""
+    """Refuses a number of real experts that would be counted in their private data."""
     if config.population != "real" or config.experts is not None:
         return
     if config.expert_count is None and stated is None:
         raise ValueError(
-            f"{config.dataset} does not say how many experts there are, which is public and must "
-            "not depend on who has episodes in it; give --expert-count"
+            f"{config.dataset} does not state the number of experts, which is public and must not "
+            "depend on who has episodes in it; give --expert-count"
         )
 
 
 def _evaluation(
     config: ExpertOfflineConfig, progress: Progress
 ) -> dict[str, Float[np.ndarray, " runs"]]:
-    """Mean greedy returns, for the experimenter; nothing without an environment."""
+    """Returns the mean greedy return of each policy; it is empty without an environment."""
     if not config.has_environment:
         return {}
     key = jax.random.fold_in(new_key(20260), progress.updates)

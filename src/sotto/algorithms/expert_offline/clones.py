@@ -1,10 +1,10 @@
-"""Clones of experts: each is fitted to the log of its own expert, and to nothing else.
+"""Clones of experts, each fitted to the log of its expert only.
 
-Where experts cannot be asked what they would do, their clones can: a clone is a function of one
-expert's log, so that noisy votes of clones (`voting`) protect the logs as they are, collected
-beforehand and used as often as one likes.
+If experts themselves cannot be asked for actions, their clones can. A clone is a function of one
+expert's log, so noisy votes of clones (`voting`) protect the logs. The logs may have been collected
+in any way and may be used any number of times.
 
-Source: theory notes, section 1, "Behaviour clones"; docs/privacy.md, section 15.
+Source: docs/privacy.md, section 15, "Clones".
 """
 
 import functools
@@ -27,14 +27,14 @@ from sotto.rl.networks import Policy
 
 @dataclass(frozen=True)
 class CloneConfig(Settings):
-    """Settings of every clone. They are public: none may come from the logs.
+    """Settings of every clone. They are public, so none of them may come from the logs.
 
     Attributes:
-        hidden: hidden layers.
-        steps: of Adam, its learning rate going linearly to zero.
-        minibatch: transitions in each step, drawn with replacement.
-        learning_rate: at the first step.
-        chunk: experts fitted side by side; it changes speed, memory and rounding alone.
+        hidden: sizes of the hidden layers.
+        steps: number of steps of Adam, whose learning rate falls linearly to zero.
+        minibatch: transitions of each step, drawn with replacement.
+        learning_rate: learning rate of the first step.
+        chunk: number of experts fitted in parallel. It affects speed, memory and rounding only.
     """
 
     hidden: tuple[Count, ...] = (32,)
@@ -51,23 +51,22 @@ def fit_clones(
     observation_scale: tuple[float, ...],
     key: PRNGKeyArray,
 ) -> Policy:
-    """One clone per expert, by behaviour cloning: cross-entropy to the logged actions.
+    """Fits one clone to each expert's log, by behaviour cloning with cross-entropy.
 
     Guarantee:
-        The i-th clone is a function of the i-th row of the log, of `key` and of public settings:
-        one program is mapped over experts, whose rows do not meet, with a key folded from the
-        expert's number. Nothing is shared (no common early stopping or choice of settings, and
-        every clone is standardised by its own log), and nothing raises because of what an expert
-        did. Neither does a shape change: what the program gets of an expert are as many
-        transitions as the settings say, so that how long the others' episodes are, and hence how
-        far this one's are padded, is nowhere in it. An expert without transitions gets a clone
-        that was not trained; what is not finite in a log is in its own clone only, whose vote
-        stays one vote.
+        Clone i is a function of row i of the log, of `key` and of public settings only. One program
+        is mapped over the experts, with a key folded from the expert's number. The experts share
+        nothing: no early stopping or settings depend on several logs, and each clone is
+        standardised by its own log. No error depends on the content of a log. No shape depends on
+        other experts' logs either: the program gets a fixed number of transitions of each expert,
+        without the padding that the longest episode determines. An expert without transitions gets
+        an untrained clone. Numbers that are not finite affect their own clone only, whose vote is
+        still one vote.
 
     Args:
         config: settings.
-        log: of all experts.
-        actions: how many there are; a logged action that is none of them is not learnt from.
+        log: log of all experts.
+        actions: number of actions; logged actions outside this range are not learned from.
         observation_scale: public factors that bring observations to order one.
         key: public randomness of all clones.
 
@@ -75,18 +74,18 @@ def fit_clones(
         Policies with a leading axis of experts.
 
     Raises:
-        ValueError: shapes of the log, or of the scale, do not fit.
+        ValueError: the shapes of the log or of the scale do not fit.
     """
     checked(log)
     if len(observation_scale) != log.observation_size:
         raise ValueError(
-            f"observation_scale has {len(observation_scale)} factors for "
-            f"{log.observation_size} observations; give one each"
+            f"observation_scale has {len(observation_scale)} factors, but observations have "
+            f"{log.observation_size} numbers; give one factor for each"
         )
     size = min(config.chunk, log.experts)
     chunks = []
     for first in range(0, log.experts, size):
-        # The last chunk is filled up with its own last rows, whose clones are dropped.
+        # Copies of the last expert fill the last chunk, and their clones are dropped.
         numbers = np.minimum(np.arange(first, first + size), log.experts - 1)
         keys = jax.vmap(functools.partial(jax.random.fold_in, key))(jnp.asarray(numbers))
         ordinals = np.asarray(_ordinals(config, keys, jnp.asarray(log.steps[numbers], jnp.int32)))
@@ -101,26 +100,27 @@ def fit_clones(
     return clones
 
 
-# --- what a clone learns from, a function of its own expert's log --------------------------------
+# --- the transitions of a clone, a function of its expert's log ----------------------------------
 
 
 class _Lesson(NamedTuple):
-    """One expert's transitions as they are learnt from, or several experts' with another axis."""
+    """The transitions from which one clone learns, or several clones with a leading axis."""
 
     seen: Float[Any, "*experts steps minibatch obs"]
-    """Standardised."""
+    """Observations, scaled and standardised."""
     taken: Int[Any, "*experts steps minibatch"]
-    """Actions; -1, which is none, for an expert without transitions."""
+    """Actions; -1, which is no action, for an expert without transitions."""
     mean: Float[Any, "*experts obs"]
+    """Mean of the scaled observations in the expert's log."""
     deviation: Float[Any, "*experts obs"]
-    """What observations, scaled, were standardised by."""
+    """Standard deviation of the scaled observations in the expert's log."""
 
 
 @functools.partial(jax.jit, static_argnames="config")
 def _ordinals(
     config: CloneConfig, keys: PRNGKeyArray, steps: Int[Array, " chunk"]
 ) -> Int[Array, "chunk steps minibatch"]:
-    """Which of an expert's transitions are learnt from; 0 where there are none."""
+    """Draws the numbers of the transitions of each minibatch; 0 for experts without transitions."""
 
     def one(key: PRNGKeyArray, count: Int[Array, ""]) -> Int[Array, "steps minibatch"]:
         shape = (config.steps, config.minibatch)
@@ -136,10 +136,10 @@ def _lesson(
     ordinals: Int[np.ndarray, "steps minibatch"],
     observation_scale: tuple[float, ...],
 ) -> _Lesson:
-    """The transitions of these numbers, standardised by all of this expert's.
+    """Returns the transitions of these numbers, standardised by the expert's whole log.
 
-    The expert's steps are taken out of the padding first: a sum over padding as well would be
-    rounded otherwise where another expert's episodes are longer.
+    The function first removes the padding. The rounding of a sum over padded steps would depend on
+    the length of other experts' episodes.
     """
     lived = np.arange(log.cap) < log.lengths[expert][:, None]
     seen = log.observations[expert, :, :-1][lived]
@@ -147,7 +147,7 @@ def _lesson(
         nothing = np.zeros(log.observation_size, np.float32)
         unseen = np.zeros((*ordinals.shape, log.observation_size), np.float32)
         return _Lesson(unseen, np.full(ordinals.shape, -1, np.int32), nothing, nothing + 1)
-    with np.errstate(all="ignore"):  # what is too large, or no number, is this clone's own affair
+    with np.errstate(all="ignore"):  # overflow and NaN affect this clone only
         own = seen * np.asarray(observation_scale, np.float32)
         mean = own.mean(axis=0, dtype=np.float64).astype(np.float32)
         deviation = own.std(axis=0, dtype=np.float64).astype(np.float32)
@@ -162,7 +162,7 @@ def _stacked(lessons: Sequence[_Lesson]) -> _Lesson:
 
 
 _LEAST_DEVIATION = 0.01
-"""Of an observation, after the public scale; one that hardly moves is not blown up."""
+"""Least deviation by which a scaled observation is divided, so that constants are not enlarged."""
 
 
 # --- the program ---------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def _fit(
     lessons: _Lesson,
     keys: PRNGKeyArray,
 ) -> Policy:
-    """The clones of a chunk of experts."""
+    """Fits the clones of a chunk of experts."""
     one = functools.partial(_fit_one, config, actions, observation_scale)
     clones: Policy = jax.vmap(one)(lessons, keys)
     return clones
@@ -189,10 +189,10 @@ def _fit_one(
     lesson: _Lesson,
     key: PRNGKeyArray,
 ) -> Policy:
-    """The clone of one expert.
+    """Fits the clone of one expert.
 
-    It learns from observations standardised by this expert's own log, which its first layer then
-    takes over: episodes that differ little look alike to public scales.
+    It learns from observations that are standardised by this expert's log, since the public scale
+    alone may hardly separate them. The first layer then absorbs the standardisation.
     """
     clone = Policy(
         len(observation_scale),

@@ -1,7 +1,7 @@
-"""Settings of learning from private experts: the dataclass is the command line.
+"""Settings of learning from private experts; every field is an option of the command line.
 
-What is left out is filled in by `expert_offline_presets.filled`, once it is known who the experts
-are and what they acted in; everything that trains reads filled settings.
+`sotto.algorithms.expert_offline.presets.filled` completes settings that are None, once the experts
+and their environment are known. Training reads completed settings only.
 """
 
 from dataclasses import dataclass
@@ -35,13 +35,13 @@ Learner = Literal["distillation", "cql", "bc"]
 PrefixRule = Literal["floor", "random-stop", "consensus"]
 
 NO_ENVIRONMENT = "none"
-"""The name of the environment where there is none: a dataset is all there is."""
+"""Name of the environment for a dataset without an environment."""
 
 LEARNING_PARTS = 10
-"""Parts in which a network learns, each followed by a checkpoint."""
+"""Number of parts in which a network learns. A checkpoint follows each part."""
 
 PRIVATE: tuple[Method, ...] = ("votes", "stable-prefix", "dp-sgd", "prefix-only")
-"""Methods that keep a ledger; the others protect nobody."""
+"""Methods that keep a ledger. The others protect nobody."""
 
 
 @dataclass(frozen=True)
@@ -49,108 +49,117 @@ class ExpertOfflineConfig(Settings):
     """Offline learning from experts, each of whom is protected (after Sharma et al. 2024)."""
 
     method: Method = "votes"
-    """votes: noisy votes of experts, or of their clones, at chosen states. stable-prefix: the
-    paper's, prefixes on which many experts agree, then DP-SGD over their logs. prefix-only and
-    dp-sgd: one half of that. cql and bc: without privacy, from the log, for comparison."""
+    """Method of learning. votes: noisy votes of the experts, or of their clones, at public states.
+    stable-prefix: the paper's method, which releases prefixes of episodes on which many experts
+    agree and then runs DP-SGD over the experts' logs. prefix-only and dp-sgd: the two halves of
+    stable-prefix. cql and bc: learning from the log without privacy, for comparison."""
     dataset: str | None = None
-    """Log of the experts: folder or name of a Minari dataset with a column of expert ids."""
+    """Log of the experts: folder or name of a Minari dataset whose episodes name their expert."""
     id_column: str = "expert_id"
-    """Where the metadata of an episode says whose it is."""
+    """Key of the episodes' metadata that holds the number of the expert."""
     experts: str | None = None
-    """The experts themselves: file or folder of `sotto experts train`."""
+    """Policies of the experts: file or folder of `sotto experts train`."""
     env_id: str | None = None
-    """The environment. None: that of the experts or of the dataset. `none`: there is none, and the
-    dataset is all there is."""
+    """Name of the environment. None takes that of the experts or of the dataset. `none` learns
+    without an environment, from the dataset alone."""
     seed: Seed = 0
-    """Seed of rollouts, networks and minibatches. Never of the noise."""
+    """Seed of rollouts, networks and minibatches. The noise has no seed."""
     population: Literal["simulated", "real"] = "simulated"
-    """Whether the experts are simulated, as those of `sotto experts train` are, or real."""
+    """Whether the experts are simulated, such as those of `sotto experts train`, or real."""
     expert_count: AtLeastTwo | None = None
-    """How many experts there are, which is public. None: as many as the data have."""
+    """Number of experts, which is public. None takes the number that the data state."""
 
     target_epsilon: Epsilon | None = None
-    """Epsilon the certificate must not exceed; noise is calibrated to it. All of it is spent."""
+    """Epsilon that the certificate must not exceed. The noise is calibrated to spend all of it."""
     delta: Fraction | None = None
-    """Delta of the guarantee, below one over the number of experts. None: a tenth of that."""
+    """Delta of the guarantee, below one over the number of experts. None takes a tenth of that."""
 
     voters: Voters | None = None
-    """votes: who is asked. None: clones where only a dataset is given, else experts."""
+    """Voters of method votes. None takes clones if only a dataset is given, and experts
+    otherwise."""
     least_return: Signed | None = None
-    """votes: an expert whose own logged episodes return less than this public number on average
-    abstains, which costs nothing: the ballot and its weight are one contribution. None: the
-    environment's, where there is a log and epsilon is not too small; mostly, everybody votes."""
+    """Least mean return in an expert's own log with which the expert votes, a public number. Other
+    experts abstain, at no cost in privacy. None takes the environment's value if there is a log and
+    epsilon is large enough; most environments have none, and then all experts vote."""
     states: States | None = None
-    """votes: where they are asked. rollouts: along rollouts that the votes themselves play.
-    students: where students of earlier rounds go (DAgger). box: anywhere in a public box, without
-    an environment. None: the environment's."""
+    """States at which experts vote. rollouts: along rollouts that take the action with most noisy
+    votes. students: along rollouts of the students of earlier rounds (DAgger). box: uniformly drawn
+    from a public box, without an environment. None takes the environment's value."""
     learner: Learner | None = None
-    """What learns from votes (distillation, or cql on vote rollouts), from prefixes and from the
-    log (cql or bc). None: distillation of votes, else cql."""
+    """Learner of the policy: distillation for votes (or cql, with --states rollouts), and cql or bc
+    for prefixes and logs. None takes distillation for votes and cql otherwise."""
     queries: Count | None = None
-    """votes: states in each round; rollouts: how many are played side by side."""
+    """Number of states in each round of votes. With --states rollouts it is the number of parallel
+    rollouts. None divides about 1,000 votes among the rounds."""
     rounds: Count | None = None
-    """votes: rounds; rollouts: steps. The noise of a vote grows with sqrt(queries * rounds)."""
+    """Number of rounds of votes. With --states rollouts each round is one step. The noise of a vote
+    grows with sqrt(queries * rounds). None takes the environment's value."""
     lanes: Count = 32
-    """votes at states of students: rollouts in which a student meets states before each round."""
+    """Number of parallel rollouts of a student before each round, for --states students."""
     exploration: Probability = 0.1
-    """votes at states of students: probability of a uniform action."""
+    """Probability of a uniform action in rollouts of a student, for --states students."""
     choice_episodes: CountOrZero = 32
-    """votes at states of students: greedy episodes of every student in the simulator, by whose
-    rewards the best student is chosen, at no cost in privacy. 0 keeps the last student: where the
-    simulator's rewards are not what counts."""
+    """Greedy episodes of every student in the simulator, for --states students. The student with
+    the largest return is kept, at no cost in privacy. 0 keeps the last student, for simulators
+    whose rewards do not matter."""
 
     releases: Count = 25
-    """Prefixes that are released."""
+    """Number of prefixes that are released."""
     prefix_rule: PrefixRule = "floor"
-    """What hides whose prefix it is: a floor under all action probabilities (the paper's), a secret
-    random stop, or rollouts of the experts' consensus."""
+    """Rule that hides whose prefix is released. floor: every action has a least probability, as in
+    the paper. random-stop: prefixes also stop at a secret random step. consensus: rollouts follow
+    the majority of the experts."""
     floor: Annotated[float, Field(gt=0, le=0.5)] = 0.01
-    """prefix-rule floor: least probability of any action of the experts who are rolled out."""
+    """Least probability of any action, for --prefix-rule floor."""
     hazard: Fraction = 0.02
-    """prefix-rule random-stop: probability of stopping, at every step."""
+    """Probability of stopping at each step, for --prefix-rule random-stop."""
     prefix_share: Fraction = 0.5
-    """stable-prefix: share of epsilon and of delta for prefixes; the joint account then gives
-    DP-SGD all that is left."""
+    """Share of epsilon and delta for the prefixes of stable-prefix. DP-SGD gets all that remains
+    under joint composition."""
     public_share: Fraction = 0.5
-    """stable-prefix: share of steps that are made on released prefixes, without noise."""
+    """Share of the steps of stable-prefix that learn from released prefixes, without noise."""
     noisy_steps: Count = 1_000
-    """DP-SGD: steps on the experts' logs."""
+    """Number of DP-SGD steps on the experts' logs."""
     batch: Count = 256
-    """DP-SGD: experts drawn at a step, on average, one transition of each."""
+    """Mean number of experts that a DP-SGD step draws. It reads one transition of each."""
     clip_norm: Positive = 1.0
-    """DP-SGD: norm to which one expert's gradient is clipped."""
+    """Norm to which DP-SGD clips one expert's gradient."""
 
     gradient_steps: Count | None = None
-    """Steps without noise, on votes or prefixes, or on the log. None: the environment's."""
+    """Number of steps without noise on votes, prefixes or the log. None takes the environment's
+    value."""
     minibatch: Count = 256
-    """Transitions in each of them."""
+    """Transitions of each step without noise."""
     hidden: tuple[Count, ...] = (256, 256)
-    """Hidden layers of a network of action values."""
+    """Sizes of the hidden layers of a network of action values."""
     student_hidden: tuple[Count, ...] = (64, 64)
-    """Hidden layers of a student of votes."""
+    """Sizes of the hidden layers of a student of votes."""
     learning_rate: Positive = 1e-3
-    """Adam's."""
+    """Learning rate of Adam."""
     alpha: NotNegative | None = None
-    """cql: weight of the conservative term. None: the environment's."""
+    """Weight of the conservative term of cql. None takes the environment's value."""
     reward_scale: Positive | None = None
-    """cql: factor of rewards, which brings values to order one. None: the environment's."""
+    """Factor of rewards that brings the values of cql to order one. None takes the environment's
+    value."""
     discount: Discount | None = None
-    """cql: gamma. None: the environment's."""
+    """Discount factor gamma of cql. None takes the environment's value."""
 
     rollout_cap: Count | None = None
-    """Longest rollout and prefix. None: the environment's."""
+    """Most steps of a rollout or prefix. None takes the environment's value."""
     evaluation_cap: Count | None = None
-    """Longest episode that is evaluated. None: the environment's."""
+    """Most steps of an evaluated episode. None takes the environment's value."""
     evaluation_episodes: Count = 50
-    """Greedy episodes at each point of the learning curve, which are for the experimenter."""
+    """Greedy episodes in the public simulator at each point of the learning curve."""
     observation_scale: tuple[Positive, ...] | None = None
-    """Public factors that bring observations to order one. None: the environment's."""
+    """Public factors that bring observations to order one. None takes the environment's value."""
     box_low: tuple[Signed, ...] | None = None
-    """votes at states box: lower corner, a public choice. None: the environment's."""
+    """Lower corner of the box of --states box, a public choice. None takes the environment's
+    value."""
     box_high: tuple[Signed, ...] | None = None
-    """votes at states box: upper corner."""
+    """Upper corner of the box of --states box, a public choice. None takes the environment's
+    value."""
     actions: AtLeastTwo | None = None
-    """How many actions there are. None: as many as the environment or the dataset has."""
+    """Number of actions. None takes the number of the environment or of the dataset."""
 
     def check(self) -> None:
         """Refuses settings that contradict each other."""
@@ -170,12 +179,12 @@ class ExpertOfflineConfig(Settings):
 
     @property
     def has_environment(self) -> bool:
-        """Whether there is something to play in."""
+        """Whether there is an environment."""
         return self.env_id != NO_ENVIRONMENT
 
     @property
     def uses_votes(self) -> bool:
-        """Whether noisy votes are asked."""
+        """Whether experts or clones vote."""
         return self.method == "votes"
 
     @property
@@ -185,17 +194,17 @@ class ExpertOfflineConfig(Settings):
 
     @property
     def uses_dp_sgd(self) -> bool:
-        """Whether the log is learned from with noise."""
+        """Whether DP-SGD learns from the log."""
         return self.method in ("stable-prefix", "dp-sgd")
 
     @property
     def needs_experts(self) -> bool:
-        """Whether experts act or answer; their log is not enough."""
+        """Whether the experts' policies are needed, beside or instead of their log."""
         return self.uses_prefixes or (self.uses_votes and self.voters == "experts")
 
     @property
     def needs_log(self) -> bool:
-        """Whether the log is learned from."""
+        """Whether the training learns from the log."""
         return not (self.needs_experts and self.method in ("votes", "prefix-only"))
 
     @property
@@ -205,8 +214,9 @@ class ExpertOfflineConfig(Settings):
 
     @property
     def num_updates(self) -> int:
-        """Parts of a training: one that gathers, where something is released at once, and those
-        that learn.
+        """Number of parts of a training.
+
+        One part releases votes or prefixes, if the method has any, and the others learn.
         """
         if self.learner == "distillation":
             return 1
@@ -214,14 +224,14 @@ class ExpertOfflineConfig(Settings):
 
     @property
     def public_steps(self) -> int:
-        """DP-SGD: steps without noise that come in between, on released prefixes."""
+        """Number of steps without noise, on released prefixes, between the DP-SGD steps."""
         if self.method != "stable-prefix":
             return 0
         return round(self.noisy_steps * self.public_share / (1 - self.public_share))
 
     @property
     def offline(self) -> OfflineConfig:
-        """The network that learns from transitions, and its optimiser."""
+        """Settings of the network that learns from transitions, and of its optimiser."""
         scale = known(self.observation_scale)
         return OfflineConfig(
             observation_size=len(scale),
@@ -234,7 +244,7 @@ class ExpertOfflineConfig(Settings):
 
     @property
     def offline_learner(self) -> OfflineLearner:
-        """Its loss."""
+        """The loss of the learner."""
         if self.learner == "bc":
             return BehaviourCloning()
         return CQL(
@@ -256,15 +266,15 @@ def _check_data(config: ExpertOfflineConfig) -> None:
         raise ValueError(f"--method {config.method} learns from a log; give --dataset")
     if config.uses_prefixes and config.experts is None:
         raise ValueError(
-            f"--method {config.method} rolls experts out, and a fixed log cannot take their place; "
-            "give --experts, or use --method votes, which clones the log"
+            f"--method {config.method} needs new rollouts of the experts, and a fixed log cannot "
+            "take their place; give --experts, or use --method votes, which makes clones of the log"
         )
     if config.voters is not None and not config.uses_votes:
         raise ValueError(f"--voters belongs to --method votes, not to {config.method}")
     if config.voters == "experts" and config.experts is None:
         raise ValueError("--voters experts needs --experts")
     if config.voters == "clones" and config.dataset is None:
-        raise ValueError("--voters clones needs --dataset, which they are made of")
+        raise ValueError("--voters clones needs --dataset, to which the clones are fitted")
 
 
 def _check_privacy(config: ExpertOfflineConfig) -> None:
@@ -284,13 +294,15 @@ def _check_votes(config: ExpertOfflineConfig) -> None:
         if config.states is not None:
             raise ValueError(f"--states belongs to --method votes, not to {config.method}")
         if config.learner == "distillation":
-            raise ValueError("--learner distillation is of votes; choose cql or bc")
+            raise ValueError(
+                "--learner distillation learns from votes only; choose --learner cql or bc"
+            )
         return
     if config.least_return is not None and config.dataset is None:
         raise ValueError("--least-return is about the experts' log; give --dataset")
     if config.learner == "bc":
-        raise ValueError("--learner bc is of logs; votes are learned by distillation")
+        raise ValueError(
+            "--learner bc learns from logs only; choose --learner distillation for votes"
+        )
     if config.learner == "cql" and config.states not in (None, "rollouts"):
         raise ValueError("--learner cql needs whole transitions; give --states rollouts")
-    if config.states == "box" and config.learner == "cql":
-        raise ValueError("votes in a box have no transitions; use --learner distillation")

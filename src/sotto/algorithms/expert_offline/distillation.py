@@ -1,6 +1,6 @@
-"""A student of soft labels: cross-entropy to estimated shares of votes, by Adam.
+"""Distillation of votes: fits a student to estimated shares of votes by cross-entropy.
 
-Everything it sees is public or released, so that it costs no privacy (`voting`).
+The student reads public and released values only, so it costs no privacy (`voting`).
 
 Source: Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network".
 """
@@ -20,14 +20,14 @@ from sotto.rl.networks import Policy
 
 @dataclass(frozen=True)
 class DistillationConfig(Settings):
-    """Settings of the student; all are public.
+    """Settings of the student, which are public.
 
     Attributes:
-        hidden: its hidden layers.
-        steps: of AdamW, with a cosine decay of the learning rate to zero.
-        minibatch: labelled states in each step, drawn with replacement.
-        learning_rate: at the first step.
-        weight_decay: decoupled, times the learning rate.
+        hidden: sizes of the hidden layers.
+        steps: number of steps of AdamW, with a cosine decay of the learning rate to zero.
+        minibatch: labelled states of each step, drawn with replacement.
+        learning_rate: learning rate of the first step.
+        weight_decay: decoupled weight decay, which is multiplied by the learning rate.
     """
 
     hidden: tuple[Count, ...] = (64, 64)
@@ -46,15 +46,15 @@ def distil(
     filled: Int[Array, ""] | int,
     key: PRNGKeyArray,
 ) -> Policy:
-    """Fits a new student to the first `filled` labelled states; `vmap` it over keys for seeds.
+    """Fits a new student to the first `filled` labelled states. `vmap` it over keys for seeds.
 
     Args:
         config: settings.
         observation_scale: public factors that bring observations to order one.
-        observations: states, not scaled.
-        labels: each row a distribution over actions.
-        filled: rows in use, at least 1.
-        key: of the first weights and of the minibatches.
+        observations: states before scaling.
+        labels: distributions over actions, one for each state.
+        filled: number of rows in use, at least 1.
+        key: randomness of the initial weights and of the minibatches.
     """
     student_key, batch_key = jax.random.split(key)
     student = Policy(
@@ -84,6 +84,6 @@ def distil(
 def cross_entropy(
     student: Policy, observations: Float[Array, "b obs"], labels: Float[Array, "b actions"]
 ) -> Float[Array, ""]:
-    """Mean cross-entropy of the student's distribution to the labels, in nats."""
+    """Returns the mean cross-entropy of the student's distribution to the labels, in nats."""
     logits = student(observations).logits  # type: ignore[union-attr]
     return -jnp.mean(jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1))

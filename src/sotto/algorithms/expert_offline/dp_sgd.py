@@ -1,20 +1,20 @@
-"""DP-SGD over experts: offline learning from logs of which each expert's is protected.
+"""DP-SGD over experts: offline learning from logs, with each expert's log protected.
 
-Every noisy step draws experts, in secret and with a public rate, one transition of each, and
-releases the noisy sum of their clipped gradients over a public divisor. Steps on public transitions
-(prefixes that were released before) come in between: a public schedule says where, and they cost
-nothing.
+Every noisy step draws experts, in secret and with a public rate, and one transition of each. It
+releases the noisy sum of their clipped gradients, divided by a public number. Between the noisy
+steps a public schedule inserts steps on public transitions, such as prefixes that were released
+before. These cost nothing.
 
 Guarantee:
-    Unit expert, zero-out: an expert's slot is there, or contributes nothing. N noisy steps cost
-    N Poisson-sampled Gaussian releases at rate q = batch / experts, whatever comes in between:
-    which steps are noisy is public, so the steps without noise do not amplify (theory notes,
-    section 2: N at rate q, never all steps at a smaller rate). With cyclic batches experts take
-    turns in a public order instead, nothing is amplified, and noise may be correlated over time:
-    the whole stream is one Gaussian release (Theorem 2').
+    The unit is the expert under zero-out adjacency: an expert's slot contributes, or is zero. N
+    noisy steps cost N Poisson-sampled Gaussian releases at rate q = batch / experts
+    (docs/privacy.md, section 6). The steps without noise between them do not amplify, since the
+    public schedule shows which steps are noisy. With cyclic batches experts take turns in a public
+    order. Then nothing is amplified, noise may be correlated over time, and the whole stream is one
+    Gaussian release (docs/privacy.md, section 4, Theorem 2').
 
-Source: Sharma et al. 2024, Algorithm 4, with Poisson sampling where the text has batches of fixed
-size; Abadi et al. 2016.
+Source: Sharma et al. 2024, Algorithm 4, with Poisson sampling instead of batches of fixed size;
+Abadi et al. 2016.
 """
 
 from collections.abc import Sequence
@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Int32, PRNGKeyArray
 
+from sotto.algorithms.calibration import calibrated_multiplier
 from sotto.algorithms.offline import learner as learning
 from sotto.algorithms.offline.learner import OfflineConfig, OfflineLearner, OfflineState
 from sotto.algorithms.settings import (
@@ -41,16 +42,11 @@ from sotto.algorithms.settings import (
 )
 from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.keys import new_key
-from sotto.privacy.accounting.composition import (
-    Event,
-    Gaussian,
-    SampledGaussian,
-    calibrate_noise_multiplier,
-)
+from sotto.privacy.accounting.composition import Event, Gaussian, SampledGaussian
 from sotto.privacy.claims import experts as claims
 from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.mechanisms.noise import GeneratorSource, calibrate_with_sampler, sampler_delta
+from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import Correlation, Part, Poisson, Returning
@@ -60,19 +56,20 @@ from sotto.rl.networks import Policy
 
 @dataclass(frozen=True)
 class DPSGDExpertsConfig(Settings):
-    """Settings of DP-SGD over experts; all are public.
+    """Settings of DP-SGD over experts, which are public.
 
     Attributes:
-        experts: how many slots there are for experts, a public number.
-        epsilon, delta: what all noisy steps together may cost, other events included.
-        steps: noisy steps, over which the budget is spent.
-        batch: experts in a step: on average, or with cyclic batches at most.
-        clip_norm: of one expert's gradient.
-        public_steps: steps without noise, on public transitions, spread over the training.
-        average_decay: of the moving average of released networks, which is the result.
-        batches: "poisson", drawn in secret; or "cyclic", with noise correlated over time.
+        experts: number of slots for experts.
+        epsilon, delta: budget for all noisy steps and all other events together.
+        steps: number of noisy steps, over which the budget is spent.
+        batch: mean number of experts of a step, or the largest number with cyclic batches.
+        clip_norm: largest norm of one expert's gradient.
+        public_steps: number of steps without noise, on public transitions.
+        average_decay: decay of the moving average of released networks, which is the result.
+        batches: "poisson" draws experts in secret; "cyclic" takes them in turn, with noise
+            correlated over time.
         population: whether the experts are simulated or real.
-        schedule_seed: says between which noisy steps the public ones come.
+        schedule_seed: seed of the public schedule that places the public steps.
     """
 
     experts: Count
@@ -88,12 +85,13 @@ class DPSGDExpertsConfig(Settings):
     schedule_seed: Seed = 0
 
     def check(self) -> None:
-        """Refuses a batch of everybody, and a delta that says nothing."""
+        """Refuses a batch of all experts, and a delta without meaning."""
         if self.batch >= self.experts:
             raise ValueError(f"batch must be below the {self.experts} experts, got {self.batch}")
         if self.delta * self.experts >= 1:
             raise ValueError(
-                f"delta must be below 1/{self.experts}; publishing one of them at random meets it"
+                f"delta must be below 1/{self.experts}, since publishing one of them at random "
+                "would meet a larger one"
             )
 
     @property
@@ -103,12 +101,12 @@ class DPSGDExpertsConfig(Settings):
 
     @property
     def period(self) -> int:
-        """Cyclic batches: steps from one turn of an expert to the next."""
+        """Number of steps between two turns of an expert, with cyclic batches."""
         return -(-self.experts // self.batch)
 
     @property
     def participation(self) -> Poisson | Returning:
-        """Who takes part in a step."""
+        """Rule by which experts take part in the steps."""
         if self.batches == "poisson":
             return Poisson(sampling_rate=self.sampling_rate, population=self.experts)
         turns = -(-self.steps // self.period)
@@ -116,17 +114,17 @@ class DPSGDExpertsConfig(Settings):
 
 
 class DPSGDState(NamedTuple):
-    """A function of releases and of public data. It can be stored, and gone on with."""
+    """The state between two steps, which is a function of releases and of public data."""
 
     learner: OfflineState
     average: Policy
     """Moving average of released networks."""
     made: Int[Array, ""]
-    """Noisy steps made."""
+    """Number of noisy steps made."""
     public: Transitions | tuple[()]
-    """Public transitions; nothing if there are no public steps."""
+    """Public transitions; empty without public steps."""
     schedule: Int32[Array, " steps"]
-    """Public steps after each noisy one."""
+    """Number of public steps after each noisy step."""
 
 
 def initial_state(
@@ -135,19 +133,18 @@ def initial_state(
     key: PRNGKeyArray,
     public: Transitions | tuple[()] = (),
 ) -> DPSGDState:
-    """The state before any step.
+    """Returns the state before any step.
 
     Args:
         config, offline: settings.
-        key: of the first weights.
-        public: transitions that were released, or are nobody's; needed where there are
-            `public_steps`.
+        key: randomness of the initial weights.
+        public: public transitions, such as released ones. They are needed for `public_steps`.
 
     Raises:
-        ValueError: public steps without public transitions, or the other way round.
+        ValueError: there are public steps without public transitions, or transitions without steps.
     """
     if bool(jax.tree.leaves(public)) != (config.public_steps > 0):
-        raise ValueError("give public transitions where there are public steps, and only there")
+        raise ValueError("give public transitions if public_steps is positive, and only then")
     learner = learning.initial_state(offline, key)
     return DPSGDState(
         learner,
@@ -159,9 +156,9 @@ def initial_state(
 
 
 def public_schedule(config: DPSGDExpertsConfig) -> Int32[np.ndarray, " steps"]:
-    """How many public steps come after each noisy one: decided beforehand, and no function of data.
+    """Returns the number of public steps after each noisy one, which does not depend on data.
 
-    A mixed training thus has exactly `steps` noisy steps, and that many are charged.
+    The training always has exactly `steps` noisy steps, and is charged for this number.
     """
     places_of = np.random.default_rng(config.schedule_seed).integers(
         config.steps, size=config.public_steps
@@ -170,28 +167,24 @@ def public_schedule(config: DPSGDExpertsConfig) -> Int32[np.ndarray, " steps"]:
 
 
 def noise_multiplier(config: DPSGDExpertsConfig, size: int, others: Sequence[Event] = ()) -> float:
-    """The least multiplier of the noise for the budget.
+    """Returns the least noise multiplier for the budget.
 
     Args:
         config: settings.
-        size: parameters of the network.
-        others: events of the same ledger that the budget pays for, too.
+        size: number of parameters of the network.
+        others: events of the same ledger for which the budget also pays.
     """
-
-    def least(delta: float) -> float:
-        return calibrate_noise_multiplier(
-            lambda z: [*others, *_events(config, z)], config.epsilon, delta
-        )
-
-    met = config.steps if config.batches == "poisson" else 1
-
-    def sampler(multiplier: float) -> float:
-        return met * sampler_delta(multiplier, config.steps * size)
-
-    return calibrate_with_sampler(least, sampler, config.delta)
+    return calibrated_multiplier(
+        lambda z: [*others, _event(config, z)],
+        config.epsilon,
+        config.delta,
+        draws=config.steps * size,
+        met=config.steps if config.batches == "poisson" else 1,
+    )
 
 
-_MICROBATCH = 320  # float32 sums over many more people need more noise (factored.sum_rounding)
+_MICROBATCH = 320
+"""Most experts of one float32 sum. Larger sums need more noise (`factored.sum_rounding`)."""
 
 
 def gradient_release(
@@ -200,14 +193,14 @@ def gradient_release(
     learner: OfflineLearner,
     multiplier: float,
 ) -> Release:
-    """The release of noisy clipped gradients.
+    """Returns the release of noisy clipped gradients.
 
-    Unit data of the door: one transition, and whether the expert has any.
+    The data of a unit are one transition, and whether the expert has any.
 
     Args:
         config, offline: settings.
-        learner: what is learned.
-        multiplier: of the noise, from `noise_multiplier`.
+        learner: loss on transitions.
+        multiplier: noise multiplier, from `noise_multiplier`.
     """
 
     def local(state: Any, unit: Any, key: PRNGKeyArray) -> tuple[dict[str, Any], tuple[()]]:
@@ -250,27 +243,27 @@ def open_gradients(
     chunk: int,
     noise_seed: int | None = None,
 ) -> tuple[Stream, DPSGDState]:
-    """The open stream of gradients, one run for each ledger.
+    """Opens the stream of gradients, with one run for each ledger.
 
-    A training that goes on from a stored state goes on with its stream, too, which was charged for
-    all steps when it made the first. Steps that were charged and lost are not made again, and with
-    cyclic batches, noise of the earlier process is not there any more: that is refused.
+    A training that continues from a stored state also continues its stream, which was charged for
+    all steps at the first one. Steps that were charged and lost are not made again. With cyclic
+    batches the noise of the earlier process is lost, so an interrupted stream is refused.
 
     Args:
         config, offline, learner: settings.
-        ledgers: of `EXPERT`, one for each run.
-        states: [runs, ...], all after the same number of steps.
-        pool: the experts' log.
-        multiplier: from `noise_multiplier`.
+        ledgers: ledgers of `EXPERT`, one for each run.
+        states: states [runs, ...], all after the same number of steps.
+        pool: log of the experts.
+        multiplier: noise multiplier, from `noise_multiplier`.
         chunk: noisy steps of one call of `advance`.
-        noise_seed: for tests only; voids the certificate.
+        noise_seed: fixed seed of the noise, for tests only. It voids the certificate.
 
     Returns:
-        The stream, and the states after as many steps as it has made.
+        The stream, and the states with the number of steps that the stream has made.
 
     Raises:
-        PrivacyError: the ledger holds fewer steps than the states have made, does not cover them,
-            or noise is correlated and some was lost.
+        PrivacyError: the ledger holds fewer steps than the states have made, the budget does not
+            cover the steps, or correlated noise was lost.
     """
     release = gradient_release(config, offline, learner, multiplier)
     units: Any = pool
@@ -289,7 +282,7 @@ def open_gradients(
     )
     made = int(np.max(np.asarray(states.made)))
     if stream.released < made:
-        raise LedgerOlder("the ledger", "the state to go on from", made, stream.released)
+        raise LedgerOlder("the ledger", "the stored state", made, stream.released)
     return stream, states._replace(made=jnp.full(len(ledgers), stream.released, jnp.int32))
 
 
@@ -301,15 +294,15 @@ def advance(
     pool: "LogPool",
     chunk: int,
 ) -> DPSGDState:
-    """The next chunk of noisy steps, and the public ones between them.
+    """Makes the next chunk of noisy steps, and the public steps between them.
 
     Args:
         config: settings.
-        stream: from `open_gradients`.
-        states: [runs, ...], as the last call returned them.
-        keys: typed keys [runs], of minibatches of public transitions; never of noise.
-        pool: the log that the stream was opened for.
-        chunk: noisy steps; fewer at the end.
+        stream: stream from `open_gradients`.
+        states: states [runs, ...] that the last call returned.
+        keys: typed keys [runs] for minibatches of public transitions. The noise has no key.
+        pool: log for which the stream was opened.
+        chunk: number of noisy steps; the last chunk may be shorter.
     """
     if config.batches == "poisson":
         return DPSGDState(*stream.run(states, keys)[0])
@@ -325,7 +318,7 @@ def advance(
 def cyclic_batches(
     config: DPSGDExpertsConfig, first: int, count: int
 ) -> Int32[np.ndarray, "count slots"]:
-    """Whose turn it is in these steps: expert e in every step that is e modulo the period."""
+    """Returns the experts of these steps; expert e takes part in steps that are e modulo period."""
     slots = -(-config.experts // config.period)
     turn = (first + np.arange(count, dtype=np.int32)) % config.period
     experts = turn[:, None] + config.period * np.arange(slots, dtype=np.int32)
@@ -333,10 +326,10 @@ def cyclic_batches(
 
 
 class LogPool:
-    """A log of experts as the door asks for it: one transition of each expert, drawn uniformly.
+    """A log of experts from which a release draws one transition of each expert uniformly.
 
-    The log stays where it is, on the host; what is copied are the transitions that are drawn.
-    Slots beyond the log's experts are empty.
+    The log stays in host memory, and only drawn transitions are copied. Slots beyond the log's
+    experts are empty.
     """
 
     def __init__(self, log: ExpertLog) -> None:
@@ -345,15 +338,19 @@ class LogPool:
     def draw(
         self, persons: Int[np.ndarray, " n"], generator: np.random.Generator
     ) -> tuple[Transitions, np.ndarray]:
-        """One transition of each of these experts, and whether there is one (else it is any)."""
+        """Draws one transition of each of these experts.
+
+        Returns:
+            The transitions, and whether each expert has one. Without one, the entry is arbitrary.
+        """
         log = self._log
-        uniform = generator.random(len(persons))  # one each, whoever has nothing
+        uniform = generator.random(len(persons))  # one number for each, also without transitions
         inside = (persons >= 0) & (persons < log.experts)
         experts = np.where(inside, persons, 0)
         steps = log.steps[experts]
         there = inside & (steps > 0)
         ordinals = np.minimum((uniform * steps).astype(np.int64), steps - 1)[there]
-        # An expert without transitions gets the padding at their own first place.
+        # An expert without transitions gets the padding at its own first place.
         episodes, moments = np.zeros((2, len(persons)), np.int64)
         episodes[there], moments[there] = places(log, experts[there], ordinals)
         return transitions(log, experts, episodes, moments), there
@@ -366,7 +363,7 @@ def _server(
     state: Any,
     released: Any,
 ) -> tuple[Any, tuple[()]]:
-    """Post-processing: a step of Adam, the public steps that come next, and the average."""
+    """Makes a step of Adam and the public steps after it, and updates the average."""
     after = learning.apply_gradient(offline, learner, state.learner, released["gradient"])
     if config.public_steps:
         key = new_key(config.schedule_seed)
@@ -380,8 +377,8 @@ def _server(
     return DPSGDState(after, average, state.made + 1, state.public, state.schedule), ()
 
 
-def _events(config: DPSGDExpertsConfig, multiplier: float) -> list[Event]:
+def _event(config: DPSGDExpertsConfig, multiplier: float) -> Event:
     if config.batches == "cyclic":
-        return [Gaussian(noise_multiplier=multiplier)]
+        return Gaussian(noise_multiplier=multiplier)
     rate, count = config.sampling_rate, config.steps
-    return [SampledGaussian(noise_multiplier=multiplier, sampling_rate=rate, count=count)]
+    return SampledGaussian(noise_multiplier=multiplier, sampling_rate=rate, count=count)

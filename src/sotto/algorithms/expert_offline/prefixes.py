@@ -1,7 +1,8 @@
-"""Stable prefixes as the data of an offline learner: calibrated, released once, and kept.
+"""Stable prefixes as the data of an offline learner.
 
-Prefixes come from fresh rollouts (`privacy.prefixes`), never from the log that DP-SGD learns from:
-the two pools of trajectories are disjoint, since no log can be given to the release.
+The prefixes are released once and kept on disk. They come from new rollouts
+(`sotto.privacy.release.prefixes`), and not from the log of which DP-SGD learns. The two sets of
+trajectories are disjoint, since the release does not accept a log.
 """
 
 import functools
@@ -34,10 +35,10 @@ _NAME = "stable prefixes"
 
 @functools.lru_cache(maxsize=8)
 def prefix_mechanism(config: ExpertOfflineConfig) -> StablePrefixMechanism:
-    """The mechanism for the prefixes' share of epsilon and delta.
+    """Returns the mechanism for the prefixes' share of epsilon and delta.
 
     Raises:
-        ValueError: there are too few experts for it.
+        ValueError: there are too few experts for the target.
     """
     share = config.prefix_share if config.uses_dp_sgd else 1.0
     target = Target(
@@ -64,19 +65,19 @@ def stable_transitions(
     seed: int,
     file: Path | None = None,
 ) -> Transitions:
-    """The transitions of released prefixes, in one order and without padding.
+    """Returns the transitions of released prefixes, without padding.
 
-    They are on disk before they are used; a training that was killed later finds them there.
+    The prefixes are on disk before they are used. A training that was killed later reads them.
 
     Args:
-        config: filled settings.
+        config: completed settings.
         experts: policies with a leading axis of experts.
-        ledger: of the run; charged, if the prefixes are not on disk.
-        key, seed: public randomness of the world.
-        file: where prefixes are kept; None keeps them in memory.
+        ledger: ledger of the run, which is charged if the prefixes are not on disk.
+        key, seed: public randomness of the simulator.
+        file: file of the prefixes; None keeps them in memory.
 
     Raises:
-        PrivacyError: the budget does not cover them, or they were charged and lost.
+        PrivacyError: the budget does not cover the prefixes, or they were charged and lost.
     """
     if file is not None and Store.exists(file):
         charged = [one.releases for one in ledger.streams if one.statement.name == _NAME]
@@ -107,21 +108,21 @@ def stable_transitions(
 
 
 def greedy(expert: Policy, observations: Float[Array, "q obs"]) -> Int[Array, " q"]:
-    """One expert's greedy actions."""
+    """Returns one expert's greedy actions."""
     actions: Int[Array, " q"] = expert(observations).mode().astype(jnp.int32)
     return actions
 
 
 def _transitions(prefixes: StablePrefixes) -> Transitions:
-    """Whole steps; the last one of a prefix that was cut is no termination."""
-    lanes, steps = np.nonzero(np.arange(prefixes.actions.shape[1]) < prefixes.lengths[:, None])
-    last = steps + 1 == prefixes.lengths[lanes]
+    """Returns the steps of all prefixes; a prefix that was cut does not end in a termination."""
+    rows, steps = np.nonzero(np.arange(prefixes.actions.shape[1]) < prefixes.lengths[:, None])
+    last = steps + 1 == prefixes.lengths[rows]
     return Transitions(
-        observations=jnp.asarray(prefixes.observations[lanes, steps], jnp.float32),
-        actions=jnp.asarray(prefixes.actions[lanes, steps], jnp.int32),
-        rewards=jnp.asarray(prefixes.rewards[lanes, steps], jnp.float32),
-        next_observations=jnp.asarray(prefixes.observations[lanes, steps + 1], jnp.float32),
-        terminated=jnp.asarray(last & prefixes.terminated[lanes]),
+        observations=jnp.asarray(prefixes.observations[rows, steps], jnp.float32),
+        actions=jnp.asarray(prefixes.actions[rows, steps], jnp.int32),
+        rewards=jnp.asarray(prefixes.rewards[rows, steps], jnp.float32),
+        next_observations=jnp.asarray(prefixes.observations[rows, steps + 1], jnp.float32),
+        terminated=jnp.asarray(last & prefixes.terminated[rows]),
     )
 
 

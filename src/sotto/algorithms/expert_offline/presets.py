@@ -1,7 +1,7 @@
-"""What is public about environments, and settings that learn from experts there.
+"""Public facts about environments, and settings with which learning from experts works there.
 
-Settings were tuned on experts of other seeds than those that results are about; nothing is looked
-up in the experts that are trained.
+The settings were tuned on experts of other seeds than those of the results. So they do not depend
+on the experts of a run.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from sotto.rl.envs.registry import from_data, is_native, make
 
 @dataclass(frozen=True)
 class _Task:
-    """What is public about an environment, and settings that learn there."""
+    """Public facts about an environment, and settings for it."""
 
     rollout_cap: int = 200
     evaluation_cap: int = 1000
@@ -22,8 +22,8 @@ class _Task:
     states: States = "students"
     students: int = 5
     least_return: float | None = None
-    least_return_epsilon: float = 1.0  # below it everybody votes: a few are not heard in noise
-    # Noise, or little data, wants more of the conservative term than a whole log without noise.
+    least_return_epsilon: float = 1.0  # below it all experts vote, since noise hides a few votes
+    # With noise, or with little data, the conservative term must be larger than for a whole log.
     alpha: float = 1.0
     log_alpha: float = 0.03
     reward_scale: float = 0.01
@@ -32,13 +32,13 @@ class _Task:
 
 
 _VOTES = 1_000
-"""Votes on which a student learns; noise grows with the square root of it."""
+"""Number of votes from which a student learns. The noise grows with its square root."""
 
 _TASKS = {
     "CartPole-v1": _Task(
         box=((-2.4, -3.0, -0.21, -3.0), (2.4, 3.0, 0.21, 3.0)),
         states="rollouts",
-        log_alpha=1.0,  # of 3,000 experts; 0.03 is better on 200 experts, and far worse on these
+        log_alpha=1.0,  # for 3,000 experts; 0.03 is better for 200 experts and far worse here
         gradient_steps=5_000,
     ),
     "Acrobot-v1": _Task(
@@ -51,30 +51,30 @@ _TASKS = {
         rollout_cap=50,
         evaluation_cap=50,
         box=((-5.0,) * 6, (8.0,) * 6),
-        # Treatments that end the infection return ten times as much as those that contain it, and
-        # fewer experts know them.
+        # Treatments that end the infection return ten times as much as those that only contain it,
+        # and fewer experts use them.
         least_return=3e8,
         least_return_epsilon=0.5,
-        students=10,  # the same votes, and more students to choose from
+        students=10,  # the same number of votes with more students to choose from
         alpha=0.1,
         log_alpha=1.0,
         reward_scale=1e-7,
         discount=0.98,
     ),
-    # Who hovers or crashes is outvoted by who lands; most experts land, so that many are left.
+    # Only experts that land should vote. Most experts land, so many votes remain.
     "LunarLander-v3": _Task(rollout_cap=400, scale=(1.0,) * 8, least_return=100.0),
 }
 
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What is known of the experts and their log before anything is learned.
+    """Public facts about the experts and their log.
 
     Attributes:
-        env_id: what they acted in; None where the data do not say.
-        experts: how many there are.
-        observation_size: numbers in an observation.
-        actions: how many; None where the data do not say.
+        env_id: environment of the experts; None if the data do not state it.
+        experts: number of experts.
+        observation_size: length of an observation.
+        actions: number of actions; None if the data do not state it.
     """
 
     env_id: str | None
@@ -84,10 +84,10 @@ class DataFacts:
 
 
 def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig:
-    """The settings with everything filled in; filling them again changes nothing.
+    """Returns the settings with all values filled in; a second call changes nothing.
 
     Raises:
-        ValueError: they do not fit the data or the environment, or something is not known.
+        ValueError: the settings do not fit the data or the environment, or a value is unknown.
     """
     env_id = config.env_id or from_data(facts.env_id or NO_ENVIRONMENT, "the dataset")
     task = _TASKS.get(env_id, _Task())
@@ -101,7 +101,7 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
     learner = config.learner or ("distillation" if config.method == "votes" else "cql")
     alpha = task.alpha if config.is_private else task.log_alpha
     cap = config.rollout_cap or task.rollout_cap
-    # Rollouts have a round for every step, students one for each student, a box needs but one.
+    # Rollouts have a round for each step, students one for each student, and a box has one.
     rounds = config.rounds or {"rollouts": cap, "students": task.students, "box": 1}[states]
     config = replace(
         config,
@@ -131,9 +131,9 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
 
 
 def _least_return(config: ExpertOfflineConfig, task: _Task) -> float | None:
-    """Whose votes count: the setting, or the environment's where there is a log to tell.
+    """Returns the least return of a voter: the setting, or the environment's if there is a log.
 
-    Under much noise a few good voters are not heard, and everybody votes.
+    With much noise a few good voters have no effect, so all experts vote.
     """
     if config.method != "votes" or config.dataset is None or config.least_return is not None:
         return config.least_return
@@ -142,12 +142,12 @@ def _least_return(config: ExpertOfflineConfig, task: _Task) -> float | None:
 
 
 def _check_filled(config: ExpertOfflineConfig, facts: DataFacts) -> None:
-    """What can only be said once the data are known."""
+    """Refuses completed settings that do not fit the data or the environment."""
     count = known(config.expert_count)
     if count != facts.experts:
         raise ValueError(
             f"the data are of {facts.experts} experts, not of {count}; leave out --expert-count, "
-            "or bring the data of all of them"
+            "or give the data of all experts"
         )
     if config.is_private and known(config.delta) * count >= 1:
         raise ValueError(
@@ -158,17 +158,18 @@ def _check_filled(config: ExpertOfflineConfig, facts: DataFacts) -> None:
         raise ValueError(f"batch must be below the {count} experts, got {config.batch}")
     if config.plays and not config.has_environment:
         raise ValueError(
-            f"--method {config.method} needs an environment to play in; give --env-id, or for "
-            "votes --states box"
+            f"--method {config.method} needs an environment; give --env-id, or --states box with "
+            "--method votes"
         )
     for name in ("observation_scale", *(("box_low", "box_high") if config.states == "box" else ())):
         corner = getattr(config, name)
         flag = f"--{name.replace('_', '-')}"
         if corner is None:
-            raise ValueError(f"nothing public is known of the states' range: give {flag}")
+            raise ValueError(f"the public range of the states is unknown; give {flag}")
         if len(corner) != facts.observation_size:
             raise ValueError(
-                f"{flag} has {len(corner)} numbers, and an observation {facts.observation_size}"
+                f"{flag} has {len(corner)} numbers, but an observation has "
+                f"{facts.observation_size}; give one number for each"
             )
     if config.actions is None:
-        raise ValueError("the data do not say how many actions there are; give --actions")
+        raise ValueError("the data do not state the number of actions; give --actions")

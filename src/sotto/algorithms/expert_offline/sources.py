@@ -1,4 +1,4 @@
-"""Experts and their log, read from files."""
+"""Reads experts and their log from files."""
 
 from pathlib import Path
 
@@ -13,23 +13,22 @@ def read_sources(
     id_column: str = minari_files.ID_COLUMN,
     count: int | None = None,
 ) -> Sources:
-    """Experts and their log, from files.
+    """Reads experts and their log from files.
 
     Args:
-        experts_path: folder of `sotto experts train`, or the file in it; None: there is none.
-        dataset: folder or name of a Minari dataset; None: there is none.
-        id_column: where the metadata of an episode says whose it is.
-        count: how many experts there are, a public number; None: what the experts or the dataset
-            say.
+        experts_path: folder of `sotto experts train`, or the file in it; None reads no experts.
+        dataset: folder or name of a Minari dataset; None reads no log.
+        id_column: key of the episodes' metadata that holds the number of the expert.
+        count: number of experts, which is public; None takes it from the experts or the dataset.
 
     Raises:
-        RunError, ValueError: they cannot be read, or are not of the same experts.
+        RunError, ValueError: the files cannot be read, or belong to different experts.
     """
     env_id, actions, policies, log = None, None, None, None
     if experts_path is not None:
         found = population.load(_folder(experts_path))
         env_id, policies = found.settings.env_id, found.policies
-        count = found.settings.experts  # so that an id in the log is an expert's number here
+        count = found.settings.experts  # so that an id in the log is an expert's row
     if dataset is not None:
         log = minari_files.load(dataset, id_column, count)
         said = minari_files.described(dataset)
@@ -38,7 +37,7 @@ def read_sources(
 
 
 def absolute(path: str | None) -> str | None:
-    """A path that holds wherever the run is resumed; the name of a dataset stays a name."""
+    """Returns an existing path as an absolute one; the name of a dataset stays as it is."""
     return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
 
 

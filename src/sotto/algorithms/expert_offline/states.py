@@ -1,4 +1,4 @@
-"""What a training from private experts starts from and goes through: sources, states, policies."""
+"""The sources, states and policies of a training from private experts."""
 
 import functools
 from collections.abc import Sequence
@@ -27,26 +27,26 @@ from sotto.rl.networks import Policy
 from sotto.rl.rollout import evaluate as evaluate_episodes
 
 INITIAL, GATHERING, LEARNING = range(3)
-"""What keys are for."""
+"""Purposes of random keys."""
 
 _CLONES = CloneConfig()
 _Tree = TypeVar("_Tree")
 
 
 class Sources:
-    """The experts, as far as they can be asked, and their log. Both are private.
+    """The policies of the experts and their log, which are both private.
 
     Args:
-        experts: policies with a leading axis of experts.
-        log: their episodes; row i is the i-th expert's.
-        env_id: what they acted in, where that is known.
-        actions: how many there are, where that is known.
+        experts: policies with a leading axis of experts; None if only the log is known.
+        log: episodes of the experts; row i belongs to expert i.
+        env_id: environment of the experts, if known.
+        actions: number of actions, if known.
 
     Attributes:
-        facts: what settings are filled in from.
+        facts: public facts, from which settings are completed.
 
     Raises:
-        ValueError: neither is given, or they are not of equally many experts.
+        ValueError: neither policies nor a log are given, or their numbers of experts differ.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Sources:
         elif log is not None:
             count, size = log.experts, log.observation_size
         else:
-            raise ValueError("there are neither experts nor a log of theirs")
+            raise ValueError("there are neither experts nor a log; give one of them")
         if log is not None and (log.experts, log.observation_size) != (count, size):
             raise ValueError(
-                f"there are {count} experts who see {size} numbers, and the log is of "
-                f"{log.experts} who see {log.observation_size}; give the log of these experts"
+                f"there are {count} experts with observations of {size} numbers, but the log is of "
+                f"{log.experts} experts with {log.observation_size}; give the log of these experts"
             )
         self.experts, self.log = experts, log
         self.facts = DataFacts(env_id, count, size, actions)
@@ -74,7 +74,7 @@ class Sources:
         self._transitions: Transitions | None = None
 
     def voters(self, config: ExpertOfflineConfig) -> Policy:
-        """Who votes; clones are made once, and are the same for all seeds."""
+        """Returns the experts or clones that vote; clones are fitted once for all seeds."""
         if config.voters == "experts":
             assert self.experts is not None
             return self.experts
@@ -85,22 +85,22 @@ class Sources:
         return self._clones[how]
 
     def weights(self, config: ExpertOfflineConfig) -> Float[np.ndarray, " experts"]:
-        """1 for each expert who votes, and 0 for whom abstains.
+        """Returns 1 for each expert who votes and 0 for each who abstains.
 
-        Whether one does is a function of their own log and of a public number.
+        The weight of an expert is a function of this expert's log and of a public number only.
         """
         if config.least_return is None:
             return np.ones(self.facts.experts)
         assert self.log is not None
         played = self.log.lengths > 0
         total = ordered_sum(np.where(played, self.log.returns, 0.0), axis=1)
-        # What is not a number is not enough, and neither is having played nothing.
+        # An expert whose total is not a number, or who has no episode, abstains.
         enough = total >= config.least_return * np.maximum(played.sum(axis=1), 1)
         return np.where(enough & played.any(axis=1), 1.0, 0.0)
 
     @property
     def transitions(self) -> Transitions:
-        """All of the log's, as JAX arrays."""
+        """All transitions of the log, as JAX arrays."""
         assert self.log is not None
         if self._transitions is None:
             self._transitions = jax.tree.map(jnp.asarray, all_transitions(self.log))
@@ -108,26 +108,26 @@ class Sources:
 
 
 class StudentState(NamedTuple):
-    """What votes have taught."""
+    """The state of a student that learns from votes."""
 
     student: Policy
 
 
 class LearnerState(NamedTuple):
-    """A learner from transitions, without noise."""
+    """The state of a learner that makes steps without noise on transitions."""
 
     learner: OfflineState
     average: Policy
     """Moving average of its networks."""
     transitions: Transitions | tuple[()]
-    """Released ones, repeated to the capacity; none where only the log is learned from."""
+    """Released transitions, repeated to the capacity; empty for a learner from the log."""
 
 
 State = StudentState | LearnerState | DPSGDState
 
 
 def dp_sgd_config(config: ExpertOfflineConfig) -> DPSGDExpertsConfig:
-    """The part of filled settings that DP-SGD reads."""
+    """Returns the settings of DP-SGD that follow from completed settings."""
     return DPSGDExpertsConfig(
         experts=known(config.expert_count),
         epsilon=known(config.target_epsilon),
@@ -141,11 +141,11 @@ def dp_sgd_config(config: ExpertOfflineConfig) -> DPSGDExpertsConfig:
 
 
 def initial_states(config: ExpertOfflineConfig, seeds: Sequence[int]) -> State:
-    """The states before training, leaves of shape [runs, ...].
+    """Returns the states before training, with leaves of shape [runs, ...].
 
     Args:
-        config: filled settings.
-        seeds: one per run.
+        config: completed settings.
+        seeds: seeds, one for each run.
     """
     states: State = jax.jit(jax.vmap(functools.partial(_initial_state, config)))(
         keys_of(seeds, INITIAL)
@@ -169,7 +169,7 @@ def _initial_state(config: ExpertOfflineConfig, key: PRNGKeyArray) -> State:
 
 
 def _no_transitions(config: ExpertOfflineConfig) -> Transitions:
-    """Room for all that can be released."""
+    """Returns zeros with room for all transitions that can be released."""
     size, scale = capacity(config), known(config.observation_scale)
     return Transitions(
         observations=jnp.zeros((size, len(scale)), jnp.float32),
@@ -181,7 +181,7 @@ def _no_transitions(config: ExpertOfflineConfig) -> Transitions:
 
 
 def capacity(config: ExpertOfflineConfig) -> int:
-    """Most transitions that are released."""
+    """Returns the largest number of transitions that can be released."""
     if config.uses_votes:
         return int(known(config.queries) * known(config.rounds))
     if config.uses_prefixes:
@@ -190,9 +190,9 @@ def capacity(config: ExpertOfflineConfig) -> int:
 
 
 def policies(states: State) -> dict[str, Policy]:
-    """What may be used for ever: released, or made of what was released; with an axis of runs.
+    """Returns the policies, with a leading axis of runs; for private methods they are public.
 
-    `ema` is a moving average of `last`. A student of votes is fitted once, and is both.
+    `ema` is a moving average of `last`. A student of votes is fitted once and is both.
     """
     if isinstance(states, StudentState):
         return {"ema": states.student, "last": states.student}
@@ -202,7 +202,7 @@ def policies(states: State) -> dict[str, Policy]:
 def evaluate(
     config: ExpertOfflineConfig, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
 ) -> Float[np.ndarray, "runs episodes"]:
-    """Undiscounted returns in the default environment, up to the evaluation cap.
+    """Returns undiscounted returns in the default environment, up to the evaluation cap.
 
     Raises:
         ValueError: there is no environment.
@@ -214,7 +214,7 @@ def evaluate(
         return np.asarray(_evaluate_native(env_id, cap, policy, key, episodes, greedy))
     runs = jax.tree.leaves(policy)[0].shape[0]
     rows = [jax.tree.map(lambda x, i=run: x[i], policy) for run in range(runs)]
-    return np.stack([_evaluate_hosted(env_id, cap, one, key, episodes, greedy) for one in rows])
+    return np.stack([_evaluate_gymnasium(env_id, cap, one, key, episodes, greedy) for one in rows])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 4, 5))
@@ -230,7 +230,7 @@ def _evaluate_native(
     return returns
 
 
-def _evaluate_hosted(
+def _evaluate_gymnasium(
     env_id: str, cap: int, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
 ) -> Float[np.ndarray, " episodes"]:
     seed = int(jax.random.randint(key, (), 0, 2**31 - 1))
@@ -257,6 +257,6 @@ def _act(
 
 
 def stacked(trees: Sequence[_Tree]) -> _Tree:
-    """Equal trees with a new leading axis."""
+    """Stacks equal trees along a new leading axis."""
     together: _Tree = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
     return together

@@ -1,11 +1,12 @@
-"""Learning from experts, each of whom is protected: votes, stable prefixes, DP-SGD, references.
+"""Trains from protected experts by votes, stable prefixes or DP-SGD, or without privacy.
 
-Each seed is a run of its own, with a ledger of its own. A training first gathers what is released
-at once (votes or prefixes), which is on disk before it is used, and then learns. Iterating over
-`train` yields what may be logged after each part.
+Each seed is a separate run with its own ledger. A training first releases votes or prefixes, if its
+method has any, and writes them to disk before it uses them. Then it learns. Iterating over `train`
+yields the progress after each part.
 
-Source: Sharma et al. 2024, "Preserving Expert-Level Privacy in Offline Reinforcement Learning";
-what is sound of it, and why votes are the default: theory notes, sections 1 to 3.
+Source: Sharma et al. 2024, "Preserving Expert-Level Privacy in Offline Reinforcement Learning". The
+proofs, with corrections to the paper, are in docs/privacy.md, sections 14 (prefixes) and 15
+(votes).
 """
 
 import functools
@@ -64,7 +65,7 @@ __all__ = [
 
 
 def env_steps(config: ExpertOfflineConfig) -> int:
-    """Most environment steps of a training."""
+    """Returns a bound on the environment steps of a training."""
     if config.uses_votes and config.states == "students":
         asking = config.lanes * known(config.rollout_cap)
         choosing = config.choice_episodes * known(config.evaluation_cap)
@@ -73,10 +74,10 @@ def env_steps(config: ExpertOfflineConfig) -> int:
 
 
 def check(config: ExpertOfflineConfig) -> None:
-    """Calibrates everything once, before anything is made.
+    """Calibrates all noise, so that impossible targets are refused before anything is created.
 
     Args:
-        config: filled settings.
+        config: completed settings.
 
     Raises:
         ValueError: no noise meets the target.
@@ -91,7 +92,7 @@ def check(config: ExpertOfflineConfig) -> None:
 
 @functools.lru_cache(maxsize=8)
 def gradient_multiplier(config: ExpertOfflineConfig) -> float:
-    """The noise multiplier of DP-SGD: for all of the budget that prefixes leave, jointly."""
+    """Returns the noise multiplier of DP-SGD, composed with the prefixes to the whole budget."""
     shapes = jax.eval_shape(
         lambda key: offline.initial_state(config.offline, key).network, new_key(0)
     )
@@ -105,7 +106,7 @@ def gradient_multiplier(config: ExpertOfflineConfig) -> float:
 def create_ledger(
     config: ExpertOfflineConfig, where: Path | str, run_id: str | None = None
 ) -> Ledger:
-    """A new ledger with the budget of filled settings, of experts."""
+    """Creates a ledger of experts with the budget of completed settings."""
     budget = Budget(epsilon=known(config.target_epsilon), delta=known(config.delta))
     return Ledger.create(where, run_id, unit=EXPERT, budget=budget)
 
@@ -122,27 +123,27 @@ def train(
     done: int = 0,
     folders: Sequence[Path] | None = None,
 ) -> Iterator[Progress]:
-    """Trains from `states` on, `done` parts into the training, to the end.
+    """Trains from `states` to the end.
 
     Args:
-        config: filled settings.
-        seeds: one per run.
-        ledgers: one per run, from `create_ledger`, or re-opened to resume; none without privacy.
-        sources: the experts and their log.
-        states: where to go on from; None starts afresh.
-        done: parts behind `states`.
-        folders: one per run, for files of votes and prefixes. A training that was killed finds
-            them there and goes on at no cost; without them, what was not in `states` is lost.
-            Noisy steps that were charged and lost are not made again.
+        config: completed settings.
+        seeds: seeds, one for each run.
+        ledgers: ledgers from `create_ledger`, one for each run, opened again to resume. Empty
+            without privacy.
+        sources: experts and their log.
+        states: states from which to continue; None starts a new training.
+        done: number of parts before `states`.
+        folders: folders for the files of votes and prefixes, one for each run. A training that was
+            killed reads them and continues at no cost. Without folders, releases after `states` are
+            lost. Noisy steps that were charged and lost are not made again.
 
     Raises:
-        PrivacyError: the budget does not cover the training, or what it was charged for is lost.
+        PrivacyError: the budget does not cover the training, or a charged release was lost.
     """
     states = initial_states(config, seeds) if states is None else states
     if done == 0 and (config.uses_votes or config.uses_prefixes):
         kept: Sequence[Path | None] = [None] * len(seeds) if folders is None else folders
-        gather = _gather_votes if config.uses_votes else _gather_prefixes
-        states, released = gather(config, seeds, ledgers, sources, states, kept)
+        states, released = _gather(config, seeds, ledgers, sources, states, kept)
         done = 1
         yield Progress(done, states, released, learned=isinstance(states, StudentState))
     match states:
@@ -152,7 +153,7 @@ def train(
             yield from _learn_with_noise(config, seeds, ledgers, sources, states, done)
 
 
-def _gather_votes(
+def _gather(
     config: ExpertOfflineConfig,
     seeds: Sequence[int],
     ledgers: Sequence[Ledger],
@@ -160,53 +161,61 @@ def _gather_votes(
     states: State,
     folders: Sequence[Path | None],
 ) -> tuple[State, dict[str, np.ndarray]]:
+    """Releases the votes or prefixes of every run, and returns the states with them."""
+    gather, kind, metric = _gather_prefixes, "prefixes", "released_transitions"
+    if config.uses_votes:
+        gather, kind, metric = _gather_votes, "votes", "lost_rounds"
+    gathered, numbers = [], []
+    for run, (seed, ledger, folder) in enumerate(zip(seeds, ledgers, folders, strict=True)):
+        file = None if folder is None else folder / f"{ledger.run_id}.{kind}"
+        before = jax.tree.map(lambda x, i=run: x[i], states)
+        after, number = gather(config, seed, ledger, sources, before, file)
+        gathered.append(after)
+        numbers.append(number)
+    return stacked(gathered), {metric: np.array(numbers, np.float64)[:, None]}
+
+
+def _gather_votes(
+    config: ExpertOfflineConfig,
+    seed: int,
+    ledger: Ledger,
+    sources: Sources,
+    state: State,
+    file: Path | None,
+) -> tuple[State, int]:
+    """Returns one run's state after the votes, and the number of rounds that were lost."""
     voters, weights = sources.voters(config), sources.weights(config)
-    gathered: list[State] = []
-    lost = []
-    for run, seed in enumerate(seeds):
-        folder = folders[run]
-        file = None if folder is None else folder / f"{ledgers[run].run_id}.votes"
-        votes = KeptVotes(voters, weights, ledgers[run], config, file)
-        lost.append(votes.lost)
-        polled = poll(config, votes, keys_of([seed], GATHERING)[0], seed)
-        if polled.transitions is None or isinstance(states, StudentState):
-            gathered.append(StudentState(polled.student))
-        else:
-            gathered.append(_with_data(config, states, run, polled.transitions))
-    return stacked(gathered), {"lost_rounds": np.array(lost, np.float64)[:, None]}
+    votes = KeptVotes(voters, weights, ledger, config, file)
+    polled = poll(config, votes, keys_of([seed], GATHERING)[0], seed)
+    if polled.transitions is None or isinstance(state, StudentState):
+        return StudentState(polled.student), votes.lost
+    return _with_data(config, state, polled.transitions), votes.lost
 
 
 def _gather_prefixes(
     config: ExpertOfflineConfig,
-    seeds: Sequence[int],
-    ledgers: Sequence[Ledger],
+    seed: int,
+    ledger: Ledger,
     sources: Sources,
-    states: State,
-    folders: Sequence[Path | None],
-) -> tuple[State, dict[str, np.ndarray]]:
+    state: State,
+    file: Path | None,
+) -> tuple[State, int]:
+    """Returns one run's state with the released prefixes, and their number of transitions."""
     assert sources.experts is not None
-    gathered, counts = [], []
-    for run, seed in enumerate(seeds):
-        folder = folders[run]
-        file = None if folder is None else folder / f"{ledgers[run].run_id}.prefixes"
-        key = keys_of([seed], GATHERING)[0]
-        found = stable_transitions(config, sources.experts, ledgers[run], key, seed, file)
-        if len(found.actions) == 0:
-            raise NothingReleased(
-                f"none of the {config.releases} prefixes of seed {seed} has a step, so that there "
-                "is nothing to learn from; start again with more epsilon, fewer releases or more "
-                "experts"
-            )
-        counts.append(len(found.actions))
-        gathered.append(_with_data(config, states, run, found))
-    return stacked(gathered), {"released_transitions": np.array(counts, np.float64)[:, None]}
+    key = keys_of([seed], GATHERING)[0]
+    found = stable_transitions(config, sources.experts, ledger, key, seed, file)
+    if len(found.actions) == 0:
+        raise NothingReleased(
+            f"none of the {config.releases} prefixes of seed {seed} has a step, so there is "
+            "nothing to learn from; start again with more epsilon, fewer releases or more experts"
+        )
+    return _with_data(config, state, found), len(found.actions)
 
 
-def _with_data(config: ExpertOfflineConfig, states: State, run: int, found: Transitions) -> State:
-    """One run's state with released transitions, repeated until they fill its room."""
+def _with_data(config: ExpertOfflineConfig, state: State, found: Transitions) -> State:
+    """Returns one run's state with released transitions, repeated to the capacity."""
     rows = np.arange(capacity(config)) % len(found.actions)
     data = jax.tree.map(lambda x: jnp.asarray(x)[rows], found)
-    state = jax.tree.map(lambda x: x[run], states)
     if isinstance(state, DPSGDState):
         return state._replace(public=data)
     assert isinstance(state, LearnerState)
@@ -220,7 +229,7 @@ def _learn(
     states: LearnerState,
     done: int,
 ) -> Iterator[Progress]:
-    """Steps without noise: on what was released, or without privacy on the log."""
+    """Makes steps without noise, on released transitions or, without privacy, on the log."""
     size = math.ceil(known(config.gradient_steps) / LEARNING_PARTS)
     keys = keys_of(seeds, LEARNING)
     on_log = not config.is_private
@@ -242,7 +251,10 @@ def _train_chunk(
     steps: int,
     shared: bool,
 ) -> tuple[LearnerState, Float[Array, " runs"]]:
-    """`steps` gradient steps of every run, and the mean loss; data are shared by all or not."""
+    """Makes `steps` gradient steps of every run; returns the states and the mean losses.
+
+    `shared` says whether all runs learn from the same data; otherwise data have an axis of runs.
+    """
 
     def one(
         state: LearnerState, data: Transitions, key: PRNGKeyArray
@@ -266,7 +278,7 @@ def _learn_with_noise(
     states: DPSGDState,
     done: int,
 ) -> Iterator[Progress]:
-    """Noisy steps on the log, and public ones between them, until all are charged."""
+    """Makes noisy steps on the log, and public steps between them, until all are charged."""
     assert sources.log is not None
     settings, pool = dp_sgd_config(config), LogPool(sources.log)
     size = math.ceil(config.noisy_steps / LEARNING_PARTS)

@@ -1,13 +1,12 @@
-"""Noisy votes as the data of an offline learner: asked, kept on disk, and asked only once.
+"""Noisy votes as the data of an offline learner, kept on disk.
 
-A poll is a function of public randomness and of the noisy votes. So votes are written to a file,
-synced, before anything is made of them, and a training that was killed plays the same poll again:
-rounds that were written answer from the file at no cost, the others are asked.
+A poll is a function of public randomness and of the noisy votes. Votes are written to a file and
+synced before they are used. A training that was killed repeats the poll: rounds on disk are
+answered from the file at no cost, and the others are asked.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
+from sotto.algorithms.calibration import calibrated_multiplier
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.distillation import DistillationConfig
 from sotto.algorithms.expert_offline.states import evaluate, stacked
@@ -28,10 +28,9 @@ from sotto.algorithms.expert_offline.voting_rounds import (
 )
 from sotto.algorithms.settings import known
 from sotto.data.trajectories import Transitions
+from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.errors import LedgerOlder, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.mechanisms import noise
-from sotto.privacy.mechanisms.functions.calibration import multiplier_for
 from sotto.privacy.release.storage import Store
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.envs.world import GymnasiumWorld, JaxWorld, World
@@ -39,29 +38,31 @@ from sotto.rl.networks import Policy
 
 
 def vote_multiplier(config: ExpertOfflineConfig) -> float:
-    """The noise multiplier of the whole poll."""
-    epsilon, delta = known(config.target_epsilon), known(config.delta)
-    draws = known(config.rounds) * known(config.queries) * known(config.actions)
-    return noise.calibrate_with_sampler(
-        partial(multiplier_for, epsilon), lambda z: noise.sampler_delta(z, draws), delta
+    """Returns the noise multiplier of the whole poll, a single Gaussian mechanism."""
+    return calibrated_multiplier(
+        lambda z: [Gaussian(noise_multiplier=z)],
+        known(config.target_epsilon),
+        known(config.delta),
+        draws=known(config.rounds) * known(config.queries) * known(config.actions),
     )
 
 
 class KeptVotes(Votes):
-    """A poll whose answers are on disk before anybody sees them.
+    """A poll whose answers are on disk before they are used.
 
     Args:
         voters: policies with a leading axis of voters.
-        weights: of their ballots, see `voting.Voter`.
-        ledger: of the run. If it has a poll already, that one goes on.
-        config: filled settings.
-        file: where answers are kept; None keeps them in memory.
+        weights: weights of their ballots, see `voting.Voter`.
+        ledger: ledger of the run. If it holds a poll, that poll continues.
+        config: completed settings.
+        file: file of the answers; None keeps them in memory.
 
     Attributes:
-        lost: rounds that were charged and not written. Nobody has seen them, and they are over.
+        lost: number of rounds that were charged and not written. Their votes were never seen and
+            are not asked again.
 
     Raises:
-        PrivacyError: the budget does not cover the poll, or the file is another poll's.
+        PrivacyError: the budget does not cover the poll, or the file belongs to another poll.
     """
 
     def __init__(
@@ -95,14 +96,14 @@ class KeptVotes(Votes):
 
     @property
     def rounds_left(self) -> int:
-        """Rounds that have an answer on disk, or may still be asked."""
+        """Number of rounds that have an answer on disk or may still be asked."""
         return super().rounds_left + len(self._kept) - self._answered
 
     def ask(self, observations: Float[np.ndarray, "q obs"]) -> Float[np.ndarray, "q actions"]:
-        """As `Votes.ask`; a round that is on disk is answered from there.
+        """Asks one round as `Votes.ask` does, or answers it from disk.
 
         Raises:
-            PrivacyError: the poll on disk was about other states.
+            PrivacyError: the round on disk was about other states.
         """
         if self._answered == len(self._kept):
             counts = super().ask(observations)
@@ -113,31 +114,31 @@ class KeptVotes(Votes):
         asked, flat = self._kept[self._answered]
         if not np.array_equal(asked, np.asarray(observations, np.float64).ravel()):
             raise PrivacyError(
-                "this machine plays another poll than the one that was interrupted, so that its "
-                "votes do not fit; go on where it was started, or start a new run"
+                "this machine plays another poll than the interrupted one, so the votes on disk do "
+                "not fit; continue on the machine where the poll began, or start a new run"
             )
         self._answered += 1
         return flat.reshape(self.queries, self.actions)
 
 
 class Polled(NamedTuple):
-    """What a poll leaves: everything is public."""
+    """The public results of a poll."""
 
     asked: Asked
     transitions: Transitions | None
-    """Of vote rollouts; None where states were met or drawn."""
+    """Transitions of vote rollouts; None for other states."""
     student: Policy
-    """Distilled from all votes, or, of students, the one that was chosen."""
+    """Student distilled from all votes, or the student that was chosen."""
 
 
 def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int) -> Polled:
-    """Asks what is left of a poll at the states that the settings say.
+    """Asks the remaining rounds of a poll at the states that the settings name.
 
     Args:
-        config: filled settings.
-        votes: the poll.
+        config: completed settings.
+        votes: poll to finish.
         key: public randomness of states and students.
-        seed: of the world, where it is Gymnasium's.
+        seed: seed of a Gymnasium environment.
     """
     scale = known(config.observation_scale)
     distillation = DistillationConfig(hidden=config.student_hidden)
@@ -158,7 +159,7 @@ def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int
 
 
 def _chosen(config: ExpertOfflineConfig, students: Sequence[Policy], key: PRNGKeyArray) -> Policy:
-    """The student that returns most in the public simulator: post-processing of the votes."""
+    """Returns the student with the largest return in the public simulator (post-processing)."""
     if config.choice_episodes == 0:
         return students[-1]
     returns = evaluate(config, stacked(students), key, config.choice_episodes, greedy=True)
@@ -167,20 +168,20 @@ def _chosen(config: ExpertOfflineConfig, students: Sequence[Policy], key: PRNGKe
 
 @contextmanager
 def world(config: ExpertOfflineConfig, key: PRNGKeyArray, seed: int) -> Iterator[World]:
-    """The public simulator of the default environment, in fresh rollouts.
+    """Opens the public simulator of the default environment, for new rollouts.
 
     Args:
-        config: filled settings.
-        key: of an environment written in JAX.
-        seed: of one of Gymnasium's.
+        config: completed settings.
+        key: randomness of an environment written in JAX.
+        seed: seed of a Gymnasium environment.
     """
     env_id, cap = known(config.env_id), known(config.rollout_cap)
     if is_native(env_id):
         env: Any = make(env_id)
         yield JaxWorld(env, env.default_params, key, cap)
         return
-    with GymnasiumWorld(env_id, seed, cap) as hosted:
-        yield hosted
+    with GymnasiumWorld(env_id, seed, cap) as simulator:
+        yield simulator
 
 
 def _store(file: Path | None, header: dict[str, Any]) -> Store | None:
@@ -191,5 +192,5 @@ def _store(file: Path | None, header: dict[str, Any]) -> Store | None:
         return Store.create(file, header)
     store = Store.open(file)
     if store.header != header:
-        raise PrivacyError(f"{file} holds something else than this run's votes; remove it")
+        raise PrivacyError(f"{file} does not hold the votes of this run; remove it")
     return store

@@ -1,17 +1,16 @@
-"""Noisy votes: what most experts, or clones of them, would do in a state, under privacy.
+"""Noisy votes of experts, or of their clones, on the actions in given states.
 
-Instead of releasing what experts did, they are asked what they would do: each voter's greedy
-actions at q states are one contribution to a sum, which gets Gaussian noise and leaves through the
-door. States of later rounds, labels, students and whole trajectories are made of noisy votes and of
-public things alone, and cost nothing more (`voting_rounds`, `distillation`).
+The experts vote for actions instead of publishing what they did. Each voter's greedy actions at q
+states are one contribution to a sum, which is released with Gaussian noise. States of later rounds,
+labels, students and whole trajectories are functions of noisy votes and of public data, and cost
+nothing more (`voting_rounds`, `distillation`).
 
-A voter contributes e_a - 1/A at a state, the one-hot vector of its action a among A, centred: of
-all ways to say one of A things with equal distances this one has the least norm, sqrt(1 - 1/A)
-(for two actions: half a vote for one, half against the other). Every answer counts 1/A of each
-voter back in.
+At a state a voter contributes e_a - 1/A, the centred one-hot vector of its action a among A. Of all
+encodings of A actions with equal distances, this one has the least norm, sqrt(1 - 1/A). The answers
+add the public constant m/A back to the counts of m voters.
 
 Source: Papernot et al. 2018, "Scalable Private Learning with PATE", for noisy votes of teachers;
-theory notes, Theorem 2'; docs/privacy.md, section 15.
+docs/privacy.md, section 15, with Theorem 2' of section 4.
 """
 
 import math
@@ -34,41 +33,41 @@ from sotto.rl.networks import Policy
 Voters = Literal["experts", "clones"]
 
 _ROWS = 50_000
-"""Voters times states that are evaluated at once: hidden layers then stay in the cache."""
+"""Most pairs of voter and state that are evaluated at once, so that layers stay in the cache."""
 
 
 class Asked(NamedTuple):
-    """States that were voted on, and the noisy votes."""
+    """The states of the votes, and the noisy votes."""
 
     observations: Float[np.ndarray, "asked obs"]
     counts: Float[np.ndarray, "asked actions"]
-    """Voters for each action, plus noise: any real numbers."""
+    """Number of voters for each action plus noise, which may be any real number."""
 
 
 class Voter(NamedTuple):
-    """One expert's, or all with a leading axis: a function of that expert's data alone."""
+    """A voter, or all voters with a leading axis; it is a function of its expert's data only."""
 
     policy: Policy
     weight: Float[Array, ""]
-    """Of the ballot, between 0 (abstains) and 1. Whoever abstains is charged like the others, so
-    that nobody learns who it was."""
+    """Weight of the ballot, between 0 (abstention) and 1. Voters who abstain are charged like all
+    others, so the charge does not reveal them."""
 
 
 def everybody(policies: Policy, weights: Float[np.ndarray, " voters"] | None = None) -> Voter:
-    """Voters of these policies, with whole votes unless weights are given.
+    """Returns the voters of these policies, with weight 1 unless weights are given.
 
     Raises:
-        ValueError: weights that are not between 0 and 1, one for each.
+        ValueError: the weights are not between 0 and 1, or not one for each voter.
     """
     count = policies.network.weights[-1].shape[0]
     chosen = np.ones(count, np.float32) if weights is None else np.asarray(weights, np.float32)
     if chosen.shape != (count,) or not ((chosen >= 0) & (chosen <= 1)).all():
-        raise ValueError(f"{count} voters need as many weights, each between 0 and 1")
+        raise ValueError(f"{count} voters need {count} weights, each between 0 and 1")
     return Voter(policies, jnp.asarray(chosen))
 
 
 def ballot(voter: Policy, observations: Float[Array, "q obs"]) -> Float[Array, "q actions"]:
-    """One voter's greedy action at each state, one-hot and centred: e_a - 1/A."""
+    """Returns one voter's greedy action a at each state as the centred one-hot vector e_a - 1/A."""
     distribution = voter(observations)
     actions = distribution.mode()[:, None]
     count = distribution.logits.shape[-1]  # type: ignore[union-attr]
@@ -76,19 +75,19 @@ def ballot(voter: Policy, observations: Float[Array, "q obs"]) -> Float[Array, "
 
 
 def ballot_norm(queries: int, actions: int) -> float:
-    """The L2 norm of every voter's ballot on so many states: sqrt(q (1 - 1/A))."""
+    """Returns the L2 norm of a ballot with weight 1 on q states, sqrt(q (1 - 1/A))."""
     return math.sqrt(queries * (1 - 1 / actions))
 
 
 def vote_sigma(noise_multiplier: float, queries: int, rounds: int, actions: int) -> float:
-    """Standard deviation of the noise in each count, in votes: z sqrt(rounds q (1 - 1/A)).
+    """Returns the standard deviation of the noise in each count, z sqrt(rounds q (1 - 1/A)).
 
     Args:
-        noise_multiplier: z, of everything one expert ever answers: `multiplier_for` of
-            `privacy.functional_noise` finds it from epsilon and delta.
-        queries: states asked in each round.
-        rounds: rounds.
-        actions: A.
+        noise_multiplier: noise multiplier z of all answers of one expert together.
+            `sotto.algorithms.calibration` computes it from epsilon and delta.
+        queries: number of states in each round, q.
+        rounds: number of rounds.
+        actions: number of actions, A.
     """
     return noise_multiplier * math.sqrt(rounds) * ballot_norm(queries, actions)
 
@@ -102,27 +101,27 @@ def vote_release(
     population: Literal["simulated", "real"],
     kind: Voters = "experts",
 ) -> Release:
-    """The release of votes: the public state is the states asked, and the log is noisy counts.
+    """Returns the release of votes. Its state is the states of a round, its log the noisy counts.
 
     Guarantee:
         All rounds together are Gaussian with multiplier `noise_multiplier` for one expert, under
-        zero-out adjacency, however the states of a round depend on the rounds before: a ballot
-        has norm sqrt(q (1 - 1/A)) whatever is asked, or less by its expert's own weight, and an
-        expert is in every round (Theorem 2' with independent noise; docs/privacy.md, section 15).
+        zero-out adjacency. The states of a round may depend on earlier rounds in any way. At any
+        states a ballot has norm at most sqrt(q (1 - 1/A)), since the weight is at most 1, and an
+        expert takes part in every round (docs/privacy.md, section 15).
 
     Args:
-        voters: with a leading axis of voters, and policies over discrete actions.
-        queries: states asked in each round, q.
-        rounds: most rounds.
-        noise_multiplier: of the whole stream, for one expert.
+        voters: voters with a leading axis, with policies over discrete actions.
+        queries: number of states in each round, q.
+        rounds: largest number of rounds.
+        noise_multiplier: noise multiplier of the whole stream, for one expert.
         population: whether the experts are simulated or real.
-        kind: who votes, for the certificate.
+        kind: whether experts or clones vote, for the certificate.
 
     Raises:
-        ValueError: the voters' actions are not discrete, or counts are not positive.
+        ValueError: the actions are not discrete, or the numbers are not positive.
     """
     if voters.policy.log_std is not None:
-        raise ValueError("votes need discrete actions; these policies choose continuous ones")
+        raise ValueError("votes need discrete actions, and these policies have continuous ones")
     if queries < 1 or rounds < 1:
         raise ValueError(f"votes need at least one state and one round, got {queries}, {rounds}")
     count, actions = _sizes(voters)
@@ -167,26 +166,26 @@ def vote_release(
 
 
 class Votes:
-    """An open poll: asks every voter at q states a round, and answers with noisy counts.
+    """An open poll. A round asks every voter at q states and returns noisy counts.
 
     Args:
-        voters: policies over discrete actions, with a leading axis of voters. The i-th is the
-            expert with enrolment number i in the ledger, in whatever other streams it has.
-        weights: of their ballots, see `Voter`; None: whole votes.
-        ledger: of the unit `EXPERT`; it is charged before each round.
-        queries, rounds, noise_multiplier, population, kind: as in `vote_release`.
-        noise_seed: for tests only; voids the certificate.
-        resume: ask the rounds that an interrupted poll of the same settings has left.
+        voters: policies over discrete actions, with a leading axis of voters. Voter i has the
+            enrolment number i in all streams of the ledger.
+        weights: weights of the ballots, see `Voter`; None gives every ballot the weight 1.
+        ledger: ledger of the unit `EXPERT`, which is charged before each round.
+        queries, rounds, noise_multiplier, population, kind: settings of `vote_release`.
+        noise_seed: fixed seed of the noise, for tests only. It voids the certificate.
+        resume: whether to ask the remaining rounds of an interrupted poll with the same settings.
 
     Attributes:
-        experts: how many voters there are; public.
-        actions: how many actions they have.
-        queries: states in each round.
+        experts: public number of voters.
+        actions: number of actions.
+        queries: number of states in each round.
         sigma: standard deviation of the noise in each count.
 
     Raises:
-        PrivacyError: the budget does not cover the poll. No voter has been asked.
-        ValueError: as `vote_release`.
+        PrivacyError: the budget does not cover the poll. No voter was asked.
+        ValueError: the settings are refused by `vote_release`.
     """
 
     def __init__(
@@ -231,18 +230,18 @@ class Votes:
 
     @property
     def rounds_left(self) -> int:
-        """Rounds that may still be asked."""
+        """Number of rounds that may still be asked."""
         return self._rounds - self._stream.released
 
     def ask(self, observations: Float[np.ndarray, "q obs"]) -> Float[np.ndarray, "q actions"]:
-        """Charges the ledger, asks one round, and returns voters per action plus noise.
+        """Charges the ledger, asks one round, and returns the number of votes plus noise.
 
         Args:
-            observations: functions of earlier rounds and of public things only.
+            observations: states that are functions of earlier rounds and of public data only.
 
         Raises:
-            PrivacyError: no round is left, or the ledger cannot be written. Nobody was asked.
-            ValueError: not `queries` observations.
+            PrivacyError: no round is left, or the ledger cannot be written. No voter was asked.
+            ValueError: the number or the size of the observations is wrong.
         """
         asked = np.asarray(observations, np.float32)
         if asked.shape != (self.queries, self._observation_size):
@@ -250,18 +249,18 @@ class Votes:
                 f"a round asks {self.queries} observations of {self._observation_size} numbers, "
                 f"not an array of shape {list(asked.shape)}"
             )
-        keys = jax.random.split(new_key(0), 1)  # voters draw nothing
+        keys = jax.random.split(new_key(0), 1)  # voters are deterministic
         _, counts, _ = self._stream.run(jnp.asarray(asked)[None], keys, self._persons, self._units)
         return np.asarray(counts[0, 0], np.float64) + self.experts / self.actions
 
 
 @dataclass(frozen=True)
 class Shrinkage:
-    """How much of the votes is kept against noise.
+    """Noisy votes after shrinking.
 
     Attributes:
-        factor: between 0 (nothing but noise) and 1.
-        shares: each row's estimated shares of the voters, a point of the simplex.
+        factor: factor of the centred votes, between 0 (only noise) and 1.
+        shares: estimated shares of the voters in each row, a point of the simplex.
     """
 
     factor: float
@@ -269,18 +268,18 @@ class Shrinkage:
 
 
 def shrink(counts: Float[np.ndarray, "asked actions"], sigma: float, experts: int) -> Shrinkage:
-    """Estimated shares of the voters: towards 1/A by James and Stein, then the nearest simplex.
+    """Estimates the shares of the voters by James-Stein shrinking and projection to the simplex.
 
-    The votes for A actions, less their mean, have A - 1 dimensions and noise of variance sigma^2
-    in each. With n = asked (A - 1) dimensions in all and squared length L the positive-part factor
-    is max(0, 1 - (n - 2) sigma^2 / L): it estimates, from released numbers and public ones alone,
-    how much of L is no noise (James and Stein 1961; Efron and Morris 1973). The nearest point of
-    the simplex is closer to the truth than the point it replaces, for the truth is in it.
+    The votes for A actions, minus their mean, have A - 1 dimensions, with noise of variance sigma^2
+    in each. Let n = asked (A - 1) be the number of dimensions and L the squared length of the
+    centred votes. The positive-part factor max(0, 1 - (n - 2) sigma^2 / L) estimates the part of L
+    that is not noise (James and Stein 1961; Efron and Morris 1973). It reads released and public
+    numbers only. The true shares lie in the simplex, so the projection comes closer to them.
 
     Args:
         counts: noisy counts.
-        sigma: standard deviation of the noise in each.
-        experts: voters that there are, m.
+        sigma: standard deviation of the noise in each count.
+        experts: number of voters, m.
     """
     actions = counts.shape[-1]
     centred = counts - counts.mean(axis=-1, keepdims=True)
@@ -291,7 +290,7 @@ def shrink(counts: Float[np.ndarray, "asked actions"], sigma: float, experts: in
 
 
 def to_simplex(points: Float[np.ndarray, "n a"]) -> Float[np.ndarray, "n a"]:
-    """The nearest point of the probability simplex, in Euclidean distance.
+    """Returns the nearest points of the probability simplex, in Euclidean distance.
 
     Source: Duchi et al. 2008, "Efficient Projections onto the l1-Ball", figure 1.
     """
@@ -303,6 +302,6 @@ def to_simplex(points: Float[np.ndarray, "n a"]) -> Float[np.ndarray, "n a"]:
 
 
 def _sizes(voters: Voter) -> tuple[int, int]:
-    """How many voters, and how many actions."""
+    """Returns the numbers of voters and of actions."""
     last = voters.policy.network.weights[-1]
     return last.shape[0], last.shape[-1]

@@ -1,8 +1,8 @@
-"""Where votes are asked: in a simulator, along the votes' own rollouts, or in a public box.
+"""Chooses the states of the votes: along rollouts in a simulator, or in a public box.
 
-States of a round are functions of earlier rounds and of public randomness, so that all of it is
-post-processing of the votes. A simulator here is a `World`; it must be public, or a model fitted to
-public data: real people's states are not for asking.
+The states of a round are functions of earlier rounds and of public randomness, so choosing them is
+post-processing of the votes. A simulator is a `World`. It must be public, or a model fitted to
+public data, since votes must not be asked at private states of real people.
 """
 
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ _STUDENT = DistillationConfig()
 
 @dataclass(frozen=True)
 class DaggerConfig(Settings):
-    """How states of the next round are met.
+    """Settings of the rollouts that find the states of the next round.
 
     Attributes:
-        lanes: rollouts of the student side by side before each round.
-        exploration: probability of a uniform action at each step; the first round has nothing to
-            follow, and is all exploration.
-        distillation: settings of the student, which is fitted anew after each round.
+        rollouts: number of parallel rollouts of the student before each round.
+        exploration: probability of a uniform action at each step. Before the first round there is
+            no student, and all actions are uniform.
+        distillation: settings of the student, which is fitted again after each round.
     """
 
-    lanes: Count = 32
+    rollouts: Count = 32
     exploration: Probability = 0.1
     distillation: DistillationConfig = _STUDENT
 
@@ -46,17 +46,17 @@ def ask_along_students(
     observation_scale: tuple[float, ...],
     key: PRNGKeyArray,
 ) -> tuple[list[Policy], Asked]:
-    """Asks all rounds: each at states that the student of the rounds before met in the world.
+    """Asks all rounds, each at states along rollouts of the student of the earlier rounds.
 
     Args:
-        votes: a poll; its remaining rounds are used up.
-        world: a public simulator.
+        votes: poll, whose remaining rounds are used up.
+        world: public simulator.
         config: settings.
-        observation_scale: of the student.
-        key: of states and students.
+        observation_scale: observation scale of the student.
+        key: randomness of states and students.
 
     Returns:
-        The students, of the votes up to each round, and what the last one was fitted to.
+        The student after each round, and the states and votes to which the last one was fitted.
 
     Source: Ross, Gordon and Bagnell 2011, "A Reduction of Imitation Learning and Structured
     Prediction to No-Regret Online Learning" (DAgger).
@@ -78,8 +78,8 @@ def ask_along_students(
         meet_key, choose_key, fit_key = jax.random.split(jax.random.fold_in(key, number), 3)
         exploration = config.exploration if number else 1.0
         guide = students[-1] if students else nobody
-        met = _states_met(world, guide, config.lanes, exploration, meet_key)
-        # With replacement only where fewer states were met than are asked.
+        met = _states_met(world, guide, config.rollouts, exploration, meet_key)
+        # Draws with replacement only if the rollouts have fewer states than the round asks.
         chosen = jax.random.choice(
             choose_key, len(met), (votes.queries,), replace=len(met) < votes.queries
         )
@@ -98,12 +98,12 @@ def ask_in_box(
     high: Float[np.ndarray, " obs"],
     key: PRNGKeyArray,
 ) -> Asked:
-    """Asks all rounds at states drawn uniformly from a public box: no simulator is needed.
+    """Asks all rounds at states drawn uniformly from a public box, without a simulator.
 
     Args:
-        votes: a poll; its remaining rounds are used up.
+        votes: poll, whose remaining rounds are used up.
         low, high: bounds that do not come from the experts' data.
-        key: of the states.
+        key: randomness of the states.
     """
     shape = (votes.rounds_left, votes.queries, len(low))
     asked = np.asarray(
@@ -114,19 +114,18 @@ def ask_in_box(
 
 
 def vote_rollouts(votes: Votes, world: World) -> tuple[Transitions, Asked]:
-    """Plays the noisy majority: at every step each rollout takes the action with most noisy votes.
+    """Plays parallel rollouts that take the action with most noisy votes at every step.
 
-    There are as many rollouts side by side as a round has states, and a round for every step. When
-    all of them have ended new ones begin, until no round is left. Whole transitions come out, for
-    any offline learner.
+    A round of votes has one state for each rollout, and each step uses one round. When all rollouts
+    have ended, new ones begin, until no round is left. The transitions suit any offline learner.
 
     Args:
-        votes: a poll; its remaining rounds are used up.
-        world: a public simulator.
+        votes: poll, whose remaining rounds are used up.
+        world: public simulator.
 
     Returns:
-        The transitions, rollout after rollout and in the order of time; and the states of living
-        rollouts with their noisy votes, in the order of asking.
+        The transitions, ordered by rollout and time, and the states of rollouts that had not ended
+        with their noisy votes, in the order of asking.
     """
     steps: list[tuple[np.ndarray, ...]] = []
     rollout, elapsed = 0, 0
@@ -140,9 +139,9 @@ def vote_rollouts(votes: Votes, world: World) -> tuple[Transitions, Asked]:
         counts = votes.ask(observations)
         actions = np.argmax(counts, axis=-1)
         following, rewards, terminated = world.step(actions)
-        lanes = np.flatnonzero(alive)
-        seen = (rollout + lanes, observations, actions, rewards, following, terminated, counts)
-        steps.append((seen[0], *(np.asarray(array)[lanes] for array in seen[1:])))
+        rows = np.flatnonzero(alive)
+        seen = (observations, actions, rewards, following, terminated, counts)
+        steps.append((rollout + rows, *(np.asarray(array)[rows] for array in seen)))
         observations, alive, elapsed = following, alive & ~terminated, elapsed + 1
     owner, met, taken, earned, after, ended, answered = (
         np.concatenate(column) for column in zip(*steps, strict=True)
@@ -166,15 +165,15 @@ def fit_student(
     key: PRNGKeyArray,
     filled: int | None = None,
 ) -> Policy:
-    """A student of the shares of votes that remain after shrinking (`voting.shrink`).
+    """Fits a student to the shares of votes after shrinking (`voting.shrink`).
 
     Args:
-        votes: the poll that answered; only its public numbers are read.
+        votes: poll that gave the votes; only its public numbers are read.
         asked: states and noisy votes.
         config: settings.
-        observation_scale: of the student.
-        key: of its first weights and of its minibatches.
-        filled: rows in use (default: all).
+        observation_scale: observation scale of the student.
+        key: randomness of the initial weights and of the minibatches.
+        filled: number of rows in use; None uses all.
     """
     filled = len(asked.counts) if filled is None else filled
     labels = np.zeros(asked.counts.shape, np.float32)
@@ -187,10 +186,10 @@ def fit_student(
 
 
 def _states_met(
-    world: World, student: Policy, lanes: int, exploration: float, key: PRNGKeyArray
+    world: World, student: Policy, rollouts: int, exploration: float, key: PRNGKeyArray
 ) -> Float[np.ndarray, "met obs"]:
-    """Observations at which the student acted, in rollouts up to the end or the cap."""
-    observations, alive = world.reset(lanes), np.ones(lanes, bool)
+    """Returns the observations at which the student acts, in rollouts up to the end or the cap."""
+    observations, alive = world.reset(rollouts), np.ones(rollouts, bool)
     met = []
     for step in range(world.cap):
         met.append(observations[alive])
@@ -206,7 +205,7 @@ def _states_met(
 def _explore(
     student: Policy, observations: Float[Array, "n obs"], exploration: float, key: PRNGKeyArray
 ) -> Int[Array, " n"]:
-    """The student's greedy action, or with some probability a uniform one."""
+    """Returns the student's greedy action, or with probability `exploration` a uniform one."""
     distribution = student(observations)
     count = distribution.logits.shape[-1]  # type: ignore[union-attr]
     coin_key, action_key = jax.random.split(key)

@@ -1,8 +1,9 @@
-"""Populations of experts on disk: trained in chunks that are kept, then one file.
+"""Trains populations of experts in chunks, and keeps them on disk.
 
-A folder holds `settings.json`, `chunks/` while training, and in the end `experts.npz`: every leaf
-of the stacked policies, the experts' plan and returns, and a JSON header. All of it is a function
-of the settings, so that a stopped training goes on where it was, in any order, on any machine.
+A folder holds `settings.json`, the folder `chunks/` during the training, and in the end
+`experts.npz`. That file holds every leaf of the stacked policies, the plan and the returns of the
+experts, and a JSON header. All of it is a function of the settings, so a stopped training can
+continue on any machine.
 """
 
 import json
@@ -18,10 +19,10 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict
 
 from sotto.algorithms.baselines.ppo import Networks
-from sotto.algorithms.experts import gymnasium as hosted
+from sotto.algorithms.experts import gymnasium
 from sotto.algorithms.experts import training as native
 from sotto.algorithms.experts.recipes import BASE_SECONDS, HIDDEN, SECONDS, recipe
-from sotto.algorithms.experts.training import Plan, Recipe
+from sotto.algorithms.experts.training import Plan, Play, Recipe
 from sotto.data.trajectories import ExpertLog
 from sotto.errors import RunError
 from sotto.files import write_model
@@ -30,17 +31,24 @@ from sotto.regular import require_regular
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 
-_FORMAT = 4  # of what is kept: raise it when a recipe or the training changes
-_EPISODES = 20  # that judge an expert
-_STARTING = 30.0  # seconds for each process to import and compile
-_NATIVE_CHUNK, _HOSTED_CHUNK = 50, 5  # experts; those in JAX are trained side by side
+_FORMAT = 4
+"""Number of the file format. Raise it when a recipe or the training changes."""
+
+_EPISODES = 20
+"""Number of episodes by which an expert is judged."""
+
+_STARTING = 30.0
+"""Seconds that a process takes to import and compile."""
+
+_NATIVE_CHUNK, _GYMNASIUM_CHUNK = 50, 5
+"""Experts of a chunk. Experts of environments written in JAX are trained in parallel."""
 
 Arrays = dict[str, np.ndarray]
 Say = Callable[[str], None]
 
 
 class ExpertSettings(BaseModel):
-    """Everything that a population is a function of."""
+    """The settings that determine a population."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -52,35 +60,35 @@ class ExpertSettings(BaseModel):
 
     @property
     def recipe(self) -> Recipe:
-        """How they are trained."""
+        """Settings by which the experts are trained."""
         return recipe(self.env_id, self.hidden)
 
     @property
     def plan(self) -> Plan:
-        """Who they are."""
+        """The plan of all experts."""
         return native.plan(self.env_id, self.recipe, self.experts, self.seed)
 
     @property
     def chunks(self) -> list[Plan]:
-        """Who is trained together: those that stop at the same time, where possible."""
+        """Groups of experts that are trained together; where possible, they stop together."""
         chosen = self.plan
         order = np.argsort(chosen.stops, kind="stable")
-        size = _NATIVE_CHUNK if is_native(self.env_id) else _HOSTED_CHUNK
+        size = _NATIVE_CHUNK if is_native(self.env_id) else _GYMNASIUM_CHUNK
         return [chosen.select(order[i : i + size]) for i in range(0, self.experts, size)]
 
 
 class Population(NamedTuple):
-    """Experts that have been trained."""
+    """A population of trained experts."""
 
     settings: ExpertSettings
     policies: Policy
-    """Stacked: every leaf has a leading axis of experts."""
+    """Policies; every leaf has a leading axis of experts."""
     returns: Float[np.ndarray, "experts episodes"]
-    """Greedy, undiscounted, in the default environment up to the recipe's cap."""
+    """Undiscounted greedy returns in the default environment, up to the recipe's cap."""
 
 
 class _Chunk(NamedTuple):
-    """What a process needs to train a chunk."""
+    """The inputs from which a process trains a chunk."""
 
     settings: ExpertSettings
     number: int
@@ -90,18 +98,18 @@ class _Chunk(NamedTuple):
 def train(
     folder: Path, settings: ExpertSettings, workers: int, say: Say, on_ray: bool = False
 ) -> Population:
-    """Trains what is not kept yet, and writes the population's one file.
+    """Trains the chunks that are missing, and writes the file of the population.
 
     Args:
-        folder: of the population, made if need be.
-        settings: those that the folder has, if it has any.
-        workers: processes.
-        say: told beforehand how long it takes, and then what is done.
-        on_ray: chunks run on a Ray cluster (RAY_ADDRESS, or this machine) instead.
+        folder: folder of the population, which is created where it does not exist.
+        settings: settings of the population. They must equal those that the folder holds.
+        workers: number of processes.
+        say: function of a line of progress. The first line estimates the time.
+        on_ray: whether chunks run on a Ray cluster (of RAY_ADDRESS, or on this machine).
 
     Raises:
         RunError: the folder holds other experts, or a process was killed.
-        ValueError: settings that make no experts.
+        ValueError: no experts can be made of the settings.
     """
     chunks = settings.chunks
     _claim(folder, settings)
@@ -129,7 +137,7 @@ def train(
 
 
 def train_chunk(chunk: _Chunk) -> Arrays:
-    """The experts of one chunk, as arrays; a function of the chunk, wherever it runs."""
+    """Trains the experts of one chunk; returns arrays that depend on the chunk alone."""
     settings = chunk.settings
     chosen, how = settings.chunks[chunk.number], settings.recipe
     if is_native(settings.env_id):
@@ -137,22 +145,22 @@ def train_chunk(chunk: _Chunk) -> Arrays:
         judge = native.judge
     else:
         assert chunk.base is not None
-        policies = hosted.train(settings.env_id, how, chosen, settings.seed, chunk.base)
-        judge = hosted.judge
+        policies = gymnasium.train(settings.env_id, how, chosen, settings.seed, chunk.base)
+        judge = gymnasium.judge
     returns = judge(settings.env_id, policies, chosen.numbers, settings.seed, how.cap, _EPISODES)
     return {"numbers": chosen.numbers, "returns": returns, **_named(policies)}
 
 
 def load(folder: Path) -> Population:
-    """A population that has been trained.
+    """Reads a population that has been trained.
 
     Raises:
-        RunError: there is none, it is unfinished, or another version wrote it.
+        RunError: the folder holds no population, an unfinished one, or one of another version.
     """
     path = folder / _POPULATION
     if not path.exists():
         raise RunError(
-            f"{folder} has no experts yet; go on with the `sotto experts train` that began it"
+            f"{folder} has no experts yet; run the `sotto experts train` that began it again"
             if (folder / _SETTINGS).exists()
             else f"{folder} has no experts; make some with `sotto experts train --out {folder}`"
         )
@@ -183,19 +191,20 @@ def _read(path: Path) -> Population:
 
 
 def collect(population: Population, floor: float, episodes: int, seed: int, say: Say) -> ExpertLog:
-    """Episodes of all experts, floored, in the default environment.
+    """Plays and returns episodes of all experts, floored, in the default environment.
 
     Raises:
-        ValueError: a floor that is not below one over the number of actions.
+        ValueError: the floor is not below one over the number of actions.
     """
     settings, cap = population.settings, population.settings.recipe.cap
-    logs = native.logs if is_native(settings.env_id) else hosted.logs
+    play: Play = native.play if is_native(settings.env_id) else gymnasium.play
     size = 4 * _NATIVE_CHUNK
     parts, began = [], time.monotonic()
     for first in range(0, settings.experts, size):
         rows = np.arange(first, min(first + size, settings.experts))
         policies = jax.tree.map(lambda x, rows=rows: x[rows], population.policies)
-        parts.append(logs(settings.env_id, policies, rows, seed, floor, cap, episodes))
+        log = native.logs(settings.env_id, policies, rows, seed, floor, cap, episodes, play)
+        parts.append(log)
         done = int(rows[-1]) + 1
         left = (time.monotonic() - began) / done * (settings.experts - done)
         say(f"{done:>6,}/{settings.experts:,} experts have played   {_duration(left)} left")
@@ -203,8 +212,8 @@ def collect(population: Population, floor: float, episodes: int, seed: int, say:
 
 
 def actions(env_id: str) -> int:
-    """How many actions the environment has."""
-    return native.actions_of(make(env_id) if is_native(env_id) else hosted.described(env_id))
+    """Returns the number of actions of the environment."""
+    return native.actions_of(make(env_id) if is_native(env_id) else gymnasium.described(env_id))
 
 
 _SETTINGS, _POPULATION, _BASE = "settings.json", "experts.npz", "base.npz"
@@ -215,7 +224,11 @@ def _chunk_path(folder: Path, index: int) -> Path:
 
 
 def _claim(folder: Path, settings: ExpertSettings) -> None:
-    """The folder is these experts' from now on."""
+    """Writes the settings into the folder, or checks that it holds the same settings.
+
+    Raises:
+        RunError: the folder holds other settings.
+    """
     path = folder / _SETTINGS
     if path.exists():
         stored = ExpertSettings.model_validate_json(path.read_text())
@@ -245,12 +258,15 @@ def _announcement(
     at_once = "1 process" if workers == 1 else f"{workers} processes"
     return (
         f"{left:,} experts to train{kept}, about {_duration(seconds)} in {at_once} with 64x64 "
-        "networks; stop any time, the same command goes on"
+        "networks; you may stop it, and the same command continues it"
     )
 
 
 def _base(folder: Path, settings: ExpertSettings, say: Say) -> Networks | None:
-    """The networks that all experts start from, trained once; None where there are none."""
+    """Returns the networks from which all experts start; None where the recipe has no base.
+
+    They are trained once, and then read from the folder.
+    """
     if settings.recipe.base is None:
         return None
     path = folder / _BASE
@@ -262,7 +278,7 @@ def _base(folder: Path, settings: ExpertSettings, say: Say) -> Networks | None:
                 said[0] = share
                 say(f"base policy, in the default environment: {share:.0%}   return {mean:.4g}")
 
-        train_base = native.train_base if is_native(settings.env_id) else hosted.train_base
+        train_base = native.train_base if is_native(settings.env_id) else gymnasium.train_base
         networks = train_base(settings.env_id, settings.recipe, settings.seed, report)
         _write(path, _named(networks))
     with np.load(path) as arrays:
@@ -273,16 +289,15 @@ def _base(folder: Path, settings: ExpertSettings, say: Say) -> Networks | None:
 
 
 def _blank(settings: ExpertSettings) -> Networks:
-    """Networks of the population's shapes."""
+    """Returns networks of the population's shapes."""
     env_id, how = settings.env_id, settings.recipe
-    env = (
-        native.learning_environment(env_id, how) if is_native(env_id) else hosted.described(env_id)
-    )
-    return native.blank(env, how.ppo)
+    if is_native(env_id):
+        return native.blank(native.learning_environment(env_id, how), how.ppo)
+    return native.blank(gymnasium.described(env_id), how.ppo)
 
 
 def _together(folder: Path, settings: ExpertSettings) -> None:
-    """All chunks in one file, in the order of the experts' numbers; then no chunks."""
+    """Writes all chunks into one file, ordered by the experts' numbers, and removes the chunks."""
     paths = [_chunk_path(folder, index) for index in range(len(settings.chunks))]
     loaded = [dict(np.load(path)) for path in paths]
     joined = {name: np.concatenate([part[name] for part in loaded]) for name in loaded[0]}
@@ -309,7 +324,7 @@ def _together(folder: Path, settings: ExpertSettings) -> None:
 
 
 def _on_ray(tasks: Sequence[_Chunk]) -> Iterator[tuple[_Chunk, Arrays]]:
-    """Each chunk with its experts, as a Ray cluster has done it, one core each."""
+    """Trains the chunks on a Ray cluster, one core each; yields each chunk with its experts."""
     import ray
 
     flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
@@ -328,7 +343,7 @@ def _named(tree: Any) -> Arrays:
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """Replaces the file at once, so that a killed process leaves whole files."""
+    """Replaces the file atomically, so that a killed process leaves no partial file."""
     partial_path = path.with_suffix(".partial")
     with partial_path.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # a name could be allow_pickle

@@ -1,9 +1,10 @@
-"""Thousands of experts: PPO on variants of an environment, and their logs (Sharma et al. 2024).
+"""Trains thousands of experts with PPO on variants of an environment (Sharma et al. 2024).
 
-An expert is a function of a public seed and of its number: its variant of the physics, its learning
-rate, when it stops learning, and all randomness. Experts of environments written in JAX are trained
-side by side, in one compiled program with a leading axis of experts; `sotto.algorithms.
-hosted_experts` has those that play in Gymnasium. Diversity is wanted: some stop early and are poor.
+An expert is a function of a public seed and of its number. They fix its variant of the physics, its
+learning rate, the update after which it stops learning, and all randomness. The experts should
+differ, so some stop early and play badly. Experts of environments written in JAX are trained in one
+compiled program with a leading axis of experts; `sotto.algorithms.experts.gymnasium` trains those
+that play in Gymnasium.
 
 Experts are judged, logged and later asked in the default environment. Nothing here is private.
 """
@@ -35,16 +36,18 @@ from sotto.rl.rollout import Trajectory, continue_rollout, evaluate, rollout, st
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the experts of an environment are trained.
+    """Settings by which the experts of an environment are trained.
 
     Attributes:
-        ppo: PPO's settings; the learning rate is each expert's own and is not annealed.
-        learning_rates: an expert has one of them, drawn uniformly.
-        stops: an expert stops after one of these numbers of updates, drawn uniformly.
-        time_limit: of an episode while learning.
-        cap: steps of an episode that is logged or judged, in the default environment.
-        base: PPO's settings for one policy that all experts start from; None: from nothing.
-        log_reward: scale of the logarithmic rewards that experts learn from; None: from rewards.
+        ppo: settings of PPO. Each expert has its own learning rate, which stays constant.
+        learning_rates: learning rates from which each expert's is drawn uniformly.
+        stops: numbers of updates from which each expert's last update is drawn uniformly.
+        time_limit: most steps of an episode during training.
+        cap: most steps of an episode that is logged or judged, in the default environment.
+        base: settings of PPO for one policy from which all experts start. None gives every expert
+            its own fresh networks.
+        log_reward: scale of the logarithmic rewards from which experts learn. None keeps the
+            environment's rewards.
     """
 
     ppo: PPOConfig
@@ -57,16 +60,16 @@ class Recipe:
 
 
 class Plan(NamedTuple):
-    """Who the experts are, by number."""
+    """The numbers, variants and settings of the experts."""
 
     numbers: Int[np.ndarray, " experts"]
     variants: Variants
     learning_rates: Float[np.ndarray, " experts"]
     stops: Int[np.ndarray, " experts"]
-    """Updates after which each stops."""
+    """Number of updates after which each expert stops."""
 
     def select(self, rows: Int[np.ndarray, " n"]) -> "Plan":
-        """These experts alone."""
+        """Returns the plan of the experts in these rows."""
         return Plan(
             self.numbers[rows],
             self.variants.select(rows),
@@ -76,13 +79,13 @@ class Plan(NamedTuple):
 
 
 def plan(env_id: str, recipe: Recipe, experts: int, seed: int) -> Plan:
-    """The first `experts` experts of a seed; asking for more leaves the first ones as they are.
+    """Returns the first experts of a seed; a larger number does not change the first ones.
 
-    Variants are gone through in a random order, so that few experts spread over the whole grid, and
-    gone through again when there are more experts than variants.
+    The experts take the variants in a random order, so that a few experts spread over the whole
+    grid. The order repeats when there are more experts than variants.
 
     Raises:
-        ValueError: no experts, or no variants of the environment.
+        ValueError: `experts` is below 1, or the environment has no variants.
     """
     if experts < 1:
         raise ValueError(f"experts must be at least 1, got {experts}")
@@ -99,7 +102,7 @@ def plan(env_id: str, recipe: Recipe, experts: int, seed: int) -> Plan:
 
 
 class _Learner(NamedTuple):
-    """One expert's own facts."""
+    """The inputs of one expert's training."""
 
     params: Any
     learning_rate: Float[Array, ""]
@@ -110,13 +113,13 @@ class _Learner(NamedTuple):
 def train_base(
     env_id: str, recipe: Recipe, seed: int, report: Callable[[float, float], None]
 ) -> Networks:
-    """The base policy and critic, trained in the default environment.
+    """Trains the base policy and critic in the default environment.
 
     Args:
-        env_id: an environment written in JAX.
-        recipe: one that has a base.
-        seed: of the networks and the games.
-        report: told the share that is done, and the greedy return.
+        env_id: name of an environment written in JAX.
+        recipe: recipe with a base.
+        seed: seed of the networks and the episodes.
+        report: function of the share of the training that is done and of the greedy return.
     """
     assert recipe.base is not None
     env = learning_environment(env_id, recipe)
@@ -135,7 +138,7 @@ def train_base(
     )
     state = _begin(env, alone, learner)
     share = math.ceil(recipe.base.num_updates / 5)
-    for done in range(share, recipe.base.num_updates + share, share):  # it stops by itself
+    for done in range(share, recipe.base.num_updates + share, share):  # the learner stops in time
         state = _advance(env, alone, learner, state, share)
         mean = judge(env_id, state.networks.policy, np.zeros(1, int), seed, recipe.cap, 1).mean()
         report(min(1.0, done / recipe.base.num_updates), float(mean))
@@ -144,7 +147,7 @@ def train_base(
 
 
 def learning_environment(env_id: str, recipe: Recipe) -> AnyEnvironment:
-    """The environment in which experts learn."""
+    """Returns the environment in which experts learn."""
     env: AnyEnvironment = replace(make(env_id), max_episode_steps=recipe.time_limit)
     return env if recipe.log_reward is None else LogReward.of(env, recipe.log_reward)
 
@@ -152,20 +155,20 @@ def learning_environment(env_id: str, recipe: Recipe) -> AnyEnvironment:
 def train(
     env_id: str, recipe: Recipe, chosen: Plan, seed: int, base: Networks | None = None
 ) -> Policy:
-    """Trains these experts side by side.
+    """Trains these experts in parallel.
 
-    The program is called for a few updates at a time and again until all have stopped, so that
-    experts that stop together are best trained together, and one compilation serves all chunks.
+    One compiled program makes a few updates and is called until all experts have stopped. It is
+    fastest to train experts together that stop together.
 
     Args:
-        env_id: an environment written in JAX.
-        recipe: how.
-        chosen: which.
-        seed: the plan's.
-        base: what they all start from; None: each from networks of its own.
+        env_id: name of an environment written in JAX.
+        recipe: settings of the training.
+        chosen: experts to train.
+        seed: seed of the plan.
+        base: networks from which all experts start. None gives every expert its own fresh networks.
 
     Returns:
-        Their policies: every leaf has a leading axis of experts.
+        The policies; every leaf has a leading axis of experts.
     """
     env = learning_environment(env_id, recipe)
     learners = _Learner(
@@ -187,7 +190,7 @@ def train(
 
 
 def expert_keys(seed: int, purpose: int, numbers: Int[np.ndarray, " n"]) -> PRNGKeyArray:
-    """A key for each expert and purpose (0: training, 1: judging, 2: logging)."""
+    """Returns a key for each expert. Purposes are 0 (training), 1 (judging) and 2 (logging)."""
     key = jax.random.fold_in(new_key(seed), purpose)
     return jax.vmap(partial(jax.random.fold_in, key))(jnp.asarray(numbers, jnp.uint32))
 
@@ -207,10 +210,10 @@ def _begin(env: AnyEnvironment, recipe: Recipe, learners: _Learner) -> PPOState:
 def _advance(
     env: AnyEnvironment, recipe: Recipe, learners: _Learner, states: PPOState, updates: int
 ) -> PPOState:
-    """`updates` more updates of every expert that has not stopped."""
+    """Makes `updates` more updates of every expert that has not stopped."""
 
     def one(learner: _Learner, state: PPOState) -> PPOState:
-        # PPO's settings are read while this is traced, so that one of them may be traced.
+        # PPO reads its settings while JAX traces this function, so the learning rate may be traced.
         rate: Any = learner.learning_rate
         config = replace(recipe.ppo, learning_rate=rate)
         training_key = jax.random.split(learner.key, 3)[2]
@@ -229,7 +232,7 @@ def _advance(
 def _updated(
     env: AnyEnvironment, config: PPOConfig, params: Any, state: PPOState, key: PRNGKeyArray
 ) -> PPOState:
-    """`ppo.update` with physics that may be traced."""
+    """Makes one update as `ppo.update` does, with physics that may be traced."""
     rollout_key, shuffle_key = jax.random.split(key)
 
     def steps(lane: Any, key: PRNGKeyArray) -> tuple[Trajectory, Any]:
@@ -249,7 +252,10 @@ def judge(
     cap: int,
     episodes: int,
 ) -> Float[np.ndarray, "experts episodes"]:
-    """Undiscounted returns of greedy experts in the default environment, up to `cap` steps."""
+    """Returns the undiscounted returns of greedy experts in the default environment.
+
+    Episodes have at most `cap` steps.
+    """
     env = replace(make(env_id), max_episode_steps=cap)
     returns: np.ndarray = np.asarray(_judge(env, policies, expert_keys(seed, 1, numbers), episodes))
     return returns
@@ -266,57 +272,74 @@ def _judge(
 
 
 class Floored(eqx.Module):
-    """The greedy action with probability 1 - (A - 1) floor, every other one with `floor`."""
+    """A policy that takes the greedy action with probability 1 - (A - 1) floor.
+
+    It takes each of the other A - 1 actions with probability `floor`.
+    """
 
     policy: Policy
     floor: float = eqx.field(static=True)
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Categorical:
-        """The distribution of the action at each observation: a function of the greedy one."""
+        """Returns the distribution of the action; it depends on the greedy action alone."""
         distribution = self.policy(observation)
         if not isinstance(distribution, Categorical):
-            raise TypeError("only policies with discrete actions have a floor")
+            raise TypeError("a floor needs a policy with discrete actions")
         actions = distribution.logits.shape[-1]
         best = distribution.mode()[..., None] == jax.lax.iota(jnp.int32, actions)
         return Categorical(jnp.log(jnp.where(best, 1 - (actions - 1) * self.floor, self.floor)))
 
     def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape 1"]:
-        """Uniforms that `Categorical.sample` turns into `shape` actions."""
+        """Draws the uniform numbers that `Categorical.sample` turns into `shape` actions."""
         return self.policy.noise(key, shape)
 
 
 def blank(env: AnyEnvironment, config: PPOConfig) -> Networks:
-    """Networks of the shapes and scales that this environment and these settings give.
+    """Returns networks of the shapes and scales that an environment and PPO's settings give.
 
     Args:
-        env: the one that is learned in, see `learning_environment`.
-        config: PPO's settings.
+        env: environment in which experts learn, see `learning_environment`.
+        config: settings of PPO.
     """
     return ppo.begin(config, env, new_key(0), ()).networks
 
 
 def actions_of(env: AnyEnvironment) -> int:
-    """How many actions there are.
+    """Returns the number of actions.
 
     Raises:
-        ValueError: not finitely many.
+        ValueError: the actions are not discrete.
     """
     if not isinstance(env.action, Discrete):
-        raise ValueError(f"{env.id} has no finite set of actions, which experts need.")
+        raise ValueError(f"experts need discrete actions, and those of {env.id} are not")
     return env.action.n
 
 
 def check_floor(floor: float, actions: int) -> None:
-    """Refuses a floor that would leave the greedy action less likely than another.
+    """Refuses a floor that makes the greedy action less likely than another.
 
     Raises:
-        ValueError: it is not at least 0 and below 1 / actions.
+        ValueError: the floor is below 0, or not below 1 / actions.
     """
     if not 0 <= floor < 1 / actions:
         raise ValueError(
             f"floor must be at least 0 and below 1/{actions}, one over the number of actions; got "
-            f"{floor:g}."
+            f"{floor:g}"
         )
+
+
+Play = Callable[[str, Floored, PRNGKeyArray, int, int], Trajectory]
+"""Function that plays episodes, with the arguments of `play`."""
+
+
+def play(env_id: str, policies: Floored, keys: PRNGKeyArray, cap: int, episodes: int) -> Trajectory:
+    """Plays episodes of at most `cap` steps in the default environment, which is written in JAX.
+
+    Returns trajectories of shape [experts, episodes, cap, ...].
+    """
+    env = replace(make(env_id), max_episode_steps=cap)
+    played: Trajectory = jax.tree.map(np.asarray, _play(env, policies, keys, episodes))
+    return played
 
 
 def logs(
@@ -327,30 +350,30 @@ def logs(
     floor: float,
     cap: int,
     episodes: int,
+    play: Play = play,
 ) -> ExpertLog:
-    """Episodes of floored experts in the default environment, of at most `cap` steps.
+    """Returns a log of floored experts in the default environment.
 
     Args:
-        env_id: an environment written in JAX.
-        policies: the experts.
-        numbers: theirs, in the population.
-        seed: of the episodes; other seeds make other episodes.
+        env_id: name of the environment.
+        policies: policies of the experts.
+        numbers: numbers of the experts in the population.
+        seed: seed of the episodes.
         floor: least probability of every action.
-        cap: T.
-        episodes: of each expert.
+        cap: most steps of an episode.
+        episodes: number of episodes of each expert.
+        play: function that plays the episodes.
 
     Raises:
-        ValueError: a floor that is not below one over the number of actions.
+        ValueError: the floor is not below one over the number of actions.
     """
-    env = replace(make(env_id), max_episode_steps=cap)
-    check_floor(floor, actions_of(env))
+    check_floor(floor, policies.network.biases[-1].shape[-1])
     keys = expert_keys(seed, 2, numbers)
-    played = jax.tree.map(np.asarray, _logs(env, Floored(policies, floor), keys, episodes))
-    return as_log(played)
+    return _as_log(play(env_id, Floored(policies, floor), keys, cap, episodes))
 
 
 @partial(jax.jit, static_argnames=("env", "episodes"))
-def _logs(env: AnyEnvironment, policies: Floored, keys: PRNGKeyArray, episodes: int) -> Trajectory:
+def _play(env: AnyEnvironment, policies: Floored, keys: PRNGKeyArray, episodes: int) -> Trajectory:
     def one(policy: Floored, key: PRNGKeyArray) -> Trajectory:
         def episode(key: PRNGKeyArray) -> Trajectory:
             return rollout(
@@ -362,8 +385,8 @@ def _logs(env: AnyEnvironment, policies: Floored, keys: PRNGKeyArray, episodes: 
     return jax.vmap(one)(policies, keys)
 
 
-def as_log(played: Trajectory) -> ExpertLog:
-    """Episodes [experts, episodes, T] as a log, what lies beyond an episode's end made zero."""
+def _as_log(played: Trajectory) -> ExpertLog:
+    """Returns episodes [experts, episodes, T] as a log; entries after an episode's end are zero."""
     alive: Bool[np.ndarray, "experts episodes T"] = np.asarray(played.alive)
     lengths = alive.sum(axis=-1, dtype=np.int32)
     observations = np.concatenate(

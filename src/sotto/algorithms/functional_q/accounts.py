@@ -1,7 +1,8 @@
-"""Where one run of Q-learning is charged, and what a killed training finds of its releases.
+"""The ledger and the released files of one run of Q-learning.
 
-A release is charged, then written to its file, then used. A training that was killed later than
-that finds the file and goes on with it at no cost. One killed in between has paid for nothing.
+A release is first charged, then written to its file, then used. A training that was killed after
+the file was written reads the file and continues at no cost. A training that was killed between the
+charge and the file has paid for a release that is lost.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +20,13 @@ from sotto.privacy.release.released import ReleasedValues
 
 
 class Place(NamedTuple):
-    """One of a run's releases that were written, or the one to make next.
+    """A release of a run that is on disk, or the next one to make.
 
     Attributes:
-        charge: how many releases the ledger was charged before it. Steps are collected with random
-            numbers of this one: the same ones for a release that is found again, new ones for a new
-            one.
-        file: None: it is still to be made.
+        charge: number of releases that the ledger was charged for before this one. It seeds the
+            random numbers with which the steps are collected. So a release that is read from disk
+            belongs to the same steps again, and a new release to new steps.
+        file: file of the release; None if it is still to be made.
     """
 
     charge: int
@@ -34,11 +35,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Account:
-    """Where releases of one run are charged and kept.
+    """The place where the releases of one run are charged and kept.
 
     Attributes:
-        ledger: of the run.
-        folder: for files of released values; None keeps nothing, and what a kill loses is lost.
+        ledger: ledger of the run.
+        folder: folder for the files of released values. None keeps no files, so that releases do
+            not survive a kill.
     """
 
     ledger: Ledger
@@ -46,7 +48,7 @@ class Account:
 
     @property
     def charged(self) -> int:
-        """Releases charged so far."""
+        """Number of releases charged so far."""
         return sum(stream.releases for stream in self.ledger.streams)
 
     @property
@@ -56,12 +58,12 @@ class Account:
         return tuple(Place(i, file) for i, file in enumerate(files) if file is not None)
 
     def place(self, number: int) -> Place:
-        """The `number`-th release that was written, or else the one to make next."""
+        """Returns the release of this number on disk, or the next one to make."""
         written = self.written
         return written[number] if number < len(written) else Place(self.charged, None)
 
     def keep(self, values: np.ndarray) -> None:
-        """Writes what the ledger was charged for last; when it returns, it is on disk."""
+        """Writes the values of the last release that was charged; they are on disk on return."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             stream = len(self.ledger.streams) - 1
@@ -75,7 +77,7 @@ class Account:
         return self.charged > len(self.written)
 
     def nothing_left(self) -> BudgetExceeded:
-        """What to say where the budget is short because a release was lost."""
+        """Returns the error for a budget that is short because a release was lost."""
         return BudgetExceeded(
             f"run {self.ledger.run_id} was charged for a release whose values were never written: "
             "nothing was released, the charge stays, and the budget does not cover another "
@@ -85,7 +87,7 @@ class Account:
 
 @contextmanager
 def explaining(accounts: Sequence[Account]) -> Iterator[None]:
-    """Says so where the budget does not cover a release because an earlier one was lost."""
+    """Explains an exceeded budget by the release that was lost, if there is one."""
     lost = [account for account in accounts if account.lost]
     try:
         yield

@@ -1,4 +1,4 @@
-"""Q-learning that protects rewards, as an algorithm of runs."""
+"""The algorithm `functional-q` of `sotto train`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,25 +17,27 @@ from sotto.privacy.ledger.ledger import Ledger
 class FunctionalQ(Algorithm[FunctionalQConfig]):
     """Trains Q-learning that protects rewards (after Wang and Hegde 2019).
 
-    Steps are collected without looking at rewards; rewards are released once, with noise, and
-    whatever is learned from that may be published. States and actions are public.
+    The agent first acts without seeing rewards. The rewards are then added up at nodes, which are
+    the points of a grid over the states, and released once, with noise. Everything that is learned
+    from the noisy rewards may be published. States and actions are public; only rewards are
+    protected.
 
-    Give --target-epsilon and the noise is calibrated to it, or give --sigma. Line-v0 takes
-    about half a minute on two cores, also with --seeds 10.
+    Give --target-epsilon to calibrate the noise to it, or --sigma to choose the noise. Training
+    on Line-v0 takes about half a minute on two cores, also with --seeds 10.
 
     Examples:
-      sotto train functional-q --env-id Line-v0 --mode reward-release --unit transition \
-        --target-epsilon 0.9 --delta 1e-4 --out runs/q
-      sotto train functional-q --env-id CartPoleCentred-v0 --samples 100000 --rounds 20 \
-        --exploration 0.1 --discount 0.95 --gradient-steps 80000 --target-epsilon 1 \
-        --delta 1e-6 --out runs/cartpole
-      sotto train functional-q --unit reward-function --reward-radius 0.01 --noise process \
-        --target-epsilon 0.9 --delta 1e-4 --out runs/function
-      sotto train functional-q --mode output-release --learner network --noise process \
-        --hidden 256 --iterations 1 --gradient-steps 100 --target-epsilon 0.9 --delta 1e-4 \
-        --out runs/network
-      sotto train functional-q --mode paper --unit reward-function --reward-radius 1 \
-        --noise process --sigma 0.2 --learning-rate 0.1 --out runs/paper
+        sotto train functional-q --env-id Line-v0 --mode reward-release --unit transition \\
+          --target-epsilon 0.9 --delta 1e-4 --out runs/q
+        sotto train functional-q --env-id CartPoleCentred-v0 --samples 100000 --rounds 20 \\
+          --exploration 0.1 --discount 0.95 --gradient-steps 80000 --target-epsilon 1 \\
+          --delta 1e-6 --out runs/cartpole
+        sotto train functional-q --unit reward-function --reward-radius 0.01 --noise process \\
+          --target-epsilon 0.9 --delta 1e-4 --out runs/function
+        sotto train functional-q --mode output-release --learner network --noise process \\
+          --hidden 256 --iterations 1 --gradient-steps 100 --target-epsilon 0.9 --delta 1e-4 \\
+          --out runs/network
+        sotto train functional-q --mode paper --unit reward-function --reward-radius 1 \\
+          --noise process --sigma 0.2 --learning-rate 0.1 --out runs/paper
     """
 
     name, summary = "functional-q", "Q-learning that protects rewards"
@@ -43,40 +45,40 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
     units = "transitions"
 
     def num_updates(self, config: FunctionalQConfig) -> int:
-        """Updates of the whole training."""
+        """Returns the number of updates of the whole training."""
         return config.num_updates
 
     def steps_per_update(self, config: FunctionalQConfig) -> int:
-        """Environment steps of one update."""
+        """Returns the environment steps of one update, rounded up."""
         return -(-config.samples // config.num_updates)
 
     def resolved(self, config: FunctionalQConfig) -> FunctionalQConfig:
-        """The settings as they are, if they fit the environment."""
+        """Returns the settings unchanged; raises where they do not fit the environment."""
         self.initial_states(config, [config.seed])
         training.check(config)
         return config
 
     def notes(self, config: FunctionalQConfig) -> tuple[str, ...]:
-        """What follows from the settings, and may not be wanted."""
+        """Returns sentences about the protection that the settings give."""
         return tuple(config.notes(planned_epsilon(config)))
 
     def has_ledger(self, config: FunctionalQConfig) -> bool:
-        """Every run is charged, those of the paper's mode too."""
+        """Returns True, since every run is charged, also in mode paper."""
         del config
         return True
 
     def create_ledger(self, config: FunctionalQConfig, where: Path | str, run_id: str) -> Ledger:
-        """The ledger of a new run, with the budget and the unit of these settings."""
+        """Creates the ledger of a new run, with the budget and the unit of these settings."""
         return training.create_ledger(config, where, run_id)
 
     def shared(self, config: FunctionalQConfig) -> str | None:
-        """Seeds have one reward function, but steps of their own."""
+        """Returns what all seeds share: the reward function, if that is the protected unit."""
         if config.unit == "reward-function":
             return "released something of the same reward function"
         return None
 
     def initial_states(self, config: FunctionalQConfig, seeds: Sequence[int]) -> PyTree:
-        """The public state of every run before the first release."""
+        """Returns the public state of every run before the first release."""
         return training.initial_states(config, seeds)
 
     def train(
@@ -88,7 +90,7 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
         done: int,
         folders: Sequence[Path],
     ) -> Iterator[Progress]:
-        """Releases rewards, and learns from what was released, which each folder keeps."""
+        """Releases rewards, keeps them in each run's folder, and learns from them."""
         for progress in training.train(config, seeds, ledgers, states, done, folders):
             if not progress.learned:
                 yield progress
@@ -98,5 +100,5 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
             yield replace(progress, evaluation={"last": returns})
 
     def policies(self, states: PyTree) -> dict[str, EpsilonGreedy]:
-        """The greedy policy of the last action values."""
+        """Returns the greedy policy of the last action values."""
         return {"last": greedy_runs(training.action_values(states))}

@@ -1,12 +1,11 @@
-"""Settings of Q-learning that protects rewards: the dataclass is the command line."""
+"""Settings of Q-learning that protects rewards; every field is an option of the command line."""
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sotto.algorithms.baselines.q_learning import LearnerSettings
 from sotto.algorithms.functional_q.nodes import Grid
-from sotto.algorithms.functional_q.presets import TASKS
 from sotto.algorithms.settings import (
     Count,
     Discount,
@@ -27,91 +26,116 @@ Mode = Literal["reward-release", "output-release", "per-iteration", "paper"]
 ProtectedUnit = Literal["transition", "reward-function"]
 
 
+class _Task(NamedTuple):
+    """The public facts of an environment: a box of states, nodes in it, and a range of rewards."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    nodes: tuple[int, ...]
+    rewards: tuple[float, float]
+
+
+_CARTPOLE = ((-2.4, -2.5, -0.21, -3.0), (2.4, 2.5, 0.21, 3.0))
+_TASKS = {
+    "Line-v0": _Task((0.0,), (1.0,), (11,), (0.0, 0.5)),
+    "CartPole-v1": _Task(*_CARTPOLE, (5, 3, 5, 3), (0.0, 1.0)),
+    "CartPoleCentred-v0": _Task(*_CARTPOLE, (9, 1, 9, 1), (0.0, 1.0)),
+}
+"""The environments whose settings may be left out."""
+
+
 @dataclass(frozen=True)
 class FunctionalQConfig(Settings):
     """Q-learning that protects rewards (after Wang and Hegde 2019); defaults for Line-v0."""
 
     env_id: str = "Line-v0"
-    """The environment (one of those written in JAX, with discrete actions). Its states, and what
-    actions were taken, are public; its rewards are not."""
+    """Environment, which must be written in JAX and have discrete actions. Its states and the
+    actions taken are public. Its rewards are protected."""
     mode: Mode = "reward-release"
-    """What is released. reward-release: rewards at nodes, once; learning then costs nothing more.
-    output-release: the action values at the end. per-iteration: those of every iteration. paper:
-    Algorithm 1 as printed, which protects nobody (epsilon is infinite)."""
+    """Quantity that is released with noise. reward-release: the rewards at the nodes, once;
+    learning from them costs nothing. output-release: the action values at the end. per-iteration:
+    the action values of every iteration. paper: Algorithm 1 of the paper as printed, which protects
+    nobody (its epsilon is infinite)."""
     unit: ProtectedUnit = "transition"
-    """What is protected: the reward of one transition, or the whole reward function within
-    reward_radius of it (the paper's)."""
+    """Unit that is protected. transition: the reward of one transition. reward-function: the whole
+    reward function, against changes of at most reward_radius, as in the paper."""
     seed: Seed = 0
-    """Seed of the environments, the actions and the first network. Never of the noise."""
+    """Seed of the environments, the actions and the initial network. The noise has no seed."""
     samples: Count = 5_000
-    """Environment steps, which are all collected without looking at rewards."""
+    """Number of environment steps. All of them are taken without seeing rewards."""
     num_envs: Count = 10
-    """Environments that run side by side."""
+    """Number of parallel environments."""
     rounds: Count = 1
-    """reward-release of transitions: samples come in so many parts. The first acts uniformly, later
-    ones on what was learned from releases so far; every transition takes part once."""
+    """Number of rounds into which the samples are divided, for mode reward-release of transitions.
+    Actions are uniform in the first round, and follow the action values learned so far in later
+    rounds. Every transition takes part in one round."""
     exploration: Probability = 0.2
     """Probability of a uniform action in rounds after the first."""
 
     reward_low: Signed | None = None
-    """Smallest possible reward, a public number. None: the environment's."""
+    """Smallest possible reward, a public number. None takes it from the environment."""
     reward_high: Signed | None = None
-    """Largest possible reward. Rewards outside are clipped."""
+    """Largest possible reward, a public number. Rewards outside the range are clipped."""
     reward_radius: Positive | None = None
-    """Neighbouring reward functions differ by at most this anywhere (unit reward-function)."""
+    """Largest difference of two neighbouring reward functions, for unit reward-function."""
     target_epsilon: Epsilon | None = None
-    """Epsilon the certificate must not exceed; the noise is calibrated to it."""
+    """Epsilon that the certificate must not exceed. The noise is calibrated to it."""
     delta: Fraction = 1e-5
-    """Delta of the guarantee; below 1 / samples where transitions are protected."""
+    """Delta of the guarantee. For unit transition it must be below 1 / samples."""
     sigma: Positive | None = None
-    """Instead of target_epsilon: standard deviation of the noise of each released number."""
+    """Standard deviation of the noise of each released number, instead of target_epsilon."""
     noise: Literal["vector", "process"] = "vector"
-    """Independent noise at nodes, or sample paths of the Gaussian process (one dimension)."""
+    """Kind of noise. vector: independent noise at each node. process: sample paths of a Gaussian
+    process, for states of one dimension."""
 
     nodes: tuple[Count, ...] | None = None
-    """Nodes along each dimension of a state; 1 ignores the dimension. None: the environment's."""
+    """Number of nodes along each dimension of a state. 1 ignores the dimension. None takes the
+    numbers from the environment."""
     node_low: tuple[Signed, ...] | None = None
-    """Lower corner of the box that the nodes are in, a public choice."""
+    """Lower corner of the box of nodes, a public choice."""
     node_high: tuple[Signed, ...] | None = None
-    """Its upper corner; states outside count as the nearest one in it."""
+    """Upper corner of the box of nodes. A state outside counts as the nearest point of the box."""
     node_variable: Literal["next-state", "state-action"] = "next-state"
-    """What the released reward is a function of: the state that a step leads to, or the state and
-    the action. A reward that is a function of something else is learned less well, not less
-    privately."""
+    """Argument of the released reward function. next-state: the state after a step. state-action:
+    the state before it and the action. If rewards depend on something else, learning is worse, but
+    the guarantee holds."""
 
     learner: Literal["dqn", "averager", "network"] = "dqn"
-    """reward-release: what learns from the released rewards, a network (dqn) or a table at nodes
-    (averager). output-release and per-iteration learn a table, but output-release also a network of
-    one hidden layer, in one dimension and with --noise process: its steps are bounded, and every
-    one of --iterations multiplies the noise."""
+    """Model of the action values. In mode reward-release it is a neural network (dqn) or a table at
+    the nodes (averager). The modes output-release and per-iteration learn a table. With
+    --noise process and states of one dimension, output-release may also learn a network with one
+    hidden layer (network), whose noise grows by a factor with each of --iterations."""
     discount: Discount = 0.9
-    """Gamma."""
+    """Discount factor gamma."""
     iterations: Count = 50
-    """Of fitted Q-iteration: output-release, per-iteration and the averager. The noise of
-    per-iteration grows with its root."""
+    """Number of iterations of fitted Q-iteration, for output-release, per-iteration and averager.
+    The noise of per-iteration grows with its square root."""
     gradient_steps: Count = 4_000
-    """dqn and network: gradient steps in all."""
+    """Total number of gradient steps of dqn and network."""
     minibatch: Count = 64
-    """dqn: transitions per gradient step."""
+    """Transitions of one gradient step of dqn."""
     learning_rate: Positive = 1e-3
-    """dqn: Adam's learning rate, which goes linearly to zero. paper: alpha."""
+    """Learning rate of dqn (the initial rate of Adam, which falls linearly to zero) or of mode
+    paper (alpha)."""
     target_period: Count = 128
-    """dqn: gradient steps between copies to the target network."""
+    """Gradient steps of dqn between two copies to the target network."""
     double: bool = True
-    """dqn: double Q-learning."""
+    """Whether dqn uses double Q-learning."""
     huber: bool = True
-    """dqn: Huber's loss instead of the square."""
+    """Whether dqn uses the Huber loss instead of the squared error."""
     hidden: tuple[Count, ...] = (64, 64)
-    """Hidden layers of the network."""
+    """Sizes of the hidden layers of the network."""
 
     batch: Count = 128
-    """paper: B, samples per update."""
+    """Samples of one update in mode paper, B."""
     resets: Count | None = None
-    """paper: J, how often the noise is drawn anew. None: at every update."""
+    """Number of times that mode paper draws the noise, J. None draws it at every update."""
     lipschitz: Positive = 1.0
-    """paper: L of Theorem 5, from which sigma follows for target_epsilon; nothing enforces it."""
+    """Constant L of Theorem 5, from which mode paper computes sigma for target_epsilon. Nothing
+    enforces it."""
     evaluation_episodes: Count = 64
-    """Whole greedy episodes at each point of the learning curve, which are for the experimenter."""
+    """Greedy episodes at each point of the learning curve. The guarantee does not cover the curve,
+    which shows returns of the simulator's exact rewards."""
 
     def check(self) -> None:
         """Refuses settings that contradict each other."""
@@ -123,24 +147,24 @@ class FunctionalQConfig(Settings):
 
     @property
     def population(self) -> Literal["simulated"]:
-        """Whose rewards they are: a simulator's."""
+        """The origin of the rewards, which is a simulator."""
         return "simulated"
 
     @property
     def environment(self) -> AnyEnvironment:
-        """The environment.
+        """The environment in which the agent acts.
 
         Raises:
-            ValueError: it is not one of those written in JAX, or its actions are not discrete.
+            ValueError: it is not written in JAX, or its actions are not discrete.
         """
         env = make(self.env_id)
         if not isinstance(env.action, Discrete):
-            raise ValueError(f"Q-learning needs discrete actions, which {env.id} has not")
+            raise ValueError(f"Q-learning needs discrete actions, and those of {env.id} are not")
         return env
 
     @property
     def actions(self) -> int:
-        """How many actions there are."""
+        """Number of actions."""
         action = self.environment.action
         assert isinstance(action, Discrete)
         return action.n
@@ -148,13 +172,14 @@ class FunctionalQConfig(Settings):
     @property
     def rewards(self) -> tuple[float, float]:
         """The public range of rewards."""
-        task = TASKS.get(self.env_id)
+        task = _TASKS.get(self.env_id)
         known: tuple[float | None, float | None] = task.rewards if task else (None, None)
         low = known[0] if self.reward_low is None else self.reward_low
         high = known[1] if self.reward_high is None else self.reward_high
         if low is None or high is None:
             raise ValueError(
-                f"nothing is known of {self.env_id}'s rewards: give --reward-low and --reward-high"
+                f"the range of {self.env_id}'s rewards is unknown: give --reward-low and "
+                "--reward-high"
             )
         if not low < high:
             raise ValueError(f"reward_low {low:g} must be below reward_high {high:g}")
@@ -168,17 +193,17 @@ class FunctionalQConfig(Settings):
 
     @property
     def middle(self) -> float:
-        """The middle of the range, which stands for rewards that nothing is known of."""
+        """The middle of the range, which stands for unknown rewards."""
         return sum(self.rewards) / 2
 
     @property
     def grid(self) -> Grid:
-        """The nodes.
+        """The grid of nodes.
 
         Raises:
-            ValueError: they do not fit the environment.
+            ValueError: the nodes do not fit the environment.
         """
-        task = TASKS.get(self.env_id)
+        task = _TASKS.get(self.env_id)
         size = self.environment.observation_size
         found = (
             self.node_low or (task and task.low),
@@ -187,57 +212,61 @@ class FunctionalQConfig(Settings):
         )
         if any(one is None for one in found):
             raise ValueError(
-                f"nothing is known of {self.env_id}'s states: give --nodes, --node-low, --node-high"
+                f"the range of {self.env_id}'s states is unknown: give --nodes, --node-low and "
+                "--node-high"
             )
         grid = Grid(*found)  # type: ignore[arg-type]
         if len(grid.nodes) != size:
-            raise ValueError(f"{self.env_id} has {size} dimensions, and nodes {len(grid.nodes)}")
+            raise ValueError(
+                f"states of {self.env_id} have {size} dimensions, but --nodes has "
+                f"{len(grid.nodes)} numbers; give one for each dimension"
+            )
         return grid
 
     @property
     def features(self) -> int:
-        """How many numbers a release of rewards holds."""
+        """Number of values in a release of rewards."""
         return self.grid.size * (self.actions if self.node_variable == "state-action" else 1)
 
     # --- privacy ---
 
     @property
     def privacy_unit(self) -> Unit:
-        """The unit of the ledger."""
+        """The protected unit of the ledger."""
         if self.unit == "transition":
             return Unit(kind="transition", adjacency=Adjacency.REPLACE_ONE)
         return Unit(kind="reward-function", adjacency=Adjacency.WITHIN_RADIUS)
 
     @property
     def is_proved(self) -> bool:
-        """Whether anything can be proved of these settings."""
+        """Whether a guarantee is proved for these settings."""
         return self.mode != "paper"
 
     @property
     def budget_epsilon(self) -> float:
-        """Epsilon the ledger must not exceed: the target, or none where the noise is given."""
+        """Epsilon that the ledger must not exceed; infinite where the noise is given."""
         if self.is_proved and self.target_epsilon is not None:
             return self.target_epsilon
         return math.inf
 
     def notes(self, epsilon: float) -> tuple[str, ...]:
-        """What a person must know beside epsilon, in sentences.
+        """Returns sentences about the protection that a reader must know beside epsilon.
 
         Args:
-            epsilon: of the whole training.
+            epsilon: epsilon of the whole training.
         """
         low, high = self.rewards
         if self.unit == "transition":
             return (
-                f"Protected is the reward of one transition, anywhere in the public range "
+                f"The reward of one transition is protected, anywhere in the public range "
                 f"[{low:g}, {high:g}]; states and actions are public.",
             )
         assert self.reward_radius is not None
         ratio = self.reward_radius / self.reward_range
         found = [
-            f"Protected is the reward function, within a radius of {self.reward_radius:g}: "
-            f"{ratio:.3g} times the public range [{low:g}, {high:g}]. What differs by more than "
-            "the radius is protected less.",
+            f"The reward function is protected within a radius of {self.reward_radius:g}, which "
+            f"is {ratio:.3g} times the public range [{low:g}, {high:g}]. Larger differences are "
+            "protected less.",
         ]
         if self.is_proved and math.isfinite(epsilon):
             warning = impossibility(epsilon, self.delta, self.reward_radius, self.reward_range)
@@ -254,34 +283,34 @@ class FunctionalQConfig(Settings):
 
     @property
     def lane_steps(self) -> int:
-        """Steps of each environment in one round."""
+        """Steps of each parallel environment in one round."""
         return self.round_samples // self.num_envs
 
     @property
     def chunks_per_round(self) -> int:
-        """Parts in which a round learns, after its release."""
+        """Number of parts into which a round's learning is divided."""
         return max(1, math.ceil(10 / self.rounds))
 
     @property
     def chunk_gradient_steps(self) -> int:
-        """Gradient steps of one part."""
+        """Number of gradient steps of one part."""
         return math.ceil(self.gradient_steps / (self.rounds * self.chunks_per_round))
 
     @property
     def chunk_iterations(self) -> int:
-        """Iterations of the averager in one part."""
+        """Number of iterations of the averager in one part."""
         return math.ceil(self.iterations / self.chunks_per_round)
 
     @property
     def num_updates(self) -> int:
-        """What a training is counted in: releases and parts of learning."""
+        """Number of updates of a training; a release or a part of learning is one update."""
         if self.mode == "reward-release":
             return self.rounds * (1 + self.chunks_per_round)
         return self.samples // self.batch if self.mode == "paper" else 1
 
     @property
     def learner_settings(self) -> LearnerSettings:
-        """How gradient steps are made."""
+        """Settings of the gradient steps of dqn."""
         return LearnerSettings(
             learning_rate=self.learning_rate,
             anneal_steps=self.chunk_gradient_steps * self.rounds * self.chunks_per_round,
@@ -303,15 +332,15 @@ def _check_unit(config: FunctionalQConfig) -> None:
     if not whole and config.reward_radius is not None:
         raise ValueError("--reward-radius belongs to --unit reward-function")
     if config.mode == "paper" and not whole:
-        raise ValueError("--mode paper is about --unit reward-function with --reward-radius 1")
+        raise ValueError("--mode paper needs --unit reward-function and --reward-radius 1")
     if config.mode == "paper" and config.reward_radius != 1:
         raise ValueError("the paper's reward radius is 1; give --reward-radius 1")
     if config.mode == "paper" and config.noise != "process":
         raise ValueError("--mode paper adds sample paths; give --noise process")
     if config.noise == "process" and config.mode == "reward-release" and not whole:
         raise ValueError(
-            "reward-release of transitions adds independent noise to sums, which is less noise "
-            "than paths would be; leave out --noise"
+            "reward-release of transitions adds independent noise to sums, which is less than the "
+            "noise of sample paths; leave out --noise"
         )
 
 
@@ -323,8 +352,8 @@ def _check_schedule(config: FunctionalQConfig) -> None:
         )
     if config.rounds > 1 and (config.mode != "reward-release" or config.unit != "transition"):
         raise ValueError(
-            "several rounds are for reward-release of transitions, each of which takes part in "
-            "one of them; a reward function takes part in all"
+            "more than one round needs --mode reward-release and --unit transition, since a reward "
+            "function takes part in every round; leave out --rounds"
         )
     if config.mode == "paper" and config.samples < config.batch:
         raise ValueError(f"samples must be at least batch = {config.batch}")
@@ -336,11 +365,17 @@ def _check_network(config: FunctionalQConfig) -> None:
     if config.learner != "network":
         return
     if config.mode != "output-release":
-        raise ValueError("--learner network is trained in secret; give --mode output-release")
+        raise ValueError(
+            "--learner network is trained on the exact rewards; give --mode output-release"
+        )
     if config.noise != "process":
-        raise ValueError("a network is released as a function, with a path; give --noise process")
+        raise ValueError(
+            "a network is released as a function, with a sample path as noise; give --noise process"
+        )
     if len(config.hidden) != 1:
-        raise ValueError("the bounds are those of one hidden layer; give --hidden 256")
+        raise ValueError(
+            "the bounds of --learner network hold for one hidden layer; give --hidden 256"
+        )
     if config.gradient_steps < config.iterations:
         raise ValueError(
             f"gradient_steps must be at least iterations = {config.iterations}, got "

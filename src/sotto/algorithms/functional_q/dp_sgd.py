@@ -1,19 +1,19 @@
 """DQN with DP-SGD on logged steps (Abadi et al. 2016), a baseline of Wang and Hegde 2019.
 
-Steps are logged first, by a uniform actor. Every gradient step draws transitions by Poisson
-sampling, clips the gradient of each one's temporal difference, and adds noise: the network, its
-target and Adam's moments are functions of releases. The calibration is ours, for the paper's
-appendix could not be obtained.
+A uniform actor first logs the steps. Every gradient step then draws transitions by Poisson
+sampling, clips the gradient of each transition's temporal-difference loss, and adds noise. So the
+network, its target and the moments of Adam are functions of releases. The paper's appendix could
+not be obtained, so this calibration is not the paper's.
 
 Guarantee:
-    Unit transition. The door certifies (e', d') under zero-out adjacency, amplified by sampling,
-    with privacy loss distributions. Replacing a reward is zeroing its transition out and putting
-    another in, so all steps together are (2 e', (1 + e^e') d') when a reward is replaced; the
-    ledger's budget is therefore (epsilon / 2, delta / (1 + e^(epsilon / 2))).
+    Unit transition. The release certifies (e', d') under zero-out adjacency, amplified by sampling,
+    with privacy loss distributions. To replace a reward is to remove its transition and to add
+    another one. So all steps together are (2 e', (1 + e^e') d')-DP when a reward is replaced, and
+    the budget of the ledger is (epsilon / 2, delta / (1 + e^(epsilon / 2))).
 
-    Unit reward-function: not offered. All rewards change at once, so a draw hides nothing: sampling
-    does not amplify, every clipped gradient of a batch may turn around, and the noise needed is the
-    batch size times larger.
+    The unit reward-function is not offered. All rewards change at once, so sampling does not
+    amplify and every clipped gradient of a batch may change its sign. The noise would have to be
+    larger by a factor of the batch size.
 """
 
 from dataclasses import dataclass
@@ -26,22 +26,22 @@ import optax
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from sotto.algorithms.baselines.q_learning import QNetwork, Transitions, temporal_difference_loss
+from sotto.algorithms.calibration import calibrated_multiplier
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.release import PUBLIC, Logged
 from sotto.algorithms.settings import Count, Positive, Settings
 from sotto.keys import new_key
-from sotto.privacy.accounting.composition import SampledGaussian, calibrate_noise_multiplier
+from sotto.privacy.accounting.composition import SampledGaussian
 from sotto.privacy.certificates.joint import zero_out_budget
 from sotto.privacy.claims import rewards as claims
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import Part, Poisson
 from sotto.privacy.units import Adjacency, Unit
 
 UNIT = Unit(kind="transition", adjacency=Adjacency.ZERO_OUT)
-"""Of the ledger; `zero_out_budget` says what that means when a reward is replaced."""
+"""Unit of the ledger. `zero_out_budget` translates its guarantee to a reward that is replaced."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,13 @@ class DPSGDConfig(Settings):
     """Settings of DP-SGD.
 
     Attributes:
-        task: steps, network, discount, epsilon and delta; its unit must be the transition.
-        steps: gradient steps.
-        batch: transitions per gradient step, on average.
-        clip_norm: of each transition's gradient, in units of the value scale.
-        learning_rate: Adam's, which goes linearly to zero.
-        target_period: gradient steps between copies to the target network.
+        task: settings of the steps, network, discount, epsilon and delta. Its unit must be the
+            transition.
+        steps: number of gradient steps.
+        batch: mean number of transitions of a gradient step.
+        clip_norm: largest norm of a transition's gradient, in units of the value scale.
+        learning_rate: initial learning rate of Adam, which falls linearly to zero.
+        target_period: gradient steps between two copies to the target network.
     """
 
     task: FunctionalQConfig
@@ -65,11 +66,11 @@ class DPSGDConfig(Settings):
     target_period: Count = 25
 
     def check(self) -> None:
-        """Refuses a task that DP-SGD does not protect, and a batch of everything."""
+        """Refuses a task that DP-SGD does not protect, and a batch of all transitions."""
         if self.task.unit != "transition":
             raise ValueError(
-                "DP-SGD protects single transitions: when the whole reward function changes, "
-                "sampling amplifies nothing; give --unit transition"
+                "DP-SGD protects single transitions, since sampling does not amplify when the "
+                "whole reward function changes; give --unit transition"
             )
         if self.task.target_epsilon is None:
             raise ValueError("DP-SGD is calibrated to an epsilon; give --target-epsilon")
@@ -83,7 +84,7 @@ class DPSGDConfig(Settings):
 
 
 class DPSGDState(NamedTuple):
-    """All of it is a function of releases."""
+    """The state between two gradient steps, which is a function of releases."""
 
     values: PyTree[Array]
     """Parameters of the network."""
@@ -93,41 +94,33 @@ class DPSGDState(NamedTuple):
 
 
 def noise_multiplier(config: DPSGDConfig, size: int) -> float:
-    """The least multiplier of a step's noise for the task's epsilon and delta.
+    """Returns the least multiplier of a step's noise for the task's epsilon and delta.
 
     Args:
         config: settings.
-        size: parameters of the network.
+        size: number of parameters of the network.
     """
     assert config.task.target_epsilon is not None
     budget = zero_out_budget(config.task.target_epsilon, config.task.delta)
-
-    def least(delta: float) -> float:
-        return calibrate_noise_multiplier(
-            lambda z: [
-                SampledGaussian(
-                    noise_multiplier=z, sampling_rate=config.sampling_rate, count=config.steps
-                )
-            ],
-            budget.epsilon,
-            delta,
-        )
-
-    def sampler(multiplier: float) -> float:
-        return config.steps * sampler_delta(multiplier, config.steps * size)
-
-    return calibrate_with_sampler(least, sampler, budget.delta)
+    rate, steps = config.sampling_rate, config.steps
+    return calibrated_multiplier(
+        lambda z: [SampledGaussian(noise_multiplier=z, sampling_rate=rate, count=steps)],
+        budget.epsilon,
+        budget.delta,
+        draws=steps * size,
+        met=steps,
+    )
 
 
 def network(config: DPSGDConfig, key: PRNGKeyArray) -> QNetwork:
-    """A fresh network of action values; the largest possible value is of order one in it."""
+    """Returns a fresh network of action values, scaled so that the largest one is of order one."""
     task = config.task
     largest = max(abs(bound) for bound in task.rewards) / (1 - task.discount)
     return QNetwork(task.environment, task.hidden, key, largest)
 
 
 def initial_state(config: DPSGDConfig, key: PRNGKeyArray) -> DPSGDState:
-    """The state before any step; `network(config, key)` is what it holds the parameters of."""
+    """Returns the state before any step, with the parameters of `network(config, key)`."""
     parameters = eqx.filter(network(config, key), eqx.is_array)
     return DPSGDState(
         values=parameters,
@@ -138,19 +131,19 @@ def initial_state(config: DPSGDConfig, key: PRNGKeyArray) -> DPSGDState:
 
 
 def action_values(config: DPSGDConfig, parameters: PyTree[Array]) -> QNetwork:
-    """The network with these parameters."""
+    """Returns the network with these parameters."""
     values: QNetwork = eqx.combine(parameters, _static(config))
     return values
 
 
 def gradient_release(config: DPSGDConfig, size: int) -> Release:
-    """The release of noisy clipped gradients.
+    """Returns the release of noisy clipped gradients.
 
-    Unit data of the door: (state before, action, observation, next observation, terminated).
+    The data of a unit are (state before, action, observation, next observation, terminated).
 
     Args:
         config: settings.
-        size: parameters of the network.
+        size: number of parameters of the network.
     """
     task, env = config.task, config.task.environment
     settings = task.learner_settings
@@ -202,12 +195,12 @@ def gradient_release(config: DPSGDConfig, size: int) -> Release:
 def open_gradients(
     config: DPSGDConfig, ledgers: list[Ledger], states: DPSGDState, logged: Logged, chunk: int
 ) -> Stream:
-    """The open stream of gradients, over one run for each ledger.
+    """Opens the stream of gradients, with one run for each ledger.
 
     Args:
         config: settings.
-        ledgers: one for each run, of `UNIT`.
-        states: from `initial_state`, [runs, ...].
+        ledgers: ledgers of `UNIT`, one for each run.
+        states: states from `initial_state`, [runs, ...].
         logged: steps of each run, [runs, samples, ...].
         chunk: gradient steps of one call of `run`.
     """
@@ -217,7 +210,7 @@ def open_gradients(
 
 
 def unit_data(logged: Logged) -> tuple[Any, ...]:
-    """What the door is given of each transition: everything but its reward."""
+    """Returns the data of each transition that enter the release; rewards are not among them."""
     return (
         logged.states,
         logged.actions,
@@ -228,7 +221,7 @@ def unit_data(logged: Logged) -> tuple[Any, ...]:
 
 
 def _static(config: DPSGDConfig) -> QNetwork:
-    """The network without its parameters, which are replaced by None."""
+    """Returns the network with None in place of its parameters."""
     shapes = eqx.filter_eval_shape(network, config, new_key(0))
     static: QNetwork = eqx.filter(shapes, lambda x: not isinstance(x, jax.ShapeDtypeStruct))
     return static

@@ -1,12 +1,12 @@
-"""Releases of functions: rewards at nodes (C), action values at the end (A) or every time (B).
+"""Releases of functions: rewards at nodes, and action values at the end or of every iteration.
 
-Each goes through `FunctionRelease`; its sensitivity follows from public visits and from how far
-apart neighbouring rewards are. The averager of fitted Q-iteration takes weighted means over logged
-steps and interpolates between nodes, so that it never moves values further apart than rewards are:
-after K iterations by at most (1 - gamma^K) / (1 - gamma) times as much (theory notes, B6). A
-network is not as tame; `functional_q_network` says how far it goes.
+Each goes through `FunctionRelease`. Its sensitivity follows from the public visits and from the
+largest difference of neighbouring rewards. The averager of fitted Q-iteration takes weighted means
+over logged steps and interpolates between nodes. So its values differ between neighbours by at most
+(1 - gamma^K) / (1 - gamma) times as much as the rewards, after K iterations (docs/privacy.md,
+section 13). `sotto.algorithms.functional_q.network` has the bound for a network.
 
-A release that an earlier, killed training wrote to its file is read from there, at no cost.
+A release that an earlier, killed training wrote to its file is read from there at no cost.
 """
 
 import math
@@ -36,17 +36,17 @@ from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
 from sotto.privacy.statements import UNBOUNDED_DRAWS
 
 _ROUNDING = 1 + 1e-9
-"""Surplus of sensitivities, for weights in float64 that sum to 1 but for rounding."""
+"""Factor of sensitivities that covers the rounding of weights in float64."""
 
 
 @dataclass(frozen=True)
 class _Change:
-    """How far weighted averages of neighbouring rewards are apart.
+    """Bounds on the differences of weighted averages between neighbours.
 
     Attributes:
-        largest: any single one.
-        norm: all of them together, in the Euclidean norm.
-        because: why, in a sentence for the certificate.
+        largest: bound on the difference of any single average.
+        norm: bound on the Euclidean norm of all differences.
+        because: reason for the bounds, as a sentence of the certificate.
     """
 
     largest: float
@@ -60,7 +60,7 @@ class _Change:
 def release_rewards(
     config: FunctionalQConfig, logged: Logged, account: Account
 ) -> Float[np.ndarray, " features"]:
-    """Mode reward-release: averages of the reward at nodes, once, as a vector or as paths."""
+    """Releases averages of the reward at nodes once, as a vector or as paths (reward-release)."""
     weights = reward_weights(config, logged, config.samples)
     actions = config.features // config.grid.size
     change = _change(config, weights)
@@ -69,7 +69,7 @@ def release_rewards(
     release = _release(config, "rewards at nodes", sensitivity, size, 1)
     secret = averages(weights, _secret_rewards(config, logged), config.middle)
     noisy = _once(config, release, account, secret.reshape(-1, actions)).reshape(-1)
-    # Shrunk towards the middle as much as the noise says, which is post-processing.
+    # Shrinking towards the middle according to the noise is post-processing.
     prior = config.reward_range**2 / 12
     kept = prior / (prior + release.sigma**2)
     found = config.middle + kept * (noisy - config.middle)
@@ -79,7 +79,7 @@ def release_rewards(
 def release_output(
     config: FunctionalQConfig, logged: Logged, account: Account
 ) -> Float[np.ndarray, "size actions"]:
-    """Mode output-release: action values after all iterations, once, with fresh noise."""
+    """Releases the action values after all iterations once, with fresh noise (output-release)."""
     if config.learner == "network":
         return _release_network(config, logged, account)
     averager = Averager(config, logged)
@@ -89,7 +89,7 @@ def release_output(
         secret = averager.iterate(secret, rewards)
     factor = averager_factor(config.discount, config.iterations)
     change = _change(config, averager.weights)
-    # Later iterations spread one node's change to all of them.
+    # Later iterations spread one node's difference to all nodes.
     visited = _visited(averager.weights)
     spread = change.largest * factor * math.sqrt(visited)
     because = (
@@ -105,10 +105,10 @@ def release_output(
 def release_iterations(
     config: FunctionalQConfig, logged: Logged, account: Account
 ) -> Float[np.ndarray, "size actions"]:
-    """Mode per-iteration: every iteration reads released values only, and is released itself.
+    """Releases the action values of every iteration, which starts from released values only.
 
-    After a kill it goes on from the last one that was written; an iteration that was charged and
-    not written is left out.
+    After a kill the training continues from the last iteration on disk. An iteration that was
+    charged and not written is left out.
     """
     averager = Averager(config, logged)
     rewards = _secret_rewards(config, logged)
@@ -131,7 +131,7 @@ def release_iterations(
 def _release_network(
     config: FunctionalQConfig, logged: Logged, account: Account
 ) -> Float[np.ndarray, "size actions"]:
-    """Mode output-release with a network: a whole function, asked at the nodes and then closed."""
+    """Releases the action values of a network as a function, evaluated at the nodes and closed."""
     fit = network_fit(config)
     log = Log(
         _on_unit_interval(config, logged.observations),
@@ -164,8 +164,8 @@ class Averager:
     """Fitted Q-iteration with weighted means at nodes, on a fixed log of steps.
 
     Attributes:
-        weights: of each step over (node, action) pairs, public.
-        nothing: values to start from, which nodes that nobody visited keep.
+        weights: public weights of each step over (node, action) pairs.
+        nothing: initial values, which nodes without visits keep.
     """
 
     def __init__(self, config: FunctionalQConfig, logged: Logged) -> None:
@@ -181,7 +181,7 @@ class Averager:
     def iterate(
         self, values: Float[np.ndarray, "size actions"], rewards: Float[np.ndarray, " steps"]
     ) -> Float[np.ndarray, "size actions"]:
-        """One iteration from these values."""
+        """Returns the values after one iteration from these values."""
         goals = rewards + self._onwards * (self._following @ values).max(axis=1)
         found = averages(self.weights, goals, self._range[0])
         return found.reshape(values.shape)
@@ -189,7 +189,7 @@ class Averager:
     def clipped(
         self, values: Float[np.ndarray, "size actions"]
     ) -> Float[np.ndarray, "size actions"]:
-        """Within what rewards in their public range can add up to; post-processing."""
+        """Clips values to the range of discounted sums of rewards, which is post-processing."""
         return np.asarray(np.clip(values, *self._range))
 
 
@@ -197,10 +197,12 @@ class Averager:
 
 
 def planned_epsilon(config: FunctionalQConfig) -> float:
-    """Epsilon before anything is collected: the target, or what the given noise costs at most.
+    """Returns a bound on epsilon before the steps are collected.
 
-    For a reward function, with all nodes visited. Of given noise for transitions nothing is known
-    before, except of a network; there it is infinite, and the certificate says more.
+    It is the target epsilon if there is one, and otherwise infinite in mode paper. With a given
+    sigma and unit reward-function it assumes that all nodes are visited. With a given sigma and
+    unit transition it is infinite, except for a network, since epsilon then depends on the visits.
+    The certificate states the epsilon that follows from the visits.
     """
     if config.target_epsilon is not None:
         return config.target_epsilon
@@ -223,7 +225,7 @@ def planned_epsilon(config: FunctionalQConfig) -> float:
 
 
 def _radius(config: FunctionalQConfig) -> float:
-    """How far apart two neighbours' rewards can be; both are clipped to the public range."""
+    """Returns the largest difference of neighbouring rewards, which are clipped to the range."""
     if config.unit == "transition":
         return config.reward_range
     assert config.reward_radius is not None
@@ -253,7 +255,7 @@ def _sensitivity(config: FunctionalQConfig, change: _Change, actions: int) -> Se
 
 
 def network_fit(config: FunctionalQConfig) -> NetworkFit:
-    """The training of output-release with a network; it follows from public numbers."""
+    """Returns the training of output-release with a network, which depends on public numbers."""
     return NetworkFit(
         family=Family(config.hidden[0], config.actions),
         transitions=config.samples,
@@ -316,7 +318,7 @@ def _once(
     account: Account,
     secret: Float[np.ndarray, "size actions"],
 ) -> Float[np.ndarray, "size actions"]:
-    """A table's only release, or what an earlier training has written of it."""
+    """Returns the only release of a table, or reads it from the file of an earlier training."""
     file = account.place(0).file
     if file is not None:
         return _read(file).reshape(secret.shape)
@@ -335,7 +337,7 @@ def _noisy(
     opened: OpenFunctionRelease,
     secret: Float[np.ndarray, "size actions"],
 ) -> Float[np.ndarray, "size actions"]:
-    """One release of a table at nodes."""
+    """Makes one release of a table at nodes."""
     shape = (*config.grid.nodes, secret.shape[-1])
     axes = config.grid.axes if config.noise == "process" else None
     released = opened.release(secret.reshape(shape), axes)
@@ -343,10 +345,11 @@ def _noisy(
 
 
 def _secret_rewards(config: FunctionalQConfig, logged: Logged) -> Float[np.ndarray, " steps"]:
-    """The rewards of logged steps. Whatever is made of them leaves through a release.
+    """Returns the rewards of logged steps, which are secret and may only leave through a release.
 
-    All are in the public range, which the sensitivity is about. A NaN stays one in `np.clip`, and
-    every average that it is in would be none: it counts as a reward that nothing is known of.
+    All are in the public range, as the sensitivity requires. `np.clip` keeps a NaN, which would
+    spread to every average that contains it. So a reward that is not finite counts as the middle of
+    the range.
     """
     env = config.environment
     step = jax.jit(jax.vmap(lambda s, a: env.step(s, a, env.default_params)[1]))
@@ -355,6 +358,6 @@ def _secret_rewards(config: FunctionalQConfig, logged: Logged) -> Float[np.ndarr
 
 
 def _on_unit_interval(config: FunctionalQConfig, observations: Any) -> Float[np.ndarray, " steps"]:
-    """States in the box of the nodes, scaled to [0, 1]; those outside count as the nearest."""
+    """Returns states scaled from the box of nodes to [0, 1]; states outside are clipped to it."""
     low, high = config.grid.low[0], config.grid.high[0]
     return np.clip((np.asarray(observations, np.float64)[:, 0] - low) / (high - low), 0.0, 1.0)

@@ -1,20 +1,22 @@
-"""Public weighted sums of private rewards, and input perturbation: noise on every logged reward.
+"""Weighted sums of private rewards with public weights, and input perturbation.
 
-Where states and actions are public, much of what may be released of rewards is linear in them with
-public weights. `weighted_sums` releases such sums through the door. With one sum for each
-transition it is input perturbation, a baseline of Wang and Hegde 2019 after Venkitasubramaniam
-2013: the logged rewards themselves are published with noise, and any learner may read them.
+States and actions are public, so many useful statistics are linear in the rewards with public
+weights. `weighted_sums` releases such sums. With one sum for each transition it is input
+perturbation, a baseline of Wang and Hegde 2019 after Venkitasubramaniam 2013: the logged rewards
+are published with noise, and any learner may read them.
 
-The appendix of Wang and Hegde with its calibration could not be obtained; this one is ours.
+The appendix of Wang and Hegde with the calibration could not be obtained, so this calibration is
+not the paper's.
 
 Guarantee:
     Unit transition. Transition t contributes w_t (r_t - middle), with public weights of Euclidean
     norm at most 1 and |r_t - middle| at most half the range (both are clipped). Replacing r_t
-    moves the sums of its round by at most the range, and no other round's: each transition takes
-    part once. So all rounds together are one Gaussian mechanism, of noise / range.
+    moves the sums of its round by at most the range, and those of no other round, since each
+    transition takes part once. So all rounds together are one Gaussian mechanism with noise
+    multiplier noise / range.
 
-    Unit reward-function. All T rewards move at once, each by at most the radius: the vector of
-    rewards moves by at most radius sqrt(T), and is released once.
+    Unit reward-function. All T rewards move at once, each by at most the radius. So the vector of
+    rewards moves by at most radius sqrt(T), and it is released once.
 """
 
 import math
@@ -26,7 +28,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.functional_q.config import FunctionalQConfig
-from sotto.algorithms.functional_q.release import PUBLIC, Logged, calibrated
+from sotto.algorithms.functional_q.release import PUBLIC, Logged, calibrated, microbatch
 from sotto.keys import new_key
 from sotto.privacy.claims import rewards as claims
 from sotto.privacy.ledger.ledger import Ledger
@@ -37,20 +39,18 @@ from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import Part
 
-_LARGEST_BATCH = 2**22  # numbers of transitions that the door maps at once
-
 
 def weighted_sums(config: FunctionalQConfig, name: str, size: int, rounds_left: int) -> Release:
-    """The release of `size` weighted sums of a round's rewards.
+    """Returns the release of `size` weighted sums of a round's rewards.
 
-    Unit data of the door: (state before, action, weights [size]) of each transition. Weights of a
-    norm above 1 are clipped by the door, so that privacy does not rest on whoever computes them.
+    The data of a unit are (state before, action, weights [size]) of a transition. The release clips
+    every contribution to half the range, so the guarantee holds for weights of any norm.
 
     Args:
-        config: settings; the unit must be the transition.
-        name: what is released, for the certificate.
-        size: how many sums.
-        rounds_left: most releases, each of other transitions.
+        config: settings, whose unit must be the transition.
+        name: name of the release, for the certificate.
+        size: number of sums.
+        rounds_left: largest number of releases, each of other transitions.
     """
     if config.unit != "transition":
         raise ValueError(
@@ -79,7 +79,7 @@ def weighted_sums(config: FunctionalQConfig, name: str, size: int, rounds_left: 
         divisor=1.0,
         horizon=rounds_left,
         population=config.population,
-        microbatch=_microbatch(config.round_samples, size),
+        microbatch=microbatch(config.round_samples, size),
         protects=(claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),),
         does_not_protect=PUBLIC,
         assumptions=(claims.REWARD_FREE.assumption(),),
@@ -87,7 +87,7 @@ def weighted_sums(config: FunctionalQConfig, name: str, size: int, rounds_left: 
 
 
 def multiplier(config: FunctionalQConfig, size: int) -> float:
-    """Noise multiplier of weighted sums, in zero-out terms."""
+    """Returns the noise multiplier of weighted sums under zero-out adjacency."""
     if config.sigma is not None:
         return config.sigma / (config.reward_range / 2)
     factor = config.privacy_unit.adjacency.sensitivity_factor
@@ -95,13 +95,13 @@ def multiplier(config: FunctionalQConfig, size: int) -> float:
 
 
 def open_sums(release: Release, ledgers: list[Ledger], logged: Logged, size: int) -> Stream:
-    """The open stream of weighted sums, over one run for each ledger.
+    """Opens the stream of weighted sums, with one run for each ledger.
 
     Args:
-        release: from `weighted_sums`.
-        ledgers: one for each run.
-        logged: a round's steps of each run, [runs, slots, ...]; only shapes are read.
-        size: how many sums.
+        release: release from `weighted_sums`.
+        ledgers: ledgers, one for each run.
+        logged: a round's steps of each run, [runs, slots, ...]. Only shapes are read.
+        size: number of sums.
     """
     one = jax.tree.map(lambda x: x[0], (logged.states, logged.actions))
     weights = jnp.zeros((release.slots, size), jnp.float32)
@@ -112,19 +112,19 @@ def open_sums(release: Release, ledgers: list[Ledger], logged: Logged, size: int
 def release_sums(
     stream: Stream, logged: Logged, weights: Float[Array, "runs slots size"], first_person: int
 ) -> Float[np.ndarray, "runs size"]:
-    """Charges one round and releases its weighted sums of rewards about the middle of their range.
+    """Charges one round and releases its weighted sums of rewards minus the middle of their range.
 
     Args:
-        stream: from `open_sums`.
+        stream: stream from `open_sums`.
         logged: the round's steps of each run, [runs, slots, ...].
-        weights: public, of norm at most 1 for each step.
+        weights: public weights, of norm at most 1 for each step.
         first_person: enrolment number of the round's first transition.
     """
     runs, slots, size = weights.shape
     assert first_person + slots <= LARGEST_PERSON
     persons = np.broadcast_to(first_person + np.arange(slots), (runs, 1, slots))
     units = (logged.states, logged.actions, jnp.asarray(weights, jnp.float32))
-    keys = jax.vmap(new_key)(jnp.arange(runs))  # nothing here is random but the noise
+    keys = jax.vmap(new_key)(jnp.arange(runs))  # only the noise is random, and it has no key
     sums, _, _ = stream.run(
         jnp.zeros((runs, size), jnp.float32),
         keys,
@@ -138,7 +138,7 @@ def release_sums(
 
 
 def input_perturbation(config: FunctionalQConfig, rounds_left: int) -> Release:
-    """Every logged reward with noise of its own: as many sums as a round has transitions."""
+    """Returns the release of every logged reward with independent noise, one sum for each."""
     return weighted_sums(config, "logged rewards", config.round_samples, rounds_left)
 
 
@@ -152,9 +152,12 @@ def release_inputs(
 
 
 def whole_function(config: FunctionalQConfig) -> FunctionRelease:
-    """Input perturbation under the unit reward-function: all logged rewards, released once."""
+    """Returns the release of all logged rewards at once, for the unit reward-function."""
     if config.unit != "reward-function" or config.reward_radius is None:
-        raise ValueError("this protects a reward function; give --unit reward-function")
+        raise ValueError(
+            "this release protects a reward function; give --unit reward-function and "
+            "--reward-radius"
+        )
     radius = min(config.reward_radius, config.reward_range)
     moved = radius * math.sqrt(config.samples) * (1 + 1e-9)
     because = f"each of {config.samples} logged rewards moves by at most {radius:g}"
@@ -171,11 +174,3 @@ def whole_function(config: FunctionalQConfig) -> FunctionRelease:
         does_not_protect=PUBLIC,
         assumptions=(claims.REWARD_FREE.assumption(), claims.ONE_FUNCTION.assumption()),
     )
-
-
-def _microbatch(slots: int, size: int) -> int | None:
-    """The largest divisor of the slots with which the door's arrays stay small."""
-    most = max(1, _LARGEST_BATCH // size)
-    if slots <= most:
-        return None
-    return max(count for count in range(1, most + 1) if slots % count == 0)

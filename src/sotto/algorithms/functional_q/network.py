@@ -1,27 +1,30 @@
-"""Action values of a tanh network, trained in secret by steps that keep neighbours close.
+"""Trains a tanh network of action values on exact rewards, with a bound between neighbours.
 
-One network of one hidden layer for each action, on states scaled to [0, 1]:
+Each action has a network with one hidden layer, on states scaled to [0, 1]:
 
     Q_a(x) = centre + scale f_a(x),    f_a(x) = c + h^(-1/2) sum_j v_j tanh(w_j x + b_j).
 
-Each of K iterations fits r + gamma max Q anew, from the same public network on, by plain gradient
-descent over the whole log: a fixed number of steps of a fixed size, each followed by a projection.
-Only the last iteration's function leaves, once, with a fresh path (`functional_q_functions`).
+Each of K iterations fits r + gamma max Q, starting from the same public network, by plain gradient
+descent over the whole log. The number and the size of the steps are fixed, and a projection follows
+each step. Only the function of the last iteration is released, once, with a fresh sample path
+(`sotto.algorithms.functional_q.functions`).
 
 Guarantee:
-    Parameters theta, theta' of neighbouring logs are at most `NetworkFit.moved` apart, and
-    `NetworkFit.sensitivity` bounds the norm of what they make of it, all actions together. With
-    the bounds L, H and L' of `Family`, losses of slope at most kappa and curvature at most 1, steps
-    alpha <= 1 / L^2 and N transitions, d = |theta - theta'| grows in a step to at most
+    `NetworkFit.moved` bounds the distance of the parameters theta, theta' of neighbouring logs.
+    `NetworkFit.sensitivity` bounds the norm of the difference of their functions, all actions
+    together. Let L, H and L' be the bounds of `Family`, let the loss have slope at most kappa and
+    curvature at most 1, let steps have size alpha <= 1 / L^2, and let there be N transitions. Then
+    a step takes the distance d = |theta - theta'| to at most
         alpha kappa H d + min(sqrt(d^2 + alpha q^2 / (2 - alpha L^2)), d + alpha L q) + u,
-    and to at most d + 2 alpha kappa L. Here q bounds how far all targets move: gamma times what
-    the last iteration's values do, and the radius of reward functions; u = alpha L min(2 kappa, D)
-    / N is the share of one reward that moves by D. The proof is in docs/privacy.md, section 13.
+    and to at most d + 2 alpha kappa L. Here q bounds the difference of all targets. It is gamma
+    times the difference of the last iteration's values, plus the radius for reward functions. If
+    one reward differs by D, its share is u = alpha L min(2 kappa, D) / N. The proof is Theorem 6'
+    in docs/privacy.md, section 13.
 
-It is not enough to add u in every step: after the first one all gradients differ between
-neighbours, not only that of the transition whose reward does.
+The sum of u over all steps is not a bound. After the first step the gradients of all transitions
+differ between neighbours, not only that of the transition whose reward differs.
 
-Source: theory notes, B6 (A), for Wang and Hegde 2019; the bounds are ours.
+Source: docs/privacy.md, section 13, for the setting of Wang and Hegde 2019, who have no such bound.
 """
 
 import math
@@ -35,24 +38,24 @@ from jaxtyping import Float, Float64, Int
 from sotto.privacy.mechanisms.functions.rkhs import Sensitivity, generic_sensitivity
 
 _CURVATURE = 4 / (3 * math.sqrt(3))
-"""The largest second derivative of tanh; its first is at most 1."""
+"""Largest second derivative of tanh. The first derivative is at most 1."""
 
 _SLOPE = 4.0
-"""First-layer weights at the start: features that rise over about half of the unit interval."""
+"""First-layer weights at the start. Each feature rises over about half of the unit interval."""
 
 _RADIUS = 2.0
-"""How far the parameters of one action's network may go from where they start."""
+"""Largest distance of the parameters of one action's network from the start."""
 
 _LARGEST_OUTPUT_WEIGHT = 0.5
 _KAPPA = 0.1
-"""Slope of the loss at infinity, in units of the scale: what one target can pull."""
+"""Slope of the loss at infinity, in units of the scale. It limits the effect of one target."""
 
 _ROUNDING = 1 + 1e-9
-"""Surplus of sensitivities over the rounding of training in float64."""
+"""Factor of sensitivities that covers the rounding of training in float64."""
 
 
 class Parameters(NamedTuple):
-    """Of all actions' networks; the first axis is the action's."""
+    """Parameters of the networks of all actions; the first axis is the action."""
 
     c: Float64[np.ndarray, " actions"]
     v: Float64[np.ndarray, "actions h"]
@@ -62,11 +65,11 @@ class Parameters(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """All networks of one width whose parameters are near the public start; a convex set.
+    """The convex set of networks of one width whose parameters are near the public start.
 
     Attributes:
-        width: h, the size of the hidden layer.
-        actions: one network each.
+        width: size of the hidden layer, h.
+        actions: number of actions, each of which has a network.
     """
 
     width: int
@@ -74,7 +77,7 @@ class Family:
 
     @cached_property
     def start(self) -> Parameters:
-        """The public network, which is 0 everywhere; its features rise at even places."""
+        """The public network, which is 0 everywhere and whose features rise at even places."""
         shape = (self.actions, self.width)
         places = (np.arange(self.width) + 0.5) / self.width
         return Parameters(
@@ -85,10 +88,10 @@ class Family:
         )
 
     def project(self, parameters: Parameters) -> Parameters:
-        """The nearest parameters in each action's ball, then output weights within their bound.
+        """Projects parameters onto each action's ball, and then clips the output weights.
 
-        Either is the projection onto a convex set, so neighbours come no further apart. The start
-        has output weights 0, so the second step does not leave the ball.
+        Both steps project onto convex sets, so they do not increase the distance of neighbours. The
+        start has output weights 0, so the second step stays in the ball.
         """
         moves = [one - start for one, start in zip(parameters, self.start, strict=True)]
         squares = [np.square(move).reshape(self.actions, -1).sum(axis=1) for move in moves]
@@ -109,29 +112,30 @@ class Family:
 
     @property
     def lipschitz(self) -> float:
-        """L: bound on the gradient of f_a(x) in the parameters.
+        """Bound L on the gradient of f_a(x) in the parameters.
 
-        Its squared parts are 1 (c), at most 1 (v, for |tanh| <= 1), and at most 2 |v|^2 / h
-        (w and b, for x^2 + 1 <= 2 and tanh' <= 1).
+        The squared norm is the sum of 1 for c, at most 1 for v (since |tanh| <= 1), and at most
+        2 |v|^2 / h for w and b (since x^2 + 1 <= 2 and tanh' <= 1).
         """
         return math.sqrt(2 + 2 * _RADIUS**2 / self.width)
 
     @property
     def curvature(self) -> float:
-        """H: bound on the norm of the second derivative of f_a(x) in the parameters.
+        """Bound H on the norm of the second derivative of f_a(x) in the parameters.
 
-        It is block-diagonal over units. In v_j and the direction (x, 1) of (w_j, b_j) a block is
-        h^(-1/2) [[0, p], [p, q]] with p <= sqrt(2) and |q| <= 2 max |v| max |tanh''|.
+        The second derivative is block-diagonal over hidden units. In v_j and the direction (x, 1)
+        of (w_j, b_j) a block is h^(-1/2) [[0, p], [p, q]], with p <= sqrt(2) and
+        |q| <= 2 max |v| max |tanh''|.
         """
         half = _LARGEST_OUTPUT_WEIGHT * _CURVATURE
         return (half + math.sqrt(half**2 + 2)) / math.sqrt(self.width)
 
     @property
     def slope_lipschitz(self) -> float:
-        """L': bound on the gradient in the parameters of the slope of f_a in x.
+        """Bound L' on the gradient, in the parameters, of the slope of f_a in x.
 
-        The slope is h^(-1/2) sum_j v_j w_j tanh'; its derivatives in v, w and b are at most
-        |w|, |v| (1 + max |w| max |tanh''|) and |v| max |w| max |tanh''|, over sqrt(h).
+        The slope is h^(-1/2) sum_j v_j w_j tanh'. Times sqrt(h), its derivatives in v, w and b are
+        at most |w|, |v| (1 + max |w| max |tanh''|) and |v| max |w| max |tanh''|.
         """
         root = math.sqrt(self.width)
         bend = (_SLOPE + _RADIUS) * _CURVATURE
@@ -141,7 +145,7 @@ class Family:
     def values(
         self, parameters: Parameters, points: Float[np.ndarray, " q"]
     ) -> Float64[np.ndarray, "q actions"]:
-        """f at states in [0, 1]."""
+        """Returns f at states in [0, 1]."""
         root = math.sqrt(self.width)
         columns = [
             c + np.tanh(points[:, None] * w + b) @ v / root
@@ -152,16 +156,16 @@ class Family:
 
 @dataclass(frozen=True)
 class NetworkFit:
-    """A schedule of training, all of it public, and how far neighbours end up apart.
+    """A public schedule of training, and the bounds that follow from it.
 
     Attributes:
-        family: of networks.
-        transitions: N, how many there are.
-        iterations: K.
-        steps: of gradient descent in each iteration.
-        discount: gamma.
-        middle: of the public range of rewards.
-        reward_range: its width.
+        family: set of networks.
+        transitions: number of transitions, N.
+        iterations: number of iterations, K.
+        steps: steps of gradient descent in each iteration.
+        discount: discount factor gamma.
+        middle: middle of the public range of rewards.
+        reward_range: width of the public range of rewards.
     """
 
     family: Family
@@ -174,7 +178,7 @@ class NetworkFit:
 
     @property
     def scale(self) -> float:
-        """Half the range of what K rewards can add up to."""
+        """Half the range of discounted sums of K rewards."""
         horizon = math.fsum(self.discount**k for k in range(self.iterations))
         return self.reward_range / 2 * horizon
 
@@ -185,18 +189,21 @@ class NetworkFit:
 
     @property
     def step_size(self) -> float:
-        """alpha: half of the most for which the guarantee holds."""
+        """Step size alpha, half of the largest for which the guarantee holds."""
         return 1 / (2 * self.family.lipschitz**2)
 
     def train(self, log: "Log") -> Parameters:
-        """The parameters after all iterations. They are secret.
+        """Returns the parameters after all iterations, which are secret.
 
         Raises:
-            ValueError: the log has not as many transitions as the schedule says.
+            ValueError: the number of transitions in the log is not that of the schedule.
         """
         family = self.family
         if len(log.rewards) != self.transitions:
-            raise ValueError(f"{self.transitions} transitions were stated, not {len(log.rewards)}")
+            raise ValueError(
+                f"the schedule is for {self.transitions} transitions, but the log has "
+                f"{len(log.rewards)}"
+            )
         onwards = np.zeros(len(log.rewards))
         parameters = family.start
         for iteration in range(self.iterations):
@@ -213,13 +220,13 @@ class NetworkFit:
     def values(
         self, parameters: Parameters, points: Float[np.ndarray, " q"]
     ) -> Float64[np.ndarray, "q actions"]:
-        """Q at states in [0, 1]."""
+        """Returns Q at states in [0, 1]."""
         return self.centre + self.scale * self.family.values(parameters, points)
 
     def _step(
         self, parameters: Parameters, log: "Log", goals: Float64[np.ndarray, " n"]
     ) -> Parameters:
-        """One step of gradient descent on the mean loss, and the projection."""
+        """Makes one step of gradient descent on the mean loss, and projects."""
         root, rate = math.sqrt(self.family.width), self.step_size / self.transitions
         moved = Parameters(*(np.array(one) for one in parameters))
         for action, (c, v, w, b) in enumerate(zip(*parameters, strict=True)):
@@ -227,7 +234,8 @@ class NetworkFit:
             x = log.states[rows]
             features = np.tanh(x[:, None] * w + b)
             error = c + features @ v / root - goals[rows]
-            # Of the loss kappa^2 (sqrt(1 + (error / kappa)^2) - 1): at most kappa, its slope 1.
+            # The derivative of kappa^2 (sqrt(1 + (error / kappa)^2) - 1) is below kappa; its slope
+            # is at most 1.
             pull = error / np.sqrt(1 + np.square(error / _KAPPA))
             backwards = (1 - np.square(features)) * pull[:, None]
             moved.c[action] -= rate * pull.sum()
@@ -239,11 +247,11 @@ class NetworkFit:
     # --- privacy ---
 
     def moved(self, radius: float, *, one_reward: bool) -> float:
-        """Bound on the distance of the parameters of neighbours, after all iterations.
+        """Returns a bound on the distance of neighbours' parameters after all iterations.
 
         Args:
-            radius: how far a reward of one is from that of the other, at most.
-            one_reward: one transition's reward differs; otherwise all of them may.
+            radius: largest difference of a reward between neighbours.
+            one_reward: whether the reward of one transition differs; otherwise all may differ.
         """
         family, alpha = self.family, self.step_size
         slope, change = family.lipschitz, radius / self.scale
@@ -266,10 +274,10 @@ class NetworkFit:
         return distance
 
     def sensitivity(self, radius: float, *, one_reward: bool) -> Sensitivity:
-        """How far apart neighbours' action values are, in the norm of the best kernel.
+        """Returns a bound on the difference of neighbours' action values in the best kernel's norm.
 
-        Each action has parameters of its own, so that their squared distances, and with them those
-        of the functions, add up to that of all together: as if there were one action.
+        The actions have disjoint parameters, so the squared distances of the actions add up to that
+        of all parameters. The bound is therefore the same as for one action.
         """
         distance = self.moved(radius, one_reward=one_reward) * self.scale * _ROUNDING
         family = self.family
@@ -288,13 +296,13 @@ class NetworkFit:
 
 
 class Log(NamedTuple):
-    """What a network is fitted to."""
+    """The transitions to which a network is fitted."""
 
     states: Float64[np.ndarray, " n"]
-    """Scaled to [0, 1]."""
+    """States before the steps, scaled to [0, 1]."""
     actions: Int[np.ndarray, " n"]
     rewards: Float64[np.ndarray, " n"]
-    """The secret."""
+    """Exact rewards, which are secret."""
     following: Float64[np.ndarray, " n"]
-    """The states that steps led to, scaled alike."""
+    """States after the steps, scaled in the same way."""
     terminated: np.ndarray

@@ -1,6 +1,6 @@
-"""Grids of nodes: functions linear between them, averages at them, and what noisy sums say of them.
+"""Grids of nodes: interpolation between them, averages at them, and fits to noisy sums.
 
-A grid and its weights are public: they depend on states and actions, never on rewards.
+A grid and its weights are public, since they depend on states and actions, and not on rewards.
 """
 
 import itertools
@@ -21,13 +21,14 @@ from sotto.algorithms.settings import Count, Settings, Signed
 
 @dataclass(frozen=True)
 class Grid(Settings):
-    """Even nodes in a box; the weights of a point are those of (multi)linear interpolation.
+    """Evenly spaced nodes in a box. The weights of a point are those of multilinear interpolation.
 
-    A point beyond the box counts as the nearest one in it. A dimension of a single node is ignored.
+    A point outside the box counts as the nearest point of the box. A dimension with a single node
+    is ignored.
 
     Attributes:
-        low, high: the box.
-        nodes: how many along each dimension.
+        low, high: corners of the box.
+        nodes: number of nodes along each dimension.
     """
 
     low: tuple[Signed, ...]
@@ -35,18 +36,18 @@ class Grid(Settings):
     nodes: tuple[Count, ...]
 
     def check(self) -> None:
-        """Refuses what is no grid."""
+        """Refuses corners and nodes that do not make a grid."""
         if not len(self.low) == len(self.high) == len(self.nodes) >= 1:
             raise ValueError(
                 f"nodes, node_low and node_high need one number for each dimension; they have "
-                f"{len(self.nodes)}, {len(self.low)} and {len(self.high)}"
+                f"{len(self.nodes)}, {len(self.low)} and {len(self.high)} numbers"
             )
         if any(not low < high for low, high in zip(self.low, self.high, strict=True)):
             raise ValueError("node_low must be below node_high in every dimension")
 
     @property
     def size(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return math.prod(self.nodes)
 
     @property
@@ -57,9 +58,10 @@ class Grid(Settings):
     def weights(
         self, points: Float[Any, "*batch d"]
     ) -> tuple[Int[Any, "*batch corners"], Float[Any, "*batch corners"]]:
-        """The nodes around each point and their weights, which are not negative and sum to 1.
+        """Returns the nodes around each point and their weights.
 
-        numpy gives float64 weights for numpy points, JAX float32 ones for its own.
+        The weights are not negative and sum to 1. Weights of numpy points are float64, those of JAX
+        points float32.
         """
         xp = np if isinstance(points, np.ndarray) else jnp
         index = xp.zeros((*points.shape[:-1], 1), np.int32)
@@ -79,7 +81,7 @@ class Grid(Settings):
     def spread(
         self, points: Float[Array, "*batch d"], values: Float[Array, "*batch"] | float = 1.0
     ) -> Float[Array, "*batch size"]:
-        """`values` shared out among the nodes around each point."""
+        """Distributes `values` among the nodes around each point."""
         index, weight = self.weights(points)
         nodes = jax.lax.iota(jnp.int32, self.size)
         here = index[..., :, None] == nodes
@@ -89,12 +91,12 @@ class Grid(Settings):
     def interpolate(
         self, table: Float[Array, "size k"], points: Float[Array, "*batch d"]
     ) -> Float[Array, "*batch k"]:
-        """Values between the nodes."""
+        """Interpolates the values of a table at points."""
         index, weight = self.weights(points)
         return jnp.sum(table[index] * weight[..., None], axis=-2)
 
     def matrix(self, points: Float[np.ndarray, "n d"]) -> scipy.sparse.csr_matrix:
-        """The weights of many points as a sparse matrix [n, size]."""
+        """Returns the weights of many points as a sparse matrix [n, size]."""
         index, weight = self.weights(np.asarray(points, np.float64))
         rows = np.repeat(np.arange(len(index)), index.shape[1])
         shape = (len(index), self.size)
@@ -108,12 +110,12 @@ class GridValues(eqx.Module):
     grid: Grid = eqx.field(static=True)
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch actions"]:
-        """The value of each action."""
+        """Returns the value of each action."""
         return self.grid.interpolate(self.table, observation)
 
 
 def by_action(matrix: Any, actions: Int[np.ndarray, " n"], count: int) -> scipy.sparse.csr_matrix:
-    """Weights over (node, action) pairs, from weights over nodes: [n, size * count]."""
+    """Turns weights over nodes into weights over (node, action) pairs, [n, size * count]."""
     matrix = matrix.tocsr()
     columns = matrix.indices * count + np.repeat(actions, np.diff(matrix.indptr))
     shape = (matrix.shape[0], matrix.shape[1] * count)
@@ -126,18 +128,18 @@ def fit(
     noise: float,
     prior: float,
 ) -> Float[np.ndarray, " features"]:
-    """What the values at nodes are, given noisy sums; post-processing, for the weights are public.
+    """Estimates the values at nodes from noisy sums and public weights, as post-processing.
 
-    With W the weights of all transitions (rows) and G = W'W, the released sums are G x plus noise
-    for rewards that are linear between nodes with values x. With a prior N(0, prior^2) on x, the
-    most likely x is (G G / noise^2 + I / prior^2)^-1 G sums / noise^2: least squares where there
-    are many visits, and 0 where there are none.
+    Let W be the weights, with a row for each transition, and G = W'W. If rewards are linear between
+    nodes with values x, the released sums are G x plus noise. With a prior N(0, prior^2) on x, the
+    most likely x is (G G / noise^2 + I / prior^2)^-1 G sums / noise^2. This is least squares where
+    there are many visits, and 0 where there are none.
 
     Args:
-        sums: W' rewards plus noise, rewards about the middle of their range.
-        weights: W, sparse, one row for each transition.
-        noise: standard deviation of the noise of each sum.
-        prior: standard deviation of rewards about their middle.
+        sums: W' rewards plus noise, for rewards minus the middle of their range.
+        weights: W, a sparse matrix.
+        noise: standard deviation of the noise in each sum.
+        prior: standard deviation of rewards around their middle.
     """
     visited = np.flatnonzero(np.asarray(weights.sum(axis=0)).ravel() > 0)
     found = np.zeros(weights.shape[1])
@@ -153,9 +155,9 @@ def fit(
 def averages(
     weights: Any, values: Float[np.ndarray, " n"], elsewhere: float
 ) -> Float[np.ndarray, " features"]:
-    """Weighted averages at the features; `elsewhere` is for those that nobody visited.
+    """Returns weighted averages; features without weight get the value `elsewhere`.
 
-    The weights are not negative, so no average moves by more than the values do.
+    The weights are not negative, so no average moves by more than the values.
     """
     mass = np.asarray(weights.sum(axis=0)).ravel()
     total = weights.T @ values
@@ -163,7 +165,7 @@ def averages(
 
 
 def largest_share(weights: Any) -> tuple[float, float]:
-    """How much one row's value can move the averages: the largest single one, and the L2 norm."""
+    """Returns the most that one row's value moves any average, and all averages in the L2 norm."""
     mass = np.asarray(weights.sum(axis=0)).ravel()
     shares = weights.multiply(1.0 / np.where(mass > 0, mass, np.inf)).tocsr()
     squared = np.asarray(shares.multiply(shares).sum(axis=1)).ravel()
@@ -171,7 +173,7 @@ def largest_share(weights: Any) -> tuple[float, float]:
 
 
 def mesh(grid: Grid) -> Float[np.ndarray, "size d"]:
-    """The positions of all nodes, in the units of the observations, in the order of the weights."""
+    """Returns the positions of all nodes in units of the observations, ordered as the weights."""
     lines = [
         np.linspace(low, high, n) if n > 1 else np.array([(low + high) / 2])
         for low, high, n in zip(grid.low, grid.high, grid.nodes, strict=True)

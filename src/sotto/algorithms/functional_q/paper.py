@@ -1,12 +1,12 @@
 """Algorithm 1 of Wang and Hegde 2019 as printed. It protects nobody; its certificate says why.
 
-Each update takes B steps with a = argmax Q + g, where g is a sample path of the Gaussian process
-for each action, and then one step of gradient descent on (Q + g - y)^2 / 2 with
-y = r + gamma max (Q + g)(s'). The path is drawn anew J times. What is returned is Q without noise.
+Each update takes B steps with a = argmax Q + g. Here g is a sample path of the Gaussian process for
+each action. Then it makes one step of gradient descent on (Q + g - y)^2 / 2 with
+y = r + gamma max (Q + g)(s'). The path is drawn J times. The algorithm returns Q without noise.
 
-What the paper leaves open: the network is tanh, y is held constant in the gradient as in DQN, the
-gradient of line 22 is descended (it is printed with a plus), and with a given sigma the kernel has
-beta 1, as in the authors' code.
+The paper leaves some choices open. Here the network is a tanh network, and y is constant in the
+gradient, as in DQN. The update of line 22 descends the gradient, although it is printed with a
+plus. With a given sigma the kernel has beta 1, as in the authors' code.
 """
 
 from functools import lru_cache, partial
@@ -35,7 +35,7 @@ _AUTHORS_BETA = 1.0
 
 
 class PaperState(NamedTuple):
-    """What one update hands to the next, beside the path, which a resumed training draws anew."""
+    """The state between two updates, without the path, which a resumed training draws again."""
 
     values: QNetwork
     lane: Lane
@@ -46,12 +46,12 @@ class _Batch(NamedTuple):
     observations: Float[Array, "b obs"]
     actions: Int[Array, " b"]
     noise: Float[Array, " b"]
-    """g at each step's state and action."""
+    """Value of g at each step's state and action."""
     goals: Float[Array, " b"]
 
 
 def init(config: FunctionalQConfig, key: PRNGKeyArray) -> PaperState:
-    """A fresh network at the start of an episode."""
+    """Returns a fresh network and an environment at the start of an episode."""
     env = config.environment
     network_key, lane_key = jax.random.split(key)
     return PaperState(
@@ -62,7 +62,7 @@ def init(config: FunctionalQConfig, key: PRNGKeyArray) -> PaperState:
 
 
 def noise(config: FunctionalQConfig) -> PaperNoise:
-    """The noise: sigma by hand, or Theorem 5's for target_epsilon."""
+    """Returns the noise, with the given sigma or that of Theorem 5 for target_epsilon."""
     updates = config.samples // config.batch
     if config.sigma is not None:
         return PaperNoise(config.sigma, _AUTHORS_BETA, 0.0, config.resets or updates)
@@ -83,8 +83,8 @@ class Algorithm1:
 
     Args:
         config: settings.
-        state: where to go on from.
-        ledger: is told of every update, with the gaps that make it worth nothing.
+        state: state from which the run continues.
+        ledger: ledger that records every update, with the gaps that void the guarantee.
         key: randomness of resets.
     """
 
@@ -99,7 +99,7 @@ class Algorithm1:
         self._path = self._fresh_path()
 
     def advance(self) -> tuple[float, float]:
-        """One update; returns the batch's mean reward and the mean absolute noise met."""
+        """Makes one update; returns the batch's mean reward and mean absolute noise."""
         config, made = self._config, int(self.state.updates)
         self._stream.charge(self._stream.releases, 1, [PersonBlock(0, 1)])
         resets = config.resets or config.num_updates
@@ -143,7 +143,7 @@ class Algorithm1:
         return batch, lane, float(np.mean(rewards))
 
     def _met(self, observation: Float[np.ndarray, "1"]) -> Float[np.ndarray, " actions"]:
-        """g there, one value for each action."""
+        """Returns g at the observation, one value for each action."""
         return np.asarray(self._path.at(float(observation[0])))
 
     def _fresh_path(self) -> Paths:
@@ -152,7 +152,7 @@ class Algorithm1:
 
 
 def _statement(config: FunctionalQConfig, paper: PaperNoise, updates: int) -> StreamStatement:
-    """What the ledger is told. With gaps, nothing is made of the numbers."""
+    """Returns the statement for the ledger. Its gaps make the numbers void."""
     v = 1 / paper.beta
     claimed = config.lipschitz * float(np.sqrt(v * v + v))
     multiplier = paper.sigma / (claimed * float(np.sqrt(updates)))
@@ -185,7 +185,7 @@ def _observed(env: AnyEnvironment, values: QNetwork, state: object) -> tuple[Arr
 
 
 def _observe(env: AnyEnvironment, values: QNetwork, state: object) -> tuple[np.ndarray, np.ndarray]:
-    """What is seen of a state, and the network's values there."""
+    """Returns the observation of a state and the network's values there."""
     observation, found = _observed(env, values, state)
     return np.asarray(observation), np.asarray(found, np.float64)
 

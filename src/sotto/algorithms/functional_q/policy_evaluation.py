@@ -1,34 +1,37 @@
 """Differentially private policy evaluation (Balle, Gomrokchi and Precup 2016).
 
-First-visit Monte Carlo: `cells` are pairs of a node and an action; an episode that visits cell s
-gives one estimate of its value, the discounted sum of rewards from the first visit on. DP-LSW and
-DP-LSL fit linear values Phi theta to the averages of these estimates, and release theta with noise.
-Evaluating, acting greedily on what was released, and evaluating again is policy iteration.
+The estimates are those of first-visit Monte Carlo. A cell is a pair of a node and an action. An
+episode that visits cell s gives one estimate of its value, the discounted sum of rewards from the
+first visit on. DP-LSW and DP-LSL fit linear values Phi theta to the averages of these estimates,
+and release theta with noise. Policy iteration alternates between this evaluation and acting
+greedily on the released values.
 
-Both fits are linear in rewards: theta = M r. With public states and actions M is public, and a
-reward moves theta by at most range * max_t |M e_t|. That is exact, and what the baseline uses.
-Where states are private too (unit trajectory) M is secret, and Balle et al. scale the noise to a
-smooth bound of how far a trajectory moves theta (`lsw_deviation`, `lsl_deviation`).
+Both fits are linear in rewards, theta = M r. With public states and actions M is public, and a
+reward moves theta by at most range * max_t |M e_t|. The baseline uses this exact bound. With
+private states (unit trajectory) M is secret, and Balle et al. scale the noise to a smooth bound on
+the effect of a trajectory on theta (`lsw_deviation`, `lsl_deviation`).
 
 Guarantee:
-    Unit transition. Rows of M are rescaled to norm at most 1 by a public factor, and released by
-    `reward_perturbation.weighted_sums`: one Gaussian mechanism over all rounds.
+    Unit transition. A public factor rescales the columns of M to norm at most 1, and
+    `input_perturbation.weighted_sums` releases the sums. All rounds together are one Gaussian
+    mechanism.
 
     Unit trajectory, one release. A trajectory moves the average of cell s by at most
-    F / max(|X_s|, 1), F = range / (1 - discount), and this holds k trajectories away with
-    max(|X_s| - k, 1). So S, the largest of e^(-k beta/2) times the bound k away, satisfies
-    |theta - theta'| <= S and S <= e^(beta/2) S' for neighbours. Noise alpha S then costs a shift of
-    1/alpha deviations and a change of scale by at most e^beta in each of d coordinates, which
-    `smooth_delta` adds up: alpha and beta as in `smooth_constants` are (epsilon, delta)-DP wherever
-    that is at most delta, which is checked and not assumed.
+    F / max(|X_s|, 1), F = range / (1 - discount). For data that differ in k trajectories the bound
+    is F / max(|X_s| - k, 1). Let S be the largest of e^(-k beta/2) times the bound for k. Then
+    |theta - theta'| <= S and S <= e^(beta/2) S' for neighbours. Noise alpha S costs a shift of
+    1/alpha deviations and a change of scale by at most e^beta in each of d coordinates, and
+    `smooth_delta` adds these up. With alpha and beta of `smooth_constants` the release is
+    (epsilon, delta)-DP if that sum is at most delta, which the code checks.
 
     For DP-LSL theta = A^-1 b, A = Phi' G Phi + mu, mu = lambda / (2 m). So
     theta - theta' = A'^-1 ((b - b') - (A - A') theta), where |A'^-1| <= 1 / mu,
     |b - b'| <= |Phi| F |rho|_2 / m, |A - A'| <= |Phi|^2 |rho|_inf / m, and |theta| is at most
-    |G^(1/2) averages| / (2 sqrt(mu)) <= F sqrt(sum_s rho_s |X_s| / (2 lambda)). That is the bound
-    of `lsl_deviation`: smaller than the printed one, and without a condition on lambda.
+    |G^(1/2) averages| / (2 sqrt(mu)) <= F sqrt(sum_s rho_s |X_s| / (2 lambda)). This is the bound
+    of `lsl_deviation`. It is smaller than the printed one and needs no condition on lambda.
 
-    The vault has no account for smooth sensitivities: these deviations are calibrations only.
+    The ledger does not account for smooth sensitivities, so these deviations certify nothing. They
+    are calibrations only.
 """
 
 import math
@@ -51,10 +54,10 @@ class Visits:
     """Public facts about a round of episodes.
 
     Attributes:
-        estimates: averages of first-visit estimates are `estimates @ rewards`; zero where nobody
-            was.
-        counts: |X_s|, how many episodes visited each cell.
-        episodes: m.
+        estimates: matrix whose product with the rewards gives the averages of first-visit
+            estimates; rows of cells without visits are zero.
+        counts: number of episodes that visited each cell, |X_s|.
+        episodes: number of episodes, m.
     """
 
     estimates: Float[np.ndarray, "cells steps"]
@@ -68,13 +71,13 @@ def first_visits(
     discount: float,
     count: int,
 ) -> Visits:
-    """How rewards add up to the averages of first-visit estimates.
+    """Returns the matrix that turns rewards into averages of first-visit estimates, and counts.
 
     Args:
-        cells: which cell each step was in, episode after episode.
-        episode_ends: where an episode ends (or is cut off).
-        discount: gamma.
-        count: how many cells there are.
+        cells: cell of each step, one episode after the other.
+        episode_ends: whether an episode ends, or is cut off, after each step.
+        discount: discount factor gamma.
+        count: number of cells.
     """
     steps = len(cells)
     estimates = np.zeros((count, steps))
@@ -99,7 +102,7 @@ def nearest_cells(
     actions: Int[np.ndarray, " steps"],
     count: int,
 ) -> Int[np.ndarray, " steps"]:
-    """The pair of the nearest node and the action, as one index."""
+    """Returns the index of the cell of each step: its nearest node and its action."""
     index, weight = grid.weights(jnp.asarray(observations))
     nearest = np.take_along_axis(
         np.asarray(index), np.asarray(weight).argmax(axis=-1, keepdims=True), axis=-1
@@ -110,12 +113,12 @@ def nearest_cells(
 def lsw(
     features: Float[np.ndarray, "cells d"], weights: Float[np.ndarray, " cells"], visits: Visits
 ) -> Float[np.ndarray, "d steps"]:
-    """DP-LSW before noise: theta = (Gamma^(1/2) Phi)^+ Gamma^(1/2) averages, linear in rewards.
+    """Returns the matrix M of DP-LSW, theta = (Gamma^(1/2) Phi)^+ Gamma^(1/2) averages.
 
     Args:
         features: Phi.
-        weights: diagonal of Gamma. Under the unit transition they may depend on visits.
-        visits: of the episodes.
+        weights: diagonal of Gamma. For the unit transition it may depend on visits.
+        visits: visits of the episodes.
     """
     root = np.sqrt(weights)[:, None]
     return np.asarray(np.linalg.pinv(root * features, rcond=1e-6) @ (root * visits.estimates))
@@ -127,15 +130,15 @@ def lsl(
     ridge: float,
     visits: Visits,
 ) -> Float[np.ndarray, "d steps"]:
-    """DP-LSL before noise: (Phi' G Phi + lambda / (2 m))^-1 Phi' G averages, linear in rewards.
+    """Returns the matrix M of DP-LSL, theta = (Phi' G Phi + lambda / (2 m))^-1 Phi' G averages.
 
-    G is diagonal, rho_s |X_s| / m.
+    G is diagonal with entries rho_s |X_s| / m.
 
     Args:
         features: Phi.
         weights: rho.
-        ridge: lambda, positive.
-        visits: of the episodes.
+        ridge: lambda, which must be positive.
+        visits: visits of the episodes.
     """
     if not ridge > 0:
         raise ValueError(f"DP-LSL needs a positive ridge, got {ridge:g}")
@@ -148,7 +151,7 @@ def lsl(
 def unit_columns(
     matrix: Float[np.ndarray, "d steps"],
 ) -> tuple[Float[np.ndarray, "steps d"], float]:
-    """Each reward's weights, of norm at most 1, and the public factor they were divided by."""
+    """Returns each reward's weights, of norm at most 1, and the public factor that divided them."""
     largest = float(np.linalg.norm(matrix, axis=0).max()) * (1 + 1e-6)  # float32 rounds weights
     factor = largest if largest > 0 else 1.0
     return matrix.T / factor, factor
@@ -158,10 +161,10 @@ def unit_columns(
 
 
 def smooth_constants(epsilon: float, delta: float, size: int) -> tuple[float, float]:
-    """alpha and beta of Balle et al. 2016 (after Nissim, Raskhodnikova and Smith 2007), checked.
+    """Returns alpha and beta of Balle et al. 2016, after Nissim, Raskhodnikova and Smith 2007.
 
     Raises:
-        ValueError: at this epsilon they do not give (epsilon, delta).
+        ValueError: the constants do not give (epsilon, delta)-DP at this epsilon.
     """
     tail = math.log(2 / delta)
     alpha, beta = 5 * math.sqrt(2 * tail) / epsilon, epsilon / 4 / (size + tail)
@@ -175,13 +178,14 @@ def smooth_constants(epsilon: float, delta: float, size: int) -> tuple[float, fl
 
 
 def smooth_delta(alpha: float, beta: float, size: int, epsilon: float) -> float:
-    """Delta at epsilon of noise alpha S in `size` coordinates, for a beta-smooth bound S.
+    """Returns delta at epsilon of noise alpha S in `size` coordinates, for a beta-smooth bound S.
 
-    The noise of one neighbour is moved by at most 1/alpha deviations, costing (e1, d1) with d1 the
-    analytic Gaussian mechanism's, and then changes its scale by at most e^beta, costing
-    (e2, d2): the log-ratio is at most size beta where the scale grows, and
-    (e^(2 beta) - 1) / 2 |z|^2 - size beta where it shrinks, |z|^2 being chi-square. Together
-    (e1 + e2, d1 + e^e1 d2), in either order of the neighbours. The best split is taken.
+    Between neighbours the mean moves by at most 1/alpha deviations, at a cost (e1, d1) with d1 of
+    the analytic Gaussian mechanism. Then the scale changes by at most e^beta, at a cost (e2, d2).
+    The log-ratio is at most size beta where the scale grows. Where it shrinks, the log-ratio is at
+    most (e^(2 beta) - 1) / 2 |z|^2 - size beta, and |z|^2 has a chi-square law. Together the cost
+    is (e1 + e2, d1 + e^e1 d2), in either order of the neighbours. The function takes the best
+    split of epsilon.
     """
     reached = 1.0
     for share in np.linspace(0.02, 0.98, 49):
@@ -203,16 +207,17 @@ def lsw_deviation(
     epsilon: float,
     delta: float,
 ) -> float:
-    """Standard deviation of DP-LSW's noise for one trajectory; `weights` must be public constants.
+    """Returns the standard deviation of DP-LSW's noise for the unit trajectory.
 
-    alpha F |(Gamma^(1/2) Phi)^+| sqrt(psi), with
+    It is alpha F |(Gamma^(1/2) Phi)^+| sqrt(psi), with
     psi = max_k e^(-k beta) sum_s w_s / max(|X_s| - k, 1)^2.
 
     Args:
-        features, weights: as in `lsw`.
-        counts: |X_s|, private here.
-        largest_return: F, if estimates lie in [0, F].
-        epsilon, delta: of this release.
+        features: Phi.
+        weights: diagonal of Gamma, which must be constant.
+        counts: |X_s|, which is private here.
+        largest_return: F, for estimates in [0, F].
+        epsilon, delta: target of this release.
     """
     alpha, beta = smooth_constants(epsilon, delta, features.shape[1])
     inverse = np.linalg.pinv(np.sqrt(weights)[:, None] * features)
@@ -233,19 +238,19 @@ def lsl_deviation(
     delta: float,
     bound: Literal["ours", "printed"] = "ours",
 ) -> float:
-    """Standard deviation of DP-LSL's noise for one trajectory.
+    """Returns the standard deviation of DP-LSL's noise for the unit trajectory.
 
-    2 alpha F |Phi| / D sqrt(psi), psi = max_k e^(-k beta) phi_k^2 and phi_k = |rho|_2 +
-    |Phi| |rho|_inf / sqrt(2 lambda) sqrt(sum_s rho_s min(|X_s| + k, m)); D is lambda, and
-    lambda - |Phi|^2 |rho|_inf as printed.
+    It is 2 alpha F |Phi| / D sqrt(psi), with psi = max_k e^(-k beta) phi_k^2 and phi_k = |rho|_2 +
+    |Phi| |rho|_inf / sqrt(2 lambda) sqrt(sum_s rho_s min(|X_s| + k, m)). The denominator D is
+    lambda here, and lambda - |Phi|^2 |rho|_inf in the paper.
 
     Args:
-        features, weights, ridge: as in `lsl`.
-        counts: |X_s|, private here.
-        episodes: m, public.
-        largest_return: F, if estimates lie in [0, F].
-        epsilon, delta: of this release.
-        bound: which denominator.
+        features, weights, ridge: Phi, rho and lambda, as in `lsl`.
+        counts: |X_s|, which is private here.
+        episodes: m, which is public.
+        largest_return: F, for estimates in [0, F].
+        epsilon, delta: target of this release.
+        bound: denominator D; "ours" is lambda, "printed" is the paper's.
     """
     alpha, beta = smooth_constants(epsilon, delta, features.shape[1])
     norm = float(np.linalg.norm(features, 2))
@@ -256,5 +261,5 @@ def lsl_deviation(
     psi = float((np.exp(-away * beta) * phi**2).max())
     denominator = ridge if bound == "ours" else ridge - norm**2 * highest
     if not denominator > 0:
-        raise ValueError("DP-LSL as printed needs lambda above |Phi|^2 |rho|_inf; raise the ridge")
+        raise ValueError("the printed DP-LSL needs lambda above |Phi|^2 |rho|_inf; raise the ridge")
     return 2 * alpha * largest_return * norm / denominator * math.sqrt(psi)

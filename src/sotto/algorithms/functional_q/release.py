@@ -1,12 +1,12 @@
-"""Q-learning from released rewards: steps are collected without rewards, which the door releases.
+"""Q-learning from released rewards: collects steps without rewards, and releases the rewards.
 
-The order is the proof. `collect` acts in an environment whose rewards it cannot see (`Dynamics`);
-what it logs is public. `reward_release` gives noisy sums of rewards at nodes, and is the only place
-where rewards of transitions are evaluated. `released_rewards` and everything after it, any number
-of gradient steps of any learner, is post-processing: action values and policies may be published.
+The guarantee follows from this order. `collect` acts in an environment whose rewards it cannot see
+(`Dynamics`), so its log is public. `reward_release` gives noisy sums of rewards at nodes, and is
+the only place where rewards of transitions are evaluated. `released_rewards` and everything after
+it is post-processing, with any learner and any number of gradient steps. So action values and
+policies may be published (docs/privacy.md, section 13).
 
-Source: Wang and Hegde 2019, whose Algorithm 1 is in `sotto.algorithms.functional_q.paper`; this is
-option C of the theory notes, B6.
+Source: Wang and Hegde 2019, whose Algorithm 1 is in `sotto.algorithms.functional_q.paper`.
 """
 
 import math
@@ -19,37 +19,38 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy
+from sotto.algorithms.calibration import calibrated_multiplier
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.nodes import by_action, fit
-from sotto.privacy.accounting.composition import Gaussian, calibrate_noise_multiplier
+from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.claims import rewards as claims
 from sotto.privacy.mechanisms import correlated
-from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Once, Part
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.rollout import Lane, start
 
-_LARGEST_BATCH = 2**22  # numbers of transitions that the door maps at once
+_LARGEST_BATCH = 2**22
+"""Most numbers that a release computes from transitions at once."""
 
 PUBLIC = (claims.VISITS(), claims.CURVE())
-"""What no mode protects."""
+"""Sentences about the facts that no mode protects."""
 
 
 class Logged(NamedTuple):
-    """Steps as they were taken, without rewards: all of it is public."""
+    """Steps without their rewards. All fields are public."""
 
     states: PyTree
     """The environment's state before each step."""
     actions: Int[Array, " steps"]
     observations: Float[Array, "steps obs"]
     next_observations: Float[Array, "steps obs"]
-    """What each step led to, before any reset."""
+    """Observations after each step, before any reset."""
     terminated: Bool[Array, " steps"]
 
 
 class Dynamics:
-    """An environment without its rewards: whoever acts in it cannot look at them."""
+    """An environment without its rewards, so that the actor cannot see them."""
 
     def __init__(self, env: AnyEnvironment) -> None:
         self.reset_size = env.reset_size
@@ -59,20 +60,20 @@ class Dynamics:
         self._step = partial(env.step, params=env.default_params)
 
     def step(self, state: Any, action: Array) -> tuple[Any, Bool[Array, ""]]:
-        """The next state, and whether the episode terminated there."""
+        """Returns the next state and whether the episode terminated there."""
         following, _, terminated = self._step(state, action)
         return following, terminated
 
 
 def start_lanes(config: FunctionalQConfig, key: PRNGKeyArray) -> Lane:
-    """Environments at the start of an episode, with a leading axis of num_envs."""
+    """Starts an episode in every parallel environment; leaves have a leading axis of num_envs."""
     env = config.environment
     keys = jax.random.split(key, config.num_envs)
     return jax.vmap(lambda k: start(env, env.default_params, k))(keys)
 
 
 def empty_log(config: FunctionalQConfig) -> Logged:
-    """Room for all samples."""
+    """Returns a log of zeros with room for all samples."""
     env, rows = config.environment, config.samples
     state = jax.eval_shape(env.reset, jnp.zeros((env.reset_size,), jnp.float32), env.default_params)
     seen = jnp.zeros((rows, env.observation_size), jnp.float32)
@@ -86,19 +87,19 @@ def empty_log(config: FunctionalQConfig) -> Logged:
 
 
 def collect(
-    dynamics: Dynamics, actor: EpsilonGreedy, lanes: Lane, key: PRNGKeyArray, steps: int
+    dynamics: Dynamics, actor: EpsilonGreedy, begin: Lane, key: PRNGKeyArray, steps: int
 ) -> tuple[Logged, Lane]:
-    """Every environment takes `steps` steps, reset whenever an episode ends.
+    """Takes `steps` steps in every parallel environment, with a reset after each episode.
 
     Args:
-        dynamics: where to act.
-        actor: made of public things only.
-        lanes: where each environment is.
-        key: randomness of the actions and of the resets.
-        steps: of each environment.
+        dynamics: environment without rewards.
+        actor: policy that depends on public data only.
+        begin: state of each parallel environment.
+        key: randomness of the actions and the resets.
+        steps: number of steps of each environment.
 
     Returns:
-        The steps, environment after environment, and where they led.
+        The steps, one environment after the other, and the states after them.
     """
 
     def one(lane: Lane, key: PRNGKeyArray) -> tuple[Lane, Logged]:
@@ -117,22 +118,22 @@ def collect(
         state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, following)
         return Lane(state, jnp.where(ended, 0, lane.elapsed + 1)), seen
 
-    count = jax.tree.leaves(lanes)[0].shape[0]
-    lanes, logged = jax.vmap(one)(lanes, jax.random.split(key, count))
+    count = jax.tree.leaves(begin)[0].shape[0]
+    end, logged = jax.vmap(one)(begin, jax.random.split(key, count))
     flat: Logged = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), logged)
-    return flat, lanes
+    return flat, end
 
 
 # --- the release of transitions' rewards ---------------------------------------------------------
 
 
 def correlation(config: FunctionalQConfig) -> Correlation:
-    """Noise over rounds: what is learned from are sums over all rounds so far."""
+    """Returns the correlation of the noise over rounds, for sums over all rounds so far."""
     return Correlation(kind="independent" if config.rounds == 1 else "prefix-sum")
 
 
 def reward_multiplier(config: FunctionalQConfig) -> float:
-    """Noise multiplier of reward sums, in zero-out terms: from sigma, or calibrated."""
+    """Returns the noise multiplier of reward sums under zero-out adjacency."""
     if config.sigma is not None:
         spread = correlated.sensitivity(correlation(config), Once(), config.rounds)
         return config.sigma / (config.reward_range / 2 * spread)
@@ -142,21 +143,19 @@ def reward_multiplier(config: FunctionalQConfig) -> float:
 
 
 def calibrated(config: FunctionalQConfig, draws: int) -> float:
-    """The least multiplier of one Gaussian mechanism for the target, sampler's delta included."""
+    """Returns the least multiplier of one Gaussian mechanism for the target epsilon and delta."""
     target = config.target_epsilon
     assert target is not None
-
-    def least(delta: float) -> float:
-        return calibrate_noise_multiplier(lambda z: [Gaussian(noise_multiplier=z)], target, delta)
-
-    return calibrate_with_sampler(least, lambda z: sampler_delta(z, draws), config.delta)
+    return calibrated_multiplier(
+        lambda z: [Gaussian(noise_multiplier=z)], target, config.delta, draws=draws
+    )
 
 
 def reward_release(config: FunctionalQConfig, rounds_left: int) -> Release:
-    """The release of reward sums at nodes: each transition adds its reward to the nodes around.
+    """Returns the release of reward sums at nodes.
 
-    One transition contributes its reward about the middle of the range, shared out with weights
-    that are not negative and sum to 1: a vector of norm at most half the range.
+    A transition adds its reward, minus the middle of the range, to the nodes around its state. The
+    weights are not negative and sum to 1, so its contribution has norm at most half the range.
     """
     env, grid, (low, high) = config.environment, config.grid, config.rewards
     by_pair, actions = config.node_variable == "state-action", config.actions
@@ -190,7 +189,7 @@ def reward_release(config: FunctionalQConfig, rounds_left: int) -> Release:
         horizon=rounds_left,
         population=config.population,
         correlation=correlation(config),
-        microbatch=_microbatch(slots, config.features),
+        microbatch=microbatch(slots, config.features),
         protects=(claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),),
         does_not_protect=PUBLIC,
         assumptions=(claims.REWARD_FREE.assumption(),),
@@ -198,7 +197,7 @@ def reward_release(config: FunctionalQConfig, rounds_left: int) -> Release:
 
 
 def noise_of_sums(config: FunctionalQConfig, rounds: int) -> float:
-    """Standard deviation of the noise of sums over the first `rounds` rounds."""
+    """Returns the standard deviation of the noise in sums over the first `rounds` rounds."""
     over_time = correlation(config)
     scale = reward_multiplier(config) * config.reward_range / 2
     scale *= correlated.sensitivity(over_time, Once(), config.rounds)
@@ -209,7 +208,7 @@ def noise_of_sums(config: FunctionalQConfig, rounds: int) -> float:
 
 
 def reward_weights(config: FunctionalQConfig, logged: Logged, count: int) -> Any:
-    """Public weights of the first `count` transitions over the features of a reward release."""
+    """Returns the public weights of the first `count` transitions in each released value."""
     if config.node_variable == "next-state":
         return config.grid.matrix(np.asarray(logged.next_observations[:count]))
     nodes = config.grid.matrix(np.asarray(logged.observations[:count]))
@@ -219,7 +218,7 @@ def reward_weights(config: FunctionalQConfig, logged: Logged, count: int) -> Any
 def fit_rewards(
     config: FunctionalQConfig, sums: Float[np.ndarray, " features"], logged: Logged, rounds: int
 ) -> Float[np.ndarray, " features"]:
-    """Rewards at nodes, from the noisy sums of the first `rounds` rounds; post-processing."""
+    """Estimates rewards at nodes from the noisy sums of the first rounds, as post-processing."""
     weights = reward_weights(config, logged, rounds * config.round_samples)
     prior = config.reward_range / math.sqrt(12)
     found = fit(np.asarray(sums, np.float64), weights, noise_of_sums(config, rounds), prior)
@@ -229,7 +228,7 @@ def fit_rewards(
 def released_rewards(
     config: FunctionalQConfig, rewards: Float[Array, " features"], logged: Logged
 ) -> Float[Array, " steps"]:
-    """The released reward of each transition, linear between nodes; post-processing."""
+    """Returns the released reward of each transition, interpolated between nodes."""
     grid = config.grid
     if config.node_variable == "next-state":
         return grid.interpolate(rewards[:, None], logged.next_observations)[:, 0]
@@ -238,9 +237,12 @@ def released_rewards(
     return jnp.take_along_axis(values, logged.actions[:, None], axis=1)[:, 0]
 
 
-def _microbatch(slots: int, features: int) -> int | None:
-    """The largest divisor of the slots with which the door's arrays stay small."""
-    most = max(1, _LARGEST_BATCH // features)
+def microbatch(slots: int, size: int) -> int | None:
+    """Returns the largest divisor of the slots with which arrays [slots, size] stay small.
+
+    None means that all slots fit at once.
+    """
+    most = max(1, _LARGEST_BATCH // size)
     if slots <= most:
         return None
-    return max(size for size in range(1, most + 1) if slots % size == 0)
+    return max(count for count in range(1, most + 1) if slots % count == 0)

@@ -1,4 +1,4 @@
-"""Mode reward-release: rounds of collecting without rewards, releasing them, and learning."""
+"""Mode reward-release: each round collects steps, releases their rewards, and learns from them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -43,9 +43,9 @@ def train_on_released_rewards(
     states: RewardState,
     done: int,
 ) -> Iterator[Progress]:
-    """Trains from `states` on; each round is one update that releases, and some that learn."""
+    """Trains from `states` on. A round is one update that releases and several that learn."""
     per_round = 1 + config.chunks_per_round
-    door = _Door(config, seeds, accounts)
+    rewards = _RewardReleases(config, seeds, accounts)
     while done < config.num_updates:
         number, part = divmod(done, per_round)
         done += 1
@@ -54,7 +54,7 @@ def train_on_released_rewards(
             places = [account.place(number) for account in accounts]
             keys = folded_keys(seeds, COLLECTING, [place.charge for place in places])
             states = _collected(config, states, keys, number)
-            states = door.released(states, places, number)
+            states = rewards.released(states, places, number)
             spread = np.asarray(states.rewards).std(axis=1)[:, None]
             yield Progress(done, states, {"reward_spread": spread}, env_steps=steps, learned=False)
             continue
@@ -67,7 +67,7 @@ def train_on_released_rewards(
 def _collected(
     config: FunctionalQConfig, states: RewardState, keys: PRNGKeyArray, number: int
 ) -> RewardState:
-    """Takes one round's steps, without rewards."""
+    """Collects one round's steps, without rewards."""
     epsilon = 1.0 if number == 0 else config.exploration
     seen, lanes = collect_steps(config, action_values(states), states.lanes, keys, epsilon)
     first = number * config.round_samples
@@ -87,7 +87,7 @@ def collect_steps(
     keys: PRNGKeyArray,
     epsilon: float,
 ) -> tuple[Logged, Lane]:
-    """One round's steps of every run, epsilon-greedily on action values, without rewards."""
+    """Collects one round's steps of every run, epsilon-greedily and without rewards."""
     dynamics = Dynamics(config.environment)
 
     def one(values: QNetwork | GridValues, lanes: Lane, key: PRNGKeyArray) -> tuple[Logged, Lane]:
@@ -98,8 +98,8 @@ def collect_steps(
     return collected
 
 
-class _Door:
-    """What releases the rewards of each round's steps, or reads what was released."""
+class _RewardReleases:
+    """The releases of each round's rewards; it reads from disk what was released before."""
 
     def __init__(
         self, config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[Account]
@@ -109,7 +109,7 @@ class _Door:
         self._runs: list[int] = []
 
     def released(self, states: RewardState, places: Sequence[Place], number: int) -> RewardState:
-        """The state with the rewards of all rounds up to this one."""
+        """Returns the state with the rewards of all rounds up to this one."""
         config, runs = self._config, range(len(places))
         logged = [jax.tree.map(lambda x, i=run: x[i], states.logged) for run in runs]
         if config.unit == "reward-function":
@@ -134,7 +134,7 @@ class _Door:
     def _new_sums(
         self, states: RewardState, runs: list[int], number: int
     ) -> Float[np.ndarray, "runs features"]:
-        """Releases the round's sums of these runs; they are on disk when they are returned."""
+        """Releases the round's sums of these runs, which are on disk on return."""
         config, size = self._config, self._config.round_samples
         accounts = [self._accounts[run] for run in runs]
         chosen = jax.tree.map(
@@ -161,7 +161,7 @@ class _Door:
 def _learned(
     config: FunctionalQConfig, states: RewardState, keys: PRNGKeyArray, steps: int
 ) -> tuple[RewardState, Float[Array, " runs"]]:
-    """Learns from released rewards: post-processing."""
+    """Learns from released rewards, which is post-processing."""
 
     def one(state: RewardState, key: PRNGKeyArray) -> tuple[Learner | GridValues, Array]:
         logged = state.logged
@@ -190,7 +190,7 @@ def _learned(
 def _averaged(
     config: FunctionalQConfig, values: GridValues, transitions: Transitions, steps: int
 ) -> tuple[GridValues, Float[Array, ""]]:
-    """Fitted Q-iteration with weighted means at nodes; returns how far the last one moved."""
+    """Runs fitted Q-iteration with weighted means at nodes; also returns the last change."""
     grid, count = config.grid, config.actions
     index, weight = grid.weights(transitions.observations)
     there = jnp.arange(transitions.actions.size) < steps

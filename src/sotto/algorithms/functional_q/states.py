@@ -1,6 +1,6 @@
 """States of Q-learning that protects rewards, and the keys of its random numbers.
 
-Nothing in a state is secret, except in mode paper, which keeps no secrets.
+All states are public, except in mode paper, which protects nobody.
 """
 
 from collections.abc import Sequence
@@ -22,24 +22,25 @@ from sotto.keys import keys_of
 from sotto.rl.rollout import Lane
 
 INITIAL, RELEASING, STARTING, COLLECTING, LEARNING = range(5)
-"""What keys are for."""
+"""Purposes of random keys."""
 
 
 class RewardState(NamedTuple):
-    """Mode reward-release: all that is known, and nothing of it is secret."""
+    """The public state of mode reward-release."""
 
     logged: Logged
-    """Steps of all rounds so far; the rest is zero."""
+    """Steps of all rounds so far; later rows are zero."""
     lanes: Lane
+    """States of the parallel environments."""
     sums: Float[Array, " features"]
-    """Noisy sums of rewards about the middle; zero where the unit is the reward function."""
+    """Noisy sums of rewards minus the middle; zero if the unit is the reward function."""
     rewards: Float[Array, " features"]
     """Released rewards at nodes."""
     learner: Learner | GridValues
 
 
 class OutputState(NamedTuple):
-    """Modes output-release and per-iteration: the released action values."""
+    """The released action values of the modes output-release and per-iteration."""
 
     values: GridValues
 
@@ -48,7 +49,7 @@ State = RewardState | OutputState | PaperState
 
 
 def initial_states(config: FunctionalQConfig, seeds: Sequence[int]) -> State:
-    """The states before training, leaves of shape [runs, ...]."""
+    """Returns the states before training, with leaves of shape [runs, ...]."""
     states: State = eqx.filter_vmap(partial(_initial_state, config))(keys_of(seeds, INITIAL))
     return states
 
@@ -61,7 +62,7 @@ def _initial_state(config: FunctionalQConfig, key: PRNGKeyArray) -> State:
     if config.mode != "reward-release":
         return OutputState(table)
     network_key, lane_key = jax.random.split(key)
-    # The largest reward at every step is the largest value: targets are then of order one.
+    # The largest value is that of the largest reward at every step. It brings targets to order one.
     largest = max(abs(bound) for bound in config.rewards) / (1 - config.discount)
     network = QNetwork(config.environment, config.hidden, network_key, largest)
     nothing = jnp.zeros((config.features,), jnp.float32)
@@ -77,7 +78,7 @@ def _initial_state(config: FunctionalQConfig, key: PRNGKeyArray) -> State:
 
 
 def action_values(states: State) -> QNetwork | GridValues:
-    """What may be asked for ever: released, or made of what was released (except in paper)."""
+    """Returns the action values. They are functions of releases, except in mode paper."""
     if isinstance(states, RewardState):
         learner = states.learner
         return learner.values if isinstance(learner, Learner) else learner
@@ -88,5 +89,5 @@ def action_values(states: State) -> QNetwork | GridValues:
 
 
 def folded_keys(seeds: Sequence[int], purpose: int, numbers: Sequence[int]) -> PRNGKeyArray:
-    """Fresh keys for the steps or the learning of one part."""
+    """Returns keys for the steps or the learning of one part."""
     return jax.vmap(jax.random.fold_in)(keys_of(seeds, purpose), jnp.asarray(numbers, jnp.uint32))

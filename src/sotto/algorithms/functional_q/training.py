@@ -1,8 +1,8 @@
-"""Trains Q-learning that protects rewards, several seeds side by side.
+"""Trains Q-learning that protects rewards, with several seeds in parallel.
 
-Each seed is a run of its own: its steps, its ledger, its noise, its certificate. Iterating over
-`train` yields what may be logged after each chunk; the first chunk of a round is its release, so
-that what was released is stored before anything is made of it. A resumed training goes on with it.
+Each seed is a separate run with its own steps, ledger, noise and certificate. Iterating over
+`train` yields the progress after each chunk. The first chunk of a round is its release, so that the
+released values are stored before they are used, and a resumed training continues with them.
 """
 
 import math
@@ -44,16 +44,16 @@ _PAPER_CHUNKS = 25
 
 
 def check(config: FunctionalQConfig) -> None:
-    """Refuses settings that do not fit the environment, before anything is made.
+    """Refuses settings that do not fit the environment, before anything is created.
 
     Raises:
-        ValueError: what is wrong, and what to do.
+        ValueError: the settings cannot be trained with; the message says what to change.
     """
     grid = config.grid
     _ = config.rewards
     if config.noise == "process" and len(grid.nodes) != 1:
         raise ValueError(
-            f"sample paths are calibrated in one dimension, and {config.env_id} has "
+            f"sample paths are calibrated in one dimension, and states of {config.env_id} have "
             f"{len(grid.nodes)}; choose --noise vector, and another --mode than paper"
         )
     if config.unit == "transition" and config.delta * config.samples >= 1:
@@ -71,7 +71,7 @@ def check(config: FunctionalQConfig) -> None:
 def create_ledger(
     config: FunctionalQConfig, where: Path | str, run_id: str | None = None
 ) -> Ledger:
-    """A new ledger with the budget and the unit of these settings."""
+    """Creates a ledger with the budget and the unit of these settings."""
     budget = Budget(epsilon=config.budget_epsilon, delta=config.delta)
     return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
 
@@ -84,22 +84,24 @@ def train(
     done: int = 0,
     folders: Sequence[Path] | None = None,
 ) -> Iterator[Progress]:
-    """Trains from `states` on, `done` updates into the training, to the end.
+    """Trains from `states` to the end.
 
     Args:
         config: settings.
-        seeds: one per run.
-        ledgers: one per run, from `create_ledger`, or re-opened to resume.
-        states: where to go on from; None starts afresh. Releases in it are not made again.
-        done: updates behind `states`.
-        folders: one per run, for files of what was released. A training that was killed finds it
-            there and goes on at no cost; without them, what was not in `states` is lost.
+        seeds: seeds, one for each run.
+        ledgers: ledgers from `create_ledger`, one for each run, opened again to resume.
+        states: states from which to continue; None starts a new training. Releases in them are not
+            made again.
+        done: number of updates before `states`.
+        folders: folders for the files of released values, one for each run. A training that was
+            killed reads them and continues at no cost. Without folders, releases after `states` are
+            lost.
 
     Raises:
-        PrivacyError: the budget does not cover the training. What was charged and then killed
-            before it was written stays charged: new transitions are collected and released, and a
-            reward function may have no budget left.
-        ValueError: settings that do not fit the environment.
+        PrivacyError: the budget does not cover the training. A release that was charged and lost by
+            a kill stays charged. Then new transitions are collected and released, and the budget
+            for a reward function may be used up.
+        ValueError: the settings do not fit the environment.
     """
     states = initial_states(config, seeds) if states is None else states
     kept: Sequence[Path | None] = [None] * len(ledgers) if folders is None else folders
@@ -119,7 +121,7 @@ def train(
 def _release_output(
     config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[Account]
 ) -> Progress:
-    """Collects uniformly, learns in secret, and releases action values."""
+    """Collects steps uniformly at random, learns from exact rewards, and releases action values."""
     functions = {
         "output-release": functional_q_functions.release_output,
         "per-iteration": functional_q_functions.release_iterations,

@@ -1,9 +1,9 @@
 """Conservative Q-learning for discrete actions (Kumar et al. 2020, CQL(H) on deep Q-learning).
 
-The loss of a transition is Huber's loss of the temporal difference, plus alpha times
-logsumexp Q(s, .) - Q(s, a) (their equation 4, for the logged action a): values of actions that were
-not logged are pushed down. A truncated episode goes on after its last step, a terminated one does
-not.
+The loss of a transition is the Huber loss of the temporal difference, plus alpha times
+logsumexp Q(s, .) - Q(s, a) (their equation 4, for the logged action a). The second term lowers the
+values of actions that were not logged. The target of a truncated episode's last step includes the
+value of the next state; that of a terminated episode does not.
 """
 
 from dataclasses import dataclass
@@ -20,14 +20,16 @@ from sotto.rl.networks import Policy, scaled
 
 @dataclass(frozen=True)
 class CQL(Settings):
-    """The learner. CartPole learns with these defaults; Acrobot with alpha 0.1, reward_scale 1.
+    """The loss and the settings of CQL.
+
+    The defaults suit CartPole. Acrobot needs alpha 0.1 and reward_scale 1.
 
     Attributes:
-        alpha: weight of the conservative term; 0 is deep Q-learning.
-        discount: gamma.
+        alpha: weight of the conservative term; 0 gives deep Q-learning.
+        discount: discount factor gamma.
         reward_scale: public factor of rewards, which brings values to order one.
-        target_rate: share of the network that goes into the target network at each step.
-        double: the network chooses the action that the target network values.
+        target_rate: share of the network that moves into the target network at each step.
+        double: whether the network chooses the action whose value the target network gives.
     """
 
     alpha: NotNegative = 1.0
@@ -37,7 +39,7 @@ class CQL(Settings):
     double: bool = True
 
     def goal(self, network: Policy, target: Policy, transition: Transitions) -> Float[Array, ""]:
-        """The scaled reward, and the discounted value of the next state."""
+        """Returns the scaled reward plus the discounted value of the next state."""
         following = _values(target, transition.next_observations)
         chooser = _values(network, transition.next_observations) if self.double else following
         best = _at(following, jnp.argmax(chooser))
@@ -48,7 +50,7 @@ class CQL(Settings):
     def loss(
         self, outputs: Float[Array, " actions"], goal: Float[Array, ""], transition: Transitions
     ) -> Float[Array, ""]:
-        """Huber's loss of the temporal difference, and the conservative term."""
+        """Returns the Huber loss of the temporal difference plus the conservative term."""
         value = _at(outputs, transition.actions)
         conservative = jax.nn.logsumexp(outputs) - value
         loss: Array = optax.losses.huber_loss(value, goal) + self.alpha * conservative
@@ -60,5 +62,5 @@ def _values(network: Policy, observation: Float[Array, " obs"]) -> Float[Array, 
 
 
 def _at(values: Float[Array, " actions"], action: Array) -> Float[Array, ""]:
-    # A mask instead of a gather: faster on CPU for few actions, and kinder to its gradient.
+    # A mask is faster than a gather on CPU for few actions, and so is its gradient.
     return jnp.sum(jnp.where(jax.lax.iota(jnp.int32, values.size) == action, values, 0.0))

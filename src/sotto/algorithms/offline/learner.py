@@ -1,12 +1,12 @@
-"""Offline learning from logged transitions: what learners share, with and without privacy.
+"""Offline learning from logged transitions, with and without privacy.
 
 A learner's loss on a transition is a function of the network's outputs at the transition's
-observation, and of a goal through which no gradient flows. So the gradient of each dense layer is
-the outer product of the layer's input and of what comes back to its output: `factored_gradient`
-returns one transition's gradient in that form, and nobody's gradient is ever a matrix in memory.
+observation, and of a goal through which no gradient flows. So the gradient of a dense layer is the
+outer product of the layer's input and the gradient at its output. `factored_gradient` returns a
+transition's gradient in this form, so that no full gradient of one transition is stored.
 
-Networks are `sotto.rl.networks.Policy`: the most probable action of a network of action values is
-its greedy one.
+Networks are `sotto.rl.networks.Policy`. The most probable action of a network of action values is
+its greedy action.
 """
 
 import functools
@@ -28,32 +28,32 @@ from sotto.rl.networks import Policy, scaled
 
 
 class OfflineLearner(Protocol):
-    """A loss on transitions. Implementations are frozen dataclasses, hashable."""
+    """A loss on transitions. Implementations are frozen, hashable dataclasses."""
 
     @property
     def target_rate(self) -> float:
-        """Share of the network that goes into the target network at each step; 0: no target."""
+        """Share of the network that moves into the target network at each step; 0 if unused."""
 
     def goal(self, network: Policy, target: Policy, transition: Transitions) -> Float[Array, ""]:
-        """What outputs are compared with, for one transition; it is not differentiated."""
+        """Returns the target of one transition's loss, through which no gradient flows."""
 
     def loss(
         self, outputs: Float[Array, " actions"], goal: Float[Array, ""], transition: Transitions
     ) -> Float[Array, ""]:
-        """The loss of one transition, given the network's outputs at its observation."""
+        """Returns the loss of one transition, given the network's outputs at its observation."""
 
 
 @dataclass(frozen=True)
 class OfflineConfig(Settings):
-    """The network and its optimiser.
+    """Settings of the network and its optimiser.
 
     Attributes:
-        observation_size: numbers in an observation.
-        actions: how many there are.
+        observation_size: length of an observation.
+        actions: number of actions.
         observation_scale: public factors that bring observations to order one.
-        hidden: hidden layers.
-        learning_rate: Adam's.
-        minibatch: transitions in each step without noise, drawn with replacement.
+        hidden: sizes of the hidden layers.
+        learning_rate: learning rate of Adam.
+        minibatch: transitions of a step without noise, drawn with replacement.
     """
 
     observation_size: Count
@@ -65,17 +65,17 @@ class OfflineConfig(Settings):
 
 
 class OfflineState(NamedTuple):
-    """Everything that one gradient step hands to the next."""
+    """The state between two gradient steps."""
 
     network: Policy
     target: Policy
     optimizer_state: optax.OptState
     steps: Int[Array, ""]
-    """Gradient steps made."""
+    """Number of gradient steps made."""
 
 
 def initial_state(config: OfflineConfig, key: PRNGKeyArray) -> OfflineState:
-    """A fresh network, which is its own target."""
+    """Returns the state with a fresh network, which is also the target network."""
     network = Policy(
         config.observation_size,
         Discrete(config.actions),
@@ -91,7 +91,7 @@ def initial_state(config: OfflineConfig, key: PRNGKeyArray) -> OfflineState:
 def apply_gradient(
     config: OfflineConfig, learner: OfflineLearner, state: OfflineState, gradient: Policy
 ) -> OfflineState:
-    """One step of Adam, and one of the target network towards the network."""
+    """Makes one step of Adam, and moves the target network towards the network."""
     updates, optimizer_state = _optimizer(config).update(gradient, state.optimizer_state)
     network = eqx.apply_updates(state.network, updates)
     rate, target = learner.target_rate, state.target
@@ -103,7 +103,7 @@ def apply_gradient(
 def batch_loss(
     learner: OfflineLearner, network: Policy, target: Policy, batch: Transitions
 ) -> Float[Array, ""]:
-    """The mean loss of a minibatch."""
+    """Returns the mean loss of a minibatch."""
     goals = jax.vmap(learner.goal, in_axes=(None, None, 0))(network, target, batch)
     outputs = network.network(scaled(batch.observations, network.observation_scale))
     return jnp.mean(jax.vmap(learner.loss)(outputs, jax.lax.stop_gradient(goals), batch))
@@ -116,9 +116,9 @@ def factored_gradient(
     transition: Transitions,
     there: Bool[Array, ""] | bool = True,
 ) -> Policy:
-    """The gradient of one transition's loss: biases' as vectors, weights' as `Factored`.
+    """Returns the gradient of one transition's loss, with weight matrices as `Factored`.
 
-    It is zero where the transition is not `there`.
+    The gradient is zero where `there` is false.
     """
     layers = network.network
     inputs = [scaled(transition.observations, network.observation_scale)]
@@ -127,7 +127,7 @@ def factored_gradient(
         inputs.append(jnp.tanh(inputs[-1] @ weight + bias))
     outputs = inputs[-1] @ last[0] + last[1]
     goal = learner.goal(network, target, transition)
-    # What comes back from the outputs is a factor of everything.
+    # The gradient at the outputs is a factor of every layer's gradient.
     backprops = [jnp.where(there, jax.grad(learner.loss)(outputs, goal, transition), 0.0)]
     for weight, output in zip(reversed(layers.weights[1:]), reversed(inputs[1:]), strict=True):
         backprops.append((backprops[-1] @ weight.T) * (1 - jnp.square(output)))
@@ -143,7 +143,7 @@ def factored_gradient(
 def gradient_step(
     config: OfflineConfig, learner: OfflineLearner, state: OfflineState, batch: Transitions
 ) -> tuple[OfflineState, Float[Array, ""]]:
-    """One step without noise on a minibatch, and its loss."""
+    """Makes one step without noise on a minibatch; returns the state and the loss."""
     loss, gradient = jax.value_and_grad(functools.partial(batch_loss, learner))(
         state.network, state.target, batch
     )
@@ -151,19 +151,21 @@ def gradient_step(
 
 
 AVERAGE_DECAY = 0.999
-"""Of the moving average of networks."""
+"""Decay of the moving average of networks."""
 
 
 def averaged(
     average: Policy, network: Policy, made: Int[Array, ""], decay: float = AVERAGE_DECAY
 ) -> Policy:
-    """The moving average after one more network; early on it decays faster and forgets the start.
+    """Returns the moving average after one more network.
+
+    The decay is faster for the first networks, so that the initial network loses its weight.
 
     Args:
-        average: so far.
-        network: the new one.
-        made: networks before it.
-        decay: in the long run.
+        average: average before this network.
+        network: new network.
+        made: number of networks before this one.
+        decay: decay in the long run.
     """
     kept = jnp.minimum(decay, (1 + made) / (10 + made))
     moved: Policy = jax.tree.map(lambda a, n: a + (1 - kept) * (n - a), average, network)
@@ -180,11 +182,11 @@ def train_chunk(
     key: PRNGKeyArray,
     steps: int,
 ) -> tuple[OfflineState, Policy, Float[Array, ""]]:
-    """`steps` gradient steps on minibatches, the moving average of networks, and the mean loss.
+    """Makes gradient steps; returns the state, the moving average of networks and the mean loss.
 
-    Each step's minibatch is derived from `key` and the number of steps made before it, so the
-    result does not depend on how a training is cut into chunks; `vmap` it over states and keys for
-    seeds side by side. Large logs should be JAX arrays, which are not copied from call to call.
+    A step's minibatch depends on `key` and on the number of steps before it, so the result does not
+    depend on how a training is cut into chunks. `vmap` this over states and keys to train several
+    seeds in parallel. Large logs should be JAX arrays, which calls do not copy.
     """
 
     def step(
@@ -200,7 +202,7 @@ def train_chunk(
 
 
 def minibatch(config: OfflineConfig, transitions: Transitions, key: PRNGKeyArray) -> Transitions:
-    """Some of the transitions, drawn with replacement."""
+    """Draws transitions with replacement."""
     rows = jax.random.randint(key, (config.minibatch,), 0, len(transitions.actions))
     chosen: Transitions = jax.tree.map(lambda x: x[rows], transitions)
     return chosen
