@@ -17,8 +17,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 
+import jaxtyping
 import psutil
 import pytest
+import shapes
 from postgres import MISSING, Server, binaries
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -34,10 +36,21 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers inherit it from the
     _own_cache = os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="sotto-tests-")
 
 
+shapes.install()
+
+
 def pytest_unconfigure() -> None:
     """Removes the compilation cache in the process that made it."""
     if _own_cache:
         shutil.rmtree(_own_cache, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def checked_shapes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leaves shapes and types unchecked where a test is marked so."""
+    jaxtyping.config.update("jaxtyping_disable", "unchecked_types" in request.keywords)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(autouse=True)

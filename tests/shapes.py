@@ -1,8 +1,8 @@
 """Checks the annotated shapes and types of the modules that compute, while tests run.
 
 `conftest` has jaxtyping apply `checked` to every function and dataclass of `MODULES` when it is
-imported. A test that hands over a wrong shape in order to see it refused carries the mark
-`wrong_shapes`, which switches the check off for that test.
+imported. A test that hands over a stand-in, or what must be refused, carries the mark
+`unchecked_types`, which switches the check off for that test.
 """
 
 import typing
