@@ -1,18 +1,71 @@
-"""What every test stands on: its environment, and a PostgreSQL server for those that want one.
+"""The environment of every test, its memory, and a PostgreSQL server for the tests that use one.
 
 The environment is set before anything imports JAX. XLA once hung for good with threads of its own
 on two cores, and the workers of pytest-xdist share the cores already: each gets the CPU backend and
 one thread. Subprocesses inherit it.
+
+Most of the suite's time is compilation. Workers and subprocesses therefore share one persistent
+compilation cache: that of JAX_COMPILATION_CACHE_DIR, or one that ends with the session. An entry
+that another process is still writing cannot be decompressed; JAX then compiles by itself.
 """
 
+import contextlib
+import ctypes
+import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 
+import jaxtyping
+import psutil
 import pytest
+import shapes
 from postgres import MISSING, Server, binaries
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+LARGEST_WORKER = 1200 * 2**20
+"""Bytes in memory above which a worker drops its compiled programs after a test."""
+
+_own_cache = ""
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers inherit it from the process above them
+    _own_cache = os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="sotto-tests-")
+
+
+shapes.install()
+
+
+def pytest_unconfigure() -> None:
+    """Removes the compilation cache in the process that made it."""
+    if _own_cache:
+        shutil.rmtree(_own_cache, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def checked_shapes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leaves shapes and types unchecked where a test is marked so."""
+    jaxtyping.config.update("jaxtyping_disable", "unchecked_types" in request.keywords)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    """Drops compiled programs after a test that leaves the worker too large."""
+    yield
+    if psutil.Process().memory_info().rss > LARGEST_WORKER:
+        import equinox
+        import jax
+
+        equinox.clear_caches()
+        jax.clear_caches()
+        gc.collect()
+        with contextlib.suppress(OSError, AttributeError):  # only glibc has it
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 @pytest.fixture(scope="session")

@@ -69,6 +69,7 @@ def covariance(points: np.ndarray, beta: float, sigma: float) -> np.ndarray:
     return np.asarray(sigma**2 * np.exp(-beta * distance))
 
 
+@pytest.mark.unchecked_types
 @pytest.mark.parametrize("beta", [0.01, 1.0, 24.0, 1e4])
 def test_points_one_by_one_have_the_joint_law(beta: float) -> None:
     points = np.random.default_rng(0).random(40)
@@ -77,6 +78,7 @@ def test_points_one_by_one_have_the_joint_law(beta: float) -> None:
     assert np.abs(rows @ rows.T - covariance(points, beta, 1.5)).max() < 1e-10
 
 
+@pytest.mark.unchecked_types
 @pytest.mark.parametrize("beta", [0.01, 1.0, 24.0, 1e4])
 def test_batches_have_the_joint_law_with_each_other_and_within(beta: float) -> None:
     points = np.random.default_rng(1).random(60)
@@ -184,6 +186,7 @@ def test_what_was_kept_is_what_later_points_are_conditioned_on() -> None:
         assert len(paths) == 3
 
 
+@pytest.mark.unchecked_types
 @pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 4), (1, 5)])
 def test_a_grid_has_the_joint_law(shape: tuple[int, ...]) -> None:
     generator = np.random.default_rng(6)
@@ -230,6 +233,7 @@ def test_rounding_covers_what_moves_a_step_anywhere(dimensions: int) -> None:
     assert charged < (1.01 if dimensions > 1 else 8) * exact  # on a line weights count as 1
 
 
+@pytest.mark.unchecked_types
 def test_rounding_of_a_grid_is_that_of_its_points() -> None:
     axes = [np.array([0.1, 0.4, 0.45]), np.array([0.0, 0.7])]
     points = np.stack([one.ravel() for one in np.meshgrid(*axes, indexing="ij")], axis=1)
@@ -246,6 +250,7 @@ def test_rounding_of_a_grid_is_that_of_its_points() -> None:
     )
 
 
+@pytest.mark.unchecked_types
 def test_means_are_made_of_earlier_draws_alone() -> None:
     """So a value is a shifted draw of the grid's law, whatever float64 does to the mean."""
     kernel, points = Kernel(beta=2.0, sigma=1.0), np.linspace(0, 1, 6)
@@ -277,6 +282,7 @@ def test_means_are_made_of_earlier_draws_alone() -> None:
             assert np.any(values[last:] != means(6, make)[1][last:])
 
 
+@pytest.mark.unchecked_types
 def test_scattered_points_have_the_joint_law_in_three_dimensions() -> None:
     points = np.random.default_rng(7).random((50, 3))
     paths = ScatteredPaths(Kernel(beta=2.0, sigma=1.1), 3, 50, UnitVectors(50))  # type: ignore[arg-type]
@@ -287,6 +293,7 @@ def test_scattered_points_have_the_joint_law_in_three_dimensions() -> None:
     assert np.array_equal(again[:50], rows[::-1])
 
 
+@pytest.mark.unchecked_types
 def test_scattered_points_on_a_line_agree_with_the_path() -> None:
     points = np.random.default_rng(8).random(20)
     kernel = Kernel(beta=4.0, sigma=1.0)
@@ -298,6 +305,7 @@ def test_scattered_points_on_a_line_agree_with_the_path() -> None:
     )
 
 
+@pytest.mark.unchecked_types
 @pytest.mark.parametrize(
     ("ask", "says"),
     [

@@ -171,6 +171,7 @@ class Words:
         return np.array(given, dtype=np.uint64).reshape(shape)
 
 
+@pytest.mark.unchecked_types
 def test_what_is_decided_at_once_is_what_all_bits_decide() -> None:
     """With the same word the fast path and the exact one agree, whatever bits follow."""
     rng = np.random.default_rng(1)
@@ -191,6 +192,7 @@ def test_what_is_decided_at_once_is_what_all_bits_decide() -> None:
         assert agreed > 0.9 * len(inside)
 
 
+@pytest.mark.unchecked_types
 def test_what_float64_cannot_decide_is_settled_by_more_bits() -> None:
     """One point is on a rounding boundary of the grid to 53 bits, and one is on the curve."""
     word = ((3 << 40) << 11) | 7
@@ -283,6 +285,7 @@ def test_beyond_the_last_edge_the_law_is_the_tail() -> None:
     assert stats.kstest(stats.norm.sf(wrong) / stats.norm.sf(LAST_EDGE), "uniform").pvalue < 1e-6
 
 
+@pytest.mark.unchecked_types
 def test_the_range_ends_where_it_is_said_to() -> None:
     full, largest = 2**64 - 1, [0, 0, 0]
     assert exponential(largest) == pytest.approx(129 * math.log(2), rel=1e-12)
@@ -308,6 +311,7 @@ def test_the_range_ends_where_it_is_said_to() -> None:
     assert RADIUS > 17.3
 
 
+@pytest.mark.unchecked_types
 def test_a_tail_that_float64_cannot_decide_is_settled_by_more_bits() -> None:
     """It tests a rounding boundary, and a deciding variate that equals the other's square."""
     one, kept, bits = [2**62, 5, 12345], [0, 3, 7], [2**63, 0, 0]

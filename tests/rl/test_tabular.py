@@ -50,6 +50,7 @@ def test_softmax_does_not_overflow() -> None:
     np.testing.assert_allclose(softmax(np.array([[1e4, 0.0], [0.0, 0.0]])), [[1, 0], [0.5, 0.5]])
 
 
+@pytest.mark.unchecked_types
 @pytest.mark.parametrize(
     ("transitions", "rewards", "horizon", "message"),
     [

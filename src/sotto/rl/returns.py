@@ -15,8 +15,8 @@ def gae(
     trajectory: Trajectory,
     values: Float[Array, " T"],
     next_values: Float[Array, " T"],
-    discount: float,
-    gae_lambda: float,
+    discount: float | Float[Array, ""],
+    gae_lambda: float | Float[Array, ""],
 ) -> Float[Array, " T"]:
     """Generalised advantage estimates (Schulman et al. 2016, eq. 16), zero where not alive.
 

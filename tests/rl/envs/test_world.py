@@ -111,6 +111,7 @@ def test_a_variant_of_lunar_lander_is_a_world() -> None:
         assert np.isfinite(rewards).all()
 
 
+@pytest.mark.unchecked_types
 @pytest.mark.parametrize("index", [0, 1])
 def test_wrong_actions_are_refused(index: int) -> None:
     world = both(5)[index]

@@ -36,10 +36,15 @@ LARGEST_ROUNDING = 0.05
 
 
 class Factored(NamedTuple):
-    """A matrix of rank one, left[i] right[j]; released as a matrix."""
+    """A matrix of rank one, left[i] right[j]; released as a matrix.
 
-    left: Float[Array, " rows"]
-    right: Float[Array, " columns"]
+    Attributes:
+        left: shape [..., rows]; leading axes are people.
+        right: shape [..., columns].
+    """
+
+    left: Float[Array, "..."]
+    right: Float[Array, "..."]
 
 
 def is_factored(leaf: Any) -> bool:

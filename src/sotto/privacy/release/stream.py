@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Int32, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Int, Int32, Key, PRNGKeyArray, PyTree
 
 from sotto.privacy.ledger.ledger import LedgerStream
 from sotto.privacy.ledger.persons import as_slots
@@ -219,7 +219,7 @@ class Stream:
         self,
         state: State,
         world: Any,
-        key: PRNGKeyArray,
+        key: Key[Array, " 1"],
         persons: Any,
         units: Any,
         noises: Any,

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from sotto.rl.envs.base import ActionSpace, Discrete, Environment
 
-Scalar = float | Float[Array, ""]
+Scalar = float | Float[Array, "*variants"]
 
 
 class CartPoleParams(eqx.Module):

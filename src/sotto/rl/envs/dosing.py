@@ -27,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from sotto.rl.distributions import DiagonalGaussian
 from sotto.rl.envs.base import ActionSpace, Box, Environment
 
-Scalar = float | Float[Array, ""]
+Scalar = float | Float[Array, "*variants"]
 
 POINTS = 145  # of a day: every ten minutes from 0 to 24 h
 TARGET, LOWEST, HIGHEST = 80.0, 65.0, 105.0  # mg/dL

@@ -11,12 +11,12 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float, Float32
 
 from sotto.rl.envs.dosing import MOST_INSULIN, Dosing
 
 Observation = Float32[np.ndarray, "9"]
-Action = Float32[np.ndarray, "1"]
+Action = Float[np.ndarray, "1"]
 
 _ENVS = {env.id: env for env in (Dosing(), Dosing.with_random_meals())}
 _reset = jax.jit(Dosing.reset, static_argnums=0)

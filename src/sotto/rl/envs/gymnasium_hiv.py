@@ -52,7 +52,7 @@ class GymnasiumHIV(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self._state = _reset(uniforms, self._params)
         return self._observation(), {}
 
-    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Twenty days of no drug (0), RTI (1), PI (2) or both (3)."""
         self._state, reward, _ = _step(self._state, jnp.int32(action), self._params)
         return self._observation(), float(reward), False, False, {}

@@ -32,7 +32,7 @@ class GymnasiumLine(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
         self._position = float(self.np_random.uniform())
         return self._observation(), {}
 
-    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """One step right (0) or left (1)."""
         direction = 1 - 2 * int(action)
         moved = self._position + direction * LONGEST_STEP * self.np_random.uniform()

@@ -40,7 +40,7 @@ class GymnasiumRiverSwim(gymnasium.Env[Observation, np.int64]):  # type: ignore[
         self._position = self._mdp.start
         return self._observation(), {}
 
-    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """One step left (0) or right (1)."""
         reward = float(self._mdp.rewards[self._position, action])
         chances = self._mdp.transitions[self._position, action]

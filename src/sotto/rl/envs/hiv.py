@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 from sotto.rl.envs.base import ActionSpace, Discrete, Environment
 from sotto.rl.envs.coins import Coins, flip, toss
 
-Scalar = float | Float[Array, ""]
+Scalar = float | Float[Array, "*variants"]
 
 LAMBDA_1, LAMBDA_2 = 1e4, 31.98  # cells per ml and day
 D_1 = D_2 = 0.01  # per day

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from sotto.rl.envs.base import ActionSpace, Discrete, Environment
 from sotto.rl.envs.coins import Coins, flip, toss
 
-Scalar = float | Float[Array, ""]
+Scalar = float | Float[Array, "*variants"]
 
 
 class LineParams(eqx.Module):

@@ -25,7 +25,7 @@ from sotto.rl.envs.base import ActionSpace, Discrete
 from sotto.rl.envs.coins import Coins, flip, toss
 from sotto.rl.tabular import FiniteMDP, TabularEnvironment
 
-Scalar = float | Float[Array, ""]
+Scalar = float | Float[Array, "*variants"]
 
 STATES, LEFT, RIGHT = 6, 0, 1
 _LAST = STATES - 1
