@@ -35,7 +35,7 @@ from sotto.algorithms.settings import (
 )
 from sotto.rl.envs.registry import make
 from sotto.rl.returns import running_returns
-from sotto.rl.rollout import Lane, Trajectory, continue_rollout, start
+from sotto.rl.rollout import EpisodeState, Trajectory, continue_rollout, start
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class DQNState(NamedTuple):
     learner: Learner
     buffer: Transitions
     """Replay buffer, a ring of whole updates."""
-    lanes: Lane
+    lanes: EpisodeState
     """Where each environment is, with a leading axis of num_envs."""
     returns_so_far: Float[Array, " num_envs"]
     """Undiscounted return of each unfinished episode."""
@@ -228,11 +228,11 @@ def _exploration(config: DQNConfig, updates: Int[Array, ""]) -> Float[Array, ""]
 
 
 def _rollouts(
-    config: DQNConfig, lanes: Lane, actor: EpsilonGreedy, key: PRNGKeyArray
-) -> tuple[Trajectory, Lane]:
+    config: DQNConfig, lanes: EpisodeState, actor: EpsilonGreedy, key: PRNGKeyArray
+) -> tuple[Trajectory, EpisodeState]:
     env = make(config.env_id)
 
-    def one(lane: Lane, key: PRNGKeyArray) -> tuple[Trajectory, Lane]:
+    def one(lane: EpisodeState, key: PRNGKeyArray) -> tuple[Trajectory, EpisodeState]:
         return continue_rollout(env, env.default_params, actor, key, lane, config.num_steps)
 
     return jax.vmap(one)(lanes, jax.random.split(key, config.num_envs))

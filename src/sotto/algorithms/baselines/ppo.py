@@ -32,7 +32,7 @@ from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, running_returns
-from sotto.rl.rollout import Lane, Trajectory, continue_rollout, start
+from sotto.rl.rollout import EpisodeState, Trajectory, continue_rollout, start
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class PPOState(NamedTuple):
 
     networks: Networks
     optimizer_state: optax.OptState
-    lanes: Lane
+    lanes: EpisodeState
     """Where each environment is, with a leading axis of num_envs."""
     returns_so_far: Float[Array, " num_envs"]
     """Undiscounted return of each unfinished episode."""
@@ -148,7 +148,7 @@ class Collected(NamedTuple):
 
     batch: _Batch
     """All steps, flattened over environments and time."""
-    lanes: Lane
+    lanes: EpisodeState
     returns_so_far: Float[Array, " num_envs"]
     episode_return: Float[Array, ""]
     """Mean undiscounted return of the episodes that ended; NaN if none did."""
@@ -302,8 +302,8 @@ def _optimizer(config: PPOConfig) -> optax.GradientTransformation:
 
 def _rollouts(
     env: AnyEnvironment, config: PPOConfig, state: PPOState, key: PRNGKeyArray
-) -> tuple[Trajectory, Lane]:
-    def one(lane: Lane, key: PRNGKeyArray) -> tuple[Trajectory, Lane]:
+) -> tuple[Trajectory, EpisodeState]:
+    def one(lane: EpisodeState, key: PRNGKeyArray) -> tuple[Trajectory, EpisodeState]:
         return continue_rollout(
             env, env.default_params, state.networks.policy, key, lane, config.num_steps
         )

@@ -34,8 +34,8 @@ from sotto.privacy.mechanisms import noise
 from sotto.privacy.mechanisms.functions.calibration import multiplier_for
 from sotto.privacy.release.storage import Store
 from sotto.rl.envs.registry import is_native, make
-from sotto.rl.envs.world import GymnasiumWorld, JaxWorld, World
 from sotto.rl.networks import Policy
+from sotto.rl.world import GymnasiumWorld, JaxWorld, World
 
 
 def vote_multiplier(config: ExpertOfflineConfig) -> float:

@@ -28,7 +28,7 @@ from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Once, Part
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.rollout import Lane, start
+from sotto.rl.rollout import EpisodeState, start
 
 _LARGEST_BATCH = 2**22  # numbers of transitions that the door maps at once
 
@@ -64,7 +64,7 @@ class Dynamics:
         return following, terminated
 
 
-def start_lanes(config: FunctionalQConfig, key: PRNGKeyArray) -> Lane:
+def start_lanes(config: FunctionalQConfig, key: PRNGKeyArray) -> EpisodeState:
     """Environments at the start of an episode, with a leading axis of num_envs."""
     env = config.environment
     keys = jax.random.split(key, config.num_envs)
@@ -86,8 +86,8 @@ def empty_log(config: FunctionalQConfig) -> Logged:
 
 
 def collect(
-    dynamics: Dynamics, actor: EpsilonGreedy, lanes: Lane, key: PRNGKeyArray, steps: int
-) -> tuple[Logged, Lane]:
+    dynamics: Dynamics, actor: EpsilonGreedy, lanes: EpisodeState, key: PRNGKeyArray, steps: int
+) -> tuple[Logged, EpisodeState]:
     """Every environment takes `steps` steps, reset whenever an episode ends.
 
     Args:
@@ -101,13 +101,13 @@ def collect(
         The steps, environment after environment, and where they led.
     """
 
-    def one(lane: Lane, key: PRNGKeyArray) -> tuple[Lane, Logged]:
+    def one(lane: EpisodeState, key: PRNGKeyArray) -> tuple[EpisodeState, Logged]:
         noise_key, reset_key = jax.random.split(key)
         shape = (steps, dynamics.reset_size)
         fresh = jax.vmap(dynamics.reset)(jax.random.uniform(reset_key, shape, jnp.float32))
         return jax.lax.scan(step, lane, (actor.noise(noise_key, (steps,)), fresh))
 
-    def step(lane: Lane, inputs: tuple[Array, Any]) -> tuple[Lane, Logged]:
+    def step(lane: EpisodeState, inputs: tuple[Array, Any]) -> tuple[EpisodeState, Logged]:
         noise, fresh = inputs
         observation = dynamics.observe(lane.state)
         action = actor(observation).sample(noise)
@@ -115,7 +115,7 @@ def collect(
         seen = Logged(lane.state, action, observation, dynamics.observe(following), terminated)
         ended = terminated | (lane.elapsed + 1 >= dynamics.max_episode_steps)
         state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, following)
-        return Lane(state, jnp.where(ended, 0, lane.elapsed + 1)), seen
+        return EpisodeState(state, jnp.where(ended, 0, lane.elapsed + 1)), seen
 
     count = jax.tree.leaves(lanes)[0].shape[0]
     lanes, logged = jax.vmap(one)(lanes, jax.random.split(key, count))

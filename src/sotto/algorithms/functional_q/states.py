@@ -19,7 +19,7 @@ from sotto.algorithms.functional_q.nodes import GridValues
 from sotto.algorithms.functional_q.paper import PaperState
 from sotto.algorithms.functional_q.release import Logged
 from sotto.keys import keys_of
-from sotto.rl.rollout import Lane
+from sotto.rl.rollout import EpisodeState
 
 INITIAL, RELEASING, STARTING, COLLECTING, LEARNING = range(5)
 """What keys are for."""
@@ -30,7 +30,7 @@ class RewardState(NamedTuple):
 
     logged: Logged
     """Steps of all rounds so far; the rest is zero."""
-    lanes: Lane
+    lanes: EpisodeState
     sums: Float[Array, " features"]
     """Noisy sums of rewards about the middle; zero where the unit is the reward function."""
     rewards: Float[Array, " features"]
