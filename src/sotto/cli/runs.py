@@ -90,9 +90,9 @@ def _evaluate(
     import jax
     import numpy as np
 
+    from sotto.runs.checkpoints import last_checkpoint
     from sotto.runs.registry import algorithm_named
     from sotto.runs.start import config_of
-    from sotto.runs.states import last_checkpoint
     from sotto.runs.training import load_states
 
     settings = experiment.settings
@@ -283,7 +283,7 @@ def report(args: list[str]) -> int:
                 is not opened.
             json: print one JSON object that says where they are.
         """
-        from sotto.runs.report import write_reports
+        from sotto.runs.report.pages import write_reports
 
         pages = write_reports(open_experiment(path, Named(ledger)))
         if json:

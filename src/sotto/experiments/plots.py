@@ -1,4 +1,4 @@
-"""Parts of the figures of all papers, in the style of `runs.figures`."""
+"""Parts of the figures of all papers, in the style of `runs.report.figures`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sotto.runs.figures import BLUE, GREEN, GREY, ORANGE, STYLE, steps_axis
+from sotto.runs.report.figures import BLUE, GREEN, GREY, ORANGE, STYLE, steps_axis
 
 __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "steps_axis"]
 

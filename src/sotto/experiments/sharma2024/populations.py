@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sotto.algorithms.experts.population import Population
-from sotto.runs.figures import BLUE, ORANGE, figure
+from sotto.runs.report.figures import BLUE, ORANGE, figure
 
 
 def summary(population: Population) -> dict[str, Any]:
