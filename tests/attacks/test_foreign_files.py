@@ -279,7 +279,7 @@ def test_no_module_that_a_run_names_is_imported(capsys, trap, tmp_path):
     with pytest.raises(ValueError, match=f"give --env-id {name} if you trust it"):
         sotto.load(run)
     assert not marker.exists()
-    with pytest.raises(RunError, match="is damaged or another run's"):
+    with pytest.raises(RunError, match="is damaged or belongs to another run"):
         sotto.load(run, env_id=name)  # whose checkpoint is of CartPole in JAX
     assert marker.exists()
 

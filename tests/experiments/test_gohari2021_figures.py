@@ -178,7 +178,7 @@ def test_the_trade_off_reads_all_small_teachers(tmp_path, trainings):
     found = [(row["mechanism"], row["target_epsilon"]) for row in summary["points"]]
     assert ("dirichlet", 8.0) in found
     assert ("dirichlet", 0.01) not in found
-    assert any("no dirichlet noise brings" in sentence for sentence in said)
+    assert any("dirichlet noise cannot bring" in sentence for sentence in said)
     assert (tmp_path / "tradeoff-CartPole-v1.png").exists()
     trainings.clear()
     make_tradeoff(what, 1, said.append)

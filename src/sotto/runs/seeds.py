@@ -57,8 +57,8 @@ def sharing(settings: RunSettings, ledgers: Sequence[AnyLedger]) -> Sharing:
     epsilon, delta = together(ledgers)
     cost = f", to epsilon {epsilon:.4g} at delta {delta:.3g}" if math.isfinite(epsilon) else ""
     words = (
-        f"{these} {same}. Each has a separate ledger, and its certificate is about that ledger "
-        "alone. If all seeds are published, or one that was chosen among them, the costs of all "
-        f"seeds add up{cost}."
+        f"{these} {same}. Each has its own ledger, and its certificate is about that ledger "
+        "alone. Whoever sees all seeds, or one that was chosen among them, has seen results of "
+        f"the releases of all seeds, and the costs add up{cost}."
     )
     return Sharing(words, epsilon)

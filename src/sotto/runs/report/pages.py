@@ -339,7 +339,7 @@ def _certificate(c: Certificate, runs: int) -> list[str]:
         elements.bullets("Up to you", _assumptions(c, "user")),
         elements.paragraph(
             f"Computed by: {c.method}. "
-            + (f"Ledger head {c.head_hash}." if runs == 1 else "Each seed has a separate ledger."),
+            + (f"Ledger head {c.head_hash}." if runs == 1 else "Each seed has its own ledger."),
             soft=True,
         ),
         elements.paragraph("Verify it with: sotto certificate RUN --verify", soft=True),
