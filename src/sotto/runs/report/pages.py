@@ -22,6 +22,9 @@ from sotto.runs.registry import algorithm_named, config_from_json
 from sotto.runs.report import elements, figures
 from sotto.runs.seeds import Sharing, sharing
 
+_NOT_EVALUATED = (
+    "The policies were not evaluated: there is no simulator, or the settings turn evaluations off."
+)
 _UNPROVED = "Nothing is proved, so no charge is shown."
 _GUARANTEE = "The same guarantee at other values of delta. A smaller delta has a larger epsilon."
 
@@ -184,14 +187,14 @@ def _pictures(
     if any(line.evaluation for one in lines for line in one):
         figures.learning_curve(folder / "learning.png", lines)
         caption = (
-            "Return of released policies in greedy episodes with fresh simulated people. It uses "
-            "no person's data."
+            "Return of released policies in greedy episodes with fresh simulated people. The "
+            "episodes use no data of the people in training."
         )
         if len(lines) > 1:
             caption += " The band is one standard deviation over seeds."
         found.append(elements.picture(folder / "learning.png", caption))
     else:
-        found.append(elements.paragraph("There is no simulator for evaluating the policies."))
+        found.append(elements.paragraph(_NOT_EVALUATED))
     if "private_return" in lines[0][-1].released:
         figures.released_returns(folder / "returns.png", lines)
         caption = (
