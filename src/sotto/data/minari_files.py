@@ -67,7 +67,7 @@ def save(
     from minari.dataset.minari_storage import MinariStorage
 
     checked(log)
-    path = path.resolve()  # Minari takes a relative folder to be inside of itself
+    path = path.resolve()  # Minari takes a relative path as relative to its own folder
     if path.exists():
         raise ValueError(f"{path} exists; remove it, or choose another name for the dataset.")
     experts, slots = np.nonzero(log.lengths)

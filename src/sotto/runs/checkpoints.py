@@ -64,7 +64,7 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
     try:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
             checkpointer.save(partial.absolute(), arrays | {_DIGEST: _digest(arrays)})
-    except Exception as error:  # orbax and tensorstore raise many kinds for a full disk
+    except Exception as error:  # orbax and tensorstore raise many exceptions for a full disk
         reason = " ".join(str(error).split())[-80:]
         raise RunError(
             f"the checkpoint {path} cannot be written, probably because the disk is full "
@@ -126,7 +126,7 @@ def load(directory: Path, updates: int, like: _T) -> _T:
                     for name, (shape, dtype) in (named | {_DIGEST: ((32,), np.uint8)}).items()
                 },
             )
-    except Exception as error:  # orbax and tensorstore raise many kinds for a damaged file
+    except Exception as error:  # orbax and tensorstore raise many exceptions for a damaged file
         raise RunError(
             f"the checkpoint {path} is damaged or belongs to another run; {remedy}"
         ) from error

@@ -57,7 +57,7 @@ _BUILT_IN: dict[str, Entry] = {
 
 
 _LARGEST = 2**53
-_LONGEST = 256  # of lists and texts (paths are longer)
+_LONGEST = 256  # items of a list
 _PATH = 4096
 _LAYERS, _WIDEST, _MOST_WEIGHTS = 32, 2**16, 2**28
 

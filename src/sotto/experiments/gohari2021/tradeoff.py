@@ -52,7 +52,7 @@ SHARD_SEED = 1_000_000
 _PER_UPDATE, _ASKING_UPDATES = 128, 4
 _FLOOR_SHARE = 0.8
 _THRESHOLD = 0.03
-_TOGETHER = 50  # small teachers trained side by side
+_TOGETHER = 50  # small teachers that one arm trains at once
 _EVALUATIONS = 8  # evaluations of the mean policy, each with many episodes
 
 

@@ -109,9 +109,7 @@ def tradeoff(path: Path, results: Sequence[Result], delta: float, by_noise: bool
             if by_noise:
                 places = sorted({_place(one, by_noise) for one in here})
                 labels = [f"{z:g}\n{gaussian_epsilon(z, delta):.2g}" for z in places]
-                plots.log_ticks(
-                    axes, places, labels, fontsize=7.5
-                )  # the largest are close together
+                plots.log_ticks(axes, places, labels, fontsize=7.5)  # some ticks are close
                 axes.set_xlabel(f"noise multiplier z; below, its epsilon at delta = {delta:g}")
             else:
                 axes.set_xlabel(f"epsilon of the noise at delta = {delta:g}")

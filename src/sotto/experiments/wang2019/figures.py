@@ -106,9 +106,8 @@ def arm(one: Method, seeds: Sequence[int], episodes: int = _EPISODES) -> Arm:
         tuple(seeds),
         row_file(one.name, one.settings, seeds),
         partial(train, episodes=episodes),
-        one.seconds
-        * (3 + len(seeds))
-        / 13,  # compiling takes equally long for all numbers of seeds
+        # Compiling takes equally long for all numbers of seeds.
+        one.seconds * (3 + len(seeds)) / 13,
         x=one.x,
         panel=one.panel,
     )

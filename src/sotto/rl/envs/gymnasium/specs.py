@@ -91,7 +91,7 @@ def make(environment: Any, options: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def can_be_sent(spec: Any) -> bool:
-    """Whether another process can make the environment.
+    """Returns whether another process can make the environment.
 
     It cannot if the class is defined in the main program, in a notebook or inside a function.
     """
