@@ -37,7 +37,7 @@ _READY, _FAILED = b"+", b"-"
 class Shapes(NamedTuple):
     """Number of environments, and sizes of one observation and one action."""
 
-    count: int
+    environments: int
     observation_size: int
     action_shape: tuple[int, ...]
     action_type: str
@@ -82,7 +82,7 @@ def _buffers(shapes: Shapes, memory: Any = None) -> Buffers:
     )
     arrays, offset = [], 0
     for shape, kind in fields:
-        full = (shapes.count, *shape)
+        full = (shapes.environments, *shape)
         if memory is None:
             arrays.append(np.zeros(full, kind))
         else:
@@ -216,7 +216,7 @@ class ProcessEnvs:
         self._what = str(getattr(environment, "id", environment))
         self._workers: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
         self._finalizer = weakref.finalize(self, _stop, self._workers)
-        edges = np.linspace(0, shapes.count, processes + 1).astype(int).tolist()
+        edges = np.linspace(0, shapes.environments, processes + 1).astype(int).tolist()
         with file:
             for start, stop in itertools.pairwise(edges):
                 rows = (start, stop)
