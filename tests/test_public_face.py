@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import sotto
-from sotto.runs import face
+from sotto.runs import api
 
 INIT = Path(sotto.__file__)
 SHORT = "users_per_update=16, steps_per_user=16, total_steps=512, evaluation_episodes=1)"
@@ -80,13 +80,13 @@ def test_the_example_of_the_package_runs(tmp_path, monkeypatch):
 
 def test_the_example_of_train_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"Example:\n\s+(.*)\n", face.train.__doc__)
+    (code,) = re.findall(r"Example:\n\s+(.*)\n", api.train.__doc__)
     names = {"sotto": sotto}
     exec(shortened(code), names)
     assert names["run"].finished
 
 
-@pytest.mark.parametrize("function", [face.calibrate, face.account])
+@pytest.mark.parametrize("function", [api.calibrate, api.account])
 def test_examples_of_figures_say_what_they_give(function):
     ((code, value),) = re.findall(r"Example:\n\s+(.*?)\s+# ([\d.]+)\n", function.__doc__)
     assert round(eval(code, {"sotto": sotto}), 2) == float(value)

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from sotto.privacy.units import Adjacency, Unit
     from sotto.rl.networks import MLP, Policy
     from sotto.runs.agent import Agent, load
-    from sotto.runs.face import TrainedRun, account, calibrate, train, verify
+    from sotto.runs.api import TrainedRun, account, calibrate, train, verify
 
 _PUBLIC = {
     # Training and its results.
-    **dict.fromkeys(("train", "verify", "calibrate", "account", "TrainedRun"), "sotto.runs.face"),
+    **dict.fromkeys(("train", "verify", "calibrate", "account", "TrainedRun"), "sotto.runs.api"),
     **dict.fromkeys(("load", "Agent"), "sotto.runs.agent"),
     "Certificate": "sotto.privacy.certificates.model",
     # Settings of the algorithms.

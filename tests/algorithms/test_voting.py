@@ -38,8 +38,8 @@ from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import EXPERT
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.envs.registry import make
-from sotto.rl.envs.world import JaxWorld, Seen
 from sotto.rl.networks import Policy
+from sotto.rl.world import JaxWorld, Seen
 
 DELTA = 1e-5
 STUDENT = DistillationConfig(hidden=(16,), steps=300, minibatch=64)

@@ -278,7 +278,7 @@ def test_no_module_that_a_run_names_is_imported(capsys, trap, tmp_path):
     with pytest.raises(ValueError, match=f"give --env-id {name} if you trust it"):
         sotto.load(run)
     assert not marker.exists()
-    with pytest.raises(RunError, match="is damaged or another run's"):
+    with pytest.raises(RunError, match="is damaged or belongs to another run"):
         sotto.load(run, env_id=name)  # whose checkpoint is of CartPole in JAX
     assert marker.exists()
 
@@ -407,13 +407,14 @@ def test_a_teachers_name_with_an_escape_is_printed_without_it(capsys, service):
 
 
 def test_a_page_holds_names_as_text(private):
-    from sotto.runs import page
+    from sotto.runs.report import elements
 
     evil = "<script>alert(1)</script>"
     made = (
-        page.page(evil, []), page.heading(evil), page.paragraph(evil), page.tiles({evil: evil}),
-        page.bullets(evil, [(evil, evil)]), page.table([evil], [[evil]]),
-        page.settings({evil: evil}),
+        elements.page(evil, []), elements.heading(evil), elements.paragraph(evil),
+        elements.tiles({evil: evil}),
+        elements.bullets(evil, [(evil, evil)]), elements.table([evil], [[evil]]),
+        elements.settings({evil: evil}),
     )  # fmt: skip
     for html in made:
         assert "<script>alert" not in html

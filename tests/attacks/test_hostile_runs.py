@@ -288,7 +288,7 @@ def test_a_lost_ledger_is_missed_and_not_made(capsys, run: Path) -> None:
         words = (command, str(run), *flags) if reader else ("train", "dppg", "--out", str(run))
         error = sentence(capsys, *words, *(() if reader else ("--resume",)))
         assert f"the ledger of the run {run} is missing" in error
-        assert "put it back from a backup" in error
+        assert "restore it from a backup" in error
         assert "create" not in error
     assert not (run / "ledger.sqlite").exists()
 

@@ -20,8 +20,8 @@ HERE = Path(__file__).parent
 SECRETS = ("Ada", "Lovelace", "9.7", "97", "LookupError", "KeyError", "SystemExit", "SIGKILL")
 HOWS = ("exception", "class", "chain", "exit", "code", "interrupt", "memory", "died", "killed")
 SENTENCE = (
-    "clinic_that_talks:TalkingClinic-v0 failed where real people are met; what it says is not "
-    "shown, since it may be about them: try the environment without them"
+    "clinic_that_talks:TalkingClinic-v0 failed where real people are met; its error is not shown, "
+    "since it may be about them; test the environment without real people"
 )
 FLAGS = (
     *("--env-id", "clinic_that_talks:TalkingClinic-v0", "--population", "real"),

@@ -182,7 +182,7 @@ def test_errors_say_what_to_do(tmp_path):
     path = made_by_minari(
         tmp_path / "three", tabular, [{"expert_id": 1}], observation=gym.spaces.Discrete(4)
     )
-    with pytest.raises(ValueError, match="observes a Discrete"):
+    with pytest.raises(ValueError, match="has observations from a Discrete"):
         load(path)
     outside = [episode(0, 2, np.array([0, 5]))]
     path = made_by_minari(tmp_path / "four", outside, [{"expert_id": 1}])

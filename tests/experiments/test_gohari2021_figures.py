@@ -13,7 +13,7 @@ from sotto.experiments import engine
 from sotto.experiments.engine import Result
 from sotto.experiments.gohari2021 import training
 from sotto.experiments.gohari2021.arms import CONSTANT, EXACT, STUDENT, TEACHER, vanishing
-from sotto.experiments.gohari2021.figures import Experiment, make_figure
+from sotto.experiments.gohari2021.figures import Reproduction, make_figure
 from sotto.experiments.gohari2021.tradeoff import Tradeoff, make_tradeoff
 from sotto.experiments.gohari2021.training import blank_policy
 
@@ -58,7 +58,7 @@ def trainings(monkeypatch):
 
 
 def experiment(folder, seeds=(0, 1, 2), env_id="CartPole-v1", scale=1.0):
-    return Experiment(env_id, scale, seeds, folder)
+    return Reproduction(env_id, scale, seeds, folder)
 
 
 # --- keeping -------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_the_time_is_said_beforehand(tmp_path, trainings):
     said = []
     make_figure(experiment(tmp_path), "fig2b", 1, said.append)
     assert said[0].startswith("3 trainings, about ")
-    assert "min with 1 process; stop any time" in said[0]
+    assert "min with 1 process; stop at any time" in said[0]
     full = experiment(tmp_path, env_id="AirRaid", seeds=(0,))
     assert 600 < full.arms(STUDENT)[0].seconds < 3000
     assert full.arms(CONSTANT)[0].seconds > full.arms(STUDENT)[0].seconds
@@ -178,7 +178,7 @@ def test_the_trade_off_reads_all_small_teachers(tmp_path, trainings):
     found = [(row["mechanism"], row["target_epsilon"]) for row in summary["points"]]
     assert ("dirichlet", 8.0) in found
     assert ("dirichlet", 0.01) not in found
-    assert any("no dirichlet noise brings" in sentence for sentence in said)
+    assert any("dirichlet noise cannot bring" in sentence for sentence in said)
     assert (tmp_path / "tradeoff-CartPole-v1.png").exists()
     trainings.clear()
     make_tradeoff(what, 1, said.append)

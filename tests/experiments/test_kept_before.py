@@ -56,7 +56,7 @@ def nothing_is_trained(monkeypatch):
 def test_names_of_gohari_et_al():
     found = {}
     for env_id in ("CartPole-v1", "Acrobot-v1", "AirRaid"):
-        experiment = gohari.Experiment(env_id, 1.0, (0, 1), KEPT)
+        experiment = gohari.Reproduction(env_id, 1.0, (0, 1), KEPT)
         for figure in FIGURES.values():
             for one in (TEACHER, *figure.learners):
                 found[f"{env_id} {one.name}"] = [arm.file for arm in experiment.arms(one)]
@@ -105,7 +105,7 @@ def test_names_of_wang_and_hegde():
 
 
 def test_a_figure_of_kept_curves_says_the_same(kept):
-    experiment = gohari.Experiment("CartPole-v1", 0.02, (0, 1), kept / "gohari2021")
+    experiment = gohari.Reproduction("CartPole-v1", 0.02, (0, 1), kept / "gohari2021")
     before = json.loads((kept / "gohari2021" / "fig2b-CartPole-v1.json").read_text())
     gohari.make_figure(experiment, "fig2b", 1, lambda _: None)
     assert json.loads((kept / "gohari2021" / "fig2b-CartPole-v1.json").read_text()) == before
@@ -236,7 +236,7 @@ def test_which_certificates_of_before_still_hold(tmp_path, name, figure, holds):
 def test_a_file_that_is_something_else_is_named(kept, file, bring):
     (kept / file).parent.mkdir(parents=True, exist_ok=True)
     (kept / file).write_text('[{"nothing": 1}]')
-    with pytest.raises(RunError, match=f"{Path(file).name} is not what an earlier version kept"):
+    with pytest.raises(RunError, match=f"{Path(file).name} is not a result of an earlier version"):
         bring(kept)
 
 

@@ -153,7 +153,7 @@ def test_names_hold_everything_but_the_seed():
 def test_a_damaged_result_is_named(tmp_path, trained):
     engine.run(arms(SOTTO, (1,)), Store(tmp_path), 1, lambda _: None)
     next(tmp_path.rglob("result.json")).write_text("{")
-    with pytest.raises(RunError, match="delete it, and it is made again"):
+    with pytest.raises(RunError, match="delete it to train it again"):
         engine.run(arms(SOTTO, (1,)), Store(tmp_path), 1, lambda _: None)
 
 
@@ -267,7 +267,7 @@ def test_regret_is_kept_arm_by_arm(tmp_path, regrets):
         f"fig5-8-episodes{end}" for end in (".png", ".parquet", ".json")
     }
     next(tmp_path.rglob("result.json")).write_text("[")
-    with pytest.raises(RunError, match="delete it, and it is made again"):
+    with pytest.raises(RunError, match="delete it to train it again"):
         make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, said.append)
 
 

@@ -129,7 +129,7 @@ def test_what_is_proved_no_longer_is_named(tmp_path, monkeypatch, capsys):
     command = ["fig2a", "--quick", "--seeds", "1", "--out", str(tmp_path)]
     assert wang(command) == 0
     said = capsys.readouterr().out
-    assert "output-release: kept by an earlier version, whose certificates" in said
+    assert "output-release: trained by an earlier version, whose certificates" in said
     data = json.loads((tmp_path / "fig2a-quick.json").read_text())
     assert {one["arm"] for one in data if one["status"] == "none"} == {"output-release"}
     (tmp_path / "fig2a-quick.json").unlink()
@@ -169,7 +169,7 @@ def test_a_stopped_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
 
 def test_foreign_data_is_refused(tmp_path):
     (tmp_path / "fig1.json").write_text('[{"nothing": 1}]')
-    with pytest.raises(ValueError, match="move it away"):
+    with pytest.raises(ValueError, match="move it to another folder"):
         wang(["fig1", "--out", str(tmp_path)])
 
 

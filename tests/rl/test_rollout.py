@@ -53,7 +53,7 @@ def policy_for(env, seed=0, **options):
     return Policy(env.observation_size, env.action, (8,), jax.random.key(seed), **options)
 
 
-def test_termination_resets_the_lane():
+def test_termination_resets_the_environment():
     env = Counter()
     got = rollout(env, 4.5, policy_for(env), jax.random.key(0), 12, one_episode=False)
     # From a start in [0, .5), the fifth step is the first beyond 4.5.
@@ -96,10 +96,10 @@ def test_one_episode_is_masked_after_its_end(end, length):
 def test_continuing_equals_one_long_rollout():
     env = make("CartPole-v1")
     policy, params = policy_for(env), env.default_params
-    lane = start(env, params, jax.random.key(0))
-    whole, end = continue_rollout(env, params, policy, jax.random.key(1), lane, 100)
+    begin = start(env, params, jax.random.key(0))
+    whole, end = continue_rollout(env, params, policy, jax.random.key(1), begin, 100)
     # Replay the actions by hand, resetting to the observed fresh states.
-    state, elapsed = lane.state, 0
+    state, elapsed = begin.state, 0
     for t in range(100):
         np.testing.assert_allclose(whole.observations[t], jnp.stack(state), rtol=1e-5, atol=1e-6)
         state, _, ended = env.step(state, whole.actions[t], params)

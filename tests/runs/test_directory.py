@@ -37,12 +37,12 @@ def test_of_two_trainings_in_one_place_the_first_wins(
     )
 
     def ledger(run: Run) -> None:
-        with pytest.raises(RunError, match="exists and is no run"):
+        with pytest.raises(RunError, match="exists and is not a run"):
             create_experiment(out, settings, lambda _run: None)
         (run.path / "ledger.sqlite").write_bytes(b"the first one's")
 
     made = create_experiment(out, settings, ledger)
-    with pytest.raises(RunError, match="--resume to go on"):
+    with pytest.raises(RunError, match="--resume to continue"):
         create_experiment(out, settings, ledger)
     assert open_experiment(out, made.named) == made
     for run in made.runs:
@@ -89,9 +89,9 @@ def test_settings_under_former_names_are_read(tmp_path: Path, dppg: Any) -> None
 
 def test_what_is_no_setting_is_refused_and_not_left_out(dppg: Any) -> None:
     algorithm, present = dppg
-    with pytest.raises(RunError, match="holds clip_rato, which is no setting of dppg"):
+    with pytest.raises(RunError, match="has clip_rato, which is not a setting of dppg"):
         config_from_json(algorithm, present | {"clip_rato": 0.1})
-    with pytest.raises(RunError, match="under its former name and its present one"):
+    with pytest.raises(RunError, match="under both its former and its present name"):
         config_from_json(algorithm, present | {"ratio_clip": 0.1})
 
 

@@ -13,9 +13,9 @@ import pytest
 from sotto.cli import main
 from sotto.privacy.errors import LedgerMismatch
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.runs import start, states
+from sotto.runs import checkpoints, start
+from sotto.runs.api import verify
 from sotto.runs.directory import open_experiment
-from sotto.runs.face import verify
 from sotto.runs.registry import algorithm_named
 
 KEPT = Path(__file__).parent / "kept" / "version_0_1_0.tar.xz"
@@ -43,9 +43,9 @@ def test_their_checkpoints_hold_what_is_evaluated_and_gone_on_with(runs: Path, n
     experiment = open_experiment(path)
     algorithm, config = algorithm_named(experiment.settings.algorithm), start.config_of(experiment)
     assert start.go_on(algorithm, config, path).settings == experiment.settings
-    updates = states.last_checkpoint(experiment)
+    updates = checkpoints.last_checkpoint(experiment)
     assert 0 < updates <= algorithm.num_updates(config)
-    found = states.load(algorithm, config, experiment, updates)
+    found = checkpoints.load_all(algorithm, config, experiment, updates)
     policies = algorithm.policies(found)
     assert algorithm.default_policy in policies
     numbers = [np.asarray(leaf) for leaf in jax.tree.leaves(policies[algorithm.default_policy])]

@@ -105,7 +105,7 @@ def test_a_dppg_run_without_a_proof_is_no_free_teacher(monkeypatch, private: Pat
 
 
 def test_a_student_is_no_teacher(finished: Path) -> None:
-    with pytest.raises(RunError, match="a teacher is one of ppo or dppg"):
+    with pytest.raises(RunError, match="cannot teach; give one of ppo or dppg"):
         teacher_policies(finished)
 
 
@@ -138,7 +138,7 @@ def test_eval_certificate_and_report(capsys, finished: Path) -> None:
     said = " ".join(capsys.readouterr().out.split())
     ledgers = [run.open_ledger() for run in open_experiment(finished).runs]
     together = compose([event for one in ledgers for event in one.spent().events])
-    assert "2 seeds are students of the same teacher, each under a ledger of its own" in said
+    assert "2 seeds are students of the same teacher. Each has its own ledger" in said
     assert f"add up, to epsilon {together.epsilon(ledgers[0].budget.delta):.4g} at" in said
     assert main(["report", str(finished)]) == 0
     page = (finished / "report.html").read_text()

@@ -56,7 +56,7 @@ def test_more_people_under_the_same_epsilon(finished, capsys):
     assert main(["report", str(finished)]) == 0
     capsys.readouterr()
     assert train("dppg", finished, "--resume") == 2
-    assert "is finished: all 7 updates are made" in capsys.readouterr().err
+    assert "has made all of its 7 updates" in capsys.readouterr().err
 
 
 def test_nothing_is_stored_before_it_was_charged(finished, monkeypatch, capsys):
@@ -83,9 +83,12 @@ def test_nothing_is_stored_before_it_was_charged(finished, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--total-steps", "32"], "was started with 64 steps, and can only get more"),
-        (["--total-steps", "112", "--clip-norm", "1"], "with the settings it was started with"),
-        (["--total-steps", "112", "--seeds", "3"], "with the settings it was started with"),
+        (["--total-steps", "32"], "was started with 64 steps and cannot have fewer"),
+        (
+            ["--total-steps", "112", "--clip-norm", "1"],
+            "with the settings with which it was started",
+        ),
+        (["--total-steps", "112", "--seeds", "3"], "with the settings with which it was started"),
     ],
 )
 def test_only_more_steps(finished, capsys, words, sentence):
@@ -119,7 +122,7 @@ def test_what_is_kept_must_fit(tmp_path, capsys):
     assert train("dqn", out, *words, "512") == 0
     capsys.readouterr()
     assert train("dqn", out, "--resume", "--total-steps", "1024") == 2
-    assert "keeps depends on its length" in capsys.readouterr().err
+    assert "depends on the number of steps" in capsys.readouterr().err
 
 
 def test_from_python(tmp_path):

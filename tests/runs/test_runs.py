@@ -139,7 +139,7 @@ def test_a_lost_ledger_is_not_made_anew(capsys, copied: Path) -> None:
     (copied / "ledger.sqlite").unlink()
     error = refused(capsys, *train(copied, "--resume", "--seed", "3"))
     assert f"the ledger of the run {copied} is missing" in error
-    assert "put it back from a backup" in error
+    assert "restore it from a backup" in error
 
 
 def test_an_older_copy_of_the_ledger_is_refused(capsys, tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_checkpoints_find_a_changed_number(monkeypatch, tmp_path: Path) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "_digest", lambda arrays: digest(arrays) ^ 1)
         checkpoints.save(tmp_path, 2, state)
-    with pytest.raises(RunError, match="not what was written"):
+    with pytest.raises(RunError, match="changed after it was written"):
         checkpoints.load(tmp_path, 2, state)
 
 

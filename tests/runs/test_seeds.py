@@ -136,4 +136,4 @@ def test_whether_real_people_are_others_is_for_whoever_holds_their_data(tmp_path
     assert found.epsilon is None
     assert "simulated" not in found.words
     assert "numbers people from 0" in found.words
-    assert "whoever holds the data" in found.words
+    assert "The holder of the data must give every seed different people" in found.words

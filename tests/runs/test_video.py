@@ -63,10 +63,10 @@ def test_it_shows_a_whole_episode(tmp_path):
 @pytest.mark.parametrize(
     ("env_id", "population", "name", "sentence"),
     [
-        ("CartPole-v1", "simulated", "x.mp4", r"give a file \.gif instead of x\.mp4"),
+        ("CartPole-v1", "simulated", "x.mp4", r"ends in \.gif, not x\.mp4"),
         ("Line-v0", "simulated", "x.gif", "Line-v0 has no pictures"),
         ("SottoUnseen-v0", "simulated", "x.gif", "SottoUnseen-v0 has no pictures: .*rgb_array"),
-        ("SottoUnseen-v0", "real", "x.gif", "real people are met, who are not filmed"),
+        ("SottoUnseen-v0", "real", "x.gif", "meets real people, who must not be filmed"),
         (None, "simulated", "x.gif", "no environment that could be drawn"),
     ],
 )

@@ -82,9 +82,9 @@ def _evaluate(
     import jax
     import numpy as np
 
+    from sotto.runs.checkpoints import last_checkpoint
     from sotto.runs.registry import algorithm_named
     from sotto.runs.start import config_of
-    from sotto.runs.states import last_checkpoint
     from sotto.runs.training import load_states
 
     settings = experiment.settings
@@ -264,7 +264,7 @@ def report(path: RunPath, /, ledger: Ledger = None, json: Json = False) -> None:
     Args:
         path: Run directory, or directory of several seeds.
     """
-    from sotto.runs.report import write_reports
+    from sotto.runs.report.pages import write_reports
 
     pages = write_reports(open_experiment(path, Named(ledger)))
     if json:

@@ -1,8 +1,8 @@
 """Logs of experts as Minari datasets, with the expert's id in the metadata of each episode.
 
 Any Minari dataset with Box observations, Discrete actions and such an id can be read; its
-environment need not exist here. Episodes are kept in Minari's HDF5 format: its Arrow format looks
-at every file of the dataset after every episode, which for 60,000 of them takes days.
+environment need not be installed. `save` uses Minari's HDF5 format, because writing 60,000 episodes
+in its Arrow format takes days: it looks at every file of the dataset after every episode.
 """
 
 import json
@@ -21,23 +21,23 @@ from sotto.data.trajectories import ExpertLog, checked
 from sotto.regular import require_regular
 
 ID_COLUMN = "expert_id"
-_DATA = "data"  # the folder in a dataset's folder where Minari wants its files
+_DATA = "data"  # the folder inside a dataset's folder in which Minari keeps its files
 
 
 class DatasetError(ValueError):
-    """A dataset is not what it has to be."""
+    """Error about a dataset that cannot be used."""
 
 
 @contextmanager
 def _understood(dataset: Path | str) -> Iterator[None]:
-    """Says in a sentence that files are damaged, whatever Minari raises over them."""
+    """Turns whatever Minari raises about damaged files into one sentence."""
     try:
         yield
     except (DatasetError, ImportError, MemoryError):
         raise
     except Exception as error:
         raise DatasetError(
-            f"{dataset} cannot be read as a Minari dataset, its files are damaged "
+            f"{dataset} cannot be read as a Minari dataset because its files are damaged "
             f"({type(error).__name__}); get it again"
         ) from error
 
@@ -45,21 +45,21 @@ def _understood(dataset: Path | str) -> Iterator[None]:
 def save(
     log: ExpertLog, path: Path, *, env_id: str, actions: int, floor: float, policies: str
 ) -> None:
-    """Writes a log as a Minari dataset, or nothing.
+    """Writes a log as a Minari dataset; after an error, no dataset is left at `path`.
 
-    `minari.load_dataset(path.name)` finds it where `path` is NAME-v0 in MINARI_DATASETS_PATH;
-    `minari.MinariDataset(path / "data")` does anywhere.
+    `minari.load_dataset(path.name)` finds the dataset if `path` is NAME-v0 in
+    MINARI_DATASETS_PATH. `minari.MinariDataset(path / "data")` finds it anywhere.
 
     Args:
-        log: whose row e is the expert with id e; empty slots are left out.
+        log: the episodes; row e is the expert with id e, and empty slots are left out.
         path: folder of the dataset, which must not exist.
-        env_id: what the episodes were played in.
-        actions: how many there are.
-        floor: probability that every action had at least.
-        policies: which policies acted, in words.
+        env_id: the environment of the episodes.
+        actions: number of actions.
+        floor: smallest probability of any action.
+        policies: the policies that acted, in words.
 
     Raises:
-        ValueError: there is something already, or the log's arrays do not fit together.
+        ValueError: `path` exists, or the log's arrays do not fit together.
         ModuleNotFoundError: Minari is not installed.
     """
     import minari
@@ -67,7 +67,7 @@ def save(
     from minari.dataset.minari_storage import MinariStorage
 
     checked(log)
-    path = path.resolve()  # Minari takes a relative folder to be inside of itself
+    path = path.resolve()  # Minari takes a relative path as relative to its own folder
     if path.exists():
         raise ValueError(f"{path} exists; remove it, or choose another name for the dataset.")
     experts, slots = np.nonzero(log.lengths)
@@ -112,25 +112,25 @@ def save(
 
 
 def load(dataset: Path | str, id_column: str = ID_COLUMN, experts: int | None = None) -> ExpertLog:
-    """A Minari dataset as a log.
+    """Reads a Minari dataset as a log.
 
     Args:
-        dataset: the folder of a dataset, or the name of one that Minari has stored.
-        id_column: where the metadata of an episode says whose it is.
-        experts: how many there are, a public number: ids are then below it, and an expert's id is
-            their row. None: what the dataset itself says, as those of `save` do, and otherwise a
-            row for each id that occurs, in the order of ids, which may be words then. How many
-            that are is a function of the data.
+        dataset: folder of a dataset, or the name of one that Minari has stored.
+        id_column: key in an episode's metadata whose value is the expert's id.
+        experts: number of experts, a public number. Ids are then below it, and an expert's id is
+            their row. None takes the number that the dataset states, as datasets of `save` do.
+            If it states none, there is a row for each id that occurs, in the order of ids, which
+            may then be words; the number of rows is then a function of the data.
 
     Returns:
-        As many slots as the busiest expert has episodes, and a cap that is the longest episode.
-        Where it is known how many experts there are, taking one expert's episodes away empties
-        their row and leaves all others as they are. An episode is left out, and nothing raises,
-        where it has an action that is none or not as many observations as its steps need.
+        A log with as many slots as the busiest expert has episodes, and the length of the longest
+        episode as cap. If the number of experts is known, removing one expert's episodes empties
+        that expert's row and changes no other row. An episode with an unknown action, or with too
+        few observations for its steps, is left out without an error.
 
     Raises:
-        ValueError: no such dataset, no such column, other spaces than Box and Discrete, an id that
-            is not below the number of experts, or no steps at all.
+        ValueError: there is no such dataset or column, the spaces are not Box and Discrete, an id
+            is not below the number of experts, or there are no steps.
         ModuleNotFoundError: Minari is not installed.
     """
     with _understood(dataset):
@@ -168,7 +168,7 @@ def _load(dataset: Path | str, id_column: str, experts: int | None) -> ExpertLog
         if len(observations) <= length:
             continue
         log.lengths[place] = length
-        with np.errstate(over="ignore"):  # what float32 has not is this expert's own affair
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, in this row only
             log.observations[place][: length + 1] = observations[: length + 1]
             log.rewards[place][:length] = episode["rewards"]
         log.actions[place][:length] = chosen - first_action
@@ -179,27 +179,27 @@ def _load(dataset: Path | str, id_column: str, experts: int | None) -> ExpertLog
 
 
 class Described(NamedTuple):
-    """What a dataset says of itself."""
+    """Statements of a dataset about itself."""
 
     env_id: str | None
-    """Where it was collected."""
+    """Environment in which it was collected."""
     actions: int
-    """How many there are."""
+    """Number of actions."""
     experts: int | None
-    """How many there are, whether they have episodes or not."""
+    """Number of experts, with those who have no episodes; None if it is not stated."""
     simulated: bool
-    """Whether `save` wrote it: its experts are then those of `sotto experts train`."""
+    """Whether `save` wrote the dataset, so that its experts come from `sotto experts train`."""
 
 
 def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
-    """What a Minari dataset says of itself, without a look at its episodes.
+    """Returns what a Minari dataset states about itself, without reading its episodes.
 
     Args:
-        dataset: the folder of a dataset, or the name of one that Minari has stored.
-        id_column: where the metadata of an episode says whose it is.
+        dataset: folder of a dataset, or the name of one that Minari has stored.
+        id_column: key in an episode's metadata whose value is the expert's id.
 
     Raises:
-        ValueError: no such dataset, or other spaces than Box and Discrete.
+        ValueError: there is no such dataset, or its spaces are not Box and Discrete.
     """
     with _understood(dataset):
         storage = _storage(dataset)
@@ -210,7 +210,10 @@ def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
         named = spec.get("id") if isinstance(spec, dict) else getattr(spec, "id", None)
         env_id = own.get("env_id", named)
         if not isinstance(env_id, str | None):
-            raise DatasetError(f"{dataset} says that its environment is {env_id!r}, which is none.")
+            raise DatasetError(
+                f"{dataset} says that its environment is {env_id!r}, which is not a name; "
+                "correct its metadata."
+            )
         return Described(env_id, actions, _stated(storage, id_column), bool(own))
 
 
@@ -218,28 +221,28 @@ _MOST_EXPERTS = 10**8
 
 
 def _own(storage: Any) -> dict[str, Any]:
-    """What `save` wrote down; empty for a dataset that somebody else made."""
+    """Returns the metadata that `save` wrote; empty for a dataset that `save` did not write."""
     own = storage.metadata.get("sotto", {})
     if not isinstance(own, dict):
-        raise DatasetError("what the dataset's metadata say under 'sotto' is no object.")
+        raise DatasetError("the entry 'sotto' of the dataset's metadata is not an object.")
     return own
 
 
 def _stated(storage: Any, id_column: str) -> int | None:
-    """How many experts there are, as `save` wrote it down; of other columns it says nothing."""
+    """Returns the number of experts that `save` wrote; None for other columns and datasets."""
     count = _own(storage).get("experts") if id_column == ID_COLUMN else None
     if count is None:
         return None
     if type(count) is not int or not 1 <= count <= _MOST_EXPERTS:
         raise DatasetError(
-            f"the dataset's metadata say that there are {str(count)[:40]} experts; it must be a "
-            f"whole number from 1 to {_MOST_EXPERTS:,}."
+            f"the dataset's metadata say that there are {str(count)[:40]} experts; the number must "
+            f"be a whole number from 1 to {_MOST_EXPERTS:,}."
         )
     return count
 
 
 def _length(dataset: Path | str, episode: dict[str, Any]) -> int:
-    """Steps of an episode, as its metadata say."""
+    """Returns the number of steps in an episode's metadata."""
     steps = episode["total_steps"]
     if not isinstance(steps, int | np.integer) or steps < 0:
         raise DatasetError(f"an episode of {dataset} says that it has {str(steps)[:40]} steps.")
@@ -247,7 +250,7 @@ def _length(dataset: Path | str, episode: dict[str, Any]) -> int:
 
 
 def _require_room(dataset: Path | str, experts: int, slots: int, cap: int, size: int) -> None:
-    """Refuses what does not fit into this machine's memory, before it is asked for."""
+    """Refuses a dataset that does not fit into this machine's memory, before it is read."""
     step = 4 * size + 8  # an observation, an action and a reward
     needed = experts * slots * (cap + 1) * step
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -281,12 +284,12 @@ def _storage(dataset: Path | str) -> Any:
 
 
 def _sizes(dataset: Path | str, storage: Any) -> tuple[int, int, int]:
-    """Numbers in an observation, the first action, how many actions there are."""
+    """Returns the length of an observation, the first action and the number of actions."""
     observed, acted = storage.observation_space, storage.action_space
     if not isinstance(observed, gym.spaces.Box):
         raise DatasetError(
-            f"{dataset} observes a {type(observed).__name__}; flatten it to a Box, in a dataset of "
-            "its own."
+            f"{dataset} has observations from a {type(observed).__name__}; flatten them to a Box, "
+            "in a new dataset."
         )
     if not isinstance(acted, gym.spaces.Discrete):
         raise DatasetError(
@@ -297,14 +300,14 @@ def _sizes(dataset: Path | str, storage: Any) -> tuple[int, int, int]:
 
 
 def _ids(dataset: Path | str, metadata: list[dict[str, Any]], id_column: str) -> list[Any]:
-    """Whose each episode is."""
+    """Returns the id of each episode's expert."""
     without = [number for number, episode in enumerate(metadata) if id_column not in episode]
     if without:
         common = set.intersection(*(set(episode) for episode in metadata))
         raise DatasetError(
             f"{id_column!r} is not in the metadata of {len(without)} of {len(metadata)} episodes "
-            f"of {dataset}, which all have {', '.join(sorted(common))}: name the column that says "
-            "whose an episode is, or add it with storage.update_episode_metadata."
+            f"of {dataset}, which all have {', '.join(sorted(common))}; name the column with the "
+            "expert's id, or add it with storage.update_episode_metadata."
         )
     return [episode[id_column] for episode in metadata]
 
@@ -312,7 +315,7 @@ def _ids(dataset: Path | str, metadata: list[dict[str, Any]], id_column: str) ->
 def _rows(
     dataset: Path | str, ids: list[Any], id_column: str, experts: int | None
 ) -> tuple[int, Int[np.ndarray, " episodes"]]:
-    """How many experts there are, and the row of each episode's."""
+    """Returns the number of experts, and the row of each episode's expert."""
     if experts is None:
         known, rows = np.unique(ids, return_inverse=True)
         return len(known), rows
@@ -321,14 +324,14 @@ def _rows(
     if np.any((rows < 0) | (rows >= experts)):
         raise DatasetError(
             f"{id_column!r} of {dataset} must be a number from 0 to {experts - 1}, one for each of "
-            f"the {experts} experts: an expert without episodes then leaves the others where they "
-            "are; number them with storage.update_episode_metadata."
+            f"the {experts} experts, so that removing an expert moves no other; number them with "
+            "storage.update_episode_metadata."
         )
     return experts, rows
 
 
 def _slots(rows: Int[np.ndarray, " episodes"]) -> Int[np.ndarray, " episodes"]:
-    """Which of their expert's episodes each one is."""
+    """Numbers the episodes of each expert from 0."""
     order = np.argsort(rows, kind="stable")
     begins = np.searchsorted(rows[order], rows[order])
     slots = np.empty_like(rows)

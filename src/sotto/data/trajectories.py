@@ -1,8 +1,8 @@
-"""Logs of experts: padded arrays of whole episodes, with the expert they came from as first axis.
+"""Logs of experts: padded arrays of whole episodes; the first axis is the expert.
 
-Experts are the unit of privacy where such a log is learnt from: what belongs to one expert is one
-row of every array, and nothing else in the log depends on it. Everything here is numpy, on the
-host: 3,000 experts with 20 episodes of 200 CartPole steps are 0.25 GB.
+An expert is the unit of privacy of algorithms that learn from such a log. One expert's data are one
+row of every array, and nothing else in the log depends on them. All arrays are numpy arrays in main
+memory: 3,000 experts with 20 episodes of 200 CartPole steps take 0.25 GB.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class Transitions(NamedTuple):
-    """Steps to learn from, in any order; the first axis is the step's."""
+    """Steps to learn from, in any order; the first axis is the step."""
 
     observations: Float[Array, "steps obs"]
     actions: Int[Array, " steps"]
@@ -22,60 +22,60 @@ class Transitions(NamedTuple):
 
 
 class ExpertLog(NamedTuple):
-    """Episodes of E experts: N slots each, of at most T steps. Padding is zero."""
+    """Episodes of E experts, N slots each, of at most T steps. Padding is zero."""
 
     observations: Float[np.ndarray, "E N T1 obs"]
-    """T1 = T + 1, float32; an episode of n steps fills the first n + 1. Not scaled."""
+    """Observations, float32, not scaled; T1 = T + 1, and n steps fill the first n + 1."""
     actions: Int[np.ndarray, "E N T"]
-    """int32."""
+    """Actions as int32."""
     rewards: Float[np.ndarray, "E N T"]
-    """float32."""
+    """Rewards as float32."""
     lengths: Int[np.ndarray, "E N"]
-    """Steps taken, int32; 0 where the expert has no episode in the slot."""
+    """Number of steps, int32; 0 if the slot has no episode."""
     terminated: Bool[np.ndarray, "E N"]
-    """The last step ended the episode; otherwise it was truncated, and a value lies beyond it."""
+    """Whether the last step ended the episode; otherwise it was truncated."""
 
     @property
     def experts(self) -> int:
-        """E, present or not: the number of rows."""
+        """Number of experts E, with those who have no episodes."""
         return len(self.lengths)
 
     @property
     def episodes(self) -> int:
-        """N, slots per expert."""
+        """Number of slots per expert, N."""
         return int(self.lengths.shape[1])
 
     @property
     def cap(self) -> int:
-        """T, the most steps an episode can have."""
+        """Largest number of steps of an episode, T."""
         return int(self.actions.shape[2])
 
     @property
     def observation_size(self) -> int:
-        """How many numbers one observation has."""
+        """Length of one observation."""
         return int(self.observations.shape[3])
 
     @property
     def steps(self) -> Int[np.ndarray, " E"]:
-        """How many transitions each expert has."""
+        """Number of transitions of each expert."""
         total: np.ndarray = self.lengths.sum(axis=1, dtype=np.int64)
         return total
 
     @property
     def returns(self) -> Float[np.ndarray, "E N"]:
-        """Undiscounted return of each episode, in float64; 0 in an empty slot."""
+        """Undiscounted return of each episode in float64; 0 for an empty slot."""
         return ordered_sum(self.rewards, axis=2)
 
     def select(self, experts: Int[np.ndarray, " n"] | slice) -> "ExpertLog":
-        """The log of these experts alone."""
+        """Returns the log of these experts alone."""
         return ExpertLog(*(array[experts] for array in self))
 
 
 def ordered_sum(values: Float[np.ndarray, "..."], axis: int) -> Float[np.ndarray, "..."]:
-    """A sum in float64, from first to last: zeros at the end change nothing, however many.
+    """Sums in float64 from first to last, so that zeros at the end change nothing.
 
-    numpy's own sums add pairs, and how they are rounded depends on the length: on how far one
-    expert's values are padded, which another expert's longest episode decides.
+    numpy's own sums add pairs, and their rounding depends on the length of the array. That length
+    is the padding of one expert's values, which another expert's longest episode determines.
     """
     with np.errstate(all="ignore"):
         total = np.cumsum(values, axis=axis, dtype=np.float64)
@@ -83,10 +83,10 @@ def ordered_sum(values: Float[np.ndarray, "..."], axis: int) -> Float[np.ndarray
 
 
 def checked(log: ExpertLog) -> ExpertLog:
-    """The log itself, once its shapes, types and lengths fit together.
+    """Returns the log itself after checking its shapes, types and lengths.
 
     Raises:
-        ValueError: they do not; what is wrong is named.
+        ValueError: they do not fit together; the message names the array.
     """
     if log.lengths.ndim != 2 or log.observations.ndim != 4:
         raise ValueError(
@@ -122,7 +122,7 @@ def transitions(
     episodes: Int[np.ndarray, " n"],
     steps: Int[np.ndarray, " n"],
 ) -> Transitions:
-    """The transitions at these places; places beyond the end of an episode are padding."""
+    """Returns the transitions at these places; places beyond an episode's end are padding."""
     return Transitions(
         observations=log.observations[experts, episodes, steps],
         actions=log.actions[experts, episodes, steps],
@@ -136,15 +136,15 @@ def transitions(
 def places(
     log: ExpertLog, experts: Int[np.ndarray, " n"], ordinals: Int[np.ndarray, " n"]
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Episode and step of each expert's `ordinals`-th transition, counted through their episodes.
+    """Returns the episode and step of each expert's `ordinals`-th transition, over all episodes.
 
     Args:
         log: the log.
         experts: rows.
-        ordinals: at least 0 and below `log.steps[experts]`.
+        ordinals: numbers from 0 to `log.steps[experts] - 1`.
 
     Raises:
-        ValueError: an ordinal that its expert does not have.
+        ValueError: an expert has no transition of that number.
     """
     if np.any((ordinals < 0) | (ordinals >= log.steps[experts])):
         raise ValueError("There is no transition of that number in the expert's log.")
@@ -155,7 +155,7 @@ def places(
 
 
 def all_transitions(log: ExpertLog) -> Transitions:
-    """Every transition of every expert, in the order of expert, episode and step."""
+    """Returns every transition of every expert, ordered by expert, episode and step."""
     present = np.arange(log.cap) < log.lengths[:, :, None]
     experts, episodes, steps = np.nonzero(present)
     return transitions(log, experts, episodes, steps)

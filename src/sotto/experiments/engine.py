@@ -1,7 +1,7 @@
-"""The engine of all experiments: trains arms, keeps their results, and goes on where it stopped.
+"""The engine of all experiments. It trains arms, keeps their results and resumes what was stopped.
 
 A figure is a list of arms. `run` trains the arms that the store does not hold, and returns the
-results of all of them.
+results of all arms.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ from sotto.processes import finished
 _SECONDS_BETWEEN_REPORTS = 15
 
 Say = Callable[[str], None]
-"""Is told in a sentence what happens."""
+"""Function that shows a sentence about the progress to the user."""
 
 Report = Callable[[float], None]
-"""Is told which share of an arm's training is done, from 0 to 1."""
+"""Function that takes the completed share of an arm's training, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,21 @@ class Arm:
     """One method with its settings, trained with some seeds.
 
     Attributes:
-        name: in data.
-        label: in figures.
-        settings: what is trained, for `train`.
-        seeds: of the runs.
+        name: name in data files.
+        label: name in figures.
+        settings: settings that `train` reads.
+        seeds: seeds of the runs.
         file: name under which the result is kept. It depends on everything that the result depends
-            on, except the seeds where `by_seed` is set.
-        train: called with the arm, the seeds that are missing, the arm's folder and a `Report`.
-            The folder has an empty folder seed-K for each of these seeds. It can be sent to another
-            process. It returns one result, or one for each seed where `by_seed` is set.
-        seconds: about how long all seeds take.
-        needs: arms that are trained before, because `train` reads what they kept.
-        by_seed: each seed is kept alone, so that more seeds train only those that are missing.
-        x: where it is drawn, if it is a point of a line: an epsilon, for example.
-        panel: of the figure, where it is drawn.
-        note: what has to be said about it.
+            on, except for the seeds if `by_seed` is set.
+        train: called with the arm, the missing seeds, the arm's folder and a `Report`. The folder
+            contains an empty folder seed-K for each of these seeds. The function must be picklable.
+            It returns one result, or one for each seed if `by_seed` is set.
+        seconds: approximate duration of all seeds.
+        needs: arms that must be trained first, because `train` reads their files.
+        by_seed: whether each seed is kept separately. More seeds then train only the missing ones.
+        x: position on the x axis, such as an epsilon, if the arm is a point of a line.
+        panel: panel of the figure in which it is drawn.
+        note: remark for the user.
     """
 
     name: str
@@ -78,19 +78,19 @@ class Arm:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What an arm gave.
+    """Measurements and certificates of an arm.
 
     Attributes:
         arm: the arm.
-        seeds: one for each row of the arrays.
-        steps: environment steps, or episodes, behind each point of the curves.
-        curves: what was measured while the arm learned, by kind.
-        returns: what each seed returned in the end, by kind.
-        status: of the certificates; where one is not proved, its status.
-        epsilon: certified at `delta`, of the worst seed; None where nothing is certified.
-        delta: of `epsilon`.
-        seconds: how long the training took.
-        more: other data that the figures of a paper need, as JSON can hold them.
+        seeds: seeds of the rows of the arrays.
+        steps: number of environment steps, or episodes, at each point of the curves.
+        curves: measurements during training, by kind.
+        returns: return of each seed after training, by kind.
+        status: status of the certificates; that of the first one that is not proved, if any.
+        epsilon: largest certified epsilon of the seeds at `delta`; None if nothing is certified.
+        delta: delta of `epsilon`.
+        seconds: duration of the training; the engine measures it.
+        more: other data that the figures of a paper need, as JSON values.
     """
 
     arm: Arm
@@ -119,18 +119,18 @@ class Result:
 
     @property
     def points(self) -> Float[np.ndarray, " points"]:
-        """Steps behind each point of the curves, on average over seeds."""
+        """Mean over seeds of the steps at each point of the curves."""
         return np.asarray(self.steps.mean(axis=0))
 
     @property
     def last(self) -> tuple[str, Float[np.ndarray, " seeds"]]:
-        """The end of the first curve, or else the first return; and its kind."""
+        """Kind and last values of the first curve, or of the first return if there is no curve."""
         for kind, curve in self.curves.items():
             return kind, curve[:, -1]
         return next(iter(self.returns.items()))
 
     def data(self) -> dict[str, Any]:
-        """The result as JSON can hold it, without its arm."""
+        """Returns the result as JSON values, without its arm."""
         return {
             "seeds": list(self.seeds),
             "steps": self.steps.tolist(),
@@ -142,7 +142,7 @@ class Result:
 
 
 def joined(parts: Sequence[Result]) -> Result:
-    """Results of one method with different seeds, as one."""
+    """Joins results of one method with different seeds into one result."""
     first = parts[0]
     certified = [part.epsilon for part in parts if part.epsilon is not None]
     status = next((part.status for part in parts if part.status != "proved"), "proved")
@@ -154,17 +154,17 @@ def joined(parts: Sequence[Result]) -> Result:
         returns={k: np.concatenate([part.returns[k] for part in parts]) for k in first.returns},
         status=status,
         epsilon=max(certified) if len(certified) == len(parts) else None,
-        seconds=sum({part.seconds for part in parts}),  # seeds that ran together have the same
+        seconds=sum({part.seconds for part in parts}),  # seeds of one call have the same number
     )
 
 
 def digest(what: str) -> str:
-    """Twelve digits for a file's name."""
+    """Returns a digest of twelve hexadecimal digits for a file name."""
     return hashlib.sha256(what.encode()).hexdigest()[:12]
 
 
 def stated(certificate: Certificate) -> Cost:
-    """What a certificate itself states, about neighbours of its own unit."""
+    """Returns epsilon and delta as the certificate states them, for neighbours of its unit."""
     return Cost(certificate.epsilon, certificate.delta)
 
 
@@ -173,15 +173,15 @@ def certificates(
     folders: Sequence[Path],
     cost: Callable[[Certificate], Cost] = stated,
 ) -> dict[str, Any]:
-    """Writes the certificate of each ledger, and says what holds for all of them.
+    """Writes the certificate of each ledger and returns what holds for all of them.
 
     Args:
-        ledgers: one for each seed; none where nobody is protected.
-        folders: a folder for each ledger's certificate.json.
-        cost: what a figure says that follows from a certificate.
+        ledgers: one for each seed; empty if nobody is protected.
+        folders: folder of each ledger's certificate.json.
+        cost: epsilon and delta that a figure states, as a function of the certificate.
 
     Returns:
-        `status` and `epsilon` of a `Result`, of the worst seed; and `delta` where there is an
+        `status` and the largest `epsilon`, as attributes of a `Result`; also `delta` if there is an
         epsilon.
     """
     if not ledgers:
@@ -201,40 +201,40 @@ def certificates(
 
 @dataclass(frozen=True)
 class Store:
-    """Keeps the results of arms, with ledgers and certificates beside them.
+    """Folder of the results of arms, with their ledgers and certificates.
 
-    Each arm has a folder. It holds result.json, and seed-K with what belongs to a seed; where each
-    seed is kept alone, result.json is in seed-K.
+    Each arm has a folder with result.json, and a folder seed-K with the files of each seed. If
+    seeds are kept separately, result.json is in seed-K.
 
     Attributes:
-        folder: of all arms.
+        folder: folder of all arms.
     """
 
     folder: Path
 
     def place(self, file: str, seed: int | None = None) -> Path:
-        """The folder of what is kept under a name, or of one seed of it."""
+        """Returns the folder of an arm's file name, or of one of its seeds."""
         whole = self.folder / file
         return whole if seed is None else whole / f"seed-{seed}"
 
     def missing(self, arm: Arm) -> tuple[int, ...]:
-        """The seeds of an arm that are not kept."""
+        """Returns the seeds of an arm that the store does not hold."""
         if arm.by_seed:
             return tuple(seed for seed in arm.seeds if not self._path(arm, seed).exists())
         return () if self._path(arm).exists() else arm.seeds
 
     def read(self, arm: Arm) -> Result:
-        """The result of an arm that is kept.
+        """Reads the result of an arm.
 
         Raises:
-            RunError: what is kept is not a result.
+            RunError: the file is not a result.
         """
         if arm.by_seed:
             return joined([self._read(arm, self._path(arm, seed)) for seed in arm.seeds])
         return self._read(arm, self._path(arm))
 
     def keep(self, result: Result) -> None:
-        """Keeps a result, of one seed where each is kept alone."""
+        """Writes a result; it has one seed if seeds are kept separately."""
         seed = result.seeds[0] if result.arm.by_seed else None
         write_result(self._path(result.arm, seed), result.data())
 
@@ -245,11 +245,11 @@ class Store:
         try:
             return Result(arm, **json.loads(path.read_text()))
         except (TypeError, ValueError, OSError) as error:
-            raise RunError(f"{path} is not a result; delete it, and it is made again") from error
+            raise RunError(f"{path} is not a result; delete it to train it again") from error
 
 
 def write_result(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes a result's data; numbers are kept exactly, infinity and NaN too."""
+    """Writes a result's data; all numbers are exact, and infinity and NaN are kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(data) + "\n")
 
@@ -258,20 +258,21 @@ def write_result(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def run(arms: Sequence[Arm], store: Store, workers: int, say: Say) -> list[Result]:
-    """Trains what is not kept, and returns one result for each method.
+    """Trains the arms that the store does not hold, and returns one result for each method.
 
-    An attempt that was stopped is not gone on with: every attempt has noise of its own, and a
-    certificate is about the attempt that finished. The people are simulated.
+    A training that was stopped is started again from its beginning, with fresh noise. A certificate
+    is only about the attempt that finished, which is sound because the people are simulated.
 
     Args:
-        arms: in the order of the results. Arms of one name at one `x` are one method: they have
-            different seeds, and their results are joined. What several arms share is made once.
-        store: keeps results.
-        workers: processes; 1 trains in this one.
-        say: told beforehand how long it takes, and after each arm how much is left.
+        arms: arms in the order of the results. Arms with the same name and the same `x` are one
+            method with different seeds, and their results are joined. Arms with the same file and
+            seeds are trained once.
+        store: folder of the results.
+        workers: number of processes; 1 trains in this process.
+        say: shows the expected duration first, and the remaining time after each arm.
 
     Raises:
-        RunError: what is kept is damaged, or a process was killed.
+        RunError: a file in the store is damaged, or a process was killed.
     """
     every = {(arm.file, arm.seeds): arm for one in arms for arm in (*one.needs, one)}
     seconds = {
@@ -297,14 +298,17 @@ def run(arms: Sequence[Arm], store: Store, workers: int, say: Say) -> list[Resul
 
 
 def _train(store: Store, arm: Arm) -> str:
-    """Trains and keeps the missing seeds; returns a sentence about them."""
+    """Trains the missing seeds, writes their results and returns a sentence about them."""
     seeds, place = store.missing(arm), store.place(arm.file)
     if not arm.by_seed:
         shutil.rmtree(place, ignore_errors=True)
     for seed in seeds:
         shutil.rmtree(store.place(arm.file, seed), ignore_errors=True)
         store.place(arm.file, seed).mkdir(parents=True)
+    started = time.monotonic()
     results = arm.train(arm, seeds, place, _reporting(str(arm)))
+    seconds = time.monotonic() - started
+    results = [replace(one, seconds=seconds) for one in results]
     for one in results:
         store.keep(one)
     result = joined(results)
@@ -324,7 +328,7 @@ def _announcement(kept: int, seconds: Sequence[float], workers: int) -> str:
     processes = f"{at_once} process{'' if at_once == 1 else 'es'}"
     return (
         f"{trainings}{had}, about {math.ceil(sum(seconds) / at_once / 60)} min with {processes}; "
-        "stop any time, the same command goes on"
+        "stop at any time, and the same command continues"
     )
 
 
@@ -333,7 +337,7 @@ def _duration(seconds: float) -> str:
 
 
 def _reporting(name: str) -> Report:
-    """Tells progress on stderr, now and then."""
+    """Returns a `Report` that prints to stderr at most every 15 seconds."""
     last = time.monotonic()
 
     def report(share: float) -> None:
@@ -349,7 +353,7 @@ def _reporting(name: str) -> Report:
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows as Parquet; NaN becomes null. A stopped command leaves a whole file."""
+    """Writes rows as Parquet; NaN becomes null. The file is replaced as a whole."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -359,13 +363,19 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     unfinished.replace(path)
 
 
+def write_data(stem: Path, rows: Sequence[Mapping[str, Any]], summary: Any) -> None:
+    """Writes the rows of a figure into STEM.parquet and its summary into STEM.json."""
+    write_table(stem.with_suffix(".parquet"), rows)
+    write_json(stem.with_suffix(".json"), summary)
+
+
 def write_json(path: Path, values: Any) -> None:
-    """Writes JSON; infinity becomes the string "inf" and NaN null, as JSON has neither."""
+    """Writes JSON, which has no infinity and no NaN: they become the string "inf" and null."""
     write_whole(path, json.dumps(plain(values), indent=1, allow_nan=False) + "\n")
 
 
 def plain(value: Any) -> Any:
-    """Plain data with numbers that JSON has: infinity becomes "inf", and NaN null."""
+    """Returns JSON values in which infinity is "inf" and NaN is null."""
     if isinstance(value, Mapping):
         return {name: plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,7 +1,7 @@
-"""What earlier versions kept, brought into the store, so that it is not trained again.
+"""Copies results of earlier versions into the store, so that they are not trained again.
 
-Each function leaves the old files as they are, and does nothing for results that are in the store.
-Names are made in the same way as before, so that a result is found under its arm's.
+Each function leaves the old files as they are and skips results that are in the store. File names
+are computed as in those versions, so that an arm finds its old result.
 """
 
 import json
@@ -19,12 +19,12 @@ _Found = Iterator[tuple[Path, dict[str, Any]]]  # the folder of a result, and it
 
 
 def row_file(arm: str, settings: str, seeds: Sequence[int]) -> str:
-    """The name of a result that was a row of a list: it told rows apart by settings and seeds."""
+    """Returns the file name of a result that earlier versions kept as a row of a list."""
     return f"{arm}-{digest(repr((settings, tuple(seeds))))}"
 
 
 def curve_tables(store: Store) -> None:
-    """FILE.parquet and FILE.eqx of `sotto reproduce gohari2021`."""
+    """Copies FILE.parquet and FILE.eqx of `sotto reproduce gohari2021`."""
     import pyarrow.parquet as pq
 
     def found(path: Path) -> _Found:
@@ -39,7 +39,7 @@ def curve_tables(store: Store) -> None:
             for name in data.column_names
             if name not in ("arm", "seed")
         }
-        # The answers' ledgers were not kept: what they cost is in `cost`, without a certificate.
+        # The ledgers of the answers were not kept: `cost` has their epsilon without a certificate.
         more = {} if cost is None else {"cost": cost}
         steps = columns.pop("env_steps")
         yield place, {"seeds": seeds, "steps": steps, "curves": columns, "more": more}
@@ -51,7 +51,7 @@ def curve_tables(store: Store) -> None:
 
 
 def outcomes_by_seed(store: Store) -> None:
-    """FILE/seed-K/outcome.json of `sotto reproduce rio2025`."""
+    """Copies FILE/seed-K/outcome.json of `sotto reproduce rio2025`."""
 
     def found(path: Path) -> _Found:
         old = json.loads(path.read_text())
@@ -68,7 +68,7 @@ def outcomes_by_seed(store: Store) -> None:
 
 
 def outcomes(store: Store) -> None:
-    """FILE.json of `sotto reproduce sharma2024`."""
+    """Copies FILE.json of `sotto reproduce sharma2024`."""
 
     def found(path: Path) -> _Found:
         old = json.loads(path.read_text())
@@ -96,15 +96,15 @@ def rows(
     steps: str,
     holds: Callable[[Mapping[str, Any]], bool] = _holds,
 ) -> None:
-    """A list of curves: of `sotto reproduce wang2019`, and figures 1 and 5 of rio2025.
+    """Copies a list of curves of `sotto reproduce wang2019`, or of figure 1 or 5 of rio2025.
 
     Args:
-        path: the list; nothing happens where it is missing.
-        store: takes them.
-        kind: what was measured.
-        values: name of the measured values, [points][seeds].
-        steps: name of the steps behind each point.
-        holds: whether what was certified of a row is still proved. If not, its status is "none".
+        path: file of the list; nothing happens if it is missing.
+        store: destination.
+        kind: kind of the measured values.
+        values: key of the measured values, [points][seeds].
+        steps: key of the steps at each point.
+        holds: whether the certificate of a row is still proved. If not, its status becomes "none".
     """
 
     def found(path: Path) -> _Found:
@@ -122,12 +122,14 @@ def rows(
 
 
 def _adopt(paths: Iterable[Path], found: Callable[[Path], _Found]) -> None:
-    """Writes the results that are found in old files and not yet in the store."""
+    """Writes the results of old files that are not yet in the store."""
     for path in paths:
         try:
             results = list(found(path))
         except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
-            raise RunError(f"{path} is not what an earlier version kept; move it away") from error
+            raise RunError(
+                f"{path} is not a result of an earlier version; move it to another folder"
+            ) from error
         for place, data in results:
             if not (place / "result.json").exists():
                 write_result(place / "result.json", data)

@@ -1,4 +1,4 @@
-"""What the figures of all papers are drawn with, in the style of `runs.figures`."""
+"""Parts of the figures of all papers, in the style of `runs.report.figures`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sotto.runs.figures import BLUE, GREEN, GREY, ORANGE, STYLE, steps_axis
+from sotto.runs.report.figures import BLUE, GREEN, GREY, ORANGE, STYLE, steps_axis
 
 __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "steps_axis"]
 
@@ -23,14 +23,14 @@ MARKERS = "osD^vPX*"
 def panels(
     path: Path, size: tuple[float, float], columns: int = 1, rows: int = 1, share_y: bool = False
 ) -> Iterator[list[Axes]]:
-    """A drawing with several plots, saved as PNG at the end.
+    """Opens a drawing with several plots and saves it as PNG at the end.
 
     Args:
-        path: where the PNG goes.
+        path: file of the PNG.
         size: width and height of each plot, in inches.
-        columns: of plots.
-        rows: of plots.
-        share_y: all plots have the same y axis.
+        columns: number of columns of plots.
+        rows: number of rows of plots.
+        share_y: whether all plots have the same y axis.
     """
     with mpl.rc_context(STYLE):
         drawing = Figure(figsize=(size[0] * columns, size[1] * rows))
@@ -49,16 +49,16 @@ def line(
     alpha: float = 0.15,
     **style: Any,
 ) -> None:
-    """A line with its band.
+    """Draws a line with a band.
 
     Args:
-        axes: where it is drawn.
-        x: of the points.
-        middle: the line.
-        edges: lower and upper edge of the band, or its half-width; NaN has no band.
-        color: of line and band.
-        alpha: of the band.
-        style: of the line.
+        axes: plot.
+        x: x coordinates of the points.
+        middle: y coordinates of the line.
+        edges: lower and upper edge of the band, or its half-width; NaN draws no band.
+        color: colour of line and band.
+        alpha: opacity of the band.
+        style: further options of the line.
     """
     axes.plot(x, middle, color=color, **style)
     if edges is None:
@@ -70,7 +70,7 @@ def line(
 
 
 def level(axes: Axes, value: float, label: str) -> None:
-    """A dotted horizontal line that is named at its right end."""
+    """Draws a dotted horizontal line with a label at its right end."""
     axes.axhline(value, color=GREY, linestyle=":", linewidth=1.3)
     axes.annotate(
         label,
@@ -85,7 +85,7 @@ def level(axes: Axes, value: float, label: str) -> None:
 
 
 def legend_below(axes: Axes, down: float = 0.17, left: bool = False, **style: Any) -> None:
-    """A legend below the plot, in its middle or at its left."""
+    """Adds a legend below the plot, in its middle or at its left."""
     place = {"loc": "upper left" if left else "upper center"}
     axes.legend(
         **({"fontsize": 8, "bbox_to_anchor": (0.0 if left else 0.5, -down)} | place | style)
@@ -95,29 +95,34 @@ def legend_below(axes: Axes, down: float = 0.17, left: bool = False, **style: An
 def log_ticks(
     axes: Axes, values: Sequence[float], labels: Sequence[str] = (), **style: Any
 ) -> None:
-    """A logarithmic x axis with a tick at each of these values, and nowhere else."""
+    """Makes the x axis logarithmic, with ticks at these values only."""
     axes.set_xscale("log")
     axes.set_xticks(values, labels or [f"{value:g}" for value in values], **style)
     axes.minorticks_off()
 
 
 def limit(set_limits: Callable[[float, float], object], seen: Sequence[float]) -> None:
-    """Shows these values: the interval of two or three seeds is wider than all there is to see."""
+    """Limits an axis to these values, since intervals of two or three seeds can be much wider."""
     margin = 0.2 * (max(seen) - min(seen)) or 1.0
     set_limits(min(seen) - margin, max(seen) + margin)
 
 
 def title(axes: Axes, text: str, small: str) -> None:
-    """A title with a smaller line below it."""
+    """Sets a title with a smaller line below it."""
     axes.set_title(f"{text}\n")
     axes.text(0, 1.02, small, transform=axes.transAxes, fontsize=9, color=GREY)
 
 
 def headline(axes: Axes, text: str) -> None:
-    """The title of the whole drawing."""
+    """Sets the title of the whole drawing."""
     axes.figure.suptitle(text, fontsize=11, x=0.01, ha="left", weight="bold")
 
 
+def in_seeds(count: int) -> str:
+    """Returns the number of seeds in words."""
+    return f"{count} seed{'s' if count > 1 else ''}"
+
+
 def interval(seeds: int) -> str:
-    """What a mean with its interval is of, in words."""
+    """Describes a mean and its interval over seeds in words."""
     return f"mean and 95% interval of {seeds} seeds" if seeds > 1 else "one seed"

@@ -1,4 +1,4 @@
-"""Statistics over seeds: confidence intervals, and when a learning curve reaches a return."""
+"""Statistics over seeds: confidence intervals, and the steps to reach a return."""
 
 import math
 
@@ -9,16 +9,16 @@ from scipy import stats
 from sotto.experiments.engine import Result
 
 BAND = (15.0, 85.0)
-"""Percentiles over seeds that bound a band. Gohari et al. say "85th percentile" and no more."""
+"""Percentiles over seeds that bound a band. Gohari et al. only say "85th percentile"."""
 
 REACHED = 0.95
-"""A return is reached at this share of the way from the untrained teacher's return to it."""
+"""Share of the way from the untrained return to a return at which that counts as reached."""
 
-_WINDOW = 5  # points whose mean says that a return is kept; the last of them are the final return
+_WINDOW = 5  # points that are averaged to decide whether a return was reached, and at the end
 
 
 def half_width(values: Float[np.ndarray, "seeds ..."]) -> Float[np.ndarray, "..."]:
-    """Of the 95 per cent confidence interval of the mean over seeds (Student); NaN for one seed."""
+    """Returns half the width of Student's 95 per cent interval of the mean; NaN for one seed."""
     count = len(values)
     if count < 2:
         return np.full(np.shape(values)[1:], math.nan)
@@ -27,7 +27,7 @@ def half_width(values: Float[np.ndarray, "seeds ..."]) -> Float[np.ndarray, "...
 
 
 def over_seeds(values: Float[np.ndarray, " seeds"]) -> dict[str, float | None]:
-    """Mean, half-width of its confidence interval (None for one seed) and standard deviation."""
+    """Returns mean, half-width of its interval (None for one seed) and standard deviation."""
     return {
         "mean": float(values.mean()),
         "half_width": float(half_width(values)) if len(values) > 1 else None,
@@ -39,7 +39,7 @@ def over_seeds(values: Float[np.ndarray, " seeds"]) -> dict[str, float | None]:
 
 
 def without_gaps(result: Result, kind: str) -> Float[np.ndarray, "seeds points"]:
-    """A curve where NaN takes the value before it, and NaN in the beginning the first value.
+    """Fills NaN with the value before it, and NaN at the beginning with the first value.
 
     Raises:
         ValueError: a seed has no value.
@@ -55,33 +55,33 @@ def without_gaps(result: Result, kind: str) -> Float[np.ndarray, "seeds points"]
 
 
 def band(result: Result, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Lower edge, point-wise median and upper edge over seeds."""
+    """Returns lower edge, median and upper edge over seeds, for each point."""
     low, median, high = np.percentile(without_gaps(result, kind), (BAND[0], 50.0, BAND[1]), axis=0)
     return low, median, high
 
 
 def final(result: Result, kind: str) -> Float[np.ndarray, " seeds"]:
-    """The return of each seed in the end: the mean of the last few points."""
+    """Returns the final return of each seed: the mean of the last five points."""
     return np.asarray(without_gaps(result, kind)[:, -_WINDOW:].mean(axis=1))
 
 
 def threshold(teacher: Result, kind: str) -> float:
-    """The return that counts as the teacher's."""
+    """Returns the return at which a student has reached the teacher."""
     start = float(np.median(without_gaps(teacher, kind)[:, 0]))
     return start + REACHED * (float(np.median(final(teacher, kind))) - start)
 
 
 def steps_to_reach(result: Result, level: float, kind: str) -> Float[np.ndarray, " seeds"]:
-    """The steps of each seed's first point at the level, also on average with the next four.
+    """Returns the steps at which each seed first reaches the level; infinity if it never does.
 
-    Infinity where there is none.
+    The level is reached at a point if the point, and the mean of it and the next four, are there.
     """
     points = result.points
     return np.array([_first(row, level, points) for row in without_gaps(result, kind)])
 
 
 def median_steps(result: Result, level: float, kind: str) -> float:
-    """Median over seeds of `steps_to_reach`. Infinity is larger than everything."""
+    """Returns the median over seeds of `steps_to_reach`; infinity counts as the largest value."""
     ordered = sorted(steps_to_reach(result, level, kind).tolist())
     middle = len(ordered) // 2
     if len(ordered) % 2:
@@ -91,7 +91,7 @@ def median_steps(result: Result, level: float, kind: str) -> float:
 
 
 def stays_from(result: Result, level: float, kind: str) -> float:
-    """The steps from which the median over seeds stays at the level; infinity if it does not."""
+    """Returns the steps from which the median over seeds stays at the level, or infinity."""
     median = np.median(without_gaps(result, kind), axis=0)
     below = np.flatnonzero(median < level)
     kept = 0 if not len(below) else below[-1] + 1
@@ -99,7 +99,7 @@ def stays_from(result: Result, level: float, kind: str) -> float:
 
 
 def speed_up(slow: Result, fast: Result, level: float, kind: str) -> float:
-    """Median steps to the level of one arm over those of another; NaN if neither reaches it."""
+    """Returns the ratio of two arms' median steps to the level; NaN if neither reaches it."""
     needed = median_steps(fast, level, kind)
     if math.isinf(needed):
         return math.nan if math.isinf(median_steps(slow, level, kind)) else 0.0

@@ -1,1 +1,1 @@
-"""The non-private craft: networks, distributions, rollouts, returns, environments."""
+"""Reinforcement learning without privacy: environments, rollouts, networks and returns."""

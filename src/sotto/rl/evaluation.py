@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium import bridge
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
 from sotto.rl.envs.registry import is_native, make
@@ -16,25 +17,28 @@ from sotto.rl.rollout import Actor, evaluate
 def returns_of(
     env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
 ) -> Float[np.ndarray, "runs episodes"]:
-    """Undiscounted returns of whole episodes, one decision for each environment step.
+    """Returns the undiscounted returns of whole episodes, with one decision per environment step.
 
     Args:
-        env_id: an environment that is written in JAX, or Gymnasium's name of one.
-        policies: with a leading axis of runs.
+        env_id: name of an environment in JAX or in Gymnasium.
+        policies: policies with a leading axis of runs.
         key: randomness of the episodes.
-        episodes: of each run.
-        greedy: the policy's mode, or sampled actions.
+        episodes: number of episodes of each run.
+        greedy: whether actions are the policy's mode; otherwise they are sampled.
     """
     if is_native(env_id):
-        return np.asarray(_in_jax(env_id, policies, key, episodes, greedy))
+        return np.asarray(returns_in_jax(make(env_id), policies, key, episodes, greedy))
     return _through_gymnasium(env_id, policies, key, episodes, greedy)
 
 
 @eqx.filter_jit
-def _in_jax(
-    env_id: str, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
+def returns_in_jax(
+    env: AnyEnvironment, policies: Actor, key: PRNGKeyArray, episodes: int, greedy: bool
 ) -> Float[Array, "runs episodes"]:
-    env = make(env_id)
+    """Returns the undiscounted returns of whole episodes of an environment in JAX.
+
+    The other arguments are those of `returns_of`. Every run has the same episodes.
+    """
 
     def one(policy: Actor) -> Float[Array, " episodes"]:
         return evaluate(env, env.default_params, policy, key, episodes, greedy)

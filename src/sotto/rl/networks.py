@@ -13,7 +13,7 @@ from sotto.rl.envs.base import ActionSpace, Discrete
 
 
 class MLP(eqx.Module):
-    """A tanh network; without hidden layers, a linear map. Works on any leading dimensions."""
+    """A tanh network on any leading dimensions; without hidden layers it is a linear map."""
 
     weights: tuple[Float[Array, "_ _"], ...]
     biases: tuple[Float[Array, " _"], ...]
@@ -28,7 +28,7 @@ class MLP(eqx.Module):
         gain: float = math.sqrt(2),
         last_gain: float = 1.0,
     ):
-        """Orthogonal weights with `gain` (`last_gain` in the last layer) and zero biases."""
+        """Draws orthogonal weights with `gain` (`last_gain` in the last layer); biases are zero."""
         sizes = (in_size, *hidden, out_size)
         gains = [gain] * len(hidden) + [last_gain]
         keys = jax.random.split(key, len(gains))
@@ -39,7 +39,7 @@ class MLP(eqx.Module):
         self.biases = tuple(jnp.zeros((size,), jnp.float32) for size in sizes[1:])
 
     def __call__(self, inputs: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        """The network's output."""
+        """Returns the network's outputs."""
         *hidden, last = zip(self.weights, self.biases, strict=True)
         for weight, bias in hidden:
             inputs = jnp.tanh(inputs @ weight + bias)
@@ -48,10 +48,10 @@ class MLP(eqx.Module):
 
 
 def _orthogonal(gain: float, key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "_ _"]:
-    """Orthogonal weights; under `vmap` one after the other.
+    """Draws orthogonal weights; under `vmap`, one matrix after the other.
 
-    A batched QR factorisation waits, in a thread of XLA's, for parts that need such a thread: two
-    at once on two cores wait for each other for good (jaxlib 0.10).
+    Batched QR factorisations can deadlock: each occupies one of XLA's threads while it waits for
+    parts that need such a thread, so two at once on two cores wait for ever (jaxlib 0.10).
     """
 
     def draw(key: PRNGKeyArray) -> Float[Array, "_ _"]:
@@ -66,7 +66,7 @@ def scaled(
     scale: tuple[float, ...],
     centre: tuple[float, ...] | None = None,
 ) -> Float[Array, "*batch obs"]:
-    """(observation - centre) * scale, public constants, written without an array constant."""
+    """Returns (observation - centre) * scale, public constants, without an array constant."""
     if centre is None:
         if all(factor == 1.0 for factor in scale):
             return observation
@@ -76,16 +76,16 @@ def scaled(
 
 
 def shifted(values: Float[Array, "*batch n"], by: tuple[float, ...]) -> Float[Array, "*batch n"]:
-    """values + public constants, written without an array constant."""
+    """Returns values + public constants, without an array constant."""
     return jnp.stack([values[..., i] + constant for i, constant in enumerate(by)], axis=-1)
 
 
 class Policy(eqx.Module):
-    """From observations to distributions over actions.
+    """A map from observations to distributions over actions.
 
-    Discrete actions: a Categorical over the network's outputs. Box actions: a DiagonalGaussian in
-    the action's own units, whose mean is the box's centre + scale * the network's output, and whose
-    standard deviation is scale * exp(log_std), with a log_std that does not depend on the
+    For discrete actions it returns a Categorical over the network's outputs. For a box it returns a
+    DiagonalGaussian in the action's own units. Its mean is the box's centre + scale * the network's
+    output, and its standard deviation is scale * exp(log_std). The log_std does not depend on the
     observation.
     """
 
@@ -108,7 +108,7 @@ class Policy(eqx.Module):
         last_gain: float = 0.01,
         initial_log_std: float = 0.0,
     ):
-        """A small last layer (`last_gain`) makes the first policy nearly uniform (or centred)."""
+        """Draws the weights; a small `last_gain` makes the first policy nearly uniform."""
         discrete = isinstance(action, Discrete)
         size = action.n if isinstance(action, Discrete) else action.shape[0]
         self.network = MLP(observation_size, size, hidden, key, last_gain=last_gain)
@@ -119,7 +119,7 @@ class Policy(eqx.Module):
         self.action_centre = None if isinstance(action, Discrete) else action.centre
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Distribution:
-        """The distribution of the action at each observation."""
+        """Returns the distribution of the action at each observation."""
         inputs = scaled(observation, self.observation_scale, self.observation_centre)
         outputs = self.network(inputs)
         if self.log_std is None:
@@ -133,14 +133,14 @@ class Policy(eqx.Module):
         return DiagonalGaussian(outputs, log_std)
 
     def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape n"]:
-        """Noise for sampling `shape` actions: uniforms (discrete) or standard normals (box)."""
+        """Draws noise for `shape` actions: uniforms (discrete) or standard normals (box)."""
         if self.log_std is None:
             return jax.random.uniform(key, (*shape, 1), jnp.float32)
         return jax.random.normal(key, (*shape, self.log_std.shape[-1]), jnp.float32)
 
 
 class Value(eqx.Module):
-    """From observations to expected returns: offset + scale * network(observation)."""
+    """A map from observations to expected returns: offset + scale * network(observation)."""
 
     network: MLP
     observation_scale: tuple[float, ...] = eqx.field(static=True)
@@ -160,14 +160,14 @@ class Value(eqx.Module):
         scale: float = 1.0,
         offset: float = 0.0,
     ):
-        """`scale` and `offset` are public constants in units of return."""
+        """Draws the weights; `scale` and `offset` are public constants in units of return."""
         self.network = MLP(observation_size, 1, hidden, key, last_gain=last_gain)
         self.observation_scale = _checked_scale(observation_scale, observation_size)
         self.observation_centre = _checked_centre(observation_centre, observation_size)
         self.scale, self.offset = scale, offset
 
     def __call__(self, observation: Float[Array, "*batch obs"]) -> Float[Array, "*batch"]:
-        """The value of each observation."""
+        """Returns the value of each observation."""
         inputs = scaled(observation, self.observation_scale, self.observation_centre)
         return self.offset + self.scale * self.network(inputs)[..., 0]
 

@@ -1,7 +1,8 @@
-"""Returns and advantages of one user's trajectory; `vmap` over users.
+"""Returns and advantages of one user's trajectory; apply `vmap` for several users.
 
-An episode that terminates has no value beyond its end. One that is truncated, by the time limit or
-by the end of the trajectory, is continued by the value of the state it had reached.
+The value beyond the end of a terminated episode is zero. The value beyond the end of a truncated
+episode (by the time limit, or by the end of the trajectory) is the critic's value of the state that
+it reached.
 """
 
 import jax
@@ -18,14 +19,14 @@ def gae(
     discount: float | Float[Array, ""],
     gae_lambda: float | Float[Array, ""],
 ) -> Float[Array, " T"]:
-    """Generalised advantage estimates (Schulman et al. 2016, eq. 16), zero where not alive.
+    """Returns generalised advantage estimates (Schulman et al. 2016, eq. 16), zero if not alive.
 
     Args:
         trajectory: one user's steps.
-        values: the critic at `trajectory.observations`.
-        next_values: the critic at `trajectory.next_observations`.
+        values: the critic's values of `trajectory.observations`.
+        next_values: the critic's values of `trajectory.next_observations`.
         discount: gamma.
-        gae_lambda: lambda; 0 is one-step, 1 is the return minus the baseline.
+        gae_lambda: lambda; 0 gives one-step advantages, and 1 the return minus the value.
     """
     alive = trajectory.alive
     bootstrap = jnp.where(trajectory.terminated, 0.0, next_values)
@@ -45,9 +46,9 @@ def gae(
 def discounted_returns(
     trajectory: Trajectory, next_values: Float[Array, " T"], discount: float
 ) -> Float[Array, " T"]:
-    """Discounted reward-to-go, bootstrapped where an episode is cut off; zero where not alive."""
-    # With lambda = 1 the critic at the visited states cancels, so any values serve: take zero,
-    # and let the critic enter only where the trajectory is cut.
+    """Returns the discounted reward-to-go, zero if not alive; truncated episodes bootstrap."""
+    # With lambda = 1 the critic's values of the visited states cancel. They are set to zero here,
+    # so that the critic enters only where an episode is truncated.
     ends = trajectory.terminated | trajectory.truncated
     last = jnp.arange(ends.shape[0], dtype=jnp.int32) == ends.shape[0] - 1
     cut = (trajectory.truncated | last) & trajectory.alive & ~trajectory.terminated
@@ -58,10 +59,10 @@ def discounted_returns(
 def normalise_advantages(
     advantages: Float[Array, " T"], alive: Bool[Array, " T"], epsilon: float = 1e-8
 ) -> Float[Array, " T"]:
-    """Zero mean and unit variance over one user's living steps, zero elsewhere.
+    """Scales one user's advantages to mean zero and variance one over the steps that are alive.
 
-    Across users this would let one user's data change another's contribution, which a clip on
-    each contribution does not bound: it belongs inside one user.
+    Normalise within one user only. Across users, one user's data would change the contributions of
+    others, and clipping each contribution would not bound that.
     """
     count = jnp.maximum(jnp.sum(alive, dtype=jnp.float32), 1.0)
     mean = jnp.sum(jnp.where(alive, advantages, 0.0)) / count
@@ -73,10 +74,11 @@ def normalise_advantages(
 def running_returns(
     trajectory: Trajectory, carried: Float[Array, ""]
 ) -> tuple[Float[Array, " T"], Float[Array, ""]]:
-    """The undiscounted return of the current episode after each step, and what to carry on.
+    """Returns the undiscounted return so far of the current episode after each step.
 
     Where `terminated | truncated`, the value is the return of a whole episode. `carried` is the
-    return so far of an episode that began in an earlier trajectory of the same lane (0 at first).
+    return so far of an episode that began in an earlier trajectory of the same environment, 0 at
+    first. The second result is the value to carry to the next trajectory.
     """
 
     def step(total: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:

@@ -1,7 +1,6 @@
-"""One user's interaction with an environment, as a `lax.scan`; `vmap` it over users.
+"""One user's interaction with an environment in JAX, as a `lax.scan`; apply `vmap` for users.
 
-Everything random in a rollout (actions, resets) is drawn before the loop. A lane is one user's
-place in the environment: the state and the steps since the last reset.
+All randomness of a rollout (actions and resets) is drawn before the loop.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -15,45 +14,45 @@ from sotto.rl.envs.base import AnyEnvironment
 
 
 class Actor(Protocol):
-    """Anything that acts: a policy, or epsilon-greedy action values."""
+    """A policy, or anything else that chooses actions, such as epsilon-greedy action values."""
 
     def __call__(self, observation: Float[Array, "*batch obs"], /) -> Distribution:
-        """The distribution of the action at each observation."""
+        """Returns the distribution of the action at each observation."""
 
     def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape n"]:
-        """Noise that `Distribution.sample` turns into `shape` actions."""
+        """Draws the noise that `Distribution.sample` turns into `shape` actions."""
 
 
 class Trajectory(NamedTuple):
-    """What one user contributed, T steps (or a batch of users, with leading dimensions)."""
+    """T steps of one user, or of a batch of users with leading dimensions."""
 
     observations: Float[Array, "*users T obs"]
-    """What the policy saw (not scaled)."""
+    """Observations before each step, not scaled."""
     actions: Array
-    """What the policy chose, before any clipping to a box: [*users, T] or [*users, T, a]; zero
-    where not `alive`."""
+    """Actions as the policy chose them, before clipping to a box: [*users, T] or [*users, T, a];
+    zero where not `alive`."""
     rewards: Float[Array, "*users T"]
     next_observations: Float[Array, "*users T obs"]
-    """What each step led to, before any reset: where to bootstrap from."""
+    """Observations after each step, before any reset; their values are used for bootstrapping."""
     terminated: Bool[Array, "*users T"]
-    """The episode ended here: nothing follows, the value beyond is zero."""
+    """Whether the episode ended with this step; the value beyond is zero."""
     truncated: Bool[Array, "*users T"]
-    """The time limit was reached here without termination: bootstrap from next_observations."""
+    """Whether the time limit was reached without termination; bootstrap from next_observations."""
     alive: Bool[Array, "*users T"]
-    """The step counts. False after the end of the episode when only one episode is wanted."""
+    """Whether the step counts; False after the end of a user's only episode."""
 
 
-class Lane(NamedTuple):
-    """Where a user is: the environment's state and the steps since its last reset."""
+class EpisodeState(NamedTuple):
+    """State of one user's environment, and the number of steps since its last reset."""
 
     state: Any
     elapsed: Int[Array, ""]
 
 
-def start(env: AnyEnvironment, params: Any, key: PRNGKeyArray) -> Lane:
-    """A lane at the start of an episode."""
+def start(env: AnyEnvironment, params: Any, key: PRNGKeyArray) -> EpisodeState:
+    """Resets an environment."""
     uniforms = jax.random.uniform(key, (env.reset_size,), jnp.float32)
-    return Lane(env.reset(uniforms, params), jnp.zeros((), jnp.int32))
+    return EpisodeState(env.reset(uniforms, params), jnp.zeros((), jnp.int32))
 
 
 def rollout(
@@ -65,25 +64,27 @@ def rollout(
     one_episode: bool,
     greedy: bool = False,
 ) -> Trajectory:
-    """`num_steps` steps of one user, from a reset.
+    """Collects `num_steps` steps of one user, from a reset.
 
-    With `one_episode` the user's data ends with the first episode (or after `num_steps`): later
-    steps repeat the last state with action and reward zero and `alive` False. Without, the lane is
-    reset whenever an episode terminates or reaches the time limit. `greedy`, which goes with
-    `one_episode`, takes the mode of the policy, otherwise actions are sampled.
+    With `one_episode`, the user's data end with the first episode: later steps repeat the last
+    state, with action and reward zero and `alive` False. Otherwise the environment is reset
+    whenever an episode terminates or reaches the time limit. With `greedy`, which needs
+    `one_episode`, actions are the policy's mode; otherwise they are sampled.
     """
     start_key, key = jax.random.split(key)
-    lane = start(env, params, start_key)
+    now = start(env, params, start_key)
     if not one_episode:
         if greedy:
-            raise ValueError("a greedy rollout is of one episode; set one_episode")
-        trajectory, _ = continue_rollout(env, params, policy, key, lane, num_steps)
+            raise ValueError("a greedy rollout has one episode; set one_episode")
+        trajectory, _ = continue_rollout(env, params, policy, key, now, num_steps)
         return trajectory
 
-    def step(carry: tuple[Lane, Array], noise: Array) -> tuple[tuple[Lane, Array], Trajectory]:
-        lane, alive = carry
-        after, seen = _step(env, params, policy, lane, noise, greedy)
-        after = _where(alive, after, lane)
+    def step(
+        carry: tuple[EpisodeState, Array], noise: Array
+    ) -> tuple[tuple[EpisodeState, Array], Trajectory]:
+        now, alive = carry
+        after, seen = _step(env, params, policy, now, noise, greedy)
+        after = _where(alive, after, now)
         seen = seen._replace(
             actions=jnp.where(alive, seen.actions, 0),
             rewards=jnp.where(alive, seen.rewards, 0.0),
@@ -94,7 +95,7 @@ def rollout(
         return (after, alive & ~(seen.terminated | seen.truncated)), seen
 
     noise = policy.noise(key, (num_steps,))
-    _, trajectory = jax.lax.scan(step, (lane, jnp.ones((), bool)), noise)
+    _, trajectory = jax.lax.scan(step, (now, jnp.ones((), bool)), noise)
     return trajectory
 
 
@@ -103,23 +104,27 @@ def continue_rollout(
     params: Any,
     policy: Actor,
     key: PRNGKeyArray,
-    lane: Lane,
+    now: EpisodeState,
     num_steps: int,
-) -> tuple[Trajectory, Lane]:
-    """`num_steps` more steps in a lane, reset whenever an episode ends, and where that led."""
+) -> tuple[Trajectory, EpisodeState]:
+    """Collects `num_steps` more steps, with a reset whenever an episode ends.
+
+    Returns:
+        The steps, and the state from which the next call continues.
+    """
     noise_key, reset_key = jax.random.split(key)
     noise = policy.noise(noise_key, (num_steps,))
     uniforms = jax.random.uniform(reset_key, (num_steps, env.reset_size), jnp.float32)
     fresh = jax.vmap(env.reset, in_axes=(0, None))(uniforms, params)
 
-    def step(lane: Lane, inputs: tuple[Array, Any]) -> tuple[Lane, Trajectory]:
+    def step(now: EpisodeState, inputs: tuple[Array, Any]) -> tuple[EpisodeState, Trajectory]:
         noise, fresh = inputs
-        after, seen = _step(env, params, policy, lane, noise)
+        after, seen = _step(env, params, policy, now, noise)
         ended = seen.terminated | seen.truncated
-        return _where(ended, Lane(fresh, jnp.zeros_like(after.elapsed)), after), seen
+        return _where(ended, EpisodeState(fresh, jnp.zeros_like(after.elapsed)), after), seen
 
-    lane, trajectory = jax.lax.scan(step, lane, (noise, fresh))
-    return trajectory, lane
+    now, trajectory = jax.lax.scan(step, now, (noise, fresh))
+    return trajectory, now
 
 
 def evaluate(
@@ -130,29 +135,34 @@ def evaluate(
     episodes: int,
     greedy: bool,
 ) -> Float[Array, " episodes"]:
-    """Undiscounted returns of whole episodes, each from its own reset up to the time limit.
+    """Returns undiscounted returns of whole episodes, each from a reset up to the time limit.
 
-    `greedy` takes the mode of the policy, otherwise actions are sampled.
+    With `greedy`, actions are the policy's mode; otherwise they are sampled.
     """
     noise_key, reset_key = jax.random.split(key)
     noise = policy.noise(noise_key, (env.max_episode_steps, episodes))
-    lanes = jax.vmap(lambda k: start(env, params, k))(jax.random.split(reset_key, episodes))
+    all_now = jax.vmap(lambda k: start(env, params, k))(jax.random.split(reset_key, episodes))
 
-    def advance(lane: Lane, noise: Float[Array, " n"]) -> tuple[Lane, Trajectory]:
-        return _step(env, params, policy, lane, noise, greedy)
+    def advance(now: EpisodeState, noise: Float[Array, " n"]) -> tuple[EpisodeState, Trajectory]:
+        return _step(env, params, policy, now, noise, greedy)
 
     def running(carry: tuple[Any, Array, Array, Array]) -> Bool[Array, ""]:
         _, alive, _, t = carry
         return jnp.any(alive) & (t < env.max_episode_steps)
 
     def step(carry: tuple[Any, Array, Array, Array]) -> tuple[Any, Array, Array, Array]:
-        lanes, alive, returns, t = carry
-        lanes, seen = jax.vmap(advance)(lanes, noise[t])
+        all_now, alive, returns, t = carry
+        all_now, seen = jax.vmap(advance)(all_now, noise[t])
         returns = returns + jnp.where(alive, seen.rewards, 0.0)
-        return lanes, alive & ~(seen.terminated | seen.truncated), returns, t + 1
+        return all_now, alive & ~(seen.terminated | seen.truncated), returns, t + 1
 
-    begin = (lanes, jnp.ones((episodes,), bool), jnp.zeros((episodes,), jnp.float32), jnp.int32(0))
-    # Stops as soon as every episode has ended, which for good Acrobot policies is early.
+    begin = (
+        all_now,
+        jnp.ones((episodes,), bool),
+        jnp.zeros((episodes,), jnp.float32),
+        jnp.int32(0),
+    )
+    # The loop stops when every episode has ended, which is early for good Acrobot policies.
     return jax.lax.while_loop(running, step, begin)[2]
 
 
@@ -160,16 +170,16 @@ def _step(
     env: AnyEnvironment,
     params: Any,
     policy: Actor,
-    lane: Lane,
+    now: EpisodeState,
     noise: Float[Array, " n"],
     greedy: bool = False,
-) -> tuple[Lane, Trajectory]:
-    """One decision: where it led (before any reset), and what was seen."""
-    observation = env.observe(lane.state, params)
+) -> tuple[EpisodeState, Trajectory]:
+    """Takes one step; returns the state after it (before any reset), and what was observed."""
+    observation = env.observe(now.state, params)
     distribution = policy(observation)
     action = distribution.mode() if greedy else distribution.sample(noise)
-    state, reward, terminated = env.step(lane.state, env.action.clip(action), params)
-    elapsed = lane.elapsed + 1
+    state, reward, terminated = env.step(now.state, env.action.clip(action), params)
+    elapsed = now.elapsed + 1
     seen = Trajectory(
         observations=observation,
         actions=action,
@@ -179,9 +189,9 @@ def _step(
         truncated=(elapsed >= env.max_episode_steps) & ~terminated,
         alive=jnp.ones_like(terminated),
     )
-    return Lane(state, elapsed), seen
+    return EpisodeState(state, elapsed), seen
 
 
-def _where(condition: Bool[Array, ""], yes: Lane, no: Lane) -> Lane:
-    chosen: Lane = jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+def _where(condition: Bool[Array, ""], yes: EpisodeState, no: EpisodeState) -> EpisodeState:
+    chosen: EpisodeState = jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
     return chosen

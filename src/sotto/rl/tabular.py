@@ -1,8 +1,8 @@
 """Finite Markov decision processes, solved exactly: values, optimal policies and regret.
 
-Everything here is numpy in float64, and maps over leading dimensions: the policies of a whole
-training are judged in one call. A policy is a table of action probabilities, `[..., S, A]` if it
-is the same at every step, `[..., H, S, A]` if it depends on the step.
+All arrays are numpy arrays in float64. Leading dimensions are mapped over, so that one call
+evaluates the policies of a whole training. A policy is a table of action probabilities:
+`[..., S, A]` if it is the same at every step, and `[..., H, S, A]` if it depends on the step.
 """
 
 from abc import abstractmethod
@@ -19,13 +19,13 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class FiniteMDP:
-    """A finite MDP with a fixed horizon, rewards of state and action, and one first state.
+    """A finite MDP with a fixed horizon and one first state; rewards depend on state and action.
 
     Attributes:
         transitions: probability of the next state, for each state and action.
         rewards: expected reward of each state and action.
-        horizon: steps of an episode (H).
-        start: the first state.
+        horizon: number of steps of an episode (H).
+        start: first state.
     """
 
     transitions: Float64[np.ndarray, "S A S"]
@@ -34,7 +34,7 @@ class FiniteMDP:
     start: int = 0
 
     def __post_init__(self) -> None:
-        """Refuses tables that are no MDP."""
+        """Refuses tables that do not form an MDP."""
         states, actions = self.rewards.shape
         if self.transitions.shape != (states, actions, states):
             raise ValueError(
@@ -49,7 +49,7 @@ class FiniteMDP:
 
 
 def optimal_values(mdp: FiniteMDP) -> Float64[np.ndarray, "H S A"]:
-    """Q*_h(s, a): expected return from step h on, playing best afterwards (backward induction)."""
+    """Returns Q*_h(s, a), the best expected return from step h on, by backward induction."""
     values = np.zeros((mdp.horizon, *mdp.rewards.shape))
     following = np.zeros(len(mdp.rewards))
     for h in reversed(range(mdp.horizon)):
@@ -61,10 +61,10 @@ def optimal_values(mdp: FiniteMDP) -> Float64[np.ndarray, "H S A"]:
 def policy_values(
     mdp: FiniteMDP, policies: Float[np.ndarray, "..."]
 ) -> Float64[np.ndarray, "*batch S"]:
-    """Expected return of whole episodes from each first state, under each policy.
+    """Returns the expected return of whole episodes from each first state, under each policy.
 
     Args:
-        mdp: the process.
+        mdp: the MDP.
         policies: action probabilities, [..., S, A] or, with the horizon first, [..., H, S, A].
     """
     policies = np.asarray(policies, dtype=np.float64)
@@ -81,14 +81,14 @@ def policy_values(
 
 
 def regret(mdp: FiniteMDP, policies: Float[np.ndarray, "..."]) -> Float64[np.ndarray, "*batch"]:
-    """V* - V^pi at the first state: what one episode of each policy loses in expectation."""
+    """Returns V* - V^pi at the first state: the expected loss in one episode of each policy."""
     best = optimal_values(mdp)[0, mdp.start].max()
     losses: Float64[np.ndarray, "*batch"] = best - policy_values(mdp, policies)[..., mdp.start]
     return losses
 
 
 def softmax(logits: Float[np.ndarray, "*batch A"]) -> Float64[np.ndarray, "*batch A"]:
-    """Action probabilities of unnormalised log-probabilities."""
+    """Returns the action probabilities of unnormalised log-probabilities."""
     shifted = np.asarray(logits, dtype=np.float64)
     powers = np.exp(shifted - shifted.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
@@ -110,16 +110,16 @@ def _check_policies(mdp: FiniteMDP, policies: np.ndarray) -> None:
 class TabularEnvironment(Environment[State, Params]):
     """An environment with finitely many states, observed one-hot, whose MDP is known.
 
-    Learners see observations and rewards like anywhere else; the MDP is for judging them.
+    Learners get observations and rewards only; the MDP serves to evaluate them.
     """
 
     @abstractmethod
     def state_index(self, state: State) -> Int[Array, ""]:
-        """Which of the states 0, ..., observation_size - 1 this is."""
+        """Returns the number of the state, from 0 to observation_size - 1."""
 
     @abstractmethod
     def mdp(self, params: Params) -> FiniteMDP:
-        """Transitions and rewards under these parameters, which must be numbers."""
+        """Returns transitions and rewards under these parameters, which must be numbers."""
 
 
 AnyTabularEnvironment = TabularEnvironment[Any, Any]

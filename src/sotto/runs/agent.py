@@ -1,4 +1,4 @@
-"""A trained agent that acts: numpy in, numpy out."""
+"""Trained agents that act, with numpy inputs and outputs."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.rl.rollout import Actor
-from sotto.runs import states
+from sotto.runs import checkpoints
 from sotto.runs.directory import Named, open_experiment
 from sotto.runs.export import export
 from sotto.runs.registry import algorithm_named
@@ -25,9 +25,9 @@ class Agent:
     """One policy of a trained run. Make one with `sotto.load`.
 
     Attributes:
-        policy: the JAX policy, from observations to distributions over actions.
-        name: which of the run's policies it is.
-        updates: updates behind it.
+        policy: JAX policy, a map from observations to distributions over actions.
+        name: name of the policy in the run.
+        updates: number of updates before it.
     """
 
     def __init__(self, policy: Actor, name: str, updates: int, seed: int | None = None) -> None:
@@ -37,36 +37,38 @@ class Agent:
         self._act = eqx.filter_jit(_act)
 
     def act(self, observation: Any, *, greedy: bool = True) -> np.ndarray:
-        """The action for an observation, or for each of a batch.
+        """Returns the action for an observation, or for each of a batch.
 
         Args:
-            observation: of shape [obs] or [batch, obs].
-            greedy: the policy's most likely action; otherwise one is sampled.
+            observation: array of shape [obs] or [batch, obs].
+            greedy: whether to take the policy's most likely action; otherwise one is sampled.
 
         Returns:
-            Actions: [] or [batch] of int32 where they are discrete, else [a] or [batch, a].
+            Discrete actions as int32 of shape [] or [batch], or others of shape [a] or [batch, a].
 
         Raises:
             ValueError: an observation is not finite, or has another shape.
         """
         seen = np.asarray(observation, np.float32)
         if seen.ndim not in (1, 2) or not np.isfinite(seen).all():
-            raise ValueError("an observation is a finite vector, or a batch of them: [batch, obs]")
+            raise ValueError(
+                "an observation must be a finite vector, or a batch of shape [batch, obs]"
+            )
         self._key, key = jax.random.split(self._key)
         return np.asarray(self._act(self.policy, jnp.asarray(seen), key, greedy))
 
     def export(self, file: Path | str) -> None:
-        """Writes the policy into a file that is used without sotto or JAX.
+        """Writes the policy into a file that can be used without sotto and JAX.
 
         Example:
             sotto.load("runs/x").export("policy.npz")
 
         Args:
-            file: `.npz`, numpy arrays with a JSON header; or `.onnx`, which needs
-                `pip install 'sotto[onnx]'`. `sotto.runs.export` says how to read them.
+            file: file that ends in `.npz` (numpy arrays with a JSON header) or in `.onnx`, which
+                needs `pip install 'sotto[onnx]'`. `sotto.runs.export` shows how to read it.
 
         Raises:
-            ValueError: another ending, or a policy that is not a network.
+            ValueError: the file has another ending, or the policy is not a network.
             ModuleNotFoundError: ONNX is not installed.
         """
         export(self.policy, Path(file), {"policy": self.name, "updates": self.updates})
@@ -79,28 +81,30 @@ def load(
     seed: int | None = None,
     env_id: str | None = None,
 ) -> Agent:
-    """The agent of a trained run.
+    """Loads the agent of a trained run.
 
     Args:
         path: run directory, or that of one of several seeds (`runs/x/seed-3`).
-        policy: which of its policies; by default the one that is meant to be used.
-        seed: of sampled actions; by default they differ from one agent to the next.
-        env_id: the run's environment, needed where its name has a module in it ("module:Name"),
-            which is not imported because a file says so.
+        policy: name of the policy; the default is the algorithm's recommended one.
+        seed: seed of sampled actions; by default every agent samples differently.
+        env_id: name of the run's environment. It is needed if the name contains a module
+            ("module:Name"), since a module is never imported because a file names it.
 
     Raises:
-        ValueError: the environment would import a module, and `env_id` does not name it.
-        RunError: no run, several seeds, no checkpoint, or no such policy.
+        ValueError: the environment would import a module that `env_id` does not name.
+        RunError: there is no run, checkpoint or policy of this name, or there are several seeds.
     """
     experiment = open_experiment(Path(path), Named(env_id=env_id))
     if len(experiment.runs) > 1:
         first = experiment.runs[0].path
-        raise RunError(f"{path} holds {len(experiment.runs)} seeds; load one of them, as {first}")
+        raise RunError(
+            f"{path} has {len(experiment.runs)} seeds; load one of them, such as {first}"
+        )
     settings = experiment.settings
     algorithm = algorithm_named(settings.algorithm)
     config = config_of(experiment)
-    updates = states.last_checkpoint(experiment)
-    policies = algorithm.policies(states.load(algorithm, config, experiment, updates))
+    updates = checkpoints.last_checkpoint(experiment)
+    policies = algorithm.policies(checkpoints.load_all(algorithm, config, experiment, updates))
     name = policy or algorithm.default_policy
     if name not in policies:
         raise RunError(

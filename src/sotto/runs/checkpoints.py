@@ -1,17 +1,17 @@
-"""Checkpoints: the public state of a run, atomically replaced, the last two kept.
+"""Checkpoints: the public states of runs, replaced atomically; the last two are kept.
 
-A checkpoint holds what has been released (parameters, averages, counters) and never noise or its
-keys: a resumed run takes fresh noise and a fresh charge. It also holds the ledger's mark, without
-which a ledger that was put back from an old backup would not be noticed. Orbax writes into a
-temporary folder, which is then renamed; a digest over all arrays finds what was damaged afterwards.
-No time is in it: when a checkpoint was written may tell what must stay secret (`sotto tune`).
+A checkpoint holds released data (parameters, averages, counters), and never noise or its keys: a
+resumed run draws fresh noise and is charged again. It also holds the ledger's mark, so that a
+ledger from an old backup is noticed. Orbax writes into a temporary folder, which is then renamed. A
+digest over all arrays detects later damage. A checkpoint contains no time, since the time of
+writing could reveal what must stay secret (`sotto tune`).
 """
 
 import hashlib
 import logging
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -21,13 +21,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from sotto.algorithms.base import Algorithm
 from sotto.errors import RunError
 from sotto.files import write_whole
+from sotto.runs.directory import Experiment, Run
 from sotto.runs.marks import FILE, Mark
 
-# Orbax warns of the half checkpoint that a killed run left behind, which it then removes.
+# Orbax warns of an incomplete checkpoint of a killed run, and then removes it.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
-logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # and of each file it could not write
+logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # one warning for each unwritten file
 
 _KEEP = 2
 _PARTIAL = ".partial-"
@@ -39,14 +41,14 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
     """Writes the state after `updates` updates, then removes all but the last two checkpoints.
 
     Args:
-        directory: the run's folder of checkpoints, created if need be.
-        updates: updates made; the checkpoint's name.
-        state: arrays only, and no random keys.
-        made: where the run's ledger is; None for a run without one.
+        directory: the run's folder of checkpoints, created if it is missing.
+        updates: number of updates, the checkpoint's name.
+        state: the state, of arrays only and without random keys.
+        made: mark of the run's ledger; None for a run without a ledger.
 
     Raises:
-        ValueError: the state holds a random key.
-        OSError, RunError: it cannot be written.
+        ValueError: the state contains a random key.
+        OSError, RunError: the checkpoint cannot be written.
     """
     import orbax.checkpoint as ocp
 
@@ -54,22 +56,22 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
     path = _path(directory, updates)
     partial = directory / f"{_PARTIAL}{path.name}"
     for leftover in (*directory.glob(f"{_PARTIAL}*"), *directory.glob(f"{path.name}.*")):
-        shutil.rmtree(leftover)  # a killed run's, or an earlier version's
+        shutil.rmtree(leftover)  # of a killed run or an earlier version
     directory.mkdir(parents=True, exist_ok=True)
-    # Orbax' own format, OCDBT, has the time of writing in it.
+    # Orbax's default format, OCDBT, contains the time of writing.
     hooks = sys.excepthook, sys.unraisablehook
     _say_nothing_of_closed_loops()
     try:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_ocdbt=False)) as checkpointer:
             checkpointer.save(partial.absolute(), arrays | {_DIGEST: _digest(arrays)})
-    except Exception as error:  # orbax and tensorstore raise many kinds for a full disk
+    except Exception as error:  # orbax and tensorstore raise many exceptions for a full disk
         reason = " ".join(str(error).split())[-80:]
         raise RunError(
-            f"the checkpoint {path} cannot be written, which a full disk does ({reason}); make "
-            "room and go on with --resume"
+            f"the checkpoint {path} cannot be written, probably because the disk is full "
+            f"({reason}); make room and continue with --resume"
         ) from error
-    sys.excepthook, sys.unraisablehook = hooks  # after a failure they stay
-    for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):  # when and where it was written
+    sys.excepthook, sys.unraisablehook = hooks  # after a failure, the quiet hooks stay
+    for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):  # they contain time and place
         (partial / name).unlink(missing_ok=True)
     if made is not None:
         write_whole(partial / FILE, made.model_dump_json() + "\n")
@@ -81,7 +83,7 @@ def save(directory: Path, updates: int, state: PyTree, made: Mark | None = None)
 
 
 def _say_nothing_of_closed_loops() -> None:
-    """Threads of tensorstore go on for a while after a failure, and print what they run into."""
+    """Silences threads of tensorstore, which continue after a failure and print errors."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -93,25 +95,27 @@ def _say_nothing_of_closed_loops() -> None:
 
 
 def steps(directory: Path) -> list[int]:
-    """Numbers of updates of the checkpoints there are, in increasing order."""
+    """Returns the numbers of updates of all checkpoints, in increasing order."""
     if not directory.is_dir():
         return []
     return sorted(int(path.name) for path in directory.iterdir() if path.name.isdecimal())
 
 
 def load(directory: Path, updates: int, like: _T) -> _T:
-    """The state after `updates` updates, in the structure of `like`.
+    """Reads the state after `updates` updates, in the structure of `like`.
 
     Args:
+        directory: the run's folder of checkpoints.
+        updates: number of updates, the checkpoint's name.
         like: a state of the same run, or its shapes (`jax.eval_shape`).
 
     Raises:
-        RunError: the checkpoint is damaged, or another run's.
+        RunError: the checkpoint is damaged, or belongs to another run.
     """
     import orbax.checkpoint as ocp
 
     path = _path(directory, updates)
-    remedy = f"remove that folder to go on from the checkpoint before it, in {directory}"
+    remedy = f"remove that folder to continue from the previous checkpoint in {directory}"
     named = {name: (leaf.shape, leaf.dtype) for name, leaf in _flat(like).items()}
     try:
         with ocp.StandardCheckpointer() as checkpointer:
@@ -122,16 +126,73 @@ def load(directory: Path, updates: int, like: _T) -> _T:
                     for name, (shape, dtype) in (named | {_DIGEST: ((32,), np.uint8)}).items()
                 },
             )
-    except Exception as error:  # orbax and tensorstore raise many kinds for a damaged file
-        raise RunError(f"the checkpoint {path} is damaged or another run's; {remedy}") from error
+    except Exception as error:  # orbax and tensorstore raise many exceptions for a damaged file
+        raise RunError(
+            f"the checkpoint {path} is damaged or belongs to another run; {remedy}"
+        ) from error
     digest = restored.pop(_DIGEST)
     arrays = {name: np.asarray(restored[name]) for name in named}
     if any((arrays[name].shape, arrays[name].dtype) != named[name] for name in named):
         raise RunError(f"the checkpoint {path} does not fit this run's settings; {remedy}")
     if not np.array_equal(digest, _digest(arrays)):
-        raise RunError(f"the checkpoint {path} is not what was written; {remedy}")
+        raise RunError(f"the checkpoint {path} was changed after it was written; {remedy}")
     state: _T = jax.tree.unflatten(jax.tree.structure(like), list(arrays.values()))
     return state
+
+
+def load_all(
+    algorithm: Algorithm[Any], config: Any, experiment: Experiment, updates: int
+) -> PyTree:
+    """Reads the states of all runs after `updates` updates, leaves of shape [runs, ...].
+
+    Args:
+        algorithm: the experiment's algorithm.
+        config: its settings.
+        experiment: the runs.
+        updates: number of updates, the name of the checkpoints.
+
+    Raises:
+        RunError: a checkpoint is damaged or missing.
+    """
+    like = jax.tree.map(
+        lambda x: x[0], algorithm.initial_states(config, experiment.settings.seeds[:1])
+    )
+    states = [load(run.checkpoints, updates, like) for run in experiment.runs]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
+
+
+def last_checkpoint(experiment: Experiment) -> int:
+    """Returns the number of updates of the newest checkpoint that all runs have.
+
+    Raises:
+        RunError: there is no such checkpoint.
+    """
+    done = last_common_checkpoint(experiment.runs)
+    if done == 0:
+        raise RunError(
+            f"{experiment.path} has no checkpoint yet; continue the training with: "
+            f"sotto train {experiment.settings.algorithm} --out {experiment.path} --resume"
+        )
+    return done
+
+
+def last_common_checkpoint(runs: Sequence[Run]) -> int:
+    """Returns the number of updates of the newest checkpoint that all runs have, or 0.
+
+    Runs that are trained together have the same checkpoints. If the process is killed between two
+    runs' saves, they resume from the last checkpoint in common. There is one, because each run
+    keeps two.
+
+    Raises:
+        RunError: all runs have checkpoints but none in common, since some were resumed alone.
+    """
+    common = set.intersection(*(set(steps(run.checkpoints)) for run in runs))
+    if not common and all(steps(run.checkpoints) for run in runs):
+        raise RunError(
+            "the seeds of this experiment have no checkpoint in common; resume each in its own "
+            "directory (--out .../seed-K --resume)"
+        )
+    return max(common, default=0)
 
 
 def _path(directory: Path, updates: int) -> Path:
@@ -139,7 +200,7 @@ def _path(directory: Path, updates: int) -> Path:
 
 
 def _flat(state: PyTree) -> dict[str, Any]:
-    """The leaves by name, in the order of the tree."""
+    """Returns the leaves by name, in the order of the tree."""
     leaves, _ = jax.tree.flatten_with_path(state)
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
@@ -148,12 +209,12 @@ def _named(state: PyTree) -> dict[str, np.ndarray]:
     flat = _flat(state)
     for name, leaf in flat.items():
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            raise ValueError(f"a checkpoint must not hold random keys; {name} is one")
+            raise ValueError(f"a checkpoint must not contain random keys, but {name} is one")
     return {name: np.asarray(leaf) for name, leaf in flat.items()}
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """SHA-256 over names, types, shapes and contents, as 32 bytes."""
+    """Returns SHA-256 over names, types, shapes and contents, as 32 bytes."""
     digest = hashlib.sha256()
     for name, array in arrays.items():
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())

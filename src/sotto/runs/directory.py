@@ -1,15 +1,15 @@
-"""The run directory: where everything about a run lies, and the settings it was started with.
+"""The run directory: all files of a run, and the settings with which it was started.
 
 ```
 runs/x/  config.json  ledger.sqlite  certificate.json  metrics.jsonl  tensorboard/
          checkpoints/  figures/  report.html
 ```
 
-Several seeds trained side by side are an *experiment*: `runs/x/seed-K/` is a full run directory for
-each of them, and `runs/x/config.json` names them all. `open_experiment` accepts either.
+Several seeds that are trained together are an *experiment*. Each has a full run directory
+`runs/x/seed-K/`, and `runs/x/config.json` lists them all. `open_experiment` accepts either kind.
 
-`config.json` is written last, so a directory that has one is complete: a training killed while it
-made its directory has released nothing, and is started again rather than resumed.
+`config.json` is written last, so a directory with this file is complete. A training that is killed
+while it creates the directory has released nothing; it must be started again and not resumed.
 """
 
 import shutil
@@ -41,18 +41,18 @@ _VERSIONS = ("sotto", "jax", "jax-privacy", "dp-accounting", "equinox", "optax",
 
 
 class RunSettings(BaseModel):
-    """What config.json holds: everything needed to go on, to evaluate, and to report.
+    """Contents of config.json: everything that resuming, evaluating and reporting need.
 
     Attributes:
-        run_id: which run its ledger belongs to; an experiment's runs have ids of their own.
+        run_id: id of the run, which its ledger also contains; each run of an experiment has one.
         config: the algorithm's settings, as JSON values.
-        preset: which named settings they started from.
-        seeds: one for a run, several for an experiment.
+        preset: name of the preset from which the settings started.
+        seeds: one seed for a run, several for an experiment.
         population: "simulated" or "real" people.
-        ledger: name of the ledger's file in the run directory, another file's absolute path, or a
-            SQLAlchemy URL; None for an algorithm without privacy.
-        versions: of the software that started it.
-        command: what made it.
+        ledger: name of the ledger's file in the run directory, absolute path of another file, or a
+            SQLAlchemy URL; None for an algorithm without a ledger.
+        versions: versions of the software that started the run.
+        command: command that started the run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,15 +82,11 @@ def new_settings(
     command: str,
     created: str | None = None,
 ) -> RunSettings:
-    """The settings of a run that starts now, on this machine's software.
+    """Returns the settings of a new run, with an id and the versions of the installed software.
 
     Args:
-        ledger: a SQLAlchemy URL or a file to keep the ledger in, instead of one in each run
-            directory; None where the algorithm has no ledger.
-        created: when, ISO 8601 in UTC; None: now.
-
-    Raises:
-        RunError: the URL holds a password, which config.json would give away.
+        ledger: value of `RunSettings.ledger`, as `ledger_place` returns it.
+        created: time of creation, ISO 8601 in UTC; None is now.
     """
     return RunSettings(
         run_id=uuid.uuid4().hex,
@@ -107,10 +103,10 @@ def new_settings(
 
 
 def ledger_place(ledger: str | None) -> str:
-    """What config.json says of where the ledger is: by default, a file in the run directory.
+    """Returns the location of the ledger for config.json: by default a file in the run directory.
 
     Raises:
-        RunError: a URL with a password in it, or one that cannot be read.
+        RunError: the URL contains a password, or cannot be parsed.
     """
     if ledger is None:
         return _LEDGER
@@ -119,10 +115,12 @@ def ledger_place(ledger: str | None) -> str:
     try:
         url = make_url(ledger)
     except ArgumentError as error:
-        raise RunError(f"--ledger {ledger} is not a SQLAlchemy URL") from error
+        raise RunError(
+            f"--ledger {ledger} is not a SQLAlchemy URL; give one, or the path of a file"
+        ) from error
     if url.password:
         raise RunError(
-            "config.json would give away the password in the ledger's URL; leave it out there "
+            "config.json would reveal the password in the ledger's URL; remove it from the URL "
             "and give it to the database driver (for PostgreSQL: PGPASSWORD or ~/.pgpass)"
         )
     return ledger
@@ -130,10 +128,10 @@ def ledger_place(ledger: str | None) -> str:
 
 @dataclass(frozen=True)
 class Named:
-    """What the user named on this command line, and vouches for.
+    """Locations that the user gave in this call, and therefore trusts.
 
-    A directory may be somebody else's. Nothing that its files name is connected to, imported or
-    executed, unless the user names the same.
+    Another person may have made the directory. Nothing that its files name is connected to,
+    imported or executed, unless the user gives the same name.
 
     Attributes:
         ledger: value of --ledger.
@@ -145,27 +143,27 @@ class Named:
 
 
 NOTHING_NAMED = Named()
-"""What is in the directory alone."""
+"""No trusted locations; only files in the directory are opened."""
 
 
 def ledger_location(directory: Path, place: str, named: str | None) -> Path | str:
-    """Where a ledger is, as settings in a directory name it.
+    """Returns the location of a ledger that settings in a directory name.
 
     Args:
-        directory: that holds the settings.
-        place: file in the directory, another file's absolute path, or a SQLAlchemy URL.
-        named: what the user gave as --ledger.
+        directory: directory of the settings.
+        place: file in the directory, absolute path of another file, or a SQLAlchemy URL.
+        named: value of --ledger.
 
     Raises:
-        RunError: it is not in the directory, and the user did not name it: whoever wrote the
-            settings would choose where this program connects to, and sends its passwords.
+        RunError: the ledger is outside the directory, and the user did not give its location. The
+            author of the settings could otherwise choose where this program sends passwords.
     """
     inside = "://" not in place and Path(place).name == place
     inside = inside and not (directory / place).is_symlink()
     if not inside and (named is None or ledger_place(named) != place):
         raise RunError(
-            f"the ledger of {directory} is elsewhere, at {place}, as its settings say; give "
-            f"--ledger {place} if you trust that, for nothing that only a file names is opened"
+            f"the settings of {directory} say that its ledger is elsewhere, at {place}; give "
+            f"--ledger {place} if you trust that location"
         )
     return place if "://" in place else directory / place
 
@@ -180,7 +178,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The run's seed."""
+        """Seed of the run."""
         return self.settings.seeds[0]
 
     @property
@@ -190,20 +188,21 @@ class Run:
 
     @property
     def metrics(self) -> Path:
-        """One line per chunk of training."""
+        """File of metrics, with one line per chunk of training."""
         return self.path / "metrics.jsonl"
 
     @property
     def certificate(self) -> Path:
-        """The certificate, derived from the ledger."""
+        """File of the certificate, which is derived from the ledger."""
         return self.path / "certificate.json"
 
     @property
     def ledger_location(self) -> Path | str:
-        """Where the ledger is.
+        """Location of the ledger.
 
         Raises:
-            RunError: the algorithm has none; or it is elsewhere, and the user did not say so.
+            RunError: the run has no ledger, or it is outside the directory and the user did not
+                give its location.
         """
         place = self.settings.ledger
         if place is None:
@@ -213,19 +212,18 @@ class Run:
         return ledger_location(self.path, place, self.named.ledger)
 
     def open_ledger(self) -> AnyLedger:
-        """The run's ledger.
+        """Opens the run's ledger.
 
         Raises:
-            LedgerMismatch: it belongs to another run.
-            LedgerOlder: checkpoints, metrics or the certificate were made from charges that it
-                does not hold.
-            LedgerCorrupt, LedgerUnavailable: it is damaged, missing or cannot be read.
+            LedgerMismatch: the ledger belongs to another run.
+            LedgerOlder: checkpoints, metrics or the certificate are newer than the ledger.
+            LedgerCorrupt, LedgerUnavailable: the ledger is damaged, missing or cannot be read.
         """
         algorithm, place = algorithm_named(self.settings.algorithm), self.ledger_location
         if isinstance(place, Path) and not place.is_file():
             raise LedgerUnavailable(
-                f"the ledger of the run {self.path} is missing: there is no file {place}; put it "
-                "back from a backup, since without it nothing can be certified or gone on with"
+                f"the ledger of the run {self.path} is missing: there is no file {place}; restore "
+                "it from a backup, since the run cannot be certified or resumed without it"
             )
         ledger = algorithm.open_ledger(place, self.settings.run_id)
         marks.refuse_older(self.path, ledger)
@@ -234,7 +232,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One run, or several seeds trained side by side."""
+    """One run, or several seeds that are trained together."""
 
     path: Path
     settings: RunSettings
@@ -247,19 +245,19 @@ def create_experiment(
 ) -> Experiment:
     """Makes the directory and its ledgers; the settings are written last.
 
-    Of trainings that start in one place at once, the one that makes the directory wins: whatever is
-    in it afterwards is its own, to be removed if nothing comes of it.
+    If several trainings start at the same place at once, only the one that makes the directory
+    continues. It owns all files in it, and removes them if it fails.
 
     Raises:
-        RunError: there is something at `out` already.
+        RunError: `out` exists.
     """
     try:
         out.mkdir(parents=True)
     except FileExistsError as error:
         raise RunError(
-            f"{out} exists already; give another --out, or --resume to go on with the run in it"
+            f"{out} exists already; give another --out, or --resume to continue the run in it"
             if (out / "config.json").exists()
-            else f"{out} exists and is no run; give another --out, or remove it"
+            else f"{out} exists and is not a run; give another --out, or remove it"
         ) from error
     # The settings were made from this command line.
     named = Named(ledger=settings.ledger, env_id=settings.config.get("env_id"))
@@ -274,20 +272,20 @@ def create_experiment(
         if len(runs) > 1:
             write_model(out / "config.json", settings)
     except BaseException:
-        shutil.rmtree(out, ignore_errors=True)  # all of it is ours, and nothing was released
+        shutil.rmtree(out, ignore_errors=True)  # this call made it, and nothing was released
         raise
     return Experiment(out, settings, runs, named)
 
 
 def with_settings(experiment: Experiment, config: dict[str, Any]) -> Experiment:
-    """The experiment with other settings of its algorithm; `store` writes them down."""
+    """Returns the experiment with other settings of its algorithm; `store` writes them."""
     settings = experiment.settings.model_copy(update={"config": config})
     runs = _runs(experiment.path, settings, experiment.named)
     return Experiment(experiment.path, settings, runs, experiment.named)
 
 
 def store(experiment: Experiment) -> None:
-    """Writes the settings of all its runs, where they are not what is stored."""
+    """Writes the settings of all runs if they differ from the stored ones."""
     if open_experiment(experiment.path).settings == experiment.settings:
         return
     for run in experiment.runs:
@@ -296,24 +294,24 @@ def store(experiment: Experiment) -> None:
 
 
 def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
-    """The run, or the runs of several seeds, in a directory.
+    """Opens the run, or the runs of several seeds, in a directory.
 
     Args:
-        path: of the directory.
-        named: what its settings may name outside of it.
+        path: the directory.
+        named: locations outside the directory that the user has given.
 
     Raises:
-        RunError: there is none, or its settings cannot be read.
+        RunError: there is no run, or its settings cannot be read.
     """
     file = path / "config.json"
     if not path.is_dir():
         raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {path}")
     if not file.is_file():
-        raise RunError(f"{path} is no run directory: it has no config.json")
+        raise RunError(f"{path} is not a run directory: it has no config.json")
     require_regular(path)
     try:
         if file.stat().st_size > _LARGEST_SETTINGS:
-            raise RunError(f"{file} is larger than the settings of any run; put it back")
+            raise RunError(f"{file} is larger than the settings of any run; restore it")
         settings = RunSettings.model_validate_json(file.read_bytes())
     except ValidationError as error:
         problem = error.errors()[0]

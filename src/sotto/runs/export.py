@@ -1,8 +1,8 @@
-"""A policy as a file that needs neither sotto nor JAX: numpy arrays, or ONNX.
+"""Policies as files that need neither sotto nor JAX: numpy arrays, or ONNX.
 
-A policy is (observation - centre) * scale, then a tanh network. Its outputs are a number for each
-action, of which the greedy policy takes the largest, or the mean of an action in a box. Read one
-with numpy alone:
+A policy is (observation - centre) * scale, followed by a tanh network. Its outputs are either a
+number for each action, and the greedy action has the largest number, or the mean of an action in a
+box. Read a file with numpy alone:
 
 ```
 import json
@@ -19,10 +19,10 @@ def act(file, observation):
     return x.argmax(axis=-1) if header["actions"] == "discrete" else x
 ```
 
-An action in a box is sampled as mean + exp(log_std) * a standard normal; `log_std` is in the file.
-A discrete action is sampled from the softmax of the outputs, if the header calls them logits.
+Sample an action in a box as mean + exp(log_std) * a standard normal; `log_std` is in the file.
+Sample a discrete action from the softmax of the outputs, if the header calls them logits.
 
-A policy that was released stays as private as it is: a file is a function of it.
+Exporting a released policy costs no privacy, since the file is a function of the policy.
 """
 
 import json
@@ -39,7 +39,7 @@ from sotto.algorithms.dppg.parts import StandardisedPolicy
 from sotto.rl.networks import MLP, Policy
 
 FORMAT = "sotto policy 1"
-_OPSET, _IR = 17, 8  # of ONNX; old enough for the runtimes that are about
+_OPSET, _IR = 17, 8  # versions of ONNX that common runtimes support
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Flat:
     """A policy as arrays.
 
     Attributes:
-        centre, scale: of the observations.
-        weights, biases: of each layer; whatever comes after the network is part of the last one.
-        log_std: of an action in a box; None where actions are discrete.
-        outputs: "logits" of actions, "values" of actions, or the "mean" of an action.
+        centre, scale: constants of the observations.
+        weights, biases: arrays of each layer; the last layer includes the scale of the outputs.
+        log_std: log standard deviation of an action in a box; None for discrete actions.
+        outputs: "logits" or "values" of actions, or the "mean" of an action.
     """
 
     centre: Float[np.ndarray, " obs"]
@@ -62,15 +62,15 @@ class Flat:
 
     @property
     def discrete(self) -> bool:
-        """Whether the action is the number of the largest output."""
+        """Whether the greedy action is the index of the largest output."""
         return self.log_std is None
 
 
 def flat(policy: Any) -> Flat:
-    """The arrays of a policy.
+    """Returns the arrays of a policy.
 
     Raises:
-        ValueError: it is not one network on scaled observations.
+        ValueError: the policy is not one network on scaled observations.
     """
     kind = type(policy)
     if kind is StandardisedPolicy:
@@ -86,8 +86,8 @@ def flat(policy: Any) -> Flat:
         return _flat(policy.values, np.zeros(size), np.ones(size), 1.0, 0.0, "values")
     what = type(policy.values) if kind is EpsilonGreedy else kind
     raise ValueError(
-        f"a policy of {what.__name__} is no network on scaled observations, which is all that can "
-        "be exported"
+        f"a policy of type {what.__name__} cannot be exported; only networks on scaled "
+        "observations can"
     )
 
 
@@ -95,16 +95,16 @@ def export(policy: Any, file: Path, about: dict[str, Any]) -> None:
     """Writes a policy into a file, as `sotto.Agent.export` says.
 
     Args:
-        policy: of one run.
-        file: ends in .npz or .onnx; it is replaced if it is there.
-        about: JSON values that go into the header.
+        policy: policy of one run.
+        file: file that ends in .npz or .onnx; it is replaced if it exists.
+        about: JSON values for the header.
 
     Raises:
-        ValueError: another ending, or a policy that cannot be exported.
+        ValueError: the file has another ending, or the policy cannot be exported.
         ModuleNotFoundError: ONNX is not installed.
     """
     if file.suffix not in (".npz", ".onnx"):
-        raise ValueError(f"a policy is exported into a file .npz or .onnx, not {file.name}")
+        raise ValueError(f"give a file that ends in .npz or .onnx, not {file.name}")
     found = flat(policy)
     header = about | {
         "format": FORMAT,
@@ -140,7 +140,7 @@ def _of_policy(policy: Policy) -> Flat:
 
 
 def _standardised(policy: StandardisedPolicy) -> Flat:
-    """The network's inputs are a scaled observation still, by the released statistics."""
+    """Folds the released means and deviations into the constants of the observations."""
     found, moments = _of_policy(policy.policy), policy.moments
     mean, deviation = (np.asarray(one, np.float64) for one in moments.mean_and_deviation())
     scale = np.array(moments.scale)
@@ -165,7 +165,7 @@ def _flat(
     outputs: str,
     log_std: np.ndarray | None = None,
 ) -> Flat:
-    """`offset + factor * network(...)`, both of which go into the last layer."""
+    """Returns the arrays of `offset + factor * network(...)`; the last layer includes both."""
     weights = [np.asarray(one, np.float32) for one in network.weights]
     biases = [np.asarray(one, np.float32) for one in network.biases]
     weights[-1] = (weights[-1] * np.asarray(factor)).astype(np.float32)
@@ -176,13 +176,13 @@ def _flat(
 
 
 def _write_onnx(found: Flat, file: Path, header: dict[str, Any]) -> None:
-    """A graph from `observation` [batch, obs] to `outputs` [batch, n] and `action`."""
+    """Writes a graph from `observation` [batch, obs] to `outputs` [batch, n] and `action`."""
     try:
         import onnx
         from onnx import helper, numpy_helper
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            "a policy as ONNX needs the package onnx: pip install 'sotto[onnx]'", name="onnx"
+            "ONNX files need the package onnx: pip install 'sotto[onnx]'", name="onnx"
         ) from error
     constants = {"centre": found.centre, "scale": found.scale}
     nodes = [

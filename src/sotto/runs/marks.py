@@ -1,9 +1,9 @@
-"""How far a run's ledger was when something was made from it.
+"""Marks: the last ledger entry at the time when a file of a run was written.
 
-Every checkpoint, every line of metrics and every certificate says under which entry of the ledger,
-and how many charges, it was made. A ledger that does not hold that entry is older than they are: a
-backup was put back, and charges behind it are forgotten. `refuse_older` is the one place that
-looks, and `Run.open_ledger` calls it, so that nothing reads or goes on with such a ledger.
+Every checkpoint, line of metrics and certificate contains the last entry of the ledger, and its
+number of charges, at the time of writing. A ledger without that entry is older than the file: it
+was restored from a backup, and later charges are missing. `refuse_older` detects this.
+`Run.open_ledger` calls it, so that such a ledger is never used.
 """
 
 import json
@@ -18,7 +18,7 @@ from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger.ledger import Ledger
 
 FILE = "ledger.json"
-"""Name of the mark in a checkpoint's folder."""
+"""File name of the mark in a checkpoint's folder."""
 
 
 class Mark(BaseModel):
@@ -26,7 +26,7 @@ class Mark(BaseModel):
 
     Attributes:
         head_hash: hash of the entry, in hexadecimal.
-        charges: charged up to it: releases, or a teacher's answered rows.
+        charges: number of releases, or of a teacher's answered rows, that are charged up to it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -35,7 +35,7 @@ class Mark(BaseModel):
 
 
 def mark(ledger: Ledger | AnswerLedger) -> Mark:
-    """Where the ledger is now."""
+    """Returns the mark of the ledger's present end."""
     if isinstance(ledger, AnswerLedger):
         spent = ledger.spent()
         return Mark(head_hash=spent.head_hash, charges=spent.answered)
@@ -44,14 +44,14 @@ def mark(ledger: Ledger | AnswerLedger) -> Mark:
 
 
 def refuse_older(run: Path, ledger: Ledger | AnswerLedger) -> None:
-    """Refuses a ledger that is older than something that was made from it.
+    """Refuses a ledger that is older than a file of its run.
 
     Args:
         run: run directory.
-        ledger: its own.
+        ledger: ledger of the run.
 
     Raises:
-        LedgerOlder: what is newer than the ledger.
+        LedgerOlder: a file is newer than the ledger; the message names it.
         RunError: a mark or the certificate cannot be read.
         LedgerUnavailable: the ledger cannot be read.
     """
@@ -61,7 +61,7 @@ def refuse_older(run: Path, ledger: Ledger | AnswerLedger) -> None:
 
 
 def _marks(run: Path) -> Iterator[tuple[str, Mark]]:
-    """What was made from the ledger, and its mark; what earlier versions wrote may have none."""
+    """Yields the files with marks, and their marks; files of earlier versions may have none."""
     for path in sorted(run.glob(f"checkpoints/*/{FILE}"), reverse=True):
         if path.parent.name.isdecimal():
             yield f"the checkpoint {path.parent}", _read(path, f"remove {path.parent}")
@@ -73,7 +73,7 @@ def _marks(run: Path) -> Iterator[tuple[str, Mark]]:
 
 
 def _read(path: Path, remedy: str) -> Mark:
-    """The mark in a file of its own, or in a certificate."""
+    """Reads the mark from a checkpoint's file or from a certificate."""
     try:
         values = json.loads(path.read_bytes())
         charges = values.get("charges")
@@ -82,11 +82,14 @@ def _read(path: Path, remedy: str) -> Mark:
             charges = answers["answered"] + sum(one["releases"] for one in values["streams"])
         return Mark(head_hash=values["head_hash"], charges=charges)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        raise RunError(f"{path} is damaged and cannot be read; put it back, or {remedy}") from error
+        raise RunError(f"{path} is damaged and cannot be read; restore it, or {remedy}") from error
 
 
 def _last_line(metrics: Path) -> Mark | None:
-    """The mark of the last whole line; None where there is none, which `metrics.read` looks at."""
+    """Returns the mark of the last complete line; None if there is none or it cannot be read.
+
+    `metrics.read` raises an error about an unreadable line.
+    """
     if not metrics.is_file():
         return None
     lines = metrics.read_bytes().split(b"\n")[:-1]

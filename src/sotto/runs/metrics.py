@@ -1,10 +1,10 @@
-"""What is logged of a run: metrics.jsonl, one line per chunk of training, and TensorBoard events.
+"""Metrics of a run: metrics.jsonl, with a line per chunk of training, and TensorBoard events.
 
-Every quantity is under the heading that says why it may be written:
+Every quantity has a heading that says why it may be written:
 
-* `released`: functions of releases, one value per update. Public.
-* `evaluation`: returns of released policies on fresh simulated people. Public.
-* `simulated`: about the people themselves, and there only because they are simulated.
+* `released`: functions of releases, one value per update. They are public.
+* `evaluation`: returns of released policies on fresh simulated people. They are public.
+* `simulated`: facts about the people in training, written only if these are simulated.
 """
 
 import json
@@ -22,18 +22,18 @@ from sotto.errors import RunError
 
 @dataclass(frozen=True)
 class Line:
-    """One chunk of one run.
+    """Metrics of one chunk of one run.
 
     Attributes:
-        updates: updates made so far.
-        first_update: number of the first of this chunk's.
-        env_steps: most environment steps behind them all, a public number.
-        seconds: since this session of the training began; outside every privacy claim.
-        epsilon: charged so far; None for an algorithm without privacy, or where nothing is proved.
+        updates: number of updates so far.
+        first_update: number of updates before this chunk.
+        env_steps: largest possible number of environment steps so far, a public number.
+        seconds: time since this session of the training began; outside every privacy claim.
+        epsilon: epsilon charged so far; None without privacy, or if nothing is proved.
         released: one value for each update of this chunk.
         evaluation: mean return of each released policy on fresh simulated people.
-        simulated: one value for each update of this chunk; NaN where no episode ended.
-        charges, head_hash: the ledger's mark (`marks.Mark`); None without a ledger of its own, and
+        simulated: one value for each update of this chunk; NaN if no episode ended.
+        charges, head_hash: the ledger's mark (`marks.Mark`); None for a run without a ledger, and
             in lines of earlier versions.
     """
 
@@ -52,7 +52,7 @@ class Line:
 _LINE = TypeAdapter(Line)
 
 
-class Log:
+class MetricsWriter:
     """Appends the lines of one run to its metrics.jsonl and its TensorBoard events."""
 
     def __init__(self, run: Path, steps_per_update: int) -> None:
@@ -62,11 +62,11 @@ class Log:
         self._steps_per_update = steps_per_update
         _cut_torn_line(self._file)
         (run / "tensorboard").mkdir(exist_ok=True)
-        # Written here and now: tensorboardX' own writer has a thread, which dies of a full disk.
+        # Events are written at once: a full disk would kill the thread of tensorboardX's writer.
         self._events = EventsWriter(str(run / "tensorboard" / "events"))
 
     def append(self, line: Line) -> None:
-        """Writes one line down."""
+        """Appends one line."""
         write(self._file, line)
         for heading in ("released", "simulated"):
             for name, values in getattr(line, heading).items():
@@ -99,10 +99,10 @@ def write(file: Path, line: Line) -> None:
 
 
 def read(file: Path) -> list[Line]:
-    """The lines of a run, in order of updates.
+    """Reads the lines of a run, in order of updates.
 
-    A line that was being written when the run was killed is left out, and lines of chunks that a
-    resumed run made again give way to the later ones.
+    An incomplete last line of a killed run is left out. If a resumed run repeated chunks, their
+    first lines are left out.
 
     Raises:
         RunError: a line cannot be read.
@@ -124,14 +124,14 @@ def read(file: Path) -> list[Line]:
 
 
 def _cut_torn_line(file: Path) -> None:
-    """Removes the half line that a killed run may have left behind."""
+    """Removes an incomplete last line, which a killed run may leave."""
     if file.exists():
         contents = file.read_bytes()
         os.truncate(file, contents.rfind(b"\n") + 1)
 
 
 def _plain(value: object) -> object:
-    """The value with null for numbers that JSON does not have."""
+    """Replaces numbers that JSON does not have by null."""
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -140,7 +140,7 @@ def _plain(value: object) -> object:
 
 
 def _numbers(values: dict[str, Any]) -> dict[str, Any]:
-    """The reverse of `_plain` for the series: null is NaN there."""
+    """Reverses `_plain` for the series: null becomes NaN."""
     for heading in ("released", "simulated"):
         values[heading] = {
             name: [math.nan if one is None else one for one in numbers]

@@ -1,4 +1,4 @@
-"""The algorithms that a run can be of, by name, and their settings as JSON.
+"""All algorithms by name, and their settings as JSON.
 
 A package adds one with an entry point in the group `sotto.algorithms`:
 
@@ -31,17 +31,16 @@ GROUP = "sotto.algorithms"
 
 
 class Entry(NamedTuple):
-    """Where an algorithm is; nothing is imported before it is asked for."""
+    """Location of an algorithm, which is imported only when it is needed."""
 
     target: str
-    """`module:Class`."""
+    """Module and class, as `module:Class`."""
     summary: str
-    """A few words for the list of commands."""
+    """Description in a few words for the list of commands."""
 
 
-# Names of modules, so that listing commands does not import JAX. Kickstarting comes from the top
-# floor, which knows how to reach a teacher's service.
-_OURS: dict[str, Entry] = {
+# These are names of modules, so that listing commands does not import JAX.
+_BUILT_IN: dict[str, Entry] = {
     "dppg": Entry("sotto.algorithms.dppg.algorithm:DPPG", "private policy gradient"),
     "ppo": Entry("sotto.algorithms.baselines.algorithm:PPO", "the baseline without privacy"),
     "a2c": Entry("sotto.algorithms.baselines.algorithm:A2C", "a simpler baseline"),
@@ -58,53 +57,56 @@ _OURS: dict[str, Entry] = {
 
 
 _LARGEST = 2**53
-_LONGEST = 256  # of lists and texts (paths are longer)
+_LONGEST = 256  # items of a list
 _PATH = 4096
 _LAYERS, _WIDEST, _MOST_WEIGHTS = 32, 2**16, 2**28
 
 
 @cache
 def entries() -> Mapping[str, Entry]:
-    """Every algorithm by name: ours, and those of installed packages."""
+    """Returns every algorithm by name: those of sotto, and those of installed packages."""
     others = {
         point.name: Entry(point.value, f"from the package {point.dist.name}" if point.dist else "")
         for point in entry_points(group=GROUP)
     }
-    return others | _OURS  # a package does not take one of our names
+    return others | _BUILT_IN  # other packages cannot replace sotto's algorithms
 
 
 def algorithm_named(name: str) -> Algorithm[Any]:
-    """A new object of the algorithm of this name; it may keep what it has read of files.
+    """Returns a new object of the algorithm of this name; it may cache files that it reads.
 
     Raises:
-        RunError: there is none.
+        RunError: there is no such algorithm.
     """
     if name not in entries():
         known = ", ".join(sorted(entries()))
-        raise RunError(f"there is no algorithm {name!r} installed here; there are {known}")
+        raise RunError(f"no algorithm {name!r} is installed; choose one of {known}")
     module, _, attribute = entries()[name].target.partition(":")
     algorithm: Algorithm[Any] = getattr(importlib.import_module(module), attribute)()
     return algorithm
 
 
 def algorithm_of(config: Any) -> Algorithm[Any]:
-    """The algorithm whose settings these are.
+    """Returns the algorithm to which these settings belong.
 
     Raises:
-        ValueError: they are no settings of an algorithm.
+        ValueError: they do not belong to any algorithm.
     """
     for name in entries():
         algorithm = algorithm_named(name)
         if type(config) is algorithm.config_type:
             return algorithm
-    raise ValueError(f"{type(config).__name__} holds the settings of no algorithm")
+    raise ValueError(
+        f"{type(config).__name__} is not the settings of an algorithm; give settings such as "
+        "sotto.DPPG(...)"
+    )
 
 
 def config_to_json(algorithm: Algorithm[Any], config: Any) -> dict[str, Any]:
-    """The settings as JSON values.
+    """Returns the settings as JSON values.
 
     Raises:
-        RunError: they are larger than any run's.
+        RunError: a value is outside the limits of `_require_bounded`.
     """
     values: dict[str, Any] = TypeAdapter(algorithm.config_type).dump_python(config, mode="json")
     _require_bounded(algorithm.name, values)
@@ -112,7 +114,7 @@ def config_to_json(algorithm: Algorithm[Any], config: Any) -> dict[str, Any]:
 
 
 def _require_bounded(name_of: str, values: dict[str, Any]) -> None:
-    """Refuses settings that would ask for memory without end, before anything is made of them."""
+    """Refuses settings that would need unlimited memory, before anything is built from them."""
     for name, value in values.items():
         items = value if isinstance(value, list) else [value]
         sizes = [one for one in items if isinstance(one, int)]
@@ -130,38 +132,40 @@ def _require_bounded(name_of: str, values: dict[str, Any]) -> None:
             or any(isinstance(one, str) and len(one) > _PATH for one in items)
         ):
             raise RunError(
-                f"{name} = {repr(value)[:60]} is no setting that a run of {name_of} can have; "
-                "numbers are finite and at most 2^53, lists are flat, and a network has at most "
+                f"{name} = {repr(value)[:60]} is not possible for a run of {name_of}; give finite "
+                "numbers up to 2^53, flat lists, and networks of at most "
                 f"{_LAYERS} layers of {_WIDEST} units and {_MOST_WEIGHTS} weights"
             )
 
 
 def former_names(algorithm: Algorithm[Any]) -> Mapping[str, str]:
-    """Names of settings that earlier versions stored, and their present names."""
+    """Returns the present name of each setting that earlier versions stored under another one."""
     found: Mapping[str, str] = getattr(algorithm.config_type, "former_names", {})
     return found
 
 
 def under_first_names(algorithm: Algorithm[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON under the names that they had at first, for digests that must not change."""
+    """Returns settings under their first names, for digests that must not change."""
     first = {present: former for former, present in former_names(algorithm).items()}
     return {first.get(name, name): value for name, value in values.items()}
 
 
 def config_from_json(algorithm: Algorithm[Any], values: dict[str, Any]) -> Any:
-    """The settings that `config_to_json` wrote, in this version or an earlier one.
+    """Reads settings that `config_to_json` of this version or an earlier one wrote.
 
     Raises:
-        RunError: they are not settings of this algorithm, or larger than any run's.
+        RunError: they are not settings of this algorithm, or outside the limits of a run.
     """
     former = former_names(algorithm)
     named = {former.get(name, name): value for name, value in values.items()}
     if len(named) < len(values):
-        raise RunError("config.json holds a setting under its former name and its present one")
+        raise RunError(
+            "config.json has a setting under both its former and its present name; remove one"
+        )
     known = {field.name for field in fields(algorithm.config_type)}
     if strange := sorted(named.keys() - known):
         name = strange[0][:60]
-        raise RunError(f"config.json holds {name}, which is no setting of {algorithm.name}")
+        raise RunError(f"config.json has {name}, which is not a setting of {algorithm.name}")
     _require_bounded(algorithm.name, named)
     try:
         kind = TypeAdapter(algorithm.config_type)
@@ -170,5 +174,6 @@ def config_from_json(algorithm: Algorithm[Any], values: dict[str, Any]) -> Any:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
         raise RunError(
-            f"config.json holds no settings of {algorithm.name}: {where} {problem['msg']}"
+            f"config.json does not have valid settings of {algorithm.name}: {where} "
+            f"{problem['msg']}"
         ) from error

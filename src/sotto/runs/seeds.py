@@ -1,8 +1,8 @@
-"""Whom several seeds of one training share, in words, and what their ledgers cost together.
+"""The people whom several seeds of one training share, and the joint cost of the seeds' ledgers.
 
-Every seed has a ledger of its own, and its certificate is about that ledger alone. Where the seeds
-learn from the same teacher, reward function or experts, whoever sees them all has seen releases
-about the same people, and the costs add up: all ledgers are then composed as if they were one.
+Every seed has a separate ledger, and its certificate is about that ledger alone. If the seeds learn
+from the same teacher, reward function or experts, their releases are about the same people. The
+costs then add up, and all ledgers are composed as if they were one.
 """
 
 import math
@@ -14,17 +14,17 @@ from sotto.privacy.certificates.joint import together
 from sotto.runs.directory import RunSettings
 from sotto.runs.registry import algorithm_named, config_from_json
 
-_CHOOSING = "Choosing a seed by looking at its people's data is not accounted for."
+_CHOOSING = "Choosing a seed by looking at people's data is not accounted for."
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """What several seeds have in common.
+    """Joint guarantee of several seeds.
 
     Attributes:
-        words: whom they share, and what follows, for people.
-        epsilon: of all seeds together, at the delta that each of them has; infinite where nothing
-            is proved, and None where no two seeds are about the same people.
+        words: explanation of what the seeds share, for the user.
+        epsilon: joint epsilon of all seeds at the delta of each of them. It is infinite if nothing
+            is proved, and None if no two seeds are about the same people.
     """
 
     words: str
@@ -32,33 +32,33 @@ class Sharing:
 
 
 def sharing(settings: RunSettings, ledgers: Sequence[AnyLedger]) -> Sharing:
-    """Whom seeds share, which follows from what was trained and not from what was logged.
+    """Returns what the seeds share. It follows from the algorithm and its settings alone.
 
     Args:
-        settings: of the experiment.
-        ledgers: of its seeds, several.
+        settings: settings of the experiment.
+        ledgers: ledgers of its seeds, at least two.
     """
     these = f"These {len(ledgers)} seeds"
     algorithm = algorithm_named(settings.algorithm)
     same = algorithm.shared(config_from_json(algorithm, settings.config))
     if same is None and settings.population == "real":
         words = (
-            f"{these} have each a ledger of their own, which numbers people from 0: it is for "
-            "whoever holds the data to give every seed other people, and somebody who is in "
-            f"several of them pays in each. {_CHOOSING}"
+            f"{these} have separate ledgers, each of which numbers people from 0. The holder of "
+            "the data must give every seed different people; a person who is in several seeds "
+            f"is charged in each. {_CHOOSING}"
         )
         return Sharing(words, None)
     if same is None:
         words = (
-            f"{these} are separate runs on separate simulated {algorithm.units}, and the "
-            f"certificate of each holds for its own. {_CHOOSING}"
+            f"{these} are separate runs on separate simulated {algorithm.units}, and each "
+            f"certificate holds for the {algorithm.units} of its run. {_CHOOSING}"
         )
         return Sharing(words, None)
     epsilon, delta = together(ledgers)
     cost = f", to epsilon {epsilon:.4g} at delta {delta:.3g}" if math.isfinite(epsilon) else ""
     words = (
-        f"{these} {same}, each under a ledger of its own, which is all that its certificate "
-        "is about. Whoever sees all of them, or one that was chosen among them, has seen something "
-        f"of what all released, and the costs add up{cost}."
+        f"{these} {same}. Each has its own ledger, and its certificate is about that ledger "
+        "alone. Whoever sees all seeds, or one that was chosen among them, has seen results of "
+        f"the releases of all seeds, and the costs add up{cost}."
     )
     return Sharing(words, epsilon)

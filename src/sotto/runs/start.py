@@ -1,4 +1,4 @@
-"""Begins a run, or goes on with one: from settings to a directory that can be trained."""
+"""New and resumed runs: from settings to a run directory that can be trained."""
 
 import shutil
 from pathlib import Path
@@ -13,6 +13,7 @@ from sotto.keys import seed_range
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import PrivacyError
 from sotto.rl.envs.registry import from_data
+from sotto.runs.checkpoints import last_common_checkpoint
 from sotto.runs.directory import (
     Experiment,
     Named,
@@ -24,7 +25,6 @@ from sotto.runs.directory import (
     with_settings,
 )
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
-from sotto.runs.states import last_common_checkpoint
 
 _LENGTH = "total_steps"
 
@@ -39,26 +39,26 @@ def begin(
     preset: str | None = None,
     command: str,
 ) -> Experiment:
-    """Makes the directory of a new run, or of several seeds side by side.
+    """Makes the directory of a new run, or of several seeds that are trained together.
 
     Args:
-        algorithm: what is trained.
-        config: its settings; what they leave open is filled in.
+        algorithm: the algorithm.
+        config: its settings; open ones are filled in.
         out: the directory, which must not exist.
-        seeds: how many, from `config.seed` on.
-        ledger: SQLAlchemy URL or file of the ledger, instead of one in the directory.
-        preset: which named settings `config` started from.
-        command: what made the run, for the report.
+        seeds: number of seeds, from `config.seed` on.
+        ledger: SQLAlchemy URL or file of the ledger, instead of a file in the directory.
+        preset: name of the preset from which `config` started.
+        command: command that started the run, for the report.
 
     Raises:
-        ValueError: settings that cannot be run. Nothing is left behind.
+        ValueError: the settings cannot be run. No files are left.
     """
     numbers = tuple(seed_range(config.seed, seeds))
     algorithm.check_seeds(config, numbers)
-    config_to_json(algorithm, config)  # refuses what is too large before anything is made of it
+    config_to_json(algorithm, config)  # refuses too large settings before anything is built
     config = algorithm.resolved(config)
     if ledger is not None and not algorithm.has_ledger(config):
-        raise ValueError("a run of these settings keeps no ledger; leave out --ledger")
+        raise ValueError("a run with these settings has no ledger; leave out --ledger")
     settings = new_settings(
         algorithm=algorithm.name,
         config=config_to_json(algorithm, config),
@@ -85,22 +85,23 @@ def go_on(
     preset: str | None = None,
     env_id: str | None = None,
 ) -> Experiment:
-    """The experiment in a directory, if it was started with these settings.
+    """Opens the experiment in a directory, if it was started with these settings.
 
-    Only `total_steps` may have grown: then the training goes on past its first end, under the
-    budget that its ledger has. config.json says so once that is charged (`training.train`).
+    Only `total_steps` may be larger. The training then continues past its first end, under the
+    budget of its ledger. config.json is updated when the first chunk is charged
+    (`training.train`).
 
-    Arguments are those of `begin`; `seeds=1` and None stand for what it was started with. A ledger
-    outside of the directory, and an environment that is imported, are named again: a file may be
-    somebody else's.
+    The arguments are those of `begin`; `seeds=1` and None stand for the stored values. A ledger
+    outside the directory, and an environment whose module is imported, must be given again, since
+    another person may have written the file.
 
     Raises:
-        RunError: it was started with others, or cannot be longer.
+        RunError: the experiment has other settings, or cannot be longer.
     """
     experiment = open_experiment(out, Named(ledger, env_id))
     settings = experiment.settings
     asked = config_to_json(algorithm, config)
-    # A run of an earlier version may have other names, and lack what there was not.
+    # An earlier version may have stored other names, and lacks newer settings.
     stored = config_to_json(algorithm, config_from_json(algorithm, settings.config))
     changed = [key for key, value in asked.items() if value != stored[key]]
     if seeds not in (1, len(settings.seeds)):
@@ -113,29 +114,29 @@ def go_on(
         return _longer(algorithm, config, experiment)
     if changed == [_LENGTH]:
         raise RunError(
-            f"{out} was started with {settings.config[_LENGTH]} steps, and can only get more; "
-            "leave out --total-steps"
+            f"{out} was started with {settings.config[_LENGTH]} steps and cannot have fewer; "
+            "leave out --total-steps, or give more"
         )
     if changed:
         raise RunError(
-            f"a run is resumed with the settings it was started with; leave out "
+            f"a run must be resumed with the settings with which it was started; leave out "
             f"--{changed[0].replace('_', '-')}, or start a new run"
         )
     return experiment
 
 
 def _longer(algorithm: Algorithm[Any], config: Any, experiment: Experiment) -> Experiment:
-    """The experiment with more steps, which is not yet stored.
+    """Returns the experiment with more steps; config.json is not changed yet.
 
     Raises:
-        RunError: it is one of several seeds, or what it has kept does not fit a longer training.
+        RunError: it is one of several seeds, or its checkpoints do not fit a longer training.
     """
     path, settings = experiment.path, experiment.settings
     above = path.parent / "config.json"
     if above.is_file() and len(open_experiment(path.parent).settings.seeds) > 1:
         raise RunError(
-            f"{path} is one of several seeds, which stay alike; give all of them more steps, with "
-            f"--out {path.parent}"
+            f"{path} is one of several seeds, which must have equal settings; give all of them "
+            f"more steps with --out {path.parent}"
         )
     before = config_of(experiment)
     first, longer = (
@@ -144,23 +145,23 @@ def _longer(algorithm: Algorithm[Any], config: Any, experiment: Experiment) -> E
     )
     if first != longer:
         raise RunError(
-            f"what a training of {settings.algorithm} keeps depends on its length here, so that "
-            f"{path} cannot go on past its end; start a new run"
+            f"the size of the checkpoints of {settings.algorithm} depends on the number of steps "
+            f"here, so {path} cannot continue past its end; start a new run"
         )
     changed = {_LENGTH: config_to_json(algorithm, config)[_LENGTH]}
     return with_settings(experiment, settings.config | changed)
 
 
 def stored_config(algorithm: Algorithm[Any], out: Path, env_id: str | None = None) -> Any:
-    """The settings of the run in a directory.
+    """Reads the settings of the run in a directory.
 
     Args:
-        algorithm: of which it is a run.
+        algorithm: algorithm of the run.
         out: the directory.
-        env_id: what the user named; the settings name no other environment that is imported.
+        env_id: the environment that the user gave; a module is imported only if it is named there.
 
     Raises:
-        RunError: there is none, or it is a run of another algorithm.
+        RunError: there is no run, or it is a run of another algorithm.
     """
     experiment = open_experiment(out, Named(env_id=env_id))
     if experiment.settings.algorithm != algorithm.name:
@@ -169,11 +170,11 @@ def stored_config(algorithm: Algorithm[Any], out: Path, env_id: str | None = Non
 
 
 def config_of(experiment: Experiment) -> Any:
-    """The settings of an experiment that is there, to be run with.
+    """Returns the settings of an experiment, if its environment is safe to make.
 
     Raises:
         RunError: they are not settings of its algorithm.
-        ValueError: their environment would import a module, and the user did not name it.
+        ValueError: the environment would import a module that the user did not name.
     """
     settings = experiment.settings
     env_id = settings.config.get("env_id")
@@ -183,7 +184,7 @@ def config_of(experiment: Experiment) -> Any:
 
 
 def discard_if_unused(experiment: Experiment) -> None:
-    """Removes the directory of a new training that failed before it charged or saved anything."""
+    """Removes the directory of a new training that failed before any charge or checkpoint."""
     if _nothing_made(experiment):
         shutil.rmtree(experiment.path, ignore_errors=True)
 
@@ -193,7 +194,7 @@ def _nothing_made(experiment: Experiment) -> bool:
         return last_common_checkpoint(experiment.runs) == 0
     try:
         ledgers = [run.open_ledger() for run in experiment.runs]
-    except (PrivacyError, RunError):  # what cannot be read may have been charged
+    except (PrivacyError, RunError):  # an unreadable ledger may have charges
         return False
     return not any(
         one.spent().answered if isinstance(one, AnswerLedger) else one.streams for one in ledgers

@@ -1,4 +1,4 @@
-"""Opens a trained run as a teacher."""
+"""Trained runs as teachers."""
 
 from pathlib import Path
 
@@ -8,46 +8,50 @@ from sotto.errors import RunError
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.rl.envs.registry import from_data
 from sotto.rl.networks import Policy
-from sotto.runs import states
+from sotto.runs import checkpoints
 from sotto.runs.directory import NOTHING_NAMED, Experiment, Named, open_experiment
 from sotto.runs.registry import algorithm_named, config_from_json
 
 
 def rows_to_serve(teacher: TeacherRun) -> RowsFunction:
-    """The teacher's own rows, for a service, which adds noise and charges before they leave."""
+    """Returns the teacher's exact rows, for a service that adds noise and charges the ledger."""
     return teacher._ensemble
 
 
 def teacher_policies(
     path: Path, *, protected: bool = True, named: Named = NOTHING_NAMED
 ) -> TeacherRun:
-    """The policies of a finished or interrupted run, as a teacher.
+    """Opens the policies of a finished or interrupted run as a teacher.
 
     Args:
-        path: of the run.
-        protected: whether nothing of it may leave but answers. A run of DPPG is released already.
-        named: what its settings may name outside of its directory.
+        path: run directory.
+        protected: whether only answers may be published. A run of DPPG is released already.
+        named: locations outside the directory that the user has confirmed.
 
     Raises:
-        RunError: no run, no checkpoint, a run of kickstart or without a finite set of actions, or
-            a DPPG run whose certificate is not proved.
-        PrivacyError: a DPPG run's ledger is damaged or another run's.
+        RunError: there is no run or no checkpoint, the run is not of an algorithm that can teach,
+            its actions are not discrete, or a DPPG run's certificate is not proved.
+        PrivacyError: a DPPG run's ledger is damaged or belongs to another run.
     """
     experiment = open_experiment(path, named)
     settings = experiment.settings
     algorithm = algorithm_named(settings.algorithm)
     if not algorithm.teaches:
-        raise RunError(f"{path} is a run of {settings.algorithm}; a teacher is one of ppo or dppg")
+        raise RunError(
+            f"{path} is a run of {settings.algorithm}, which cannot teach; give one of ppo or dppg"
+        )
     config = config_from_json(algorithm, settings.config)
     private = algorithm.has_ledger(config)
     if private:
         _verify(experiment)
     from_data(settings.config.get("env_id", ""), path / "config.json", named.env_id)
-    trained = states.load(algorithm, config, experiment, states.last_checkpoint(experiment))
+    trained = checkpoints.load_all(
+        algorithm, config, experiment, checkpoints.last_checkpoint(experiment)
+    )
     policy = algorithm.policies(trained)[algorithm.default_policy]
     if not isinstance(policy, Policy):
         raise RunError(
-            f"{path} cannot be a teacher: its policy has inputs standardised by released "
+            f"{path} cannot be a teacher: its policy standardises observations by released "
             "statistics, for which no distance is certified; train it without them"
         )
     try:
@@ -65,7 +69,7 @@ def teacher_policies(
 
 
 def _verify(experiment: Experiment) -> None:
-    """A DPPG run answers freely only while its certificate is proved and true."""
+    """Requires that a DPPG run's certificate is proved and true, so that its answers are free."""
     for run in experiment.runs:
         ledger = run.open_ledger()
         found = verify(run.certificate, ledger)

@@ -1,7 +1,7 @@
-"""Experiment trackers, fed by the callback hook of a training: Weights & Biases, or MLflow.
+"""Experiment trackers, Weights & Biases and MLflow, as callbacks of a training.
 
-A tracker is told what metrics.jsonl is told, and nothing else: no settings and no states. Of real
-people that is releases and returns in a public simulator.
+A tracker gets the contents of metrics.jsonl and nothing else: no settings and no states. For real
+people, these are functions of releases, and returns in a public simulator.
 """
 
 import importlib
@@ -18,15 +18,16 @@ TrackerName = Literal["wandb", "mlflow"]
 
 @contextmanager
 def tracker(name: TrackerName, run: str) -> Iterator[Callable[[Update], None]]:
-    """A callback of `sotto.train` that tells a tracker, for as long as it is open.
+    """Opens a tracker and yields a callback for `sotto.train`.
 
     Example:
         with tracker("wandb", "x") as tell:
             sotto.train(settings, out="runs/x", callbacks=[tell])
 
     Args:
-        name: whose package is installed, and set up with its own environment variables.
-        run: what the run is called there, in the project or experiment `sotto`.
+        name: name of the tracker. Its package must be installed; its environment variables
+            configure it.
+        run: name of the run in the tracker's project or experiment `sotto`.
 
     Raises:
         ValueError: the package is not installed.
@@ -47,7 +48,7 @@ def tracker(name: TrackerName, run: str) -> Iterator[Callable[[Update], None]]:
 
 
 def _tell(update: Update, log: Callable[[dict[str, float], int], None]) -> None:
-    """Every update of the chunk in turn, of all seeds at once."""
+    """Logs every update of the chunk in turn, with the values of all seeds."""
     several = len(update.lines) > 1
     for number in range(update.lines[0].first_update + 1, update.updates + 1):
         values: dict[str, float] = {}
@@ -58,7 +59,7 @@ def _tell(update: Update, log: Callable[[dict[str, float], int], None]) -> None:
 
 
 def _values(line: Line, number: int) -> dict[str, float]:
-    """What a line says of one of its updates; evaluation and epsilon are of the last one."""
+    """Returns a line's values of one update; evaluation and epsilon belong to the last one."""
     series = {"released": line.released, "simulated": line.simulated}
     found = {
         f"{heading}/{name}": values[number - line.first_update - 1]

@@ -1,9 +1,9 @@
-"""Trains a run, or several seeds side by side, and leaves everything in the run directory.
+"""Training of a run, or of several seeds together, with all results in the run directory.
 
-After each chunk, in this order: the door has charged the ledger and made the releases; then the
-certificate, the checkpoint and the metrics are written. A training killed at any moment is resumed
-from the last checkpoint; updates lost after it stay charged, and are made again with new people
-and fresh noise.
+In each chunk, the ledger is charged first, and then the releases are made. After the chunk, the
+certificate, the checkpoint and the metrics are written, in this order. A training that is killed at
+any moment resumes from the last checkpoint. Updates after that checkpoint are lost but stay
+charged; they are repeated with new people and fresh noise.
 """
 
 import math
@@ -22,23 +22,23 @@ from jaxtyping import PyTree
 from sotto.algorithms.base import Algorithm, AnyLedger, Progress
 from sotto.errors import RunError
 from sotto.privacy.certificates import derive
-from sotto.runs import checkpoints, states
+from sotto.runs import checkpoints
 from sotto.runs.directory import Experiment, store
 from sotto.runs.marks import mark
-from sotto.runs.metrics import Line, Log
+from sotto.runs.metrics import Line, MetricsWriter
 from sotto.runs.registry import algorithm_named
 from sotto.runs.start import config_of
 
-_RELEASED = "released"  # folder of a run, for what is released and has to outlive the process
+_RELEASED = "released"  # folder of a run for released data that a resumed training needs
 
 
 @dataclass(frozen=True)
 class Update:
-    """What a training reports after each chunk.
+    """Report of a training after each chunk.
 
     Attributes:
-        updates, total_updates: made so far, and of the whole training.
-        lines: what was logged, one for each run.
+        updates, total_updates: number of updates so far, and of the whole training.
+        lines: metrics of the chunk, one line for each run.
     """
 
     updates: int
@@ -54,17 +54,17 @@ def train(
     """Trains from the last checkpoint (or the beginning) to the end, or to the first Ctrl-C.
 
     Args:
-        experiment: a new or an interrupted one.
-        report: called after every chunk.
-        algorithm: the experiment's, if there is an object that has read its files already.
+        experiment: a new or an interrupted experiment.
+        report: function that is called after every chunk.
+        algorithm: the experiment's algorithm, if an object has already read its files.
 
     Returns:
-        True at the end; False if Ctrl-C stopped it after a chunk that was finished and saved.
+        True at the end; False if Ctrl-C stopped the training after a completed and saved chunk.
 
     Raises:
         RunError: the run is finished, or a checkpoint or certificate is damaged.
-        PrivacyError: the budget does not cover it, or the ledger is another run's, full, or an old
-            copy.
+        PrivacyError: the budget does not cover the training, or the ledger is full, belongs to
+            another run or is an old copy.
     """
     with _interruptible() as stopped:
         algorithm = algorithm or algorithm_named(experiment.settings.algorithm)
@@ -80,32 +80,32 @@ def _train(
     settings = experiment.settings
     config = config_of(experiment)
     total = algorithm.num_updates(config)
-    done = states.last_common_checkpoint(experiment.runs)
-    ledgers = _ledgers(experiment)  # refuses those that are older than what was made from them
+    done = checkpoints.last_common_checkpoint(experiment.runs)
+    ledgers = _ledgers(experiment)  # refuses ledgers that are older than files of their run
     if done == total:
         raise RunError(
-            f"{experiment.path} is finished: all {total} updates are made; "
-            f"see it with: sotto report {experiment.path}"
+            f"{experiment.path} has made all of its {total} updates; "
+            f"see the results with: sotto report {experiment.path}"
         )
     if done:
-        begin = states.load(algorithm, config, experiment, done)
+        begin = checkpoints.load_all(algorithm, config, experiment, done)
     else:
         begin = algorithm.initial_states(config, settings.seeds)
-    logs = [Log(run.path, algorithm.steps_per_update(config)) for run in experiment.runs]
+    logs = [MetricsWriter(run.path, algorithm.steps_per_update(config)) for run in experiment.runs]
     started = time.monotonic()
     previous = done
     try:
         folders = [run.path / _RELEASED for run in experiment.runs]
         for progress in algorithm.train(config, settings.seeds, ledgers, begin, done, folders):
-            if previous == done:  # it was charged: a training that goes on past its end may
+            if previous == done:  # the first chunk is charged, so a larger total_steps is stored
                 store(experiment)
             lines = _lines(algorithm, config, progress, previous, started, ledgers)
             try:
                 _save(experiment, progress, lines, ledgers, logs)
             except OSError as error:
                 raise RunError(
-                    f"{experiment.path} cannot be written ({error.strerror}); make room, and go on "
-                    "with --resume"
+                    f"{experiment.path} cannot be written ({error.strerror}); make room, and "
+                    "continue with --resume"
                 ) from error
             previous = progress.updates
             report(Update(progress.updates, total, lines))
@@ -113,22 +113,22 @@ def _train(
                 return False
     finally:
         for log in logs:
-            with suppress(OSError):  # a full disk, which was said where it was met
+            with suppress(OSError):  # a full disk, about which an error was raised before
                 log.close()
     return True
 
 
 def load_states(experiment: Experiment, updates: int) -> PyTree:
-    """The states of all runs after `updates` updates, leaves of shape [runs, ...].
+    """Reads the states of all runs after `updates` updates, leaves of shape [runs, ...].
 
     Raises:
         RunError: a checkpoint is damaged or missing.
-        PrivacyError: the ledger is damaged, another run's, or older than the checkpoints.
+        PrivacyError: a ledger is damaged, belongs to another run or is older than the checkpoints.
     """
     _ledgers(experiment)
     settings = experiment.settings
     config = config_of(experiment)
-    return states.load(algorithm_named(settings.algorithm), config, experiment, updates)
+    return checkpoints.load_all(algorithm_named(settings.algorithm), config, experiment, updates)
 
 
 def _ledgers(experiment: Experiment) -> list[AnyLedger]:
@@ -145,7 +145,7 @@ def _lines(
     started: float,
     ledgers: Sequence[AnyLedger],
 ) -> tuple[Line, ...]:
-    """One line for each run."""
+    """Returns one line of metrics for each run."""
     seconds = time.monotonic() - started
     found = []
     for index in range(jax.tree.leaves(progress.states)[0].shape[0]):
@@ -181,9 +181,9 @@ def _save(
     progress: Progress,
     lines: Sequence[Line],
     ledgers: Sequence[AnyLedger],
-    logs: Sequence[Log],
+    logs: Sequence[MetricsWriter],
 ) -> None:
-    # First all certificates: what they are derived from was charged before anything was released.
+    # Certificates come first, since their ledgers were charged before the releases.
     for run, ledger in zip(experiment.runs, ledgers, strict=False):
         derive.derive(ledger).write(run.certificate)
     for index, run in enumerate(experiment.runs):
@@ -195,7 +195,7 @@ def _save(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Lets the first Ctrl-C wait for the end of a chunk; a second one interrupts at once."""
+    """Makes the first Ctrl-C wait for the end of a chunk; a second one interrupts at once."""
     pressed = False
 
     def note(_signal: int, _frame: FrameType | None) -> None:

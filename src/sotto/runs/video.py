@@ -1,7 +1,7 @@
-"""One episode of a policy as a moving picture, a GIF.
+"""Videos of one episode of a policy, as GIF.
 
-The episode is played in Gymnasium, which draws. An environment that is written in JAX has a twin
-there if it has the same name there.
+Gymnasium plays and draws the episode. An environment written in JAX can be drawn if Gymnasium has
+one of the same name.
 """
 
 import os
@@ -22,35 +22,35 @@ from sotto.rl.envs.registry import is_native
 from sotto.rl.rollout import Actor
 from sotto.runs.directory import RunSettings
 
-_FRAMES_PER_SECOND = 30  # where the environment does not say
-_FASTEST = 50  # frames per second that programs show
+_FRAMES_PER_SECOND = 30  # if the environment does not state it
+_FASTEST = 50  # frames per second; programs show no more
 
 
 def record(settings: RunSettings, policy: Actor, seed: int, greedy: bool, file: Path) -> float:
     """Plays one episode and writes its pictures.
 
     Args:
-        settings: of the run.
-        policy: one run's, from observations to distributions.
-        seed: of the episode and of sampled actions.
-        greedy: the policy's mode, or sampled actions.
-        file: ends in .gif; it is replaced if it is there.
+        settings: settings of the run.
+        policy: policy of one run.
+        seed: seed of the episode and of sampled actions.
+        greedy: whether actions are the policy's mode; otherwise they are sampled.
+        file: file that ends in .gif; it is replaced if it exists.
 
     Returns:
         The episode's return.
 
     Raises:
-        ValueError: another ending, real people would be met, there is nothing to draw, or a package
-            is missing. Nothing is written.
+        ValueError: the file has another ending, the environment meets real people, it cannot be
+            drawn, or a package is missing. Nothing is written.
     """
     if file.suffix != ".gif":
-        raise ValueError(f"a video is a GIF here; give a file .gif instead of {file.name}")
+        raise ValueError(f"a video is a GIF file; give a name that ends in .gif, not {file.name}")
     env_id = settings.config.get("env_id")
     if env_id is None:
         raise ValueError(f"a run of {settings.algorithm} has no environment that could be drawn")
     if settings.population == "real" and not is_native(env_id):
-        raise ValueError(f"{env_id} is where real people are met, who are not filmed")
-    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # what draws looks for a sound card, too
+        raise ValueError(f"{env_id} meets real people, who must not be filmed")
+    os.environ.setdefault("SDL_AUDIODRIVER", "dummy")  # the renderer also looks for a sound card
     pause = 1000 / min(_FASTEST, _pace(env_id))
     act = partial(bridge.greedy if greedy else bridge.sampled, policy)
     with GymnasiumUsers(env_id, 1, render_mode="rgb_array") as users:
@@ -67,7 +67,7 @@ def record(settings: RunSettings, policy: Actor, seed: int, greedy: bool, file: 
 
 
 def _play(film: Iterator[tuple[np.ndarray, float]]) -> tuple[list[np.ndarray], float]:
-    """The pictures, and the sum of the rewards."""
+    """Returns the pictures, and the sum of the rewards."""
     pictures, total = [], 0.0
     for picture, reward in film:
         pictures.append(picture)
@@ -76,7 +76,7 @@ def _play(film: Iterator[tuple[np.ndarray, float]]) -> tuple[list[np.ndarray], f
 
 
 def _pace(env_id: str) -> float:
-    """Frames per second of an environment that can be drawn."""
+    """Returns the frames per second of an environment; it raises if it cannot be drawn."""
     try:
         env: Any = gym.make(spec_of(env_id), disable_env_checker=True)
     except ValueError as error:

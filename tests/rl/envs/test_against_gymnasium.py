@@ -178,7 +178,7 @@ def test_reset_has_gymnasiums_range(env_id):
 
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
 def test_thousands_of_variants_under_vmap(env_id):
-    """Physics are traced: one compiled program, each lane with its own gravity."""
+    """Physics are traced: one compiled program, each environment with its own gravity."""
     env = make(env_id)
     gravities = jnp.linspace(5.0, 15.0, 2000)
     defaults = jax.tree.map(lambda x: jnp.full((2000,), x, jnp.float32), env.default_params)

@@ -66,7 +66,7 @@ def act_by_user(observations, key):
     return jnp.array([1, 0, 1])
 
 
-def test_lanes_reset_alone_with_their_own_random_stream():
+def test_environments_reset_alone_with_their_own_random_stream():
     with GymnasiumUsers("SottoCorridor-v0", 3) as users:
         assert users.action == Discrete(2)
         assert users.observation_size == 2

@@ -33,14 +33,14 @@ def test_processes_play_what_gymnasium_plays(tmp_path, monkeypatch, capfd):
         got = users.collect(lambda o, k: chosen[next(step)], jr.key(0), seeds, 20, False)
     assert capfd.readouterr().err == ""
     assert list(tmp_path.iterdir()) == []
-    for lane, seed in enumerate(seeds):
+    for user, seed in enumerate(seeds):
         env = gym.make("Hopper-v5")
         observation, _ = env.reset(seed=seed)
         for t in range(20):
-            np.testing.assert_allclose(got.observations[lane, t], observation, rtol=1e-5, atol=1e-6)
-            observation, reward, terminated, _, _ = env.step(np.asarray(chosen[t, lane]))
-            np.testing.assert_allclose(got.rewards[lane, t], reward, rtol=1e-5)
-            assert bool(got.terminated[lane, t]) == terminated
+            np.testing.assert_allclose(got.observations[user, t], observation, rtol=1e-5, atol=1e-6)
+            observation, reward, terminated, _, _ = env.step(np.asarray(chosen[t, user]))
+            np.testing.assert_allclose(got.rewards[user, t], reward, rtol=1e-5)
+            assert bool(got.terminated[user, t]) == terminated
             if terminated:
                 observation, _ = env.reset()
 

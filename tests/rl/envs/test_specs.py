@@ -15,9 +15,9 @@ import sotto
 from sotto.cli import main
 from sotto.rl.envs.gymnasium import specs
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
-from sotto.rl.envs.gymnasium.lanes import LocalLanes, ProcessLanes
+from sotto.rl.envs.gymnasium.parallel import LocalEnvs, ProcessEnvs
 from sotto.rl.envs.gymnasium.unseen import UnseenError
-from sotto.rl.envs.world import GymnasiumWorld
+from sotto.rl.world import GymnasiumWorld
 
 MODULE = """\
 import gymnasium as gym
@@ -64,15 +64,15 @@ def played(env_id, processes):
         taken = users.collect(
             lambda seen, key: jnp.ones(4, jnp.int32), jax.random.key(0), [1, 2, 3, 4], 5, True
         )
-        return users._lanes, np.asarray(taken.rewards)
+        return users._envs, np.asarray(taken.rewards)
 
 
 def test_a_module_in_a_name_is_imported_by_whoever_makes_the_environment(walk):
     name = f"{walk}:WalkOf{walk}-v0"
     alone, rewards = played(name, 1)
     several, same = played(name, 2)
-    assert isinstance(alone, LocalLanes)
-    assert isinstance(several, ProcessLanes)
+    assert isinstance(alone, LocalEnvs)
+    assert isinstance(several, ProcessEnvs)
     np.testing.assert_array_equal(rewards, same)
     with GymnasiumWorld(name, 0, 5) as world:
         assert world.reset(2).shape == (2, 2)
@@ -115,8 +115,8 @@ def test_only_wrappers_can_be_named_as_wrappers(walk):
 
 @pytest.mark.parametrize("name", ["a b:c", "x:y:Z-v0", "CartPole-v1+foo", "CartPole-v1+a:b:c", ":"])
 def test_what_is_no_name(name):
-    for look_up in (specs.told, specs.spec_of):
-        with pytest.raises(ValueError, match="is no name of an environment"):
+    for look_up in (specs.remote_spec, specs.spec_of):
+        with pytest.raises(ValueError, match="is not a name of an environment"):
             look_up(name)
 
 
@@ -125,17 +125,17 @@ def test_a_module_that_is_not_there():
         specs.spec_of("no_such_module:Env-v0")
     for name in ("no_such_module:Env-v0", "CartPole-v1+no_such_module:Wrapper"):
         with pytest.raises(ValueError, match="there is no module no_such_module"):
-            specs.told(name)
+            specs.remote_spec(name)
 
 
 def test_a_class_of_the_main_program_plays_in_its_own_process():
     code = MODULE.replace("{name}", "Main").replace('"Main:Walk"', "Walk") + textwrap.dedent("""
         from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
         with GymnasiumUsers("WalkOfMain-v0", 4, 2) as users:
-            print(type(users._lanes).__name__)
+            print(type(users._envs).__name__)
     """)
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "LocalLanes\n"
+    assert said.stdout == "LocalEnvs\n"
 
 
 def test_a_run_with_a_module_of_its_own(walk, tmp_path, capsys):

@@ -21,7 +21,7 @@ from sotto.algorithms.settings import (
 )
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.returns import running_returns
-from sotto.rl.rollout import Actor, Lane, Trajectory, continue_rollout
+from sotto.rl.rollout import Actor, EpisodeState, Trajectory, continue_rollout
 
 _C = TypeVar("_C", bound="BaselineSettings")
 _S = TypeVar("_S")
@@ -95,15 +95,19 @@ class BaselineSettings(Settings):
 
 
 def rollouts(
-    env: AnyEnvironment, config: BaselineSettings, actor: Actor, lanes: Lane, key: PRNGKeyArray
-) -> tuple[Trajectory, Lane]:
+    env: AnyEnvironment,
+    config: BaselineSettings,
+    actor: Actor,
+    lanes: EpisodeState,
+    key: PRNGKeyArray,
+) -> tuple[Trajectory, EpisodeState]:
     """Takes num_steps steps in each parallel environment.
 
     Returns:
         The trajectories, arrays of shape [num_envs, num_steps, ...], and the environments' states.
     """
 
-    def one(lane: Lane, key: PRNGKeyArray) -> tuple[Trajectory, Lane]:
+    def one(lane: EpisodeState, key: PRNGKeyArray) -> tuple[Trajectory, EpisodeState]:
         return continue_rollout(env, env.default_params, actor, key, lane, config.num_steps)
 
     return jax.vmap(one)(lanes, jax.random.split(key, config.num_envs))

@@ -37,7 +37,7 @@ from sotto.algorithms.baselines.q_learning import (
 )
 from sotto.algorithms.settings import Count, CountOrZero, Probability, Share
 from sotto.rl.envs.registry import make
-from sotto.rl.rollout import Lane, Trajectory, start
+from sotto.rl.rollout import EpisodeState, Trajectory, start
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class DQNState(NamedTuple):
     learner: Learner
     buffer: Transitions
     """Replay buffer, a ring of whole updates."""
-    lanes: Lane
+    lanes: EpisodeState
     """State of each parallel environment, with a leading axis of num_envs."""
     returns_so_far: Float[Array, " num_envs"]
     """Undiscounted return of each unfinished episode."""

@@ -36,7 +36,7 @@ from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae
-from sotto.rl.rollout import Lane, Trajectory, start
+from sotto.rl.rollout import EpisodeState, Trajectory, start
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class PPOState(NamedTuple):
 
     networks: Networks
     optimizer_state: optax.OptState
-    lanes: Lane
+    lanes: EpisodeState
     """State of each parallel environment, with a leading axis of num_envs."""
     returns_so_far: Float[Array, " num_envs"]
     """Undiscounted return of each unfinished episode."""
@@ -121,7 +121,7 @@ class Collected(NamedTuple):
 
     batch: _Batch
     """All steps, flattened over environments and time."""
-    lanes: Lane
+    lanes: EpisodeState
     """State of each parallel environment after the steps."""
     returns_so_far: Float[Array, " num_envs"]
     episode_return: Float[Array, ""]

@@ -33,7 +33,7 @@ from sotto.privacy.statements import Assumption, Correlation, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, normalise_advantages
-from sotto.rl.rollout import Lane, Trajectory, continue_rollout, rollout, start
+from sotto.rl.rollout import EpisodeState, Trajectory, continue_rollout, rollout, start
 from sotto.rl.tabular import TabularEnvironment
 
 
@@ -359,18 +359,22 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
     return fitted
 
 
-def initial_segments(config: DPPGConfig, env: AnyEnvironment, key: PRNGKeyArray) -> Lane:
+def initial_segments(config: DPPGConfig, env: AnyEnvironment, key: PRNGKeyArray) -> EpisodeState:
     """Starts the paper's K parallel environments, which continue from one release to the next."""
     keys = jax.random.split(key, config.users_per_update)
     return jax.vmap(lambda k: start(env, env.default_params, k))(keys)
 
 
 def _segments(
-    config: DPPGConfig, env: AnyEnvironment, state: DPPGState, begun: Lane, key: PRNGKeyArray
-) -> tuple[Lane, Trajectory]:
+    config: DPPGConfig,
+    env: AnyEnvironment,
+    state: DPPGState,
+    begun: EpisodeState,
+    key: PRNGKeyArray,
+) -> tuple[EpisodeState, Trajectory]:
     """Plays the next segments: the paper's users, who are not independent of one another."""
 
-    def one(lane: Lane, key: PRNGKeyArray) -> tuple[Trajectory, Lane]:
+    def one(lane: EpisodeState, key: PRNGKeyArray) -> tuple[Trajectory, EpisodeState]:
         return continue_rollout(
             env, env.default_params, state.policy, key, lane, config.steps_per_user
         )

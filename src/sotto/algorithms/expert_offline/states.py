@@ -22,9 +22,9 @@ from sotto.data.trajectories import ExpertLog, Transitions, all_transitions, ord
 from sotto.keys import keys_of, new_key
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import is_native, make
-from sotto.rl.envs.world import GymnasiumWorld
+from sotto.rl.evaluation import returns_in_jax
 from sotto.rl.networks import Policy
-from sotto.rl.rollout import evaluate as evaluate_episodes
+from sotto.rl.world import GymnasiumWorld
 
 INITIAL, GATHERING, LEARNING = range(3)
 """Purposes of random keys."""
@@ -211,23 +211,11 @@ def evaluate(
         raise ValueError("this run has no environment to be evaluated in; train it with --env-id")
     env_id, cap = known(config.env_id), known(config.evaluation_cap)
     if is_native(env_id):
-        return np.asarray(_evaluate_native(env_id, cap, policy, key, episodes, greedy))
+        env = replace(make(env_id), max_episode_steps=cap)
+        return np.asarray(returns_in_jax(env, policy, key, episodes, greedy))
     runs = jax.tree.leaves(policy)[0].shape[0]
     rows = [jax.tree.map(lambda x, i=run: x[i], policy) for run in range(runs)]
     return np.stack([_evaluate_gymnasium(env_id, cap, one, key, episodes, greedy) for one in rows])
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 4, 5))
-def _evaluate_native(
-    env_id: str, cap: int, policy: Policy, key: PRNGKeyArray, episodes: int, greedy: bool
-) -> Float[Array, "runs episodes"]:
-    env = replace(make(env_id), max_episode_steps=cap)
-
-    def one(policy: Policy) -> Float[Array, " episodes"]:
-        return evaluate_episodes(env, env.default_params, policy, key, episodes, greedy)
-
-    returns: Float[Array, "runs episodes"] = jax.vmap(one)(policy)
-    return returns
 
 
 def _evaluate_gymnasium(

@@ -33,8 +33,8 @@ from sotto.privacy.errors import LedgerOlder, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.storage import Store
 from sotto.rl.envs.registry import is_native, make
-from sotto.rl.envs.world import GymnasiumWorld, JaxWorld, World
 from sotto.rl.networks import Policy
+from sotto.rl.world import GymnasiumWorld, JaxWorld, World
 
 
 def vote_multiplier(config: ExpertOfflineConfig) -> float:

@@ -17,8 +17,8 @@ from sotto.algorithms.expert_offline.voting import Asked, Votes, shrink
 from sotto.algorithms.settings import Count, Probability, Settings
 from sotto.data.trajectories import Transitions
 from sotto.rl.envs.base import Discrete
-from sotto.rl.envs.world import World
 from sotto.rl.networks import Policy
+from sotto.rl.world import World
 
 _STUDENT = DistillationConfig()
 

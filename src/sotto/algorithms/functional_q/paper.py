@@ -29,7 +29,7 @@ from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
 from sotto.privacy.statements import Part, Returning, StreamStatement
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
-from sotto.rl.rollout import Lane, start
+from sotto.rl.rollout import EpisodeState, start
 
 _AUTHORS_BETA = 1.0
 
@@ -38,7 +38,7 @@ class PaperState(NamedTuple):
     """The state between two updates, without the path, which a resumed training draws again."""
 
     values: QNetwork
-    lane: Lane
+    lane: EpisodeState
     updates: Int[Array, ""]
 
 
@@ -110,7 +110,7 @@ class Algorithm1:
         self.state = PaperState(values, lane, self.state.updates + 1)
         return reward, float(jnp.abs(batch.noise).mean())
 
-    def _collect(self, key: PRNGKeyArray) -> tuple[_Batch, Lane, float]:
+    def _collect(self, key: PRNGKeyArray) -> tuple[_Batch, EpisodeState, float]:
         config, env = self._config, self._env
         fresh = np.asarray(jax.random.uniform(key, (config.batch, env.reset_size)))
         step, lane = _program(config.env_id), self.state.lane
@@ -128,9 +128,9 @@ class Algorithm1:
             rewards.append(float(reward))
             ended = bool(terminated) or int(lane.elapsed) + 1 >= env.max_episode_steps
             lane = (
-                Lane(env.reset(jnp.asarray(uniforms), env.default_params), jnp.int32(0))
+                EpisodeState(env.reset(jnp.asarray(uniforms), env.default_params), jnp.int32(0))
                 if ended
-                else Lane(state, lane.elapsed + 1)
+                else EpisodeState(state, lane.elapsed + 1)
             )
         columns = [np.asarray(column) for column in zip(*rows, strict=True)]
         observations, actions, met, goals = columns

@@ -28,7 +28,7 @@ from sotto.privacy.mechanisms import correlated
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Once, Part
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.rollout import Lane, start
+from sotto.rl.rollout import EpisodeState, start
 
 _LARGEST_BATCH = 2**22
 """Most numbers that a release computes from transitions at once."""
@@ -65,7 +65,7 @@ class Dynamics:
         return following, terminated
 
 
-def start_lanes(config: FunctionalQConfig, key: PRNGKeyArray) -> Lane:
+def start_lanes(config: FunctionalQConfig, key: PRNGKeyArray) -> EpisodeState:
     """Starts an episode in every parallel environment; leaves have a leading axis of num_envs."""
     env = config.environment
     keys = jax.random.split(key, config.num_envs)
@@ -87,8 +87,8 @@ def empty_log(config: FunctionalQConfig) -> Logged:
 
 
 def collect(
-    dynamics: Dynamics, actor: EpsilonGreedy, begin: Lane, key: PRNGKeyArray, steps: int
-) -> tuple[Logged, Lane]:
+    dynamics: Dynamics, actor: EpsilonGreedy, begin: EpisodeState, key: PRNGKeyArray, steps: int
+) -> tuple[Logged, EpisodeState]:
     """Takes `steps` steps in every parallel environment, with a reset after each episode.
 
     Args:
@@ -102,13 +102,13 @@ def collect(
         The steps, one environment after the other, and the states after them.
     """
 
-    def one(lane: Lane, key: PRNGKeyArray) -> tuple[Lane, Logged]:
+    def one(lane: EpisodeState, key: PRNGKeyArray) -> tuple[EpisodeState, Logged]:
         noise_key, reset_key = jax.random.split(key)
         shape = (steps, dynamics.reset_size)
         fresh = jax.vmap(dynamics.reset)(jax.random.uniform(reset_key, shape, jnp.float32))
         return jax.lax.scan(step, lane, (actor.noise(noise_key, (steps,)), fresh))
 
-    def step(lane: Lane, inputs: tuple[Array, Any]) -> tuple[Lane, Logged]:
+    def step(lane: EpisodeState, inputs: tuple[Array, Any]) -> tuple[EpisodeState, Logged]:
         noise, fresh = inputs
         observation = dynamics.observe(lane.state)
         action = actor(observation).sample(noise)
@@ -116,7 +116,7 @@ def collect(
         seen = Logged(lane.state, action, observation, dynamics.observe(following), terminated)
         ended = terminated | (lane.elapsed + 1 >= dynamics.max_episode_steps)
         state = jax.tree.map(lambda new, old: jnp.where(ended, new, old), fresh, following)
-        return Lane(state, jnp.where(ended, 0, lane.elapsed + 1)), seen
+        return EpisodeState(state, jnp.where(ended, 0, lane.elapsed + 1)), seen
 
     count = jax.tree.leaves(begin)[0].shape[0]
     end, logged = jax.vmap(one)(begin, jax.random.split(key, count))

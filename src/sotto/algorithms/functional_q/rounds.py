@@ -33,7 +33,7 @@ from sotto.algorithms.functional_q.states import (
 from sotto.keys import keys_of
 from sotto.privacy.release.released import ReleasedValues
 from sotto.privacy.release.stream import Stream
-from sotto.rl.rollout import Lane
+from sotto.rl.rollout import EpisodeState
 
 
 def train_on_released_rewards(
@@ -83,18 +83,20 @@ def _collected(
 def collect_steps(
     config: FunctionalQConfig,
     values: QNetwork | GridValues,
-    lanes: Lane,
+    lanes: EpisodeState,
     keys: PRNGKeyArray,
     epsilon: float,
-) -> tuple[Logged, Lane]:
+) -> tuple[Logged, EpisodeState]:
     """Collects one round's steps of every run, epsilon-greedily and without rewards."""
     dynamics = Dynamics(config.environment)
 
-    def one(values: QNetwork | GridValues, lanes: Lane, key: PRNGKeyArray) -> tuple[Logged, Lane]:
+    def one(
+        values: QNetwork | GridValues, lanes: EpisodeState, key: PRNGKeyArray
+    ) -> tuple[Logged, EpisodeState]:
         actor = EpsilonGreedy(values, epsilon)
         return functional_q.collect(dynamics, actor, lanes, key, config.lane_steps)
 
-    collected: tuple[Logged, Lane] = eqx.filter_vmap(one)(values, lanes, keys)
+    collected: tuple[Logged, EpisodeState] = eqx.filter_vmap(one)(values, lanes, keys)
     return collected
 
 

@@ -19,7 +19,7 @@ from sotto.algorithms.functional_q.nodes import GridValues
 from sotto.algorithms.functional_q.paper import PaperState
 from sotto.algorithms.functional_q.release import Logged
 from sotto.keys import keys_of
-from sotto.rl.rollout import Lane
+from sotto.rl.rollout import EpisodeState
 
 INITIAL, RELEASING, STARTING, COLLECTING, LEARNING = range(5)
 """Purposes of random keys."""
@@ -30,7 +30,7 @@ class RewardState(NamedTuple):
 
     logged: Logged
     """Steps of all rounds so far; later rows are zero."""
-    lanes: Lane
+    lanes: EpisodeState
     """States of the parallel environments."""
     sums: Float[Array, " features"]
     """Noisy sums of rewards minus the middle; zero if the unit is the reward function."""

@@ -79,9 +79,9 @@ def gohari(
         what = Tradeoff(env_id, scale, chosen, teachers, epsilons, out)
         summary, show = make_tradeoff(what, processes, say), _print_tradeoff
     else:
-        from sotto.experiments.gohari2021.figures import Experiment, make_figure
+        from sotto.experiments.gohari2021.figures import Reproduction, make_figure
 
-        experiment = Experiment(env_id, scale, chosen, out)
+        experiment = Reproduction(env_id, scale, chosen, out)
         summary, show = make_figure(experiment, figure, processes, say), _print_figure
     answer(summary, json, out / summary["name"], show)
 

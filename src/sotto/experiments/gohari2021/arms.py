@@ -1,7 +1,7 @@
-"""Gohari et al. 2021, "Privacy-Preserving Kickstarting Deep RL": who learns in its figures.
+"""Gohari et al. 2021, "Privacy-Preserving Kickstarting Deep RL": the learners in its figures.
 
-Figure 2 and the supplement compare learning curves. The paper plays AirRaid; CartPole and Acrobot
-show the same in minutes.
+Figure 2 and the supplement compare learning curves. The paper uses AirRaid; CartPole and Acrobot
+show the same effects within minutes.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -15,23 +15,24 @@ EnvName = Literal["CartPole-v1", "Acrobot-v1", "AirRaid"]
 FigureName = Literal["fig2a", "fig2b", "fig2c", "fig2d", "supp-lambda", "supp-vanishing"]
 
 PAPER_EPSILON, PAPER_DELTA = 4.46, 0.05
-"""What the paper says of one answer at concentration 5 (section 5; docs/papers.md)."""
+"""Epsilon and delta that the paper claims for one answer at concentration 5 (section 5;
+docs/papers.md)."""
 
 DELTA = 1e-5
 """Delta of the certificates."""
 
 EPSILONS, TEACHERS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0), 200
-"""Of the trade-off: what certificates are calibrated to, and the number of small teachers."""
+"""Target epsilons of the trade-off, and its number of small teachers."""
 
 
 @dataclass(frozen=True)
 class Learner:
-    """Who learns, and how: one learning curve.
+    """A learner, which gives one learning curve.
 
     Attributes:
-        name: of files.
-        label: in figures.
-        role: a teacher or a student that learns alone, or a student that asks.
+        name: name in files.
+        label: name in figures.
+        role: a teacher or a student that learns alone, or a student that asks a teacher.
         changes: settings of kickstarting that differ from `student_config`.
     """
 
@@ -43,7 +44,7 @@ class Learner:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: its title and its learners."""
+    """A figure of the paper, with its title and its learners."""
 
     title: str
     learners: tuple[Learner, ...]
@@ -60,12 +61,12 @@ CONSTANT = Learner("aware-constant", "aware, constant concentration")
 
 
 def vanishing(coefficient: float, radius_factor: float = 0.5, heedless: bool = False) -> Learner:
-    """A student under the paper's schedule: k <- k * coefficient after each roll-out.
+    """Returns a student with the paper's schedule: k <- k * coefficient after each rollout.
 
     Args:
         coefficient: rho.
-        radius_factor: lambda; 0 knows nothing of the noise.
-        heedless: takes the uniform rows of a silent teacher for answers.
+        radius_factor: lambda; with 0 the student ignores the noise.
+        heedless: whether the student takes the uniform rows of a silent teacher for answers.
     """
     kind = "unaware" if heedless else "aware"
     return Learner(
@@ -104,7 +105,7 @@ FIGURES: dict[FigureName, Figure] = {
         "Vanishing coefficients, aware students", tuple(vanishing(one) for one in _COEFFICIENTS)
     ),
 }
-"""The paper's figure 2 and its supplement. Every figure also has the teacher's return as a line."""
+"""Figure 2 of the paper and its supplement. Every figure also shows the teacher's return."""
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -114,18 +115,19 @@ _ROLLOUTS, _ASKING_SHARE = 5, 0.025
 
 
 def ppo_config(env_id: EnvName, scale: float = 1.0) -> PPOConfig:
-    """PPO of a teacher; a student has smaller networks.
+    """Returns settings of PPO for a teacher; a student has smaller networks.
 
-    On AirRaid an update's 1,024 steps are the paper's epoch of 1,000; discount, clip and lambda are
-    Spinning Up's. Its 80 full-batch steps with early stopping are not: ours are 40 on minibatches,
-    for policy and critic at once, at its critic's learning rate and with a little entropy bonus (at
-    its policy's rate, 3e-4, and without, a seed was still no better than random after 400k steps).
-    CartPole and Acrobot take updates of 512 steps, so that curves which rise within a few thousand
-    steps have points there.
+    On AirRaid an update has 1,024 steps, like the paper's epoch of 1,000. Discount, clip and lambda
+    are those of Spinning Up. Spinning Up takes 80 full-batch steps with early stopping. This
+    implementation takes 40 steps on minibatches instead, for policy and critic together, with
+    Spinning Up's learning rate of the critic and a small entropy bonus. With the learning rate of
+    its policy, 3e-4, and without the bonus, a seed was no better than random after 400k steps.
+    CartPole and Acrobot have updates of 512 steps, since their curves rise within a few thousand
+    steps.
 
     Args:
         env_id: the environment.
-        scale: of the number of environment steps.
+        scale: factor of the number of environment steps.
     """
     config = PPOConfig(env_id=env_id, num_envs=8, num_steps=64, num_epochs=10)
     if env_id == AIR_RAID:
@@ -135,12 +137,12 @@ def ppo_config(env_id: EnvName, scale: float = 1.0) -> PPOConfig:
 
 
 def student_config(env_id: EnvName, learner: Learner, scale: float = 1.0) -> KickstartConfig:
-    """A student that asks: about every state, at concentration 5 in the beginning.
+    """Returns settings of a student that asks about every state, with first concentration 5.
 
-    An update is a roll-out. The teacher falls silent, in public, after five of them (after a
-    fortieth of the training where that is more), whether its noise is constant or grows; exact
-    answers never end. The hinge is weighted (the paper's additional hyper-parameter), and answers
-    are remembered for twenty updates.
+    The paper's rollout is one update. The teacher stops answering after five updates, or after a
+    fortieth of the training if that is more; this number is public. It does so for constant and for
+    growing noise, but exact answers never stop. The hinge loss has a weight (the paper's additional
+    hyper-parameter), and answers are used for twenty updates.
     """
     base = ppo_config(env_id, scale)
     rollouts = max(_ROLLOUTS, round(_ASKING_SHARE * base.num_updates))
@@ -160,7 +162,7 @@ def student_config(env_id: EnvName, learner: Learner, scale: float = 1.0) -> Kic
 
 
 def settings(env_id: EnvName, learner: Learner, scale: float = 1.0) -> PPOConfig:
-    """A learner's settings. Teachers have the larger networks."""
+    """Returns a learner's settings; teachers have the larger networks."""
     if learner.role == "kickstart":
         return student_config(env_id, learner, scale)
     hidden = (64, 64) if learner.role == "teacher" else (32, 32)

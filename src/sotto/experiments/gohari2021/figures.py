@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sotto.experiments import kept_before, plots
-from sotto.experiments.engine import Arm, Result, Say, Store, joined, run, write_json, write_table
+from sotto.experiments.engine import Arm, Result, Say, Store, joined, run, write_data
 from sotto.experiments.gohari2021 import training
 from sotto.experiments.gohari2021.arms import (
     FIGURES,
@@ -46,8 +46,8 @@ _ABOUT = {
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """Which environment, how long, with which seeds, and where results are kept."""
+class Reproduction:
+    """Environment, length and seeds of the figures, and their folder."""
 
     env_id: EnvName
     scale: float
@@ -56,11 +56,11 @@ class Experiment:
 
     @property
     def store(self) -> Store:
-        """Of all arms."""
+        """Store of all arms."""
         return Store(self.out / "arms")
 
     def arms(self, learner: Learner) -> list[Arm]:
-        """The trainings of a learner: all seeds together, or each alone on AirRaid."""
+        """Returns the arms of a learner: one for all seeds, or one for each on AirRaid."""
         alone = self.env_id == AIR_RAID
         blocks = [(seed,) for seed in self.seeds] if alone else [self.seeds]
         asks = learner.role == "kickstart"
@@ -72,17 +72,19 @@ class Experiment:
         ]
 
 
-def make_figure(experiment: Experiment, name: FigureName, workers: int, say: Say) -> dict[str, Any]:
-    """Trains what is missing, then writes figure, data and summary; returns the summary.
+def make_figure(
+    experiment: Reproduction, name: FigureName, workers: int, say: Say
+) -> dict[str, Any]:
+    """Trains the missing arms, writes figure, data and summary, and returns the summary.
 
     Args:
-        experiment: what is trained, and where it is kept.
-        name: of the figure.
-        workers: processes.
-        say: told in words what happens.
+        experiment: settings of the figures.
+        name: name of the figure.
+        workers: number of processes.
+        say: shows the progress.
     """
     if experiment.env_id == AIR_RAID:
-        air_raid(1)[0].close()  # says what is missing before anything begins
+        air_raid(1)[0].close()  # raises now if a package is missing
     chosen, store = FIGURES[name], experiment.store
     kept_before.curve_tables(store)
     learners = dict.fromkeys((TEACHER, *chosen.learners))
@@ -91,12 +93,11 @@ def make_figure(experiment: Experiment, name: FigureName, workers: int, say: Say
     found = {result.arm.name: result for result in every}
     teacher, drawn = every[0], [found[learner.name] for learner in chosen.learners]
     alone = experiment.arms(STUDENT)
-    student = None  # compared with wherever it was trained already
+    student = None  # a comparison with it is added if it was trained before
     if not any(store.missing(arm) for arm in alone):
         student = joined([store.read(arm) for arm in alone])
     path = experiment.out / f"{name}-{experiment.env_id}"
-    _draw(path.with_name(path.name + ".png"), chosen.title, experiment.env_id, drawn, teacher)
-    write_table(path.with_name(path.name + ".parquet"), points(every))
+    _draw(path.with_suffix(".png"), chosen.title, experiment.env_id, drawn, teacher)
     kind = kinds(teacher)[0]
     summary = {
         "name": path.name,
@@ -110,7 +111,7 @@ def make_figure(experiment: Experiment, name: FigureName, workers: int, say: Say
         "reached_share": REACHED,
         "arms": [about(result, teacher, student) for result in every],
     }
-    write_json(path.with_name(path.name + ".json"), summary)
+    write_data(path, points(every), summary)
     return summary
 
 
@@ -118,12 +119,12 @@ def make_figure(experiment: Experiment, name: FigureName, workers: int, say: Say
 
 
 def kinds(result: Result) -> list[str]:
-    """The kinds of return; the first is the one that is drawn."""
+    """Returns the kinds of return; the first one is drawn."""
     return [kind for kind in result.curves if kind != "answered"]
 
 
 def points(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """A row for each arm, seed and point, with every kind of return."""
+    """Returns a row for each arm, seed and point, with every kind of return."""
     return [
         {
             "arm": result.arm.name,
@@ -139,9 +140,9 @@ def points(results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def silent_after(result: Result) -> int | None:
-    """Environment steps after which the median run got no more answers; None if it always did.
+    """Returns the environment steps after which the median run got no more answers.
 
-    None, too, if it never asked.
+    It is None if the answers never stopped, or if there were none.
     """
     answered = np.median(result.curves["answered"], axis=0)
     if answered[-1] == 0:
@@ -151,12 +152,12 @@ def silent_after(result: Result) -> int | None:
 
 
 def about(result: Result, teacher: Result, student: Result | None) -> dict[str, Any]:
-    """What is said of an arm, as plain data.
+    """Returns a summary of an arm as JSON values.
 
     Args:
-        result: any arm's.
-        teacher: whose final return is to be reached.
-        student: the student alone, to compare with.
+        result: result of the arm.
+        teacher: result of the teacher, whose final return is to be reached.
+        student: result of the student alone, for comparison.
     """
     return {
         "arm": result.arm.name,
@@ -189,9 +190,9 @@ def _measured(result: Result, teacher: Result, student: Result | None, kind: str
 
 
 def _draw(path: Path, title: str, env_id: str, results: Sequence[Result], teacher: Result) -> None:
-    """Medians over seeds with a band, the teacher's final return, and where it falls silent.
+    """Draws medians over seeds, the teacher's final return, and the ends of its answers.
 
-    Many curves go without bands.
+    Up to four curves have bands.
     """
     kind, few = kinds(teacher)[0], len(results) <= _SHADED
     with plots.panels(path, (7.6, 4.8)) as (axes,):
@@ -203,7 +204,7 @@ def _draw(path: Path, title: str, env_id: str, results: Sequence[Result], teache
         _teacher(axes, teacher, kind, results)
         stops = sorted({steps for one in results if (steps := silent_after(one)) is not None})
         for index, steps in enumerate(stops):
-            label = "teacher falls silent" if index == 0 else None
+            label = "teacher stops answering" if index == 0 else None
             axes.axvline(steps, color=plots.BLACK, linestyle=":", linewidth=1.5, label=label)
         seeds = max(len(result.seeds) for result in results)
         shaded = f", {BAND[0]:.0f}th to {BAND[1]:.0f}th percentile" if few else ""
@@ -215,13 +216,13 @@ def _draw(path: Path, title: str, env_id: str, results: Sequence[Result], teache
 
 
 def _teacher(axes: Axes, teacher: Result, kind: str, results: Sequence[Result]) -> None:
-    """How the teacher learnt, if it is not among the curves, and where it ended."""
+    """Draws the teacher's learning curve, if it is not among the results, and its final return."""
     if teacher.arm.name not in {result.arm.name for result in results}:
         _, median, _ = band(teacher, kind)
-        label = "how the teacher learnt"
+        label = "teacher"
         plots.line(axes, teacher.points, median, None, color=GREY, linewidth=1.2, label=label)
     ended = float(np.median(final(teacher, kind)))
-    label = f"teacher in the end: {ended:.4g}"
+    label = f"teacher, final return: {ended:.4g}"
     axes.axhline(ended, color=GREY, linestyle="--", linewidth=1.5, label=label)
 
 

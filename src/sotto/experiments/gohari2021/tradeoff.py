@@ -1,9 +1,9 @@
-"""What a training-set certificate costs the student: speed-up against epsilon.
+"""Speed-up of a student against the epsilon of a certificate about the teacher's training data.
 
-Gohari et al. protect observations, not the people a teacher learnt from. Here the teacher is the
-mean of many small teachers, each trained on people of its own, so that one person changes one of
-them: its answers have a certificate about training data, at any epsilon, with Dirichlet, truncated
-Dirichlet or Gaussian noise.
+Gohari et al. protect observations and not the people from whom a teacher learned. Here the teacher
+is the mean of many small teachers that are trained on different people, so one person changes only
+one of them. The answers then have a certificate about training data, at any epsilon, with
+Dirichlet, truncated Dirichlet or Gaussian noise.
 """
 
 import functools
@@ -22,7 +22,7 @@ from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import CONCENTRATIONS, STDDEVS, promise
 from sotto.algorithms.kickstarting.teachers import Ensemble
 from sotto.experiments import kept_before, plots
-from sotto.experiments.engine import Arm, Result, Say, Store, run, write_json, write_table
+from sotto.experiments.engine import Arm, Result, Say, Store, run, write_data
 from sotto.experiments.gohari2021 import figures, training
 from sotto.experiments.gohari2021.arms import DELTA, Learner, ppo_config
 from sotto.experiments.statistics import (
@@ -47,25 +47,25 @@ _LABELS: dict[Mechanism, str] = {
 }
 MECHANISMS = tuple(_LABELS)
 SHARD_SEED = 1_000_000
-"""Seed of the first small teacher; students have seeds 0, 1, 2, ..., and so people of their own."""
+"""Seed of the first small teacher; students have seeds 0, 1, 2, ..., so they meet other people."""
 
 _PER_UPDATE, _ASKING_UPDATES = 128, 4
 _FLOOR_SHARE = 0.8
 _THRESHOLD = 0.03
-_TOGETHER = 50  # small teachers trained side by side
-_EVALUATIONS = 8  # of the mean policy, each of many episodes
+_TOGETHER = 50  # small teachers that one arm trains at once
+_EVALUATIONS = 8  # evaluations of the mean policy, each with many episodes
 
 
 @dataclass(frozen=True)
 class Point:
-    """One certificate: a mechanism, and the epsilon it is calibrated to."""
+    """A mechanism and the epsilon to which it is calibrated."""
 
     mechanism: Mechanism
     epsilon: float
 
     @property
     def learner(self) -> Learner:
-        """Who asks for such answers."""
+        """Learner that asks for such answers."""
         return Learner(f"{self.mechanism}-epsilon-{self.epsilon:g}", f"epsilon {self.epsilon:g}")
 
 
@@ -75,31 +75,31 @@ EXACT = Learner("exact-shards", "exact answers of the mean")
 
 
 def points(epsilons: tuple[float, ...]) -> list[Point]:
-    """All certificates, mechanism by mechanism."""
+    """Returns all points, mechanism by mechanism."""
     return [Point(mechanism, epsilon) for mechanism in MECHANISMS for epsilon in epsilons]
 
 
 def shard_config(env_id: NativeName, scale: float) -> PPOConfig:
-    """PPO of a small teacher."""
+    """Returns settings of PPO for a small teacher."""
     return replace(ppo_config(env_id, scale), hidden=(64, 64))
 
 
 def plain_config(env_id: NativeName, scale: float) -> PPOConfig:
-    """PPO of a student that asks nobody."""
+    """Returns settings of PPO for a student without a teacher."""
     return replace(ppo_config(env_id, scale), hidden=(32, 32))
 
 
 def student_config(env_id: NativeName, scale: float, point: Point | None) -> KickstartConfig:
-    """A student of the mean, which asks little, early, and remembers.
+    """Returns settings of a student of the mean policy, which asks few questions, and early.
 
-    Few answers with little noise each; the floor is large for Dirichlet noise, whose cost it
-    bounds, small for the truncated one, which its threshold protects, and none for Gaussian noise.
-    All of this is chosen from public parameters alone.
+    Each of the few answers has little noise. The floor is large for Dirichlet noise, because it
+    bounds the cost of an answer; small for truncated Dirichlet noise, whose threshold bounds it;
+    and zero for Gaussian noise. All of this is chosen from public parameters alone.
 
     Args:
         env_id: the environment.
-        scale: of the number of environment steps.
-        point: the certificate; None for exact answers, which protect nobody.
+        scale: factor of the number of environment steps.
+        point: mechanism and epsilon; None for exact answers, which protect nobody.
     """
     chosen: dict[str, Any] = asdict(plain_config(env_id, scale)) | {
         "teacher": "mean of small teachers",
@@ -130,7 +130,7 @@ def student_config(env_id: NativeName, scale: float, point: Point | None) -> Kic
 
 @functools.cache
 def least_epsilon(env_id: NativeName, scale: float, mechanism: Mechanism, teachers: int) -> float:
-    """What all answers cost with the most noise there is: not zero for Dirichlet noise."""
+    """Returns epsilon of all answers with the most noise, which is positive for Dirichlet noise."""
     config = student_config(env_id, scale, Point(mechanism, 1.0))  # the noise is given below
     noisiest: dict[str, Any] = {"target_epsilon": None}
     if mechanism == "gaussian-policy":
@@ -149,7 +149,7 @@ def least_epsilon(env_id: NativeName, scale: float, mechanism: Mechanism, teache
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """Which environment, how long, how many small teachers, and where results are kept."""
+    """Environment, length, seeds, small teachers and epsilons of a trade-off, and its folder."""
 
     env_id: NativeName
     scale: float
@@ -159,7 +159,7 @@ class Tradeoff:
     out: Path
 
     def shards(self) -> tuple[Arm, ...]:
-        """The small teachers, some at a time."""
+        """Returns arms of the small teachers, up to 50 in each."""
         config = shard_config(self.env_id, self.scale)
         last = SHARD_SEED + self.teachers
         blocks = [
@@ -169,23 +169,23 @@ class Tradeoff:
         return tuple(training.arm(SHARD, config, block) for block in blocks)
 
     def plain(self) -> Arm:
-        """The student alone."""
+        """Returns the arm of the student alone."""
         return training.arm(PLAIN, plain_config(self.env_id, self.scale), self.seeds)
 
     def student(self, point: Point | None) -> Arm:
-        """A student of the mean; with exact answers where there is no point."""
+        """Returns the arm of a student of the mean; without a point, its answers are exact."""
         config = student_config(self.env_id, self.scale, point)
         learner = EXACT if point is None else point.learner
         return training.arm(learner, config, self.seeds, self.shards(), shards=True)
 
 
 def make_tradeoff(what: Tradeoff, workers: int, say: Say) -> dict[str, Any]:
-    """Trains what is missing, then writes figure, data and summary; returns the summary.
+    """Trains the missing arms, writes figure, data and summary, and returns the summary.
 
     Args:
-        what: is traded off, and where it is kept.
-        workers: processes.
-        say: told in words what happens.
+        what: settings of the trade-off.
+        workers: number of processes.
+        say: shows the progress.
     """
     chosen = [point for point in points(what.epsilons) if _possible(what, point, say)]
     store = Store(what.out / "arms")
@@ -206,7 +206,6 @@ def make_tradeoff(what: Tradeoff, workers: int, say: Say) -> dict[str, Any]:
     name = f"tradeoff-{what.env_id}"
     without = _measured(exact, plain, level)
     _draw(what.out / f"{name}.png", what, rows, without)
-    write_table(what.out / f"{name}.parquet", figures.points([plain, exact, *students]))
     summary = {
         "name": name,
         "env_id": what.env_id,
@@ -221,24 +220,24 @@ def make_tradeoff(what: Tradeoff, workers: int, say: Say) -> dict[str, Any]:
         "exact": without,
         "points": rows,
     }
-    write_json(what.out / f"{name}.json", summary)
+    write_data(what.out / name, figures.points([plain, exact, *students]), summary)
     return summary
 
 
 def _possible(what: Tradeoff, point: Point, say: Say) -> bool:
-    """Whether some noise of the mechanism brings all answers to the epsilon; says so if none."""
+    """Returns whether the mechanism can reach the epsilon for all answers; if not, says so."""
     least = least_epsilon(what.env_id, what.scale, point.mechanism, what.teachers)
     if least <= point.epsilon:
         return True
     say(
-        f"left out: no {point.mechanism} noise brings the answers below epsilon {least:.3g}, "
-        f"so {point.epsilon:g} is out of reach; more --teachers would help"
+        f"left out: {point.mechanism} noise cannot bring the answers below epsilon {least:.3g}, "
+        f"so epsilon {point.epsilon:g} is out of reach; give more --teachers"
     )
     return False
 
 
 def _levels(what: Tradeoff, store: Store, plain: Result) -> dict[str, float]:
-    """Returns to reach, by kind: near those of the mean policy, without noise."""
+    """Computes the returns to reach, by kind, from those of the mean policy without noise."""
     policies = training.policies_of(what.shards(), store.folder)
     mean = jax.tree.map(lambda x: x[None], Ensemble(policies).policy)
     returns = np.mean(
@@ -253,7 +252,7 @@ def _levels(what: Tradeoff, store: Store, plain: Result) -> dict[str, float]:
 
 
 def _measured(result: Result, plain: Result, level: dict[str, float]) -> dict[str, Any]:
-    """Steps, speed-up and final return, by kind of return."""
+    """Returns steps, speed-up and final return, by kind of return."""
     return {
         kind: {
             "steps_to_reach": median_steps(result, level[kind], kind),
@@ -285,11 +284,11 @@ def _draw(
         if math.isfinite(best):
             line: dict[str, Any] = {"color": plots.GREY, "linestyle": "--", "linewidth": 1.5}
             axes.axhline(best, label="exact, greedy", **line)
-        axes.axhline(1, color=plots.GREY, linewidth=1, label="no faster than alone")
+        axes.axhline(1, color=plots.GREY, linewidth=1, label="as fast as alone")
         plots.log_ticks(axes, what.epsilons)
         axes.set_ylim(bottom=0)
         said = f"mean of {what.teachers} teachers, delta {DELTA:g}, {len(what.seeds)} students"
-        plots.title(axes, f"What a training-set certificate costs: {what.env_id}", said)
+        plots.title(axes, f"Cost of a certificate about training data: {what.env_id}", said)
         axes.set_xlabel("certified epsilon of all answers")
         axes.set_ylabel("times faster than alone")
         plots.legend_below(axes, 0.13, left=True, fontsize=9, ncols=2)

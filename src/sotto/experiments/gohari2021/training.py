@@ -1,6 +1,6 @@
-"""Trains the arms of Gohari et al. 2021: all seeds side by side in JAX, one by one on AirRaid.
+"""Training of the arms of Gohari et al. 2021: all seeds at once in JAX, one at a time on AirRaid.
 
-A student asks in process, through a ledger of its own.
+A student and its teacher are in one process, and every seed has a separate ledger.
 """
 
 import json
@@ -15,7 +15,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Float, PRNGKeyArray
 
 from sotto.algorithms.base import Progress
 from sotto.algorithms.baselines import ppo
@@ -27,30 +27,30 @@ from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, Local
 from sotto.algorithms.kickstarting.training import Training
 from sotto.experiments.engine import Arm, Report, Result, certificates, digest
 from sotto.experiments.gohari2021.arms import PAPER_DELTA, PAPER_EPSILON, Learner
-from sotto.keys import new_key
+from sotto.keys import keys_of, new_key
 from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.rl.envs.base import ActionSpace, Discrete
 from sotto.rl.envs.gymnasium.air_raid import AIR_RAID, air_raid
 from sotto.rl.envs.registry import make
+from sotto.rl.evaluation import returns_in_jax
 from sotto.rl.networks import Policy
-from sotto.rl.rollout import evaluate
 
 POINTS = 100
-"""Points of a curve at most, besides the one before training."""
+"""Largest number of points of a curve, besides the one before training."""
 
 NEARBY = 0.01
-"""L2 distance of rows at which the answers' cost is stated beside that of any two teachers."""
+"""L2 distance of two teachers' rows at which `_cost` also states the answers' epsilon."""
 
-_FORMAT = 1  # of what is kept: raise it when training or evaluation changes
-_EPISODES = 16  # behind each point of each seed, greedy and sampled
+_FORMAT = 1  # version of kept results: raise it when training or evaluation changes
+_EPISODES = 16  # at each point of each seed, greedy and sampled
 _PPO_PROGRAM = 10  # updates in one compiled program
-_HOSTED_UPDATES = 16  # behind each point of AirRaid, whose episodes last a thousand steps or more
+_AIR_RAID_UPDATES = 16  # per point of AirRaid, whose episodes last a thousand steps or more
 _STUDENT = "student"
 
-# For what is said beforehand: seconds to import and compile, those of an update on one core
-# (AirRaid plays on the host), and more for each seed and each answer that an update looks at.
-_STARTING, _PER_UPDATE, _PER_HOSTED_UPDATE, _PER_SEED, _PER_ROW = 20.0, 0.02, 0.25, 0.006, 6e-6
+# For the expected duration: seconds to import and compile, seconds of an update on one core in JAX
+# and on AirRaid, and more seconds for each seed and for each answer that an update reads.
+_STARTING, _PER_UPDATE, _PER_AIR_RAID_UPDATE, _PER_SEED, _PER_ROW = 20.0, 0.02, 0.25, 0.006, 6e-6
 
 
 def arm(
@@ -60,21 +60,22 @@ def arm(
     teachers: tuple[Arm, ...] = (),
     shards: bool = False,
 ) -> Arm:
-    """An arm of a figure.
+    """Returns an arm of a figure.
 
     Args:
-        learner: who learns.
+        learner: the learner.
         config: its settings.
-        seeds: of the runs.
-        teachers: arms whose final policies the student asks.
-        shards: the mean of all of them teaches every seed; else teacher i teaches seed i.
+        seeds: seeds of the runs.
+        teachers: arms whose final policies answer the student.
+        shards: whether the mean of all of them teaches every seed; otherwise teacher i teaches
+            seed i.
     """
     names = [f"{teacher.file}.parquet" for teacher in teachers]  # as earlier versions kept them
     what = [_FORMAT, learner.name, asdict(config), seeds, names, shards]
     rows = 0
     if isinstance(config, KickstartConfig):
         rows = config.queries_per_update * config.remember_updates
-    update = _PER_HOSTED_UPDATE if config.env_id == AIR_RAID else _PER_UPDATE
+    update = _PER_AIR_RAID_UPDATE if config.env_id == AIR_RAID else _PER_UPDATE
     update += len(seeds) * (_PER_SEED + _PER_ROW * rows)
     return Arm(
         learner.name,
@@ -89,11 +90,11 @@ def arm(
 
 
 def policies_of(arms: Sequence[Arm], folder: Path) -> Policy:
-    """The final policies that teachers kept, with a leading axis of all their seeds.
+    """Reads the final policies of teachers, with a leading axis of all their seeds.
 
     Args:
-        arms: of the teachers.
-        folder: of all arms.
+        arms: arms of the teachers.
+        folder: folder of all arms.
     """
     found = []
     for one in arms:
@@ -109,7 +110,7 @@ _POLICIES = "policies.eqx"
 def _kept(
     teaches: bool, shards: bool, arm: Arm, seeds: Sequence[int], folder: Path, report: Report
 ) -> list[Result]:
-    """Trains an arm with the teachers that it needs, and keeps its policies if it is a teacher."""
+    """Trains an arm with the teachers it needs, and writes its policies if it is a teacher."""
     ensembles = []
     if arm.needs:
         policies = policies_of(arm.needs, folder.parent)
@@ -127,22 +128,22 @@ def train(
     """Trains one arm.
 
     Args:
-        arm: its settings are those of kickstarting for a student that asks.
-        seeds: of networks, environments and actions; AirRaid takes one at a time.
-        teachers: one for each seed of a student that asks; else none.
-        folder: for ledgers and certificates, in seed-K.
-        report: told how far it is.
+        arm: the arm; a student that asks has settings of kickstarting.
+        seeds: seeds of networks, environments and actions; AirRaid takes one at a time.
+        teachers: one for each seed of a student that asks; otherwise empty.
+        folder: folder whose folders seed-K hold ledgers and certificates.
+        report: takes the completed share.
 
     Returns:
         The result, and the final policies with a leading axis of seeds.
     """
     config: PPOConfig = arm.settings
-    hosted = config.env_id == AIR_RAID
-    points = _Points(("training",) if hosted else ("greedy", "sampled"))
+    plays = config.env_id == AIR_RAID
+    points = _Points(("training",) if plays else ("greedy", "sampled"))
     if not isinstance(config, KickstartConfig):
-        policies = (_alone_on_host if hosted else _alone)(config, seeds, points, report)
+        policies = (_alone_on_air_raid if plays else _alone)(config, seeds, points, report)
         return points.result(arm, seeds), policies
-    listening = _listening_on_host if hosted else _listening
+    listening = _listening_on_air_raid if plays else _listening
     folders = [folder / f"seed-{seed}" for seed in seeds]
     ledgers, asked = _teachers(config, teachers, folders)
     policies = listening(config, seeds, asked, points, report)
@@ -153,7 +154,7 @@ def train(
 
 
 def blank_policy(env_id: str, hidden: tuple[int, ...], seeds: int) -> Policy:
-    """The shape of `seeds` policies, to read stored ones into."""
+    """Returns the shapes of `seeds` policies, which reading stored policies needs."""
     action: ActionSpace = Discrete(6)
     observations, scale = 128, None
     if env_id != AIR_RAID:
@@ -168,7 +169,7 @@ def blank_policy(env_id: str, hidden: tuple[int, ...], seeds: int) -> Policy:
 
 
 class _Points:
-    """The points of a curve as they come; all seeds at once."""
+    """Collects the points of all seeds' curves."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self._kinds = (*kinds, "answered")
@@ -178,12 +179,12 @@ class _Points:
     def add(
         self, steps: int, returns: Sequence[Float[np.ndarray, " seeds"]], answered: np.ndarray
     ) -> None:
-        """One more point."""
+        """Adds one point."""
         self._steps.append(steps)
         self._values.append((*returns, answered))
 
     def result(self, arm: Arm, seeds: Sequence[int], **said: Any) -> Result:
-        """All of them."""
+        """Returns all points as a result."""
         values = np.asarray(self._values, np.float64)
         curves = {kind: values[:, index].T for index, kind in enumerate(self._kinds)}
         return Result(arm, tuple(seeds), np.asarray(self._steps), curves, **said)
@@ -195,9 +196,10 @@ class _Points:
 def _teachers(
     config: KickstartConfig, ensembles: Sequence[Ensemble], folders: Sequence[Path]
 ) -> tuple[list[AnswerLedger], list[Teacher]]:
-    """A teacher for each seed, and its ledger where answers are private.
+    """Returns a ledger and a teacher for each seed; exact teachers have no ledger.
 
-    An exact one protects nobody. The same command has simulated it and whom it learned from.
+    An exact teacher protects nobody. It is allowed here because this command has simulated the
+    people from whom it learned.
     """
     if config.teacher_mechanism == "exact":
         return [], [ExactTeacher(one, one.actions, one.observation_size) for one in ensembles]
@@ -215,12 +217,12 @@ def _teachers(
 
 
 def _cost(ledger: AnswerLedger) -> dict[str, float]:
-    """What one run's answers cost; all runs were answered as often.
+    """Returns the privacy cost of one run's answers; all runs got equally many.
 
-    `epsilon` is certified for any two teachers, `epsilon_nearby` for two whose rows are `distance`
-    apart in L2 norm at every query. `paper_epsilon` and `paper_delta` are the paper's claim for one
-    answer, times the answers (its own remark on composition, section 4): they are not certified,
-    and where `paper_delta` is 1 nothing is claimed.
+    `epsilon` is certified for any two teachers. `epsilon_nearby` holds for two teachers whose rows
+    differ by at most `distance` in L2 norm at every query. `paper_epsilon` and `paper_delta` are
+    the paper's claim for one answer, multiplied by the number of answers (its remark on
+    composition, section 4). They are not certified, and a `paper_delta` of 1 claims nothing.
     """
     spent, statement = ledger.spent(), ledger.statement
     nearby = statement.model_copy(update={"distance": PolicyDistance(l2=NEARBY)})
@@ -239,8 +241,8 @@ def _cost(ledger: AnswerLedger) -> dict[str, float]:
 
 
 def _alone(config: PPOConfig, seeds: Sequence[int], points: _Points, report: Report) -> Policy:
-    states = jax.jit(jax.vmap(partial(ppo.init, config)))(_keys(seeds, 0))
-    keys = _keys(seeds, 1)
+    states = jax.jit(jax.vmap(partial(ppo.init, config)))(keys_of(seeds, 0))
+    keys = keys_of(seeds, 1)
     nothing = np.zeros(len(seeds), int)
     points.add(0, evaluated(config.env_id, states.networks.policy, 0), nothing)
     done, every = 0, points_every(config)
@@ -280,35 +282,29 @@ def _listening(
 def evaluated(
     env_id: str, policies: Policy, updates: int
 ) -> tuple[Float[np.ndarray, " seeds"], Float[np.ndarray, " seeds"]]:
-    """Mean returns of each policy on fresh episodes: greedy, and with sampled actions.
+    """Returns mean returns of each policy on fresh episodes: greedy, and with sampled actions.
 
-    The episodes are those of every arm after as many updates.
+    Every arm has the same episodes after the same number of updates.
     """
     key = jax.random.fold_in(new_key(20210), updates)
-    greedy, sampled = (np.asarray(_evaluated(env_id, policies, key, one)) for one in (True, False))
+    env = make(env_id)
+    greedy, sampled = (
+        np.asarray(returns_in_jax(env, policies, key, _EPISODES, one).mean(axis=1))
+        for one in (True, False)
+    )
     return greedy, sampled
 
 
-@partial(jax.jit, static_argnames=("env_id", "greedy"))
-def _evaluated(env_id: str, policies: Policy, key: PRNGKeyArray, greedy: bool) -> Array:
-    env = make(env_id)
-
-    def one(policy: Policy) -> Array:
-        return evaluate(env, env.default_params, policy, key, _EPISODES, greedy).mean()
-
-    return jax.vmap(one)(policies)
-
-
 def points_every(config: PPOConfig) -> int:
-    """Updates between two points; on AirRaid enough for some episodes to end."""
-    fewest = _HOSTED_UPDATES if config.env_id == AIR_RAID else 1
+    """Returns the updates between two points; on AirRaid, enough for some episodes to end."""
+    fewest = _AIR_RAID_UPDATES if config.env_id == AIR_RAID else 1
     return max(fewest, math.ceil(config.num_updates / POINTS))
 
 
 # --- AirRaid -------------------------------------------------------------------------------------
 
 
-def _alone_on_host(
+def _alone_on_air_raid(
     config: PPOConfig, seeds: Sequence[int], points: _Points, report: Report
 ) -> Policy:
     users, env = air_raid(config.num_envs)
@@ -327,7 +323,7 @@ def _alone_on_host(
     return policies
 
 
-def _listening_on_host(
+def _listening_on_air_raid(
     config: KickstartConfig,
     seeds: Sequence[int],
     teachers: Sequence[Teacher],
@@ -353,7 +349,7 @@ _NOTHING = np.array([math.nan])
 
 
 def _mean(ended: Sequence[tuple[float, int]]) -> Float[np.ndarray, " 1"]:
-    """Mean return of the episodes that ended, from the mean and number of each update."""
+    """Returns the mean return of ended episodes, from the mean and number of each update."""
     episodes = sum(count for _, count in ended)
     if not episodes:
         return _NOTHING
@@ -372,8 +368,3 @@ def _policies(progress: Progress) -> Policy:
 
 def _answered(progress: Progress) -> np.ndarray:
     return np.asarray(progress.released["answered"][:, -1])
-
-
-def _keys(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
-    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
-    return jax.vmap(lambda key: jax.random.fold_in(key, purpose))(keys)

@@ -1,7 +1,7 @@
-"""Rio, Barlier, Colin 2025, "Differentially Private Policy Gradient": what it reports, and cells.
+"""Rio, Barlier, Colin 2025, "Differentially Private Policy Gradient": printed results, and cells.
 
 A cell is one method with its settings in one environment. Table 1 and figures 2, 6 and 8 are lists
-of cells. Figure 3 is a matter of formulas, and here. Figures 1 and 5 are in `regret`.
+of cells. Figure 3 consists of formulas, which are in this module. Figures 1 and 5 are in `regret`.
 """
 
 import math
@@ -19,24 +19,24 @@ from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.mechanisms.noise import SAMPLER_SHARE, sampler_delta
 
 Mode = Literal["greedy", "sampled"]
-"""How a policy acts."""
+"""Whether a policy takes its most likely action or samples one."""
 
 DELTA = 1e-5
-"""Of every epsilon here, unless another is asked for; the paper's is not printed."""
+"""Default delta of every epsilon; the paper does not print its delta."""
 
 NOISE_MULTIPLIERS = (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
-"""The grid of figures 2 and 6."""
+"""Grid of figures 2 and 6."""
 
 EPSILONS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""The grid of our privacy-utility curve."""
+"""Grid of the privacy-utility curve with certificates."""
 
 
-# --- what the paper reports ----------------------------------------------------------------------
+# --- results as printed in the paper -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Reported:
-    """A return as printed: mean and confidence interval "on at least 10 random seeds"."""
+    """A printed return, with mean and confidence interval "on at least 10 random seeds"."""
 
     mean: float
     half_width: float
@@ -47,10 +47,10 @@ class Row:
     """One row of table 1.
 
     Attributes:
-        env_id: the environment, as it is called here.
-        ppo, a2c: without privacy; None where nothing is printed.
-        dppg: return by noise multiplier.
-        goal_epsilon: our own goal, with a certificate.
+        env_id: name of the environment in this program.
+        ppo, a2c: returns without privacy; None if not printed.
+        dppg: returns by noise multiplier.
+        goal_epsilon: epsilon of an additional cell with a certificate.
     """
 
     env_id: str
@@ -104,7 +104,7 @@ TABLE1 = (
         0.1,
     ),
 )
-"""Table 1. The version of MuJoCo's environments is not printed; ours is v5."""
+"""Table 1 of the paper. It does not print the version of MuJoCo's environments; here it is v5."""
 
 
 _BASELINE_STEPS = {
@@ -112,7 +112,7 @@ _BASELINE_STEPS = {
     **{"HalfCheetah-v5": 1_000_000, "Hopper-v5": 1_000_000},
     **{"Dosing-0": 300_000, "Dosing-1": 300_000},
 }
-"""Environment steps of PPO and A2C here; the paper's are not printed."""
+"""Environment steps of PPO and A2C in this program; the paper does not print its numbers."""
 
 
 # --- cells ---------------------------------------------------------------------------------------
@@ -120,16 +120,16 @@ _BASELINE_STEPS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What is trained.
+    """One method with its settings in one environment.
 
     Attributes:
-        env_id: the environment.
-        method: PPO and A2C are without privacy.
-        preset: whose settings DPPG has; None for the others.
-        noise_multiplier: z, or
-        target_epsilon: what noise is calibrated to.
-        delta: of the guarantee.
-        total_steps: environment steps of the training; None for the preset's own.
+        env_id: name of the environment.
+        method: the method; PPO and A2C have no privacy.
+        preset: preset of DPPG's settings; None for PPO and A2C.
+        noise_multiplier: z; None if `target_epsilon` is given.
+        target_epsilon: epsilon to which the noise is calibrated; None if z is given.
+        delta: delta of the guarantee.
+        total_steps: environment steps of the training; None takes the preset's number.
     """
 
     env_id: str
@@ -141,7 +141,7 @@ class Cell:
     total_steps: int | None = None
 
     def config(self) -> DPPGConfig | PPOConfig | A2CConfig:
-        """Settings of the algorithm; the seed among them is not used."""
+        """Returns the algorithm's settings; their seed is not used."""
         changes: dict[str, Any] = {}
         if self.total_steps is not None:
             changes["total_steps"] = self.total_steps
@@ -161,31 +161,31 @@ class Cell:
 
     @property
     def released(self) -> Literal["last", "ema"]:
-        """The policy that is judged: the average of released ones is our recipe's, not the paper's,
-        and PPO and A2C have none."""
+        """Policy that is evaluated: the average of released ones for preset `sotto`, otherwise the
+        last one, as in the paper."""
         return "ema" if self.preset == "sotto" else "last"
 
     @property
     def mode(self) -> Mode:
-        """How it acts when it is judged: the paper reports what training episodes returned."""
+        """Mode of the policy in evaluations; the paper reports returns of training episodes."""
         return "greedy" if self.preset == "sotto" else "sampled"
 
     @property
     def noise_epsilon(self) -> float | None:
-        """What the noise is worth at best: tight epsilon of one release; None without noise."""
+        """Tight epsilon of one release with this noise; None without noise."""
         if self.noise_multiplier is None:
             return self.target_epsilon
         return gaussian_epsilon(self.noise_multiplier, self.delta)
 
     @property
     def claimed_epsilon(self) -> float | None:
-        """What the paper's formulas say of its noise multiplier; None where it has none."""
+        """Epsilon by the paper's formulas for the noise multiplier; None without one."""
         z = self.noise_multiplier
         return None if z is None else claimed_epsilon(z, self.delta)
 
     @property
     def label(self) -> str:
-        """In tables and figures."""
+        """Name in tables and figures."""
         if self.preset is None:
             return self.method.upper()
         z, epsilon = self.noise_multiplier, self.target_epsilon
@@ -202,16 +202,16 @@ def table1(
     delta: float = DELTA,
     total_steps: int | None = None,
 ) -> list[Cell]:
-    """Cells of table 1 and of figure 8.
+    """Returns the cells of table 1 and of figure 8.
 
-    The paper's columns are trained where the paper has a number. With our preset there is one more,
-    at the goal epsilon, and none at a noise multiplier that no certificate can be given for.
+    There is a cell for each number that the paper prints. Preset `sotto` has one more cell, at the
+    goal epsilon, and no cell at a noise multiplier for which no certificate is possible.
 
     Args:
-        env_ids: of which rows.
-        presets: whose settings DPPG has.
-        delta: of the guarantees.
-        total_steps: of every training, instead of the presets' own.
+        env_ids: environments whose rows are returned.
+        presets: presets of DPPG's settings.
+        delta: delta of the guarantees.
+        total_steps: environment steps of every training, instead of the presets' numbers.
     """
     cells = []
     for row in (row for row in TABLE1 if row.env_id in env_ids):
@@ -231,7 +231,7 @@ def table1(
 
 
 def reported(cell: Cell) -> Reported | None:
-    """What the paper has for this cell; None where it has nothing."""
+    """Returns the paper's result for this cell; None if it has none."""
     row = next((row for row in TABLE1 if row.env_id == cell.env_id), None)
     if row is None:
         return None
@@ -246,10 +246,10 @@ def reported(cell: Cell) -> Reported | None:
 
 
 def certifiable(noise_multiplier: float, delta: float = DELTA) -> bool:
-    """Whether a certificate can be given for noise this small.
+    """Returns whether a certificate is possible with so little noise.
 
-    Below z of about 0.086 the finite tails of the sampler show: at 0.08 they alone cost delta 7e-6,
-    so that the door refuses it.
+    Below a z of about 0.086, the finite tails of the sampler cost too much delta: 7e-6 at 0.08. The
+    release then refuses to run.
     """
     return sampler_delta(noise_multiplier, 1) <= delta / SAMPLER_SHARE
 
@@ -259,23 +259,23 @@ def certifiable(noise_multiplier: float, delta: float = DELTA) -> bool:
 
 @dataclass(frozen=True)
 class EpsilonPoint:
-    """Figure 3 at one noise multiplier: the formula the paper calls invalid, its own, the truth."""
+    """Epsilon at one noise multiplier by each formula of figure 3."""
 
     noise_multiplier: float
     classical: float
-    """C1(delta) / z; a guarantee only below 1."""
+    """Epsilon C1(delta) / z, which is a guarantee only below 1, as the paper says."""
     zhao: float
-    """(1 + 2 sqrt(2) C2(delta) z) / (2 z^2): valid, loose."""
+    """Epsilon (1 + 2 sqrt(2) C2(delta) z) / (2 z^2), which is valid but loose."""
     tight: float
-    """The analytic Gaussian mechanism, zero-out adjacency: what a certificate states."""
+    """Epsilon of the analytic Gaussian mechanism under zero-out adjacency, as in certificates."""
     tight_replace_one: float
-    """The same under replace-one adjacency."""
+    """Epsilon of the analytic Gaussian mechanism under replace-one adjacency."""
 
 
 def figure3(
     noise_multipliers: Sequence[float] = tuple(np.geomspace(0.05, 10, 60)), delta: float = DELTA
 ) -> list[EpsilonPoint]:
-    """Epsilon against the noise multiplier, by each formula (appendix B.1)."""
+    """Returns epsilon at each noise multiplier, by each formula (appendix B.1)."""
     return [
         EpsilonPoint(
             noise_multiplier=z,
@@ -289,7 +289,7 @@ def figure3(
 
 
 def claimed_epsilon(noise_multiplier: float, delta: float = DELTA) -> float:
-    """The paper's own: C1 / z where that is below 1, else Zhao et al. (appendix B.1)."""
+    """Returns the paper's epsilon: C1 / z if that is below 1, else Zhao et al. (appendix B.1)."""
     classical = _classical(noise_multiplier, delta)
     return classical if classical < 1 else _zhao(noise_multiplier, delta)
 

@@ -1,6 +1,6 @@
-"""Table 1 and figures 2, 3, 6 and 8 of Rio et al. 2025: trained, drawn, and put into numbers.
+"""Table 1 and figures 2, 3, 6 and 8 of Rio et al. 2025: trainings, pictures and numbers.
 
-Each leaves NAME.png, NAME.parquet and NAME.json in a folder, and returns what is in the JSON.
+Each function writes NAME.png, NAME.parquet and NAME.json, and returns the contents of the JSON.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from sotto.algorithms.dppg.config import PresetName
 from sotto.experiments import kept_before
-from sotto.experiments.engine import Result, Say, Store, run, write_json, write_table
+from sotto.experiments.engine import Result, Say, Store, run, write_data
 from sotto.experiments.rio2025 import cells as rio2025
 from sotto.experiments.rio2025 import plots, trainings
 from sotto.experiments.rio2025.cells import Cell
@@ -20,17 +20,17 @@ from sotto.experiments.statistics import over_seeds
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What the table and the figures share.
+    """Settings that the table and the figures share.
 
     Attributes:
-        env_ids: environments.
-        presets: whose settings DPPG has.
-        seeds: of every cell.
-        delta: of the guarantees.
-        total_steps: environment steps of every training; None for the presets' own.
+        env_ids: names of the environments.
+        presets: presets of DPPG's settings.
+        seeds: seeds of every cell.
+        delta: delta of the guarantees.
+        total_steps: environment steps of every training; None takes the presets' numbers.
         out: folder of the results; trainings are kept in out/trainings.
-        workers: processes.
-        say: told in words what happens.
+        workers: number of processes.
+        say: shows the progress.
     """
 
     env_ids: tuple[str, ...]
@@ -43,13 +43,13 @@ class Reproduction:
     say: Say
 
     def stem(self, name: str) -> Path:
-        """Files of a table or figure; shortened trainings have files of their own."""
+        """Returns the path of a table or figure without suffix; it names shortened trainings."""
         steps = "" if self.total_steps is None else f"-{self.total_steps}-steps"
         self.out.mkdir(parents=True, exist_ok=True)
         return self.out / f"{name}{steps}"
 
     def train(self, cells: Sequence[Cell]) -> list[Result]:
-        """The results of all cells; those that are kept are not trained again."""
+        """Returns the results of all cells; kept ones are not trained again."""
         store = Store(self.out / "trainings")
         kept_before.outcomes_by_seed(store)
         planned = [arm for cell in cells for arm in trainings.arms(cell, self.seeds)]
@@ -57,23 +57,23 @@ class Reproduction:
 
 
 def make_table1(what: Reproduction) -> dict[str, Any]:
-    """Returns of PPO, A2C and DPPG beside the paper's, with what is true of their privacy."""
+    """Makes table 1: returns of PPO, A2C and DPPG beside the paper's, with proved epsilons."""
     cells = rio2025.table1(what.env_ids, what.presets, what.delta, what.total_steps)
     results = what.train(cells)
     plots.table1(what.stem("table1").with_suffix(".png"), results, what.delta)
-    return _finish(what, "table1", results)
+    return _finish(what, "table1", *_returns(results))
 
 
 def make_tradeoff(
     what: Reproduction, name: str, epsilons: Sequence[float], noise_multipliers: Sequence[float]
 ) -> dict[str, Any]:
-    """Figures 2 and 6: return against epsilon, or against the paper's noise multipliers.
+    """Makes figures 2 and 6: return against epsilon, or against the paper's noise multipliers.
 
     Args:
-        what: to reproduce.
-        name: of the files.
-        epsilons: targets that noise is calibrated to.
-        noise_multipliers: given instead; one of the two is empty.
+        what: common settings.
+        name: name of the files.
+        epsilons: target epsilons; empty if noise multipliers are given.
+        noise_multipliers: noise multipliers; empty if epsilons are given.
     """
     noises = [(None, epsilon) for epsilon in epsilons] + [(z, None) for z in noise_multipliers]
     cells = [
@@ -84,37 +84,31 @@ def make_tradeoff(
     ]
     results = what.train(cells)
     plots.tradeoff(what.stem(name).with_suffix(".png"), results, what.delta, by_noise=not epsilons)
-    return _finish(what, name, results)
+    return _finish(what, name, *_returns(results))
 
 
 def make_figure8(what: Reproduction) -> dict[str, Any]:
-    """Figure 8: learning curves of the cells of table 1, a picture for each preset."""
+    """Makes figure 8: learning curves of the cells of table 1, with a picture for each preset."""
     cells = rio2025.table1(what.env_ids, what.presets, what.delta, what.total_steps)
     results = what.train(cells)
     for preset in what.presets:
         chosen = [one for one in results if one.arm.settings.preset in (None, preset)]
         path = what.stem(f"fig8-{preset}").with_suffix(".png")
         plots.learning_curves(path, chosen, preset)
-    stem = what.stem("fig8")
-    write_table(stem.with_suffix(".parquet"), [row for one in results for row in _points(one)])
-    return _write_summary(what, "fig8", [summary(one) for one in results])
+    rows = [row for one in results for row in _points(one)]
+    return _finish(what, "fig8", rows, [summary(one) for one in results])
 
 
 def make_figure3(what: Reproduction) -> dict[str, Any]:
-    """Figure 3: epsilon against the noise multiplier by the invalid, the loose and the tight form.
-
-    Nothing is trained.
-    """
+    """Makes figure 3: epsilon against the noise multiplier, by each formula; nothing is trained."""
     points = rio2025.figure3(delta=what.delta)
-    stem = what.stem("fig3")
-    plots.epsilon_formulas(stem.with_suffix(".png"), points, what.delta)
+    plots.epsilon_formulas(what.stem("fig3").with_suffix(".png"), points, what.delta)
     rows = [asdict(point) | {"delta": what.delta} for point in points]
-    write_table(stem.with_suffix(".parquet"), rows)
-    return _write_summary(what, "fig3", rows)
+    return _finish(what, "fig3", rows, rows)
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """One cell in numbers, beside the paper's."""
+    """Summarises a cell in numbers, beside the paper's."""
     cell: Cell = result.arm.settings
     paper = rio2025.reported(cell)
     return _about(cell) | {
@@ -141,8 +135,11 @@ def _about(cell: Cell) -> dict[str, Any]:
     return {name: getattr(cell, name) for name in names}
 
 
-def _finish(what: Reproduction, name: str, results: Sequence[Result]) -> dict[str, Any]:
-    """Writes the table of final returns and the summary."""
+_Rows = list[dict[str, Any]]
+
+
+def _returns(results: Sequence[Result]) -> tuple[_Rows, _Rows]:
+    """Returns a row for each seed's return of each policy, and a row for each cell."""
     rows = [
         _about(result.arm.settings)
         | {
@@ -158,12 +155,11 @@ def _finish(what: Reproduction, name: str, results: Sequence[Result]) -> dict[st
         for row, seed in enumerate(result.seeds)
         for kind, values in result.returns.items()
     ]
-    write_table(what.stem(name).with_suffix(".parquet"), rows)
-    return _write_summary(what, name, [summary(one) for one in results])
+    return rows, [summary(one) for one in results]
 
 
-def _points(result: Result) -> list[dict[str, Any]]:
-    """One row for each seed and point of the learning curve."""
+def _points(result: Result) -> _Rows:
+    """Returns one row for each seed and point of the learning curve."""
     cell: Cell = result.arm.settings
     return [
         _about(cell) | {"seed": seed, "env_steps": steps, "policy": judged(cell), "return": value}
@@ -174,10 +170,12 @@ def _points(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def _write_summary(what: Reproduction, name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    found = {"name": what.stem(name).name, "figure": name, "delta": what.delta}
+def _finish(what: Reproduction, name: str, rows: _Rows, cells: _Rows) -> dict[str, Any]:
+    """Writes NAME.parquet and NAME.json; returns the contents of the JSON."""
+    stem = what.stem(name)
+    found = {"name": stem.name, "figure": name, "delta": what.delta}
     if name != "fig3":
         found |= {"seeds": list(what.seeds), "total_steps": what.total_steps}
-    found["cells" if name != "fig3" else "points"] = rows
-    write_json(what.stem(name).with_suffix(".json"), found)
+    found["cells" if name != "fig3" else "points"] = cells
+    write_data(stem, rows, found)
     return found

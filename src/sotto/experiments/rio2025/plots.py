@@ -1,4 +1,4 @@
-"""Table and figures of Rio et al. 2025, in sotto's style."""
+"""Drawings for the table and the figures of Rio et al. 2025."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ _LABELS = {
 
 
 def epsilon_formulas(path: Path, points: Sequence[EpsilonPoint], delta: float) -> None:
-    """Figure 3: epsilon against the noise multiplier, by each formula; where one is invalid."""
+    """Draws figure 3: epsilon against the noise multiplier by each formula, and where one fails."""
     z = np.asarray([point.noise_multiplier for point in points])
     classical = np.asarray([point.classical for point in points])
     last_invalid = classical[0] * z[0]  # C1 / z is 1 at z = C1
@@ -75,13 +75,13 @@ def epsilon_formulas(path: Path, points: Sequence[EpsilonPoint], delta: float) -
 
 
 def tradeoff(path: Path, results: Sequence[Result], delta: float, by_noise: bool) -> None:
-    """Figures 2 and 6: return against epsilon, a panel for each environment.
+    """Draws figures 2 and 6: return against epsilon, with a panel for each environment.
 
     Args:
-        path: where the PNG goes.
-        results: of both presets; the paper's own returns are added where table 1 has them.
-        delta: of the guarantees.
-        by_noise: along the noise multiplier, with its epsilon below it, as in figure 6.
+        path: file of the PNG.
+        results: results of all presets; returns that table 1 of the paper prints are added.
+        delta: delta of the guarantees.
+        by_noise: whether the x axis is the noise multiplier, with its epsilon, as in figure 6.
     """
     by_env = _by_env(results)
     with plots.panels(path, (5.2, 4.4), columns=len(by_env)) as panels:
@@ -109,9 +109,7 @@ def tradeoff(path: Path, results: Sequence[Result], delta: float, by_noise: bool
             if by_noise:
                 places = sorted({_place(one, by_noise) for one in here})
                 labels = [f"{z:g}\n{gaussian_epsilon(z, delta):.2g}" for z in places]
-                plots.log_ticks(
-                    axes, places, labels, fontsize=7.5
-                )  # the largest are close together
+                plots.log_ticks(axes, places, labels, fontsize=7.5)  # some ticks are close
                 axes.set_xlabel(f"noise multiplier z; below, its epsilon at delta = {delta:g}")
             else:
                 axes.set_xlabel(f"epsilon of the noise at delta = {delta:g}")
@@ -121,12 +119,12 @@ def tradeoff(path: Path, results: Sequence[Result], delta: float, by_noise: bool
 
 
 def learning_curves(path: Path, results: Sequence[Result], preset: PresetName) -> None:
-    """Figure 8: return over environment steps, a panel for each environment.
+    """Draws figure 8: return over environment steps, with a panel for each environment.
 
     Args:
-        path: where the PNG goes.
-        results: of one preset, and those without privacy.
-        preset: whose settings DPPG has here.
+        path: file of the PNG.
+        results: results of one preset, and those without privacy.
+        preset: the preset.
     """
     judged_by = "average of released policies, greedy" if preset == "sotto" else "last policy"
     title = f"{_LABELS[preset]}\n{judged_by}; {plots.interval(len(results[0].seeds))}"
@@ -153,12 +151,12 @@ def learning_curves(path: Path, results: Sequence[Result], preset: PresetName) -
 
 
 def table1(path: Path, results: Sequence[Result], delta: float) -> None:
-    """Table 1 as a picture: ours and the paper's, each with its confidence interval.
+    """Draws table 1: results of this program and of the paper, each with a confidence interval.
 
     Args:
-        path: where the PNG goes.
-        results: in the order of the table.
-        delta: of every epsilon.
+        path: file of the PNG.
+        results: results in the order of the table.
+        delta: delta of every epsilon.
     """
     interval = plots.interval(len(results[0].seeds))
     title = f"Table 1 of Rio et al. 2025: {interval}; delta = {delta:g}"
@@ -204,7 +202,7 @@ def _table_panel(axes: Axes, results: Sequence[Result]) -> None:
     axes.set_title(f"{results[0].arm.settings.env_id}   ")
     handles = [
         mpl.lines.Line2D([], [], color=_LIGHT, marker="D", linestyle="", label="paper, as printed"),
-        mpl.lines.Line2D([], [], color=BLACK, marker="o", linestyle="", label="here"),
+        mpl.lines.Line2D([], [], color=BLACK, marker="o", linestyle="", label="this program"),
     ]
     axes.legend(handles=handles, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
 
@@ -223,7 +221,7 @@ def _by_env(results: Sequence[Result]) -> dict[str, list[Result]]:
 def _grid(
     path: Path, size: tuple[float, float], results: Sequence[Result], title: str
 ) -> Iterator[list[tuple[Axes, list[Result]]]]:
-    """A panel for each environment, in two columns, with the results that belong there."""
+    """Opens a drawing with a panel for each environment, and yields each with its results."""
     by_env = _by_env(results)
     columns = min(2, len(by_env))
     with plots.panels(path, size, columns, -(-len(by_env) // columns)) as panels:
@@ -236,7 +234,7 @@ def _grid(
 
 
 def _judged(result: Result) -> np.ndarray:
-    """The returns that count, of each seed."""
+    """Returns each seed's return of the policy and mode that figures show."""
     return result.returns[judged(result.arm.settings)]
 
 
@@ -245,7 +243,7 @@ def _mean(result: Result) -> float:
 
 
 def _about(result: Result) -> str:
-    """The cell's label, with what is true of its privacy."""
+    """Returns the cell's label with its proved epsilon, or says that nothing is proved."""
     cell: Cell = result.arm.settings
     if cell.preset is None:
         return cell.label
@@ -262,7 +260,7 @@ def _place(result: Result, by_noise: bool) -> float:
 
 
 def _printed_points(axes: Axes, env_id: str, delta: float, by_noise: bool) -> None:
-    """Table 1's returns at its noise multipliers."""
+    """Draws the returns of the paper's table 1 at its noise multipliers."""
     row = next((row for row in TABLE1 if row.env_id == env_id), None)
     if row is None:
         return

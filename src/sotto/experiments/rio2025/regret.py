@@ -1,10 +1,10 @@
-"""Figures 1 and 5 of Rio et al. 2025: cumulative regret on RiverSwim, one episode per user.
+"""Figures 1 and 5 of Rio et al. 2025: cumulative regret on RiverSwim, with one episode per user.
 
-Regret is exact, V* - V^pi of the policy that each user follows, by dynamic programming; where users
-perturb the released policy to explore, it is the mean over fresh perturbations.
+The regret V* - V^pi of the policy that each user follows is computed exactly by dynamic
+programming. If users perturb the released policy to explore, it is the mean over fresh
+perturbations.
 """
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,7 @@ from sotto.experiments.engine import (
     Store,
     certificates,
     run,
-    write_json,
-    write_table,
+    write_data,
 )
 from sotto.experiments.kept_before import row_file
 from sotto.experiments.statistics import over_seeds
@@ -39,7 +38,7 @@ from sotto.rl.tabular import FiniteMDP, regret, softmax
 
 FigureName = Literal["fig1", "fig5"]
 ENVIRONMENTS: dict[FigureName, str] = {"fig1": "RiverSwim-v0", "fig5": "RiverSwim90-v0"}
-"""Probability of staying at the right bank: 0.6 and 0.9."""
+"""Environments, in which the probability of staying at the right bank is 0.6 and 0.9."""
 
 EPSILONS = (5.0, 1.0)
 _POINTS = 100
@@ -57,16 +56,16 @@ Config = DPPGConfig | UCBConfig | OfficialConfig
 def arms(
     figure: FigureName, seeds: Sequence[int], episodes: int = 2000, delta: float = 1e-5
 ) -> list[Arm]:
-    """All arms of a figure.
+    """Returns all arms of a figure.
 
-    Their `x` is the epsilon that noise was calibrated to, validly or not; None without noise. Their
-    `panel` is where they are drawn if their certificates say what their settings promise.
+    The `x` of an arm is the epsilon to which its noise was calibrated, validly or not; None without
+    noise. Its `panel` is right if its certificates are as expected; figures use `panel(result)`.
 
     Args:
         figure: figure 1 (p = 0.6) or 5 (p = 0.9).
-        seeds: side by side.
-        episodes: users of each training.
-        delta: of the guarantees, and below 1 / episodes.
+        seeds: seeds of the runs.
+        episodes: number of users of each training.
+        delta: delta of the guarantees, below 1 / episodes.
     """
     env_id = ENVIRONMENTS[figure]
     seconds = _STARTING + episodes * (_PER_EPISODE + len(seeds) * _PER_SEED_EPISODE)
@@ -106,8 +105,7 @@ def arms(
 def train(
     arm: Arm, seeds: Sequence[int], folder: Path, _report: Report, *, delta: float = 1e-5
 ) -> list[Result]:
-    """Trains one arm with several seeds side by side; its curve is cumulative regret."""
-    started = time.monotonic()
+    """Trains all seeds of an arm; its curve is the cumulative regret."""
     config: Config = arm.settings
     folders = [folder / f"seed-{seed}" for seed in seeds]
     paths = [one / "ledger.sqlite" for one in folders]
@@ -124,14 +122,13 @@ def train(
     said |= certificates(ledgers, folders) if ledgers else {"status": "none"}
     points = np.unique(np.linspace(1, losses.shape[1], _POINTS).astype(int))
     curves = {"regret": np.cumsum(losses, axis=1)[:, points - 1]}
-    seconds = time.monotonic() - started
-    return [Result(arm, tuple(seeds), points, curves, **said, seconds=seconds)]
+    return [Result(arm, tuple(seeds), points, curves, **said)]
 
 
 def dppg_regret(
     config: DPPGConfig, seeds: Sequence[int], ledgers: Sequence[Ledger]
 ) -> Float64[np.ndarray, "runs releases"]:
-    """Exact regret of the policy that each release's users follow, in a finite MDP."""
+    """Returns the exact regret of the policy that the users of each release follow."""
     env = ucb_vi.environment(config.env_id)
     mdp = env.mdp(env.default_params)
     training = dppg_training.Training(config, seeds, ledgers)
@@ -149,7 +146,7 @@ def _expected(
     spread: float,
     noise: np.random.Generator,
 ) -> Float64[np.ndarray, " releases"]:
-    """Regret, on average over users who perturb weights and biases by `spread`."""
+    """Returns the mean regret of users who perturb weights and biases with this deviation."""
     if spread == 0:
         return regret(mdp, softmax(logits))
     size = (len(logits), _PERTURBATIONS, *logits.shape[1:])
@@ -164,15 +161,15 @@ def _expected(
 def make_regret(
     name: FigureName, seeds: Sequence[int], episodes: int, delta: float, out: Path, say: Say
 ) -> dict[str, Any]:
-    """Trains what is missing, then writes picture, table and summary; returns the summary.
+    """Trains the missing arms, writes picture, table and summary, and returns the summary.
 
     Args:
         name: fig1 or fig5.
-        seeds: of every method, side by side.
-        episodes: users of every training.
-        delta: of the guarantees.
+        seeds: seeds of every method.
+        episodes: number of users of every training.
+        delta: delta of the guarantees.
         out: folder of the results.
-        say: told in words what happens.
+        say: shows the progress.
     """
     out.mkdir(parents=True, exist_ok=True)
     stem = out / (name if episodes == 2000 else f"{name}-{episodes}-episodes")
@@ -182,10 +179,8 @@ def make_regret(
     results = run(arms(name, seeds, episodes, delta), store, 1, say)
     env_id, first = ENVIRONMENTS[name], results[0]
     users, uniform = int(first.points[-1]), _uniform(env_id)
-    count = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
-    title = f"{env_id}, delta = {first.delta:g}, {count}"
+    title = f"{env_id}, delta = {first.delta:g}, {plots.in_seeds(len(seeds))}"
     draw(stem.with_suffix(".png"), results, title, uniform)
-    write_table(stem.with_suffix(".parquet"), rows(results))
     summary = {
         "name": stem.name,
         "figure": name,
@@ -196,12 +191,12 @@ def make_regret(
         "uniform_regret": uniform * users,
         "curves": [_about(one) | over_seeds(one.curves["regret"][:, -1]) for one in results],
     }
-    write_json(stem.with_suffix(".json"), summary)
+    write_data(stem, rows(results), summary)
     return summary
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """One row for each arm, seed and point, for tables."""
+    """Returns one row for each arm, seed and point."""
     return [
         {
             "env_id": result.arm.settings.env_id,
@@ -233,24 +228,25 @@ def _about(result: Result) -> dict[str, Any]:
 
 
 def _uniform(env_id: str) -> float:
-    """Regret of one episode of uniform actions."""
+    """Returns the regret of one episode of uniform actions."""
     env = ucb_vi.environment(env_id)
     mdp = env.mdp(env.default_params)
     return float(regret(mdp, softmax(np.zeros(mdp.rewards.shape))))
 
 
 def panel(result: Result) -> str:
-    """Where a result is drawn: by what its certificates say."""
+    """Returns the panel of a result, which depends on its certificates."""
     return "proved" if result.status == "proved" else "none"
 
 
 def draw(path: Path, results: Sequence[Result], title: str, uniform: float) -> None:
-    """Cumulative regret against users, a panel for what is certified and one for what is not.
+    """Draws cumulative regret against users, in a panel with and one without certificates.
 
     Args:
-        path: where the PNG goes.
-        results: mean over seeds, with a band of one standard deviation; epsilon 5 solid, 1 dashed.
-        title: of the whole figure.
+        path: file of the PNG.
+        results: results, drawn as mean over seeds with a band of one standard deviation. Lines are
+            solid at epsilon 5 and dashed at epsilon 1.
+        title: title of the whole figure.
         uniform: regret of one episode of uniform actions, drawn as a reference.
     """
     most = max(result.points[-1] for result in results)

@@ -1,12 +1,11 @@
-"""Trainings of Rio et al. 2025: table and figures share them, and each seed is kept alone.
+"""Trainings of Rio et al. 2025. The table and the figures share them; each seed is kept separately.
 
-Seeds of an environment in JAX are trained side by side in one program; one outside JAX takes a
-training for each seed. Beside each result are the ledger and the certificate that it is about.
+In JAX, one program trains all seeds of an environment at once. In Gymnasium, each seed is a
+separate training. The folder of each result holds its ledger and its certificate.
 """
 
 import json
 import math
-import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,27 +23,27 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.registry import is_native
 from sotto.runs.registry import algorithm_named, config_to_json, under_first_names
 
-_FORMAT = 1  # of what is kept: raise it when training or evaluation changes
-_POINTS = 20  # of a learning curve
-_EPISODES, _HOSTED_EPISODES = 20, 10  # of each point of a curve
-_ROUNDS, _HOSTED_ROUNDS = 5, 2  # of as many episodes, for each policy in the end
+_FORMAT = 1  # version of kept results: raise it when training or evaluation changes
+_POINTS = 20  # points of a learning curve
+_EPISODES, _GYMNASIUM_EPISODES = 20, 10  # episodes of each point of a curve
+_EVALUATIONS, _GYMNASIUM_EVALUATIONS = 5, 2  # of as many episodes each, for each final policy
 _MODES: tuple[Mode, ...] = ("greedy", "sampled")
-_KEY = 2025  # of evaluations, the same people for every policy
+_KEY = 2025  # of evaluations, so that every policy meets the same people
 
-# For what is said beforehand: seconds to import and compile, and environment steps a second on one
+# For the expected duration: seconds to import and compile, and environment steps per second on one
 # core, of all seeds together.
 _STARTING = 20.0
 _RATES = {"paper": 50_000.0, "sotto": 1_000_000.0, "without privacy": 100_000.0}
-_HOSTED_RATE = 5_000.0
+_GYMNASIUM_RATE = 5_000.0
 
 
 def arms(cell: Cell, seeds: Sequence[int]) -> list[Arm]:
-    """The trainings of a cell: all seeds side by side, or each alone outside JAX.
+    """Returns the arms of a cell: one for all seeds in JAX, or one for each seed in Gymnasium.
 
-    The file's name holds everything that a result depends on but the seed and the noise.
+    The file name depends on everything that a result depends on, except for the seed and the noise.
 
     Raises:
-        ValueError: settings or an environment that cannot be run.
+        ValueError: the settings or the environment cannot be run.
     """
     config = cell.config()
     algorithm = algorithm_named(cell.method)
@@ -54,7 +53,7 @@ def arms(cell: Cell, seeds: Sequence[int]) -> list[Arm]:
     del said["seed"]
     what = json.dumps([_FORMAT, cell.method, cell.released, said], sort_keys=True)
     kind = cell.preset or cell.method
-    rate = _RATES[cell.preset or "without privacy"] if native else _HOSTED_RATE
+    rate = _RATES[cell.preset or "without privacy"] if native else _GYMNASIUM_RATE
 
     def arm(block: tuple[int, ...]) -> Arm:
         return Arm(
@@ -72,7 +71,7 @@ def arms(cell: Cell, seeds: Sequence[int]) -> list[Arm]:
 
 
 def judged(cell: Cell) -> str:
-    """Which return counts: the policy and how it acts."""
+    """Returns the kind of return that figures show: the policy and how it acts."""
     return f"{cell.released} {cell.mode}"
 
 
@@ -80,19 +79,18 @@ def judged(cell: Cell) -> str:
 
 
 def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[Result]:
-    """Trains seeds of a cell and evaluates the policies as they are released.
+    """Trains seeds of a cell and evaluates the policies during training.
 
     Args:
-        arm: of the cell.
-        seeds: side by side.
-        folder: for each seed's ledger and certificate, in seed-K.
-        report: told how far it is.
+        arm: arm of the cell.
+        seeds: seeds of the runs.
+        folder: folder whose folders seed-K hold ledgers and certificates.
+        report: takes the completed share.
 
     Returns:
-        A result for each seed. Its curve is of the policy and in the mode that count, and its
-        returns are by policy and mode: "ema greedy", "last sampled", ...
+        A result for each seed. Its curve shows the policy and the mode of the cell. Its returns are
+        by policy and mode: "ema greedy", "last sampled", ...
     """
-    started = time.monotonic()
     cell: Cell = arm.settings
     algorithm, config = algorithm_named(cell.method), cell.config()
     places = [folder / f"seed-{seed}" for seed in seeds]
@@ -103,7 +101,7 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
             for seed, place in zip(seeds, places, strict=True)
         ]
     native = is_native(cell.env_id)
-    returned = partial(_returns, algorithm, config, _EPISODES if native else _HOSTED_EPISODES)
+    returned = partial(_returns, algorithm, config, _EPISODES if native else _GYMNASIUM_EPISODES)
     taken: list[np.ndarray] = []
     curve: list[np.ndarray] = []
     for chunk, steps in _points(cell, algorithm, seeds, ledgers, report):
@@ -111,11 +109,12 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
         taken.append(steps)
         curve.append(returned(policy, cell.mode, chunk.updates))
     returns = {
-        f"{name} {mode}": returned(policy, mode, 0, _ROUNDS if native else _HOSTED_ROUNDS)
+        f"{name} {mode}": returned(
+            policy, mode, 0, _EVALUATIONS if native else _GYMNASIUM_EVALUATIONS
+        )
         for name, policy in algorithm.policies(chunk.states).items()
         for mode in _MODES
     }
-    seconds = time.monotonic() - started
     return [
         Result(
             arm,
@@ -125,7 +124,6 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
             {name: values[run : run + 1] for name, values in returns.items()},
             **{"delta": cell.delta}
             | certificates(ledgers[run : run + 1], places[run : run + 1] if ledgers else []),
-            seconds=seconds,
             more={"noise_multiplier": _noise_multiplier(ledgers[run]) if ledgers else None},
         )
         for run, seed in enumerate(seeds)
@@ -133,7 +131,7 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
 
 
 def _noise_multiplier(ledger: AnyLedger) -> float | None:
-    """Of the stream of releases, for one person."""
+    """Returns the noise multiplier of the ledger's only stream."""
     assert isinstance(ledger, Ledger)
     (stream,) = ledger.streams
     return stream.statement.noise_multiplier
@@ -146,8 +144,10 @@ def _points(
     ledgers: Sequence[AnyLedger],
     report: Report,
 ) -> Iterator[tuple[Progress, np.ndarray]]:
-    """The beginning, and the chunks after which policies are evaluated; each with the steps that
-    every seed has taken by then."""
+    """Yields the beginning, and each chunk after which policies are evaluated.
+
+    Each comes with the number of steps that every seed has taken so far.
+    """
     config = cell.config()
     total = algorithm.num_updates(config)
     apart = math.ceil(total / _POINTS)
@@ -170,10 +170,13 @@ def _returns(
     policy: Any,
     mode: Mode,
     people: int,
-    rounds: int = 1,
+    evaluations: int = 1,
 ) -> Float[np.ndarray, " seeds"]:
-    """Mean return of each seed's policy, on fresh simulated people of this number."""
-    keys = jax.random.split(jax.random.fold_in(new_key(_KEY), people), rounds)
+    """Returns the mean return of each seed's policy.
+
+    The number `people` determines the simulated people, who are the same for every policy.
+    """
+    keys = jax.random.split(jax.random.fold_in(new_key(_KEY), people), evaluations)
     found = [algorithm.evaluate(config, policy, key, episodes, mode == "greedy") for key in keys]
     return np.asarray(np.mean(found, axis=(0, 2)))
 
@@ -181,7 +184,7 @@ def _returns(
 def _steps(
     algorithm: Algorithm[Any], config: Any, chunk: Progress, updates: int
 ) -> np.ndarray | float:
-    """Environment steps of a chunk, those of each seed where its people say how many they took."""
+    """Returns the environment steps of a chunk, for each seed if they differ."""
     if "steps_per_user" not in chunk.simulated:
         return float(updates * algorithm.steps_per_update(config))
     per_decision = config.users_per_update * config.action_repeat

@@ -1,4 +1,4 @@
-"""Sharma et al. 2024: the methods that its figures compare, with their settings."""
+"""The methods in the figures of Sharma et al. 2024, with their settings."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -12,11 +12,11 @@ EnvName = Literal["CartPole-v1", "Acrobot-v1", "HIV-v0", "LunarLander-v3"]
 Reference = Literal["majority", "sampled"]
 
 EPSILONS = (10.0, 7.5, 5.0, 2.5, 1.0, 0.5, 0.1)
-"""Of figure 4; the paper names 10, 7.5 and 5."""
+"""Epsilons of figure 4; the paper has 10, 7.5 and 5."""
 
 SHARES = (1.0, 0.9, 0.8, 0.5, 0.0)
-"""Of table 1: steps made on stable prefixes. The paper's grid, and 1 where it takes nothing else.
-At 0 nothing is released, and what is left is DP-SGD."""
+"""Shares of steps on stable prefixes in table 1: the paper's grid, and 1 for prefixes alone. With
+share 0 no prefix is released, and the method is DP-SGD."""
 
 _QUICK_EPSILONS = (10.0, 1.0)
 _RELEASES = (100, 62, 25, 10, 5, 2, 1)
@@ -24,12 +24,12 @@ _RELEASES = (100, 62, 25, 10, 5, 2, 1)
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """What the paper says about the pipeline in one environment; the rest of it is missing.
+    """Settings of the pipeline in one environment, as far as the paper states them.
 
     Attributes:
         printed: "sampling probability" of its table 1.
-        learning_rate, hidden, minibatch: of CQL.
-        stages: prefixes and the share of steps on them, by epsilon. Where there are none, the
+        learning_rate, hidden, minibatch: settings of CQL.
+        stages: number of prefixes and share of steps on them, by epsilon. At other epsilons the
             paper releases no prefix, and its pipeline is DP-SGD.
     """
 
@@ -43,14 +43,14 @@ class PaperSettings:
 PAPER: dict[EnvName, PaperSettings] = {
     "CartPole-v1": PaperSettings(0.1, 1e-3, {10.0: (25, 0.9), 7.5: (20, 0.8)}),
     "Acrobot-v1": PaperSettings(1.0, 5e-3, {10.0: (25, 1.0), 7.5: (20, 1.0), 5.0: (20, 1.0)}),
-    # How many prefixes it takes on HIV is lost from the text we have.
+    # The number of prefixes on HIV is missing in the available text of the paper.
     "HIV-v0": PaperSettings(1.0, 1e-4, dict.fromkeys((10.0, 7.5, 5.0), (25, 1.0)), (512,), 64),
     "LunarLander-v3": PaperSettings(0.2, 5e-3, {10.0: (100, 0.8), 7.5: (62, 0.5)}),
 }
 
 _NOISY_STEPS = {"Acrobot-v1": 4_000}
-"""Of DP-SGD, where it is not 1,000: the noise is what the budget asks of so many. The paper fixes
-the noise instead (sigma 50 to 80), which is hundreds of thousands of steps."""
+"""Steps of DP-SGD, if not 1,000. The noise follows from the budget and this number. The paper fixes
+the noise instead (sigma 50 to 80), which gives hundreds of thousands of steps."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Method:
     """One method with its settings.
 
     Attributes:
-        name: of data, unique within a figure.
-        label: in figures.
-        does: settings that are trained, or a reference that is computed.
-        seconds: about how long ten seeds take on two cores.
-        x: where it is drawn: epsilon, or the share of table 1; None for a horizontal line.
-        note: what has to be said about it.
+        name: name in data files, unique within a figure.
+        label: name in figures.
+        does: settings of a training, or the name of a reference that is computed.
+        seconds: approximate duration of ten seeds on two cores.
+        x: position on the x axis, an epsilon or a share; None for a horizontal line.
+        note: remark for the user.
     """
 
     name: str
@@ -77,20 +77,20 @@ class Method:
 def methods(
     figure: FigureName, env_id: EnvName, facts: DataFacts, quick: bool = False
 ) -> list[Method]:
-    """The methods of a figure. Figures share them: those of equal settings are trained once.
+    """Returns the methods of a figure; methods with equal settings are trained once.
 
     Args:
-        figure: which one.
-        env_id: in which environment.
-        facts: of the experts and their log.
-        quick: few steps and few methods, to see that everything works.
+        figure: name of the figure.
+        env_id: name of the environment.
+        facts: facts about the experts and their log.
+        quick: whether to take few steps and few methods, for a quick test.
     """
     task = _Task(env_id, facts, quick)
     return {"fig3": _figure3, "fig4": _figure4, "table1": _table1}[figure](task)
 
 
 def _figure3(task: "_Task") -> list[Method]:
-    """Everything at the paper's epsilon."""
+    """Returns all methods at the paper's epsilon."""
     epsilon = EPSILONS[0]
     return [
         *_references(task),
@@ -106,7 +106,7 @@ def _figure3(task: "_Task") -> list[Method]:
 
 
 def _figure4(task: "_Task") -> list[Method]:
-    """Private methods over epsilon."""
+    """Returns the private methods over epsilon, and the references."""
     found = _references(task)
     for epsilon in _QUICK_EPSILONS if task.quick else EPSILONS:
         found += [
@@ -121,7 +121,7 @@ def _figure4(task: "_Task") -> list[Method]:
 
 
 def _table1(task: "_Task") -> list[Method]:
-    """The pipeline by the share of its steps that are made on stable prefixes."""
+    """Returns the pipeline over the share of its steps on stable prefixes."""
     epsilon = EPSILONS[0]
     releases, _ = PAPER[task.env_id].stages[epsilon]
     return [
@@ -146,8 +146,8 @@ class _Task:
     quick: bool
 
     def config(self, **settings: Any) -> ExpertOfflineConfig:
-        """Settings; what data there are is said in words, since `Sources` has them."""
-        # Curves along the way are for looking at; the final evaluation has episodes of its own.
+        """Returns settings; `experts` and `dataset` are placeholders for the data in `Sources`."""
+        # These episodes are for learning curves only; the final evaluation has more.
         fixed = {"env_id": self.env_id, "experts": "experts", "dataset": "log"}
         if self.quick:
             short = {"gradient_steps": 200, "noisy_steps": 50, "releases": 10}
@@ -155,21 +155,21 @@ class _Task:
         return ExpertOfflineConfig(**(fixed | {"evaluation_episodes": 10} | settings))
 
     def votes(self, epsilon: float, voters: Literal["experts", "clones"]) -> Method:
-        """Noisy votes of the experts, or of clones of their logs, which teach a student."""
+        """Returns noisy votes of experts, or of clones of their logs, that teach a student."""
         whose = "experts" if voters == "experts" else "clones of logs"
         config = self.config(voters=voters, target_epsilon=epsilon)
         return Method(f"votes-{voters}-{epsilon:g}", f"votes of {whose}", config, 60, epsilon)
 
     def pipeline(self, epsilon: float) -> Method:
-        """The paper's, with the stages that it names."""
+        """Returns the paper's pipeline with the stages that it states for this epsilon."""
         releases, share = PAPER[self.env_id].stages.get(epsilon, (0, 0.0))
         return self.stage(epsilon, releases, share)
 
     def stage(self, epsilon: float, releases: int, share: float) -> Method:
-        """The paper's pipeline with so many prefixes, and such a share of steps on them."""
+        """Returns the paper's pipeline with this number of prefixes and this share of steps."""
         name, label = f"pipeline-{epsilon:g}", "the paper's pipeline"
         if releases == 0 or share == 0:
-            said = "no prefix is released here, as in the paper: it is DP-SGD"
+            said = "no prefix is released here, as in the paper, so this is DP-SGD"
             return replace(self.dp_sgd(epsilon), name=name, label=label, note=said)
         paper = PAPER[self.env_id]
         common: dict[str, Any] = {
@@ -190,13 +190,16 @@ class _Task:
             least = "more" if needed is None else f"{needed:.0f}"
             said = (
                 f"prefixes need {least} agreeing experts and there are {self.facts.experts}, so "
-                "that none is released: it is DP-SGD"
+                "no prefix is released and this is DP-SGD"
             )
             return replace(self.dp_sgd(epsilon), name=name, label=label, note=said)
         return Method(name, label, config, 60 if share == 1 else 60 + 15 / (1 - share), epsilon)
 
     def consensus(self, epsilon: float) -> Method:
-        """Prefixes of the experts' consensus alone: as many as a quarter of the experts allows."""
+        """Returns prefixes alone, released by consensus.
+
+        Their number is the largest for which a quarter of the experts is enough, or one.
+        """
         name, label = f"prefixes-{epsilon:g}", "prefixes of consensus alone"
         for releases in _RELEASES:
             config = self.config(
@@ -214,18 +217,18 @@ class _Task:
         )
 
     def dp_sgd(self, epsilon: float) -> Method:
-        """DP-SGD over experts, with all of the budget."""
+        """Returns DP-SGD over experts with the whole budget."""
         steps = _NOISY_STEPS.get(self.env_id, 1_000)
         config = self.config(method="dp-sgd", target_epsilon=epsilon, noisy_steps=steps)
         return Method(f"dp-sgd-{epsilon:g}", "DP-SGD alone", config, 30 + 0.04 * steps, epsilon)
 
     def dp_sgd_cloning(self, epsilon: float) -> Method:
-        """DP-SGD over experts that imitates them, in a smaller network: what is best of DP-SGD."""
+        """Returns DP-SGD that imitates the experts with a smaller network, its best variant."""
         config = self.config(method="dp-sgd", learner="bc", hidden=(64, 64), target_epsilon=epsilon)
         return Method(f"dp-sgd-bc-{epsilon:g}", "DP-SGD alone, imitating", config, 40, epsilon)
 
     def _needed(self, config: ExpertOfflineConfig) -> float | None:
-        """How many experts must agree on a step, which is public; None where none are enough."""
+        """Returns how many experts must agree on a step, a public number; None if none suffice."""
         try:
             return prefix_mechanism(filled(config, self.facts)).threshold
         except ValueError:

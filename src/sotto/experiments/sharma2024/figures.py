@@ -1,12 +1,12 @@
 """The figures of Sharma et al. 2024: arms, numbers and pictures.
 
-Epsilon and status are the certificates'; an arm whose certificate is not proved is an error.
+Epsilon and status are those of the certificates. A private arm whose certificate is not proved
+raises an error.
 """
 
 import hashlib
 import json
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,8 +29,7 @@ from sotto.experiments.engine import (
     certificates,
     digest,
     run,
-    write_json,
-    write_table,
+    write_data,
 )
 from sotto.experiments.sharma2024 import plots, training
 from sotto.experiments.sharma2024.arms import (
@@ -47,10 +46,10 @@ from sotto.keys import new_key
 from sotto.privacy.errors import NothingReleased, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 
-_FORMAT = 4  # of what is kept: raise it when training or evaluation changes
-_EPISODES, _QUICK_EPISODES = 100, 20  # of each seed's policy in the end
-_MAJORITY_EPISODES = 200  # of all seeds together: each step asks every expert
-_WORST = {"Acrobot-v1": -200.0}  # where bars begin if not at zero
+_FORMAT = 4  # version of kept results: raise it when training or evaluation changes
+_EPISODES, _QUICK_EPISODES = 100, 20  # of the final evaluation of each seed's policy
+_MAJORITY_EPISODES = 200  # of all seeds together, since each step asks every expert
+_WORST = {"Acrobot-v1": -200.0}  # return at which bars begin, if not zero
 
 
 def make_figure(
@@ -62,33 +61,32 @@ def make_figure(
     say: Say,
     quick: bool = False,
 ) -> dict[str, Any]:
-    """Trains what is missing, then writes figure, data and summary; returns the summary.
+    """Trains the missing arms, writes figure, data and summary, and returns the summary.
 
     Args:
-        figure: which one.
-        env_id: where.
-        seeds: of every arm.
+        figure: name of the figure.
+        env_id: name of the environment.
+        seeds: seeds of every arm.
         sources: experts and their log.
         out: folder of the results; arms of all figures and environments are kept in out/arms.
-        say: told in words what happens.
-        quick: as in `methods`.
+        say: shows the progress.
+        quick: whether to run a quick test, as in `methods`.
     """
     store = Store(out / "arms")
     kept_before.outcomes(store)
     results = run(arms(figure, env_id, seeds, sources, quick), store, 1, say)
     stem = out / f"{figure}-{env_id}{'-quick' if quick else ''}"
     experts = sources.facts.experts
-    write_table(stem.with_suffix(".parquet"), rows(figure, env_id, experts, results))
     answer: dict[str, Any] = {"figure": figure, "env_id": env_id, "experts": experts}
     if figure == "table1":
-        # The paper's table and its text disagree; a share of 1 is the same in both.
+        # The paper's table and its text disagree, except for a share of 1.
         best = max(results, key=lambda one: one.returns["return"].mean()).arm.x
         stated = {"paper_table": PAPER[env_id].printed, "paper_text": PAPER[env_id].stages[10.0][1]}
         answer |= stated | {"best": best, "note": "choosing among these arms is not accounted for"}
     _draw(stem.with_suffix(".png"), figure, env_id, experts, results)
     reference = [one.returns["return"].mean() for one in results if one.arm.name == "majority"]
     answer["arms"] = [summary(one, *reference) for one in results]
-    write_json(stem.with_suffix(".json"), answer)
+    write_data(stem, rows(figure, env_id, experts, results), answer)
     return answer
 
 
@@ -100,7 +98,7 @@ def _draw(
         title = f"The paper's pipeline at epsilon 10: {where}"
         plots.shares(path, results, PAPER[env_id].stages[10.0][1], title)
     elif figure == "fig3":
-        title = f"{where}; private ones (in colour) at epsilon 10, proved"
+        title = f"{where}; coloured methods: epsilon 10, proved"
         plots.bars(path, results, _WORST.get(env_id, 0.0), title)
     else:
         title = f"{where}; all certificates proved; hollow: no prefix, so DP-SGD"
@@ -110,7 +108,7 @@ def _draw(
 def rows(
     figure: FigureName, env_id: EnvName, experts: int, results: Sequence[Result]
 ) -> list[dict[str, Any]]:
-    """One row for each arm and seed, for tables."""
+    """Returns one row for each arm and seed."""
     return [
         {
             "figure": figure,
@@ -131,11 +129,11 @@ def rows(
 
 
 def summary(result: Result, majority: float | None = None) -> dict[str, Any]:
-    """One arm in numbers.
+    """Summarises an arm in numbers.
 
     Args:
-        result: the arm's.
-        majority: return of the majority policy, where it is known.
+        result: result of the arm.
+        majority: return of the majority policy, if it is known.
     """
     returns = result.returns["return"]
     said = {
@@ -167,12 +165,12 @@ def arms(
     sources: Sources,
     quick: bool = False,
 ) -> list[Arm]:
-    """What a figure needs, in the order in which it is trained."""
+    """Returns the arms of a figure, in the order of training."""
     data = identity(sources)
     found = []
     for method in methods(figure, env_id, sources.facts, quick):
         does = method.does
-        # Filled settings name everything: what is kept is told from what has another preset.
+        # Filled settings contain the preset's values, so another preset has another file name.
         whole = does if isinstance(does, str) else filled(does, sources.facts)
         found.append(arm(replace(method, does=whole), env_id, seeds, sources, data, quick))
     return found
@@ -186,15 +184,15 @@ def arm(
     data: str,
     quick: bool = False,
 ) -> Arm:
-    """The arm of a method, with the data and seeds that it is trained on.
+    """Returns the arm of a method for these data and seeds.
 
     Args:
-        method: with filled settings.
-        env_id: where.
-        seeds: of the runs.
+        method: a method with filled settings.
+        env_id: name of the environment.
+        seeds: seeds of the runs.
         sources: experts and their log.
-        data: their identity, from `identity`.
-        quick: fewer episodes.
+        data: result of `identity` for the sources.
+        quick: whether evaluations have fewer episodes.
     """
     what = repr((_FORMAT, method.does, env_id, tuple(seeds), data, quick))
     return Arm(
@@ -204,7 +202,7 @@ def arm(
         tuple(seeds),
         f"{env_id}-{digest(what)}",
         partial(train, sources, env_id, quick),
-        # Compiling and making clones take as long for any number of seeds.
+        # Compiling and making clones take equally long for all numbers of seeds.
         30 + (0.05 if quick else 1.0) * method.seconds * len(seeds) / 10,
         x=method.x,
         note=method.note,
@@ -212,7 +210,7 @@ def arm(
 
 
 def identity(sources: Sources) -> str:
-    """Tells experts and logs from others: a digest of what they do."""
+    """Returns a digest that identifies the experts and their log."""
     digest = hashlib.sha256()
     arrays = [] if sources.experts is None else jax.tree.leaves(sources.experts)
     if sources.log is not None:
@@ -237,9 +235,8 @@ def train(
     """Trains one arm and evaluates it.
 
     Raises:
-        PrivacyError: its certificate is not proved.
+        PrivacyError: a private arm's certificate is not proved.
     """
-    started = time.monotonic()
     if isinstance(arm.settings, str):
         returns = _reference(arm.settings == "majority", env_id, sources, seeds, quick)
         said: dict[str, Any] = {"status": "none", "returns": {"return": np.array(returns)}}
@@ -250,8 +247,8 @@ def train(
         made, empty = _parts(config, seeds, sources, folder, episodes)
         if config.is_private and any(part.status != "proved" for part in made):
             raise PrivacyError(
-                f"{arm.label} has a certificate that is not proved, see {folder}; figures show "
-                "what is proved"
+                f"{arm.label} has a certificate that is not proved, but the figure shows proved "
+                f"results only; see the certificates in {folder}"
             )
         curve = [row.astype(float).tolist() for part in made for row in part.curve]
         said = {
@@ -261,8 +258,7 @@ def train(
             "returns": {"return": np.array([row.mean() for part in made for row in part.returns])},
         }
     more = {"experts": sources.facts.experts, "empty": empty, "curve": curve}
-    seconds = time.monotonic() - started
-    return [Result(arm, tuple(seeds), np.zeros(0), {}, **said, seconds=seconds, more=more)]
+    return [Result(arm, tuple(seeds), np.zeros(0), {}, **said, more=more)]
 
 
 def _parts(
@@ -272,11 +268,11 @@ def _parts(
     folder: Path,
     episodes: int,
 ) -> tuple[list[Trained], int]:
-    """Runs in the order of their seeds, and how many of them released nothing."""
+    """Trains all seeds and returns their results, and how many of them released nothing."""
     if not config.uses_prefixes:
         return [training.train_arm(config, seeds, sources, folder, episodes)], 0
     made, empty = [], 0
-    for seed in seeds:  # one by one: whether there are prefixes is known once they are paid for
+    for seed in seeds:  # one at a time, because a run may turn out to release no prefix
         try:
             made.append(training.train_arm(config, [seed], sources, folder, episodes))
         except NothingReleased:
@@ -288,7 +284,7 @@ def _parts(
 def _unlearned(
     config: ExpertOfflineConfig, seed: int, sources: Sources, folder: Path, episodes: int
 ) -> Trained:
-    """A run that was charged and learned nothing: its first network."""
+    """Returns the result of a run that was charged and released nothing: its first network."""
     config = filled(config, sources.facts)
     policy = policies(initial_states(config, [seed]))["ema"]
     returns = evaluate(config, policy, new_key(seed), episodes, True)
@@ -313,8 +309,8 @@ def _reference(
 
 
 def choices(out: Path, quick: bool) -> str:
-    """Table 1 of the paper beside ours, for the environments that are kept in `out`, as text."""
-    lines = [f"{'share of stable steps':<24}{'printed':>9}{'in text':>9}{'ours':>7}{'return':>12}"]
+    """Returns table 1 of the paper and of this program as text, for the environments in `out`."""
+    lines = [f"{'share of stable steps':<24}{'printed':>9}{'in text':>9}{'best':>7}{'return':>12}"]
     for env_id, paper in PAPER.items():
         path = out / f"table1-{env_id}{'-quick' if quick else ''}.json"
         ours, mean = "-", "-"
@@ -324,7 +320,5 @@ def choices(out: Path, quick: bool) -> str:
             mean = f"{max(arm['mean'] for arm in kept['arms']):.4g}"
         said = paper.stages[10.0][1]
         lines.append(f"{env_id:<24}{paper.printed:>9g}{said:>9g}{ours:>7}{mean:>12}")
-    lines.append(
-        "Ours is the best of its arms in the mean over seeds; choosing it is not accounted for."
-    )
+    lines.append("The best arm has the largest mean over seeds; choosing it is not accounted for.")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Figures of Sharma et al. 2024, in sotto's style."""
+"""Drawings for the figures of Sharma et al. 2024."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,13 +21,13 @@ _LINES = {"majority": "--", "cql": ":", "bc": "-.", "sampled": (0, (1, 3))}
 
 
 def bars(path: Path, results: Sequence[Result], start: float, title: str) -> None:
-    """Figure 3: a bar for each method, with its 95 per cent confidence interval over seeds.
+    """Draws figure 3: a bar for each method, with its 95 per cent confidence interval over seeds.
 
     Args:
-        path: where the PNG goes.
-        results: from top to bottom; private ones in colour.
-        start: where bars begin; what returns less has no bar, and its number all the same.
-        title: of the figure.
+        path: file of the PNG.
+        results: results from top to bottom; private ones are in colour.
+        start: return at which bars begin; a smaller return has a number but no bar.
+        title: title of the figure.
     """
     with plots.panels(path, (8.4, 1.2 + 0.42 * len(results))) as (axes,):
         places = np.arange(len(results))[::-1]
@@ -53,7 +53,7 @@ def bars(path: Path, results: Sequence[Result], start: float, title: str) -> Non
             )
         axes.set_yticks(places, [one.arm.label for one in results])
         axes.grid(visible=False, axis="y")
-        # The interval of two or three seeds is wider than anything there is to see.
+        # The intervals of two or three seeds can be much wider than the differences of means.
         span = max(means.max() - start, 1e-9)
         ends = (means + whiskers).max() - start
         axes.set_xlim(start, start + np.clip(1.05 * ends, 1.25 * span, 1.6 * span))
@@ -62,13 +62,13 @@ def bars(path: Path, results: Sequence[Result], start: float, title: str) -> Non
 
 
 def tradeoff(path: Path, results: Sequence[Result], experts: int, title: str) -> None:
-    """Figure 4: return over epsilon, with 95 per cent confidence bands over seeds.
+    """Draws figure 4: return over epsilon, with 95 per cent confidence bands over seeds.
 
     Args:
-        path: where the PNG goes.
-        results: those with an x are a point of a line; the others are horizontal lines.
-        experts: how many there are.
-        title: of the figure.
+        path: file of the PNG.
+        results: results; one with an x is a point of a line, and another one a horizontal line.
+        experts: number of experts.
+        title: title of the figure.
     """
     placed = [one for one in results if one.arm.x is not None]
     with plots.panels(path, (8.0, 5.4)) as (axes,):
@@ -89,13 +89,13 @@ def tradeoff(path: Path, results: Sequence[Result], experts: int, title: str) ->
 
 
 def shares(path: Path, results: Sequence[Result], papers: float, title: str) -> None:
-    """Table 1: return over the share of steps made on stable prefixes.
+    """Draws table 1: return over the share of steps made on stable prefixes.
 
     Args:
-        path: where the PNG goes.
+        path: file of the PNG.
         results: one for each share.
-        papers: the share that the paper chooses.
-        title: of the figure.
+        papers: share that the paper chooses.
+        title: title of the figure.
     """
     with plots.panels(path, (7.2, 4.0)) as (axes,):
         _line(axes, "pipeline", results)
@@ -108,7 +108,7 @@ def shares(path: Path, results: Sequence[Result], papers: float, title: str) -> 
 
 
 def _line(axes: Axes, kind: str, results: Sequence[Result]) -> None:
-    """A line with its band; points at which nothing was released but noisy steps are hollow."""
+    """Draws a line with its band; a point without released prefixes is hollow."""
     placed = sorted(results, key=lambda one: one.arm.x or 0.0)
     x, colour = [one.arm.x for one in placed], _COLOURS[kind]
     mean = np.array([_mean(one) for one in placed])
@@ -121,7 +121,7 @@ def _line(axes: Axes, kind: str, results: Sequence[Result]) -> None:
 
 
 def _kind(result: Result) -> str:
-    """The method: the arm's name without its epsilon or share."""
+    """Returns the method's name: the arm's name without its epsilon or share."""
     name, _, number = result.arm.name.rpartition("-")
     return name if number.replace(".", "").isdigit() else result.arm.name
 

@@ -1,4 +1,4 @@
-"""What a population of experts is worth: figure 2 of Sharma et al. 2024."""
+"""Returns of a population of experts: figure 2 of Sharma et al. 2024."""
 
 from pathlib import Path
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from sotto.algorithms.experts.population import Population
-from sotto.runs.figures import BLUE, ORANGE, figure
+from sotto.runs.report.figures import BLUE, ORANGE, figure
 
 
 def summary(population: Population) -> dict[str, Any]:
-    """The distribution of the experts' mean returns, in a few numbers."""
+    """Summarises the distribution of the experts' mean returns."""
     settings = population.settings
     means = population.returns.mean(axis=1)
     quantiles = np.quantile(means, [0.1, 0.5, 0.9])
@@ -30,7 +30,7 @@ def summary(population: Population) -> dict[str, Any]:
 
 
 def histogram(path: Path, population: Population) -> None:
-    """How many experts have which return, on a logarithmic axis where returns span decades."""
+    """Draws a histogram of the experts' returns; the axis is logarithmic if they span decades."""
     settings = population.settings
     means = population.returns.mean(axis=1)
     spans_decades = means.min() > 0 and means.max() > 100 * means.min()
@@ -59,7 +59,7 @@ def histogram(path: Path, population: Population) -> None:
 
 
 def write_table(path: Path, population: Population) -> None:
-    """A row for each expert: its number, variant, learning rate, stop and mean return."""
+    """Writes a row for each expert: number, variant, learning rate, updates and mean return."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -80,6 +80,6 @@ def write_table(path: Path, population: Population) -> None:
 
 
 def _limits(means: np.ndarray) -> tuple[float, float]:
-    """From the least to the largest, and wider than a point."""
+    """Returns the smallest and the largest mean; an interval of length one if they are equal."""
     low, high = float(means.min()), float(means.max())
     return (low, high) if high > low else (low - 0.5, high + 0.5)

@@ -1,8 +1,8 @@
-"""Sharma et al. 2024: what private learning is measured by, none of it private.
+"""References without privacy for the methods of Sharma et al. 2024.
 
-The reference is the exact majority of all experts: what noisy votes would be without noise and
-without a student. CQL on the log (`arms`) is a weaker one: in bad states a log shows the
-bad experts who get there, while votes ask everybody.
+The main reference is the exact majority of all experts, which is noisy voting without noise and
+without a student. CQL on the log (in `arms`) is a weaker reference: in bad states a log contains
+only the bad experts who get there, while votes ask all experts.
 """
 
 import functools
@@ -21,22 +21,20 @@ from sotto.algorithms.settings import known
 from sotto.keys import new_key
 from sotto.rl.networks import Policy
 
-_SAMPLED, _SAMPLED_EPISODES = 20, 4  # experts that a seed draws, and the episodes of each
+_SAMPLED, _SAMPLED_EPISODES = 20, 4  # experts that a seed draws, and episodes of each
 _EXPERTS_AT_ONCE = 250
 
 
 def majority_returns(
     config: ExpertOfflineConfig, experts: Policy, seed: int, episodes: int
 ) -> Float[np.ndarray, " episodes"]:
-    """Returns of the policy that takes, at every state, the action that most experts would take.
-
-    It is what votes would be without noise, and without a student.
+    """Returns the returns of the policy that always takes the action of most experts.
 
     Args:
-        config: filled settings, of which the environment and the evaluation cap are read.
-        experts: with a leading axis of experts.
-        seed: of the first states.
-        episodes: played side by side.
+        config: filled settings; the environment and the evaluation cap are used.
+        experts: policies with a leading axis of experts.
+        seed: seed of the first states.
+        episodes: number of parallel episodes.
     """
     cap: int = known(config.evaluation_cap)
     returns = np.zeros(episodes)
@@ -55,24 +53,24 @@ def majority_returns(
 def _votes(
     experts: Policy, observations: Float[Array, "n obs"], actions: int
 ) -> Int[Array, "n actions"]:
-    """How many experts would take each action."""
+    """Counts the experts who would take each action."""
 
     def chosen(expert: Policy) -> Int[Array, " n"]:
         return greedy(expert, observations)
 
-    # A part of the experts at a time: hidden layers then stay in the cache.
+    # Some of the experts at a time, so that hidden layers stay in the cache.
     taken = jax.lax.map(chosen, experts, batch_size=_EXPERTS_AT_ONCE)
     votes: Int[Array, "n actions"] = jnp.sum(taken[:, :, None] == jnp.arange(actions), axis=0)
     return votes
 
 
 def sampled_return(config: ExpertOfflineConfig, experts: Policy, seed: int) -> float:
-    """Mean greedy return of some experts, drawn at random.
+    """Returns the mean greedy return of 20 experts that are drawn at random.
 
     Args:
         config: filled settings.
-        experts: with a leading axis of experts.
-        seed: of the draw and of the first states.
+        experts: policies with a leading axis of experts.
+        seed: seed of the draw and of the first states.
     """
     rng = np.random.default_rng(seed)
     drawn = rng.choice(known(config.expert_count), _SAMPLED)

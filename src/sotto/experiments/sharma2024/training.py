@@ -1,4 +1,4 @@
-"""One method of Sharma et al. 2024: trained to the end over several seeds, and evaluated."""
+"""Training and evaluation of one method of Sharma et al. 2024, with several seeds."""
 
 import math
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from sotto.keys import new_key
 
 
 class Trained(NamedTuple):
-    """A method that was trained to the end.
+    """Result of a completed training.
 
     Attributes:
         config: its filled settings.
-        returns: greedy, of the averaged policy in the default environment.
-        curve: mean return after each part that learned.
-        epsilon: the worst of the runs' certificates; infinite without privacy.
-        status: `none` without privacy.
+        returns: greedy returns of the averaged policy in the default environment.
+        curve: mean return after each part of the training that learned.
+        epsilon: largest epsilon of the runs' certificates; infinite without privacy.
+        status: status of the certificates; `none` without privacy.
     """
 
     config: ExpertOfflineConfig
@@ -42,18 +42,18 @@ def train_arm(
     folder: Path,
     episodes: int = 100,
 ) -> Trained:
-    """Trains over several seeds, each with a ledger of its own, and evaluates it.
+    """Trains several seeds, each with a separate ledger, and evaluates them.
 
     Args:
-        config: settings; what is left out is filled in. Its `dataset` and `experts` only say what
-            there is, and are not read.
-        seeds: one per run; `config.seed` is not read.
-        sources: the experts and their log; clones in them are made once for all methods.
-        folder: for ledgers, certificates and what is released, in `seed-K`.
-        episodes: of the final evaluation, for each seed.
+        config: settings; open ones are filled in. Its `dataset` and `experts` are not read; they
+            only state which data there are.
+        seeds: one for each run; `config.seed` is not used.
+        sources: experts and their log; clones are made once for all methods.
+        folder: folder whose folders `seed-K` hold ledgers, certificates and released data.
+        episodes: number of episodes of the final evaluation of each seed.
 
     Raises:
-        PrivacyError, ValueError: settings that cannot be run.
+        PrivacyError, ValueError: the settings cannot be run.
     """
     config = filled(config, sources.facts)
     check(config)

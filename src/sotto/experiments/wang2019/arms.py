@@ -1,4 +1,4 @@
-"""Wang and Hegde 2019: the methods that its figures compare, with their settings."""
+"""The methods in the figures of Wang and Hegde 2019, with their settings."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -9,16 +9,16 @@ FigureName = Literal["fig1", "fig2a", "fig2b", "tradeoff", "cartpole"]
 Kind = Literal["functional", "input", "policy-evaluation", "dp-sgd", "dqn"]
 
 DELTA = 1e-4
-"""The paper's, in its figure 2."""
+"""Delta of the paper's figure 2."""
 
 PAPER_SIGMAS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Of figure 1."""
+"""Values of sigma in figure 1."""
 
 TRADEOFF_EPSILONS = (0.02, 0.05, 0.1, 0.2, 0.45, 0.9, 2.0)
 TRADEOFF_RADII = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 OPTIMUM, RANDOM = 20.71, 10.94
-"""Returns on the line of going to the centre, and of uniform actions."""
+"""Expected returns on Line-v0 of walking to the centre, and of uniform actions."""
 
 _NO_NOISE = 1e-9  # stands for sigma 0 in figure 1
 
@@ -28,14 +28,14 @@ class Method:
     """One method with its settings.
 
     Attributes:
-        name: of data, unique within a figure.
-        label: in figures.
-        panel: where it is drawn.
-        method: what trains.
+        name: name in data files, unique within a figure.
+        label: name in figures.
+        panel: panel of the figure in which it is drawn.
+        method: kind of training.
         task: settings that all methods share.
-        seconds: about how long ten seeds take on two cores.
-        x: where it is drawn if not as a curve: an epsilon or a radius.
-        options: of the method alone.
+        seconds: approximate duration of ten seeds on two cores.
+        x: position on the x axis, an epsilon or a radius; None for a learning curve.
+        options: further settings of this kind of training.
     """
 
     name: str
@@ -49,20 +49,20 @@ class Method:
 
     @property
     def settings(self) -> str:
-        """Everything that its data depend on, with the class's name in earlier versions."""
+        """All settings that its results depend on, under the class name of earlier versions."""
         return repr(replace(self, seconds=0.0)).replace("Method", "Arm", 1)
 
 
 _LINE = FunctionalQConfig(env_id="Line-v0", delta=DELTA, target_epsilon=0.9)
-"""The paper's task: 5,000 steps on the line."""
+"""Task of the paper: 5,000 steps on the line."""
 
 
 def methods(figure: FigureName, quick: bool = False) -> list[Method]:
-    """The methods of a figure.
+    """Returns the methods of a figure.
 
     Args:
-        figure: which one.
-        quick: few samples and few methods, to see that everything works.
+        figure: name of the figure.
+        quick: whether to take few samples and few methods, for a quick test.
     """
     made = {
         "fig1": _figure1,
@@ -75,7 +75,7 @@ def methods(figure: FigureName, quick: bool = False) -> list[Method]:
 
 
 def _figure1() -> list[Method]:
-    """Algorithm 1 as printed, with noise by hand, as the authors do."""
+    """Returns Algorithm 1 as printed, with sigma set by hand as in the authors' experiments."""
     batch, samples = 16, 5_000
     found = []
     for panel, resets in (("J = T/B", None), ("J = 31", 31), ("J = 1", 1)):
@@ -100,7 +100,7 @@ def _figure1() -> list[Method]:
 
 
 def _figure2(epsilon: float) -> list[Method]:
-    """One epsilon for everything, the reward of one transition; and the paper's claim."""
+    """Returns all methods at one epsilon for one transition's reward, and the paper's claim."""
     whole = replace(_LINE, target_epsilon=epsilon)
     rounds = replace(whole, rounds=10)
     episodes = replace(whole, rounds=5, exploration=0.5)
@@ -177,7 +177,7 @@ def _dqn(task: FunctionalQConfig, panel: str, **changes: Any) -> Method:
 
 
 def _tradeoff() -> list[Method]:
-    """Return against epsilon (one transition), and against the radius at epsilon 0.9."""
+    """Returns methods over epsilon (unit: one transition), and over the radius at epsilon 0.9."""
     found = []
     for epsilon in TRADEOFF_EPSILONS:
         shared = {arm.name: arm for arm in _figure2(epsilon)}
@@ -208,7 +208,7 @@ def _tradeoff() -> list[Method]:
 
 
 def _cartpole() -> list[Method]:
-    """CartPole with a reward of the state, four dimensions, at epsilon 1 and below."""
+    """Returns methods on CartPole with a reward of its four-dimensional state."""
     found = []
     for epsilon in (0.1, 0.3, 1.0):
         task = FunctionalQConfig(
@@ -240,7 +240,7 @@ def _is_typical(arm: Method) -> bool:
 
 
 def _small(arm: Method) -> Method:
-    """A tenth of the samples, and of the gradient steps."""
+    """Returns the method with a tenth of the samples and fewer gradient steps."""
     task = arm.task
     small = replace(
         task,

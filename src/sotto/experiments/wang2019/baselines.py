@@ -1,9 +1,9 @@
-"""Wang and Hegde 2019: what is compared, trained over several seeds side by side.
+"""Training of the methods in the figures of Wang and Hegde 2019, with all seeds at once.
 
-Each method yields (environment steps, action values of every seed) as it learns. All of a method's
-action values may be published under the one epsilon of its ledgers (except those of the paper's
-algorithm, and of DQN): a curve is of one training, not of many. Steps are taken without rewards
-(`functional_q.collect`), rewards are evaluated inside the door.
+Each method yields the environment steps so far and the action values of every seed while it learns.
+A curve belongs to one training: all action values of a method may be published under the epsilon of
+its ledgers, except those of the paper's algorithm and of DQN. Steps are taken without rewards
+(`functional_q.collect`); the release evaluates the rewards.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,19 +33,19 @@ from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
 from sotto.algorithms.functional_q.nodes import Grid, GridValues, mesh
 from sotto.algorithms.functional_q.release import Dynamics, Logged
 from sotto.algorithms.functional_q.states import RewardState, action_values, initial_states
-from sotto.keys import new_key
+from sotto.keys import keys_of
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.rollout import evaluate
 
 Curve = Iterator[tuple[int, Any]]
-"""Environment steps so far, and action values with a leading axis of runs."""
+"""Pairs of environment steps so far, and action values with a leading axis of runs."""
 
 
 def functional(config: FunctionalQConfig, seeds: Sequence[int], ledgers: Sequence[Ledger]) -> Curve:
-    """Any mode of functional Q-learning; several rounds of reward-release give a curve.
+    """Trains any mode of functional Q-learning.
 
-    In one round learning begins when all steps are taken, so only its end is shown.
+    Only several rounds of reward-release give a curve. In each round, learning begins when all
+    steps of the round are taken, so only its end is a point.
     """
     for progress in training.train(config, seeds, ledgers):
         at_end = progress.updates % (1 + config.chunks_per_round) == 0
@@ -57,9 +57,9 @@ def functional(config: FunctionalQConfig, seeds: Sequence[int], ledgers: Sequenc
 def input_perturbation(
     config: FunctionalQConfig, seeds: Sequence[int], ledgers: Sequence[Ledger]
 ) -> Curve:
-    """Every logged reward gets noise of its own, and the same network learns from them all.
+    """Adds independent noise to every logged reward, and trains the same network on all of them.
 
-    Under the unit reward-function they are released together, when all steps are taken.
+    For the unit reward-function, all rewards are released together after the last step.
     """
     runs = len(seeds)
     states = initial_states(config, seeds)
@@ -104,13 +104,15 @@ def policy_iteration(
     features: int = 5,
     ridge: float | None = None,
 ) -> Curve:
-    """Rounds of whole episodes: act on what was released, evaluate that policy, release, repeat.
+    """Alternates private policy evaluation and improvement, in rounds of whole episodes.
+
+    Each round acts with the released values, evaluates that policy privately and releases values.
 
     Args:
         config: settings; the nodes are the cells of first visits, in one dimension.
-        seeds: one per run.
-        ledgers: one per run.
-        features: nodes of the functions that values are fitted with.
+        seeds: one for each run.
+        ledgers: one for each run.
+        features: number of nodes of the functions that fit the values.
         ridge: lambda of DP-LSL; None: DP-LSW.
     """
     grid, actions = config.grid, config.actions
@@ -157,13 +159,16 @@ def policy_iteration(
 def dp_sgd(
     config: DPSGDConfig, seeds: Sequence[int], ledgers: Sequence[Ledger], points: int = 10
 ) -> Curve:
-    """All steps are logged first; then gradient steps, shown as the same share of the steps.
+    """Logs all steps first and then trains with DP-SGD.
+
+    A point of the curve after some share of the gradient steps stands at the same share of the
+    environment steps.
 
     Args:
         config: settings.
-        seeds: one per run.
-        ledgers: one per run, of `dp_sgd_dqn.UNIT`.
-        points: of the curve.
+        seeds: one for each run.
+        ledgers: one for each run, with the unit `dp_sgd_dqn.UNIT`.
+        points: number of points of the curve.
     """
     task = config.task
     lanes = jax.vmap(partial(functional_q.start_lanes, task))(_keys(seeds, 3, 0))
@@ -182,7 +187,7 @@ def dp_sgd(
 
 
 def non_private(config: dqn.DQNConfig, seeds: Sequence[int], points: int = 10) -> Curve:
-    """DQN without privacy."""
+    """Trains DQN without privacy."""
     states = jax.vmap(partial(dqn.init, config))(_keys(seeds, 3, 0))
     keys = _keys(seeds, 6, 0)
     chunk, made = max(1, config.num_updates // points), 0
@@ -193,27 +198,13 @@ def non_private(config: dqn.DQNConfig, seeds: Sequence[int], points: int = 10) -
         yield made * config.steps_per_update, states.learner.values
 
 
-@eqx.filter_jit
-def greedy_returns(
-    env: AnyEnvironment, values: Any, key: PRNGKeyArray, episodes: int
-) -> Float[Array, " runs"]:
-    """Mean undiscounted return of whole greedy episodes, of each run."""
-
-    def one(values: Any) -> Array:
-        actor = EpsilonGreedy(values, 0.0)
-        return evaluate(env, env.default_params, actor, key, episodes, greedy=True).mean()
-
-    returns: Array = eqx.filter_vmap(one)(values)
-    return returns
-
-
 # --- parts ---------------------------------------------------------------------------------------
 
 
 def _collect(
     config: FunctionalQConfig, values: Any, lanes: Any, keys: PRNGKeyArray, epsilon: float
 ) -> tuple[Logged, Any]:
-    # Only what matters is passed on, so that arms that differ in epsilon share a program.
+    # Only the settings that matter are passed, so that arms with other epsilons share a program.
     return _collected(
         config.environment, config.lane_steps, values, lanes, keys, jnp.float32(epsilon)
     )
@@ -278,7 +269,7 @@ def _whole_function(
 def _episode_ends(
     config: FunctionalQConfig, terminated: Bool[np.ndarray, " steps"]
 ) -> Bool[np.ndarray, " steps"]:
-    """Where episodes of fresh environments end, or the round cuts them off."""
+    """Marks the steps at which episodes of fresh environments end, or the round cuts them off."""
     limit = config.environment.max_episode_steps
     ends = np.zeros(terminated.shape, bool)
     elapsed = 0
@@ -294,6 +285,5 @@ def _put(first: int, log: Array, new: Array) -> Array:
 
 
 def _keys(seeds: Sequence[int], purpose: int, number: int) -> PRNGKeyArray:
-    keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))
     fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
-    return fold(fold(keys, 100 + purpose), number)
+    return fold(keys_of(seeds, 100 + purpose), number)

@@ -1,9 +1,8 @@
 """The figures of Wang and Hegde 2019, "Privacy-preserving Q-learning with functional noise".
 
-Seeds of an arm are trained side by side. Status and epsilon are the certificates'.
+All seeds of an arm are trained at once. Status and epsilon are those of the certificates.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sotto.algorithms.baselines.dqn import DQNConfig
+from sotto.algorithms.baselines.q_learning import EpsilonGreedy
 from sotto.algorithms.functional_q import dp_sgd, training
 from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
 from sotto.experiments import kept_before
@@ -24,10 +24,10 @@ from sotto.experiments.engine import (
     certificates,
     run,
     stated,
-    write_json,
-    write_table,
+    write_data,
 )
 from sotto.experiments.kept_before import row_file
+from sotto.experiments.plots import in_seeds
 from sotto.experiments.wang2019 import baselines, plots
 from sotto.experiments.wang2019.arms import (
     DELTA,
@@ -42,23 +42,24 @@ from sotto.privacy.certificates.joint import Cost, replaced, zero_out_budget
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.units import Adjacency
+from sotto.rl.evaluation import returns_in_jax
 
 _EVALUATION_KEY = 2019
-_EPISODES = 64  # of each evaluation, the same for all arms
+_EPISODES = 64  # episodes of each evaluation, the same for all arms
 _LINE = {"to the centre": OPTIMUM, "uniform actions": RANDOM}
 
 
 def make_figure(
     figure: FigureName, seeds: Sequence[int], out: Path, say: Say, quick: bool = False
 ) -> dict[str, Any]:
-    """Trains what is missing, then writes figure and data; returns a summary.
+    """Trains the missing arms, writes figure and data, and returns a summary.
 
     Args:
-        figure: which one.
-        seeds: of every arm, side by side.
+        figure: name of the figure.
+        seeds: seeds of every arm.
         out: folder of the results; arms are kept in out/arms.
-        say: told in words what happens.
-        quick: as in `methods`.
+        say: shows the progress.
+        quick: whether to run a quick test, as in `methods`.
     """
     out.mkdir(parents=True, exist_ok=True)
     stem, store = out / (f"{figure}-quick" if quick else figure), Store(out / "arms")
@@ -66,24 +67,23 @@ def make_figure(
     results = run([arm(one, seeds) for one in methods(figure, quick)], store, 1, say)
     if lapsed := [one.arm.name for one in results if one.status == "none"]:
         say(
-            f"{', '.join(lapsed)}: kept by an earlier version, whose certificates of functions are "
-            f"proved no longer; delete {stem}.json and {store.folder} to train them again"
+            f"{', '.join(lapsed)}: trained by an earlier version, whose certificates of functions "
+            f"are no longer proved; delete {stem}.json and {store.folder} to train them again"
         )
-    write_json(stem.with_suffix(".json"), [_about(one, figure) for one in results])
-    write_table(stem.with_suffix(".parquet"), rows(figure, results))
+    write_data(stem, rows(figure, results), [_about(one, figure) for one in results])
     draw(stem.with_suffix(".png"), figure, results)
     return {"curves": [_summary(one, figure) for one in results]}
 
 
 def bring_in(path: Path, store: Store) -> None:
-    """Brings in the list of curves that an earlier version kept at `path`."""
+    """Copies the curves that an earlier version kept at `path` into the store."""
     kept_before.rows(path, store, "return", values="returns", steps="samples", holds=_holds)
 
 
 def _holds(old: Mapping[str, Any]) -> bool:
-    """Whether what an earlier version certified is still proved.
+    """Returns whether the certificate of an earlier version is still proved.
 
-    It released functions and their values on a grid finer than its noise resolves
+    That version released functions and their values on a grid that is finer than its noise
     (`StreamStatement.event`). Their ledgers were not kept.
     """
     learned = "method='functional'" in old["settings"]
@@ -92,12 +92,12 @@ def _holds(old: Mapping[str, Any]) -> bool:
 
 
 def arm(one: Method, seeds: Sequence[int], episodes: int = _EPISODES) -> Arm:
-    """The arm of a method.
+    """Returns the arm of a method.
 
     Args:
         one: the method.
-        seeds: side by side.
-        episodes: of each evaluation.
+        seeds: seeds of the runs.
+        episodes: number of episodes of each evaluation.
     """
     return Arm(
         one.name,
@@ -106,7 +106,8 @@ def arm(one: Method, seeds: Sequence[int], episodes: int = _EPISODES) -> Arm:
         tuple(seeds),
         row_file(one.name, one.settings, seeds),
         partial(train, episodes=episodes),
-        one.seconds * (3 + len(seeds)) / 13,  # compiling takes as long for any number of seeds
+        # Compiling takes equally long for all numbers of seeds.
+        one.seconds * (3 + len(seeds)) / 13,
         x=one.x,
         panel=one.panel,
     )
@@ -118,8 +119,7 @@ def arm(one: Method, seeds: Sequence[int], episodes: int = _EPISODES) -> Arm:
 def train(
     arm: Arm, seeds: Sequence[int], folder: Path, _report: Report, *, episodes: int = _EPISODES
 ) -> list[Result]:
-    """Trains one arm and evaluates its greedy policies as it goes."""
-    started = time.monotonic()
+    """Trains one arm and evaluates its greedy policies during training."""
     one: Method = arm.settings
     folders = [folder / f"seed-{seed}" for seed in seeds]
     ledgers = _ledgers(one, folders)
@@ -128,16 +128,16 @@ def train(
     returns: list[np.ndarray] = []
     for steps, values in _started(one, seeds, ledgers):
         samples.append(steps)
-        found = baselines.greedy_returns(one.task.environment, values, key, episodes)
+        actors = EpsilonGreedy(values, 0.0)
+        found = returns_in_jax(one.task.environment, actors, key, episodes, True).mean(axis=1)
         returns.append(np.asarray(found, np.float64))
     said = {"delta": one.task.delta} | certificates(ledgers, folders, _cost)
     curves = {"return": np.stack(returns, axis=1)}
-    seconds = time.monotonic() - started
-    return [Result(arm, tuple(seeds), np.array(samples), curves, **said, seconds=seconds)]
+    return [Result(arm, tuple(seeds), np.array(samples), curves, **said)]
 
 
 def _cost(certificate: Certificate) -> Cost:
-    """What figures say, which are about replaced rewards."""
+    """Returns epsilon and delta for replaced rewards, about which the figures are."""
     zeroed = certificate.unit.adjacency is Adjacency.ZERO_OUT
     return replaced(certificate) if zeroed else stated(certificate)
 
@@ -172,7 +172,7 @@ def _started(one: Method, seeds: Sequence[int], ledgers: list[Ledger]) -> baseli
 
 
 def rows(figure: FigureName, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """One row for each arm, seed and point, for tables."""
+    """Returns one row for each arm, seed and point."""
     names = ("figure", "arm", "label", "status", "unit", "epsilon", "delta", "radius", "x")
     return [
         {name: said[name] for name in names} | {"seed": seed, "samples": samples, "return": value}
@@ -183,7 +183,7 @@ def rows(figure: FigureName, results: Sequence[Result]) -> list[dict[str, Any]]:
 
 
 def _about(result: Result, figure: FigureName) -> dict[str, Any]:
-    """All that is known of a result, as plain data; returns are [points][seeds]."""
+    """Returns a result with its settings as JSON values; its returns are [points][seeds]."""
     one: Method = result.arm.settings
     return {
         "figure": figure,
@@ -215,11 +215,10 @@ def _summary(result: Result, figure: FigureName) -> dict[str, Any]:
 
 
 def draw(path: Path, figure: FigureName, results: Sequence[Result]) -> None:
-    """Draws a figure."""
-    count = len(results[0].seeds)
-    seeds = f"{count} seed{'s' if count > 1 else ''}"
+    """Draws a figure into a PNG."""
+    seeds = in_seeds(len(results[0].seeds))
     every = all(one.status != "none" for one in results)
-    proved = "all certificates proved" if every else "some certificates of before hold no longer"
+    proved = "all certificates proved" if every else "some earlier certificates no longer hold"
     if figure == "tradeoff":
         samples = int(results[0].points[-1])
         plots.tradeoff(
@@ -230,7 +229,7 @@ def draw(path: Path, figure: FigureName, results: Sequence[Result]) -> None:
                 "epsilon": (f"Unit: the reward of one transition, delta = {DELTA:g}", "epsilon"),
                 "radius": (
                     f"Unit: the reward function, epsilon 0.9, delta = {DELTA:g}\n"
-                    "shaded: r and 0.5 - r are neighbours, nobody does well on both",
+                    "shaded: r and 0.5 - r are neighbours, and no policy is good for both",
                     "radius of neighbouring reward functions (their range is 0.5)",
                 ),
             },
@@ -247,7 +246,7 @@ def draw(path: Path, figure: FigureName, results: Sequence[Result]) -> None:
     }
     if figure == "fig1":
         panels = {one.arm.panel: f"reset factor {one.arm.panel}" for one in results}
-        title = "Algorithm 1 as printed, noise by hand: status paper-claim, nobody is protected"
+        title = "Algorithm 1 as printed, sigma set by hand: status paper-claim, no one is protected"
     elif figure == "cartpole":
         panels = {"ours": "Unit: the reward of one transition, delta = 1e-6"}
         title = "CartPole with a private reward of the state (4 dimensions)"

@@ -1,4 +1,4 @@
-"""Figures of Wang and Hegde 2019, in sotto's style."""
+"""Drawings for the figures of Wang and Hegde 2019."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,18 +21,18 @@ def learning_curves(
     panels: Mapping[str, str],
     references: Mapping[str, float],
 ) -> None:
-    """Return against environment steps, a panel for each group of curves.
+    """Draws return against environment steps, with a panel for each group of curves.
 
     Args:
-        path: where the PNG goes.
-        curves: mean over seeds with a band of one standard deviation; those of one point are a
-            marker with a bar.
-        title: of the whole figure.
+        path: file of the PNG.
+        curves: results, drawn as the mean over seeds with a band of one standard deviation. A
+            result with one point is drawn as a marker with a bar.
+        title: title of the whole figure.
         panels: title of each panel, by name.
         references: returns drawn as horizontal lines, by label.
     """
     labels = list(dict.fromkeys(one.arm.label for one in curves if one.status != "not private"))
-    mixed = len({curve.status for curve in curves}) > 1  # otherwise the title says it
+    mixed = len({curve.status for curve in curves}) > 1  # otherwise the title names the status
     size = (max(6.4 / len(panels), 5.2), 4.9)
     with plots.panels(path, size, columns=len(panels), share_y=True) as drawn:
         for axes, (name, heading) in zip(drawn, panels.items(), strict=True):
@@ -57,15 +57,15 @@ def tradeoff(
     references: Mapping[str, float],
     impossible_from: float | None = None,
 ) -> None:
-    """Return at the end against epsilon, and against the radius of neighbouring rewards.
+    """Draws the final return against epsilon, and against the radius of neighbouring rewards.
 
     Args:
-        path: where the PNG goes.
-        curves: one for each method and position.
-        title: of the whole figure.
+        path: file of the PNG.
+        curves: results, one for each method and position.
+        title: title of the whole figure.
         panels: heading and label of the x axis of each panel, by name.
         references: returns drawn as horizontal lines, by label.
-        impossible_from: radius from which privacy rules reliable learning out.
+        impossible_from: radius from which privacy makes reliable learning impossible.
     """
     methods = list(dict.fromkeys(curve.arm.label for curve in curves))
     with plots.panels(path, (5.4, 4.9), columns=len(panels), share_y=True) as drawn:
@@ -96,7 +96,7 @@ def tradeoff(
 
 
 def _draw(axes: Axes, curve: Result, number: int | None, say_status: bool) -> None:
-    """One curve in its own colour; without a number, as one without privacy, in grey."""
+    """Draws one curve in the colour of its number; None, for no privacy, is grey."""
     unproved = say_status and curve.status in ("paper-claim", "none")
     label = f"{curve.arm.label} ({curve.status})" if unproved else curve.arm.label
     colour, marker = (GREY, "o") if number is None else (COLOURS[number], MARKERS[number])

@@ -1,8 +1,8 @@
-"""Acrobot-v1, step for step equal to Gymnasium 1.3.
+"""Acrobot-v1, equal to Gymnasium 1.3 in every step.
 
-Sutton (1996) with the "book" dynamics, as in `gymnasium/envs/classic_control/acrobot.py`: one
-Runge-Kutta step of 0.2 s, reward -1 until the tip swings above the line, 500 steps at most.
-Gymnasium's cos(angle - pi/2) is written sin(angle).
+The task of Sutton (1996) with the "book" dynamics, as in
+`gymnasium/envs/classic_control/acrobot.py`: one Runge-Kutta step of 0.2 s, reward -1 until the tip
+swings above the line, and at most 500 steps. Gymnasium's cos(angle - pi/2) is written sin(angle).
 """
 
 import math
@@ -19,36 +19,36 @@ Scalar = float | Float[Array, "*variants"]
 
 
 class AcrobotParams(eqx.Module):
-    """Physics; every field may be traced.
+    """Physics in SI units, with Gymnasium's name in brackets; every field may be traced.
 
-    As in Gymnasium, the centres of mass are parameters of their own (scaling a link's length does
-    not move them). The second link's length is absent: it enters no equation of motion.
+    As in Gymnasium, the centres of mass are separate parameters: scaling a link's length does not
+    move them. The second link's length is absent, since it enters no equation of motion.
     """
 
     gravity: Scalar = 9.8
-    """m/s^2 (`g` in `_dsdt`)."""
+    """Acceleration by gravity (`g` in `_dsdt`)."""
     link_length_1: Scalar = 1.0
-    """m (`LINK_LENGTH_1`)."""
+    """Length of link 1 (`LINK_LENGTH_1`)."""
     link_mass_1: Scalar = 1.0
-    """kg (`LINK_MASS_1`)."""
+    """Mass of link 1 (`LINK_MASS_1`)."""
     link_mass_2: Scalar = 1.0
-    """kg (`LINK_MASS_2`)."""
+    """Mass of link 2 (`LINK_MASS_2`)."""
     link_com_1: Scalar = 0.5
-    """m; position of the centre of mass of link 1 (`LINK_COM_POS_1`)."""
+    """Position of the centre of mass of link 1 (`LINK_COM_POS_1`)."""
     link_com_2: Scalar = 0.5
-    """m; position of the centre of mass of link 2 (`LINK_COM_POS_2`)."""
+    """Position of the centre of mass of link 2 (`LINK_COM_POS_2`)."""
     link_moi: Scalar = 1.0
-    """kg m^2; moment of inertia of both links (`LINK_MOI`)."""
+    """Moment of inertia of each link (`LINK_MOI`)."""
     torque: Scalar = 1.0
-    """N m; the actions apply -torque, 0, +torque (`AVAIL_TORQUE`)."""
+    """Torque of an action, which applies -torque, 0 or +torque (`AVAIL_TORQUE`)."""
     max_velocity_1: Scalar = 4 * math.pi
-    """rad/s (`MAX_VEL_1`)."""
+    """Largest angular velocity of joint 1 (`MAX_VEL_1`)."""
     max_velocity_2: Scalar = 9 * math.pi
-    """rad/s (`MAX_VEL_2`)."""
+    """Largest angular velocity of joint 2 (`MAX_VEL_2`)."""
     dt: Scalar = 0.2
-    """s between two states (`dt`)."""
+    """Time between two states (`dt`)."""
     reset_bound: Scalar = 0.1
-    """Each coordinate of the first state is uniform in [-reset_bound, reset_bound]."""
+    """Bound b; each coordinate of the first state is uniform in [-b, b]."""
 
 
 class AcrobotState(NamedTuple):
@@ -78,14 +78,14 @@ class Acrobot(Environment[AcrobotState, AcrobotParams]):
     reward_per_step: float = -1.0
 
     def reset(self, uniforms: Float[Array, "4"], params: AcrobotParams) -> AcrobotState:
-        """Every coordinate uniform in [-reset_bound, reset_bound]."""
+        """Returns a state whose coordinates are uniform in [-reset_bound, reset_bound]."""
         first = params.reset_bound * (2.0 * uniforms - 1.0)
         return AcrobotState(first[0], first[1], first[2], first[3])
 
     def step(
         self, state: AcrobotState, action: Int[Array, ""], params: AcrobotParams
     ) -> tuple[AcrobotState, Float[Array, ""], Bool[Array, ""]]:
-        """One Runge-Kutta step of `dt` seconds; angles wrap, velocities are bounded."""
+        """Takes one Runge-Kutta step of `dt` seconds; angles wrap and velocities are clipped."""
         torque = params.torque * (action.astype(jnp.float32) - 1.0)
         angle_1, angle_2, velocity_1, velocity_2 = _runge_kutta(state, torque, params)
         following = AcrobotState(
@@ -100,7 +100,7 @@ class Acrobot(Environment[AcrobotState, AcrobotParams]):
         return following, reward, terminated
 
     def observe(self, state: AcrobotState, params: AcrobotParams) -> Float[Array, "6"]:
-        """Cosine and sine of both angles, and both velocities."""
+        """Returns cosine and sine of both angles, and both velocities."""
         del params
         one, two, velocity_1, velocity_2 = state
         return jnp.stack(
@@ -115,7 +115,7 @@ def _wrap(angle: Float[Array, ""]) -> Float[Array, ""]:
 def _derivative(
     state: AcrobotState, torque: Float[Array, ""], params: AcrobotParams
 ) -> AcrobotState:
-    """The time derivative of the state (Sutton and Barto's book, as Gymnasium's `_dsdt`)."""
+    """Returns the time derivative of the state (Sutton and Barto's book; Gymnasium's `_dsdt`)."""
     theta_1, theta_2, dtheta_1, dtheta_2 = state
     m1, m2, l1 = params.link_mass_1, params.link_mass_2, params.link_length_1
     lc1, lc2, moi, g = params.link_com_1, params.link_com_2, params.link_moi, params.gravity
@@ -140,7 +140,7 @@ def _derivative(
 def _runge_kutta(
     state: AcrobotState, torque: Float[Array, ""], params: AcrobotParams
 ) -> AcrobotState:
-    """One classical fourth-order step, the torque held constant."""
+    """Takes one classical fourth-order step with constant torque."""
 
     def ahead(slope: AcrobotState, time: Scalar) -> AcrobotState:
         return AcrobotState(*(s + time * d for s, d in zip(state, slope, strict=True)))

@@ -1,7 +1,7 @@
-"""CartPole-v1, step for step equal to Gymnasium 1.3.
+"""CartPole-v1, equal to Gymnasium 1.3 in every step, and CartPoleCentred-v0 with another reward.
 
-Barto, Sutton and Anderson (1983), as in `gymnasium/envs/classic_control/cartpole.py`: Euler
-integration, reward 1 at every step (also the last), 500 steps at most.
+The task of Barto, Sutton and Anderson (1983), as in `gymnasium/envs/classic_control/cartpole.py`:
+Euler integration, reward 1 at every step (also the last), and at most 500 steps.
 """
 
 import math
@@ -18,26 +18,25 @@ Scalar = float | Float[Array, "*variants"]
 
 
 class CartPoleParams(eqx.Module):
-    """Physics; every field may be traced. The total mass is recomputed, never stored."""
+    """Physics in SI units, under Gymnasium's names; every field may be traced.
+
+    The total mass is recomputed and not stored.
+    """
 
     gravity: Scalar = 9.8
-    """m/s^2 (`gravity`)."""
     masscart: Scalar = 1.0
-    """kg (`masscart`)."""
     masspole: Scalar = 0.1
-    """kg (`masspole`)."""
     length: Scalar = 0.5
-    """m; half of the pole's length (`length`)."""
+    """Half of the pole's length."""
     force_mag: Scalar = 10.0
-    """N (`force_mag`)."""
     tau: Scalar = 0.02
-    """s between two states (`tau`)."""
+    """Time between two states."""
     theta_threshold: Scalar = 12 * 2 * math.pi / 360
-    """rad; beyond it the pole has fallen (`theta_threshold_radians`)."""
+    """Angle beyond which the pole has fallen (`theta_threshold_radians`)."""
     x_threshold: Scalar = 2.4
-    """m; beyond it the cart has left the track (`x_threshold`)."""
+    """Position beyond which the cart has left the track."""
     reset_bound: Scalar = 0.05
-    """Each coordinate of the first state is uniform in [-reset_bound, reset_bound]."""
+    """Bound b; each coordinate of the first state is uniform in [-b, b]."""
 
 
 class CartPoleState(NamedTuple):
@@ -67,14 +66,14 @@ class CartPole(Environment[CartPoleState, CartPoleParams]):
     reward_per_step: float = 1.0
 
     def reset(self, uniforms: Float[Array, "4"], params: CartPoleParams) -> CartPoleState:
-        """Every coordinate uniform in [-reset_bound, reset_bound]."""
+        """Returns a state whose coordinates are uniform in [-reset_bound, reset_bound]."""
         first = params.reset_bound * (2.0 * uniforms - 1.0)
         return CartPoleState(first[0], first[1], first[2], first[3])
 
     def step(
         self, state: CartPoleState, action: Int[Array, ""], params: CartPoleParams
     ) -> tuple[CartPoleState, Float[Array, ""], Bool[Array, ""]]:
-        """One Euler step of `tau` seconds."""
+        """Takes one Euler step of `tau` seconds."""
         x, x_dot, theta, theta_dot = state
         total_mass = params.masscart + params.masspole
         polemass_length = params.masspole * params.length
@@ -99,6 +98,28 @@ class CartPole(Environment[CartPoleState, CartPoleParams]):
         return following, jnp.ones_like(x), terminated
 
     def observe(self, state: CartPoleState, params: CartPoleParams) -> Float[Array, "4"]:
-        """The state itself."""
+        """Returns the state itself."""
         del params
         return jnp.stack(state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentredCartPole(CartPole):
+    """Balance a pole on a cart in the middle of the track: push left (0) or right (1).
+
+    CartPole-v1's reward is always 1, so it contains nothing that a learner with private rewards
+    could protect. Here the reward says how upright the pole and how centred the cart is in the next
+    state: (1 - |theta| / theta_max) (1 - |x| / x_max), and 0 if the pole has fallen or the cart has
+    left the track.
+    """
+
+    id: str = "CartPoleCentred-v0"
+
+    def step(
+        self, state: CartPoleState, action: Int[Array, ""], params: CartPoleParams
+    ) -> tuple[CartPoleState, Float[Array, ""], Bool[Array, ""]]:
+        """Takes one step of CartPole-v1 and rewards the next state."""
+        following, _, terminated = super().step(state, action, params)
+        upright = 1.0 - jnp.abs(following.theta) / params.theta_threshold
+        centred = 1.0 - jnp.abs(following.x) / params.x_threshold
+        return following, jnp.maximum(upright, 0.0) * jnp.maximum(centred, 0.0), terminated

@@ -1,16 +1,16 @@
 """Dosing-0 and Dosing-1: insulin for a person with type 1 diabetes, every ten minutes of a day.
 
-Bergman's minimal model, extended by the absorption of insulin and of meals, as in the simulator of
-Salas, Ferguson and Zweig (2019) that Rio et al. (2025) train on. An action is a rate of insulin,
-0 to 10 mU/min; the reward is largest, 1, where it leads to a blood glucose of 80 mg/dL, and -1
-below 65 and above 105. In Dosing-0 everybody eats the same at the same times; in Dosing-1 every
-person has meals of their own. A day has 145 points and the first dose is not the agent's, which
-leaves it 143 decisions.
+The model is Bergman's minimal model, extended by the absorption of insulin and of meals, as in the
+simulator of Salas, Ferguson and Zweig (2019) that Rio et al. (2025) train on. An action is a rate
+of insulin, 0 to 10 mU/min. The reward depends on the next blood glucose: it is largest, 1, at 80
+mg/dL, and -1 below 65 and above 105. In Dosing-0 everybody eats the same at the same times; in
+Dosing-1 every person eats differently. A day has 145 points. The agent does not choose the first
+dose, so it makes 143 decisions.
 
-Doses and meals are held constant for ten minutes of 20 Runge-Kutta steps: within two millionths of
-the exact solution, also where there is most insulin and 10 steps diverge.
+Doses and meals are constant for ten minutes, which take 20 Runge-Kutta steps. The result is within
+two millionths of the exact solution, also at the largest dose, where 10 steps diverge.
 
-`sotto.rl.envs.gymnasium_dosing` is the same for Gymnasium.
+`sotto.rl.envs.gymnasium_dosing` is the same environment for Gymnasium.
 """
 
 import math
@@ -32,7 +32,7 @@ Scalar = float | Float[Array, "*variants"]
 POINTS = 145  # of a day: every ten minutes from 0 to 24 h
 TARGET, LOWEST, HIGHEST = 80.0, 65.0, 105.0  # mg/dL
 MOST_INSULIN = 10.0  # mU/min
-FIRST_DOSE = 3.0  # mU/min, in Dosing-0; in Dosing-1 one of 0, 1, ..., 6
+FIRST_DOSE = 3.0  # mU/min, in Dosing-0; Dosing-1 draws one of 0, 1, ..., 6
 
 # fmt: off
 _FIXED_MEALS = (1000.0,) * 43 + (
@@ -49,7 +49,7 @@ _FIXED_MEALS = (1000.0,) * 43 + (
 
 
 class _Meal(NamedTuple):
-    """Whether, when (hours) and how much somebody eats in Dosing-1."""
+    """Distribution of one meal in Dosing-1: its probability, its time in hours and its amount."""
 
     probability: float
     earliest: float
@@ -64,54 +64,54 @@ _RANDOM_MEALS = (
     _Meal(0.2, 9.0, 10.0, 9.5, 1250.0, 50.0),
     _Meal(0.95, 11.0, 13.0, 12.0, 2800.0, 100.0),
     _Meal(0.2, 14.0, 16.0, 15.0, 1250.0, 50.0),
-    _Meal(0.95, 16.5, 29.5, 18.0, 2800.0, 100.0),  # 29.5 is the simulator's own (19.5 was meant?)
+    _Meal(0.95, 16.5, 29.5, 18.0, 2800.0, 100.0),  # 29.5 as in the simulator (19.5 was meant?)
     _Meal(0.2, 20.0, 22.0, 21.0, 1250.0, 50.0),
 )
 _HOUR, _TIME_SPREAD = 6.0, 10.0  # points
 
 
 class DosingParams(eqx.Module):
-    """The body; every field may be traced."""
+    """Constants of the body; rates are per minute, and every field may be traced."""
 
     basal_glucose: Scalar = 291.0
-    """mg/dL, where glucose tends without insulin (G_b)."""
+    """Glucose without insulin in the long run, mg/dL (G_b)."""
     glucose_return: Scalar = 0.0317
-    """Per minute, how fast it tends there (p_1)."""
+    """Rate at which glucose tends to the basal value (p_1)."""
     remote_delay: Scalar = 0.0123
-    """Per minute, from plasma insulin to where it works (p_2)."""
+    """Rate from plasma insulin to remote insulin (p_2)."""
     sensitivity: Scalar = 0.029
-    """mL/uU/min, what insulin does to glucose (s_i)."""
+    """Effect of remote insulin on glucose, mL/uU/min (s_i)."""
     elimination: Scalar = 0.09
-    """Per minute, of plasma insulin (k_e)."""
+    """Rate at which plasma insulin is eliminated (k_e)."""
     gut_absorption: Scalar = 0.012
-    """Per minute (k_abs)."""
+    """Rate of absorption from the gut (k_abs)."""
     stomach_emptying: Scalar = 0.18
-    """Per minute (k_emp)."""
+    """Rate at which the stomach empties (k_emp)."""
     bioavailability: Scalar = 0.8
-    """Of what is eaten (f)."""
+    """Fraction of a meal that reaches the blood (f)."""
     glucose_volume: Scalar = 12.0
-    """L (V_g)."""
+    """Distribution volume of glucose, L (V_g)."""
 
 
 class DosingState(NamedTuple):
-    """The body at one point of the day, and the whole day's meals."""
+    """State of the body at one point of the day, and the whole day's meals."""
 
     body: Float[Array, "6"]
     """Blood glucose G (mg/dL), remote insulin X and plasma insulin I (uU/mL), the two stages of
     absorption S1 and S2, gut glucose (mg/dL)."""
     glucose_before: Float[Array, ""]
-    """G ten minutes ago."""
+    """Blood glucose ten minutes ago."""
     meal: Float[Array, ""]
-    """The disturbance of the last ten minutes."""
+    """Disturbance by meals in the last ten minutes."""
     meal_before: Float[Array, ""]
-    """Of the ten before them."""
+    """Disturbance by meals in the ten minutes before those."""
     meals: Float[Array, "145"]
-    """The disturbance at each point of the day."""
+    """Disturbance by meals at each point of the day."""
     point: Int[Array, ""]
-    """Where the day is: 1 after the first dose, 144 at its end."""
+    """Point of the day: 1 after the first dose, 144 at its end."""
 
 
-# Public: the policy's outputs are around half of the largest dose, in units of 2 mU/min.
+# The policy's outputs are centred at half of the largest dose, in units of 2 mU/min.
 _ACTIONS = Box((0.0,), (MOST_INSULIN,), centre=(5.0,), scale=(2.0,))
 _PARAMS = DosingParams()
 
@@ -120,8 +120,8 @@ _PARAMS = DosingParams()
 class Dosing(Environment[DosingState, DosingParams]):
     """Keep the blood glucose of one person near 80 mg/dL for a day.
 
-    What is observed: the six states of the body, the meal that went in on the way there, the
-    glucose and the meal ten minutes before. (The meal to come is not.)
+    The observation has the six states of the body, the meal of the last ten minutes, the glucose
+    ten minutes ago and the meal before that. It does not have the next meal.
     """
 
     id: str = "Dosing-0"
@@ -139,15 +139,15 @@ class Dosing(Environment[DosingState, DosingParams]):
     random_meals: bool = False
     minutes: float = 10.0
     substeps: int = 20
-    """Runge-Kutta steps between two points."""
+    """Number of Runge-Kutta steps between two points."""
 
     @classmethod
     def with_random_meals(cls) -> "Dosing":
-        """Dosing-1."""
+        """Returns Dosing-1, in which meals are random."""
         return cls(id="Dosing-1", random_meals=True, reset_size=8 + 3 * len(_RANDOM_MEALS))
 
     def reset(self, uniforms: Float[Array, " reset_size"], params: DosingParams) -> DosingState:
-        """A body somewhere near its equilibrium, ten minutes after the first dose."""
+        """Returns a random body near its equilibrium, ten minutes after the first dose."""
         body = jnp.stack(
             [
                 LOWEST + (HIGHEST - LOWEST) * uniforms[0],
@@ -168,7 +168,7 @@ class Dosing(Environment[DosingState, DosingParams]):
     def step(
         self, state: DosingState, action: Float[Array, "1"], params: DosingParams
     ) -> tuple[DosingState, Float[Array, ""], Bool[Array, ""]]:
-        """Ten minutes at one rate of insulin; no state ends a day."""
+        """Simulates ten minutes at one rate of insulin; no state ends an episode."""
         point = state.point + 1
         meal = _at(state.meals, point)
         body = self._integrate(state.body, action[0], meal, params)
@@ -179,7 +179,7 @@ class Dosing(Environment[DosingState, DosingParams]):
         return after, reward, jnp.zeros((), bool)
 
     def observe(self, state: DosingState, params: DosingParams) -> Float[Array, "9"]:
-        """The nine numbers of the simulator, in its order."""
+        """Returns the nine numbers of the simulator, in its order."""
         del params
         return jnp.stack([*state.body, state.meal, state.glucose_before, state.meal_before])
 
@@ -190,7 +190,7 @@ class Dosing(Environment[DosingState, DosingParams]):
         meal: Float[Array, ""],
         params: DosingParams,
     ) -> Float[Array, "6"]:
-        """Classical fourth-order Runge-Kutta, insulin and meal held constant."""
+        """Integrates with the classical fourth-order Runge-Kutta method, constant dose and meal."""
         time = self.minutes / self.substeps
 
         def substep(_: Int[Array, ""], body: Float[Array, "6"]) -> Float[Array, "6"]:
@@ -210,7 +210,7 @@ def _derivative(
     meal: Float[Array, ""],
     params: DosingParams,
 ) -> Float[Array, "6"]:
-    """Per minute."""
+    """Returns time derivatives per minute."""
     glucose, remote, plasma, first, second, gut = (body[i] for i in range(6))
     eaten = params.bioavailability / params.glucose_volume
     slopes = [
@@ -227,10 +227,10 @@ def _derivative(
 
 
 def _day_of_meals(uniforms: Float[Array, "19"]) -> Float[Array, "145"]:
-    """One person's meals in Dosing-1: single points above a base, smoothed."""
+    """Draws one person's meals in Dosing-1: single points above a base, smoothed."""
     base = 800.0 + 400.0 * uniforms[0]
     at_all, when, how_much = uniforms[1:].reshape(len(_RANDOM_MEALS), 3).T
-    # A normal time, truncated to the hours of its meal: the inverse of its distribution.
+    # The time is normal, truncated to the hours of its meal; it is drawn by the inverse CDF.
     cdf = NormalDist(sigma=_TIME_SPREAD).cdf
     lowest = _array([cdf(_HOUR * (meal.earliest - meal.usual)) for meal in _RANDOM_MEALS])
     highest = _array([cdf(_HOUR * (meal.latest - meal.usual)) for meal in _RANDOM_MEALS])
@@ -241,8 +241,8 @@ def _day_of_meals(uniforms: Float[Array, "19"]) -> Float[Array, "145"]:
     amounts = _array([meal.amount for meal in _RANDOM_MEALS]) + spread * _normal(how_much)
     eaten = at_all < _array([meal.probability for meal in _RANDOM_MEALS])
 
-    # A loop: otherwise XLA computes the times and amounts anew for each point of the day, and the
-    # day anew for each of the eleven points that one is smoothed from.
+    # A loop is used because XLA would otherwise recompute the times and amounts for each point of
+    # the day, and the day for each of the eleven points of the smoother.
     def eat(i: Int[Array, ""], day: Float[Array, "145"]) -> Float[Array, "145"]:
         here = eaten[i] & (jax.lax.iota(jnp.int32, POINTS) == points[i])
         return jnp.where(here, jnp.maximum(jnp.round(amounts[i]), 0.0), day)
@@ -252,15 +252,15 @@ def _day_of_meals(uniforms: Float[Array, "19"]) -> Float[Array, "145"]:
 
 
 def _normal(uniform: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """The standard normal quantile; the ends of the interval count as the nearest inner point."""
+    """Returns standard normal quantiles; 0 and 1 count as the nearest inner points."""
     inside = jnp.clip(uniform, 2.0**-25, 1.0 - 2.0**-24)
     return math.sqrt(2.0) * jax.lax.erf_inv(2.0 * inside - 1.0)
 
 
 def _smoothed(values: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Savitzky and Golay's filter: in each window of 11 the middle of the best cubic.
+    """Applies the Savitzky-Golay filter of order three with windows of 11 values.
 
-    The first and the last five values are read off the first and the last window's cubic.
+    The first and the last five values come from the cubics of the first and the last window.
     """
     half, inner = 5, values.shape[0] - 10
     # The middle of the fit needs the even Gram polynomials only: 1 and x^2 - 10 on -5, ..., 5.
@@ -272,7 +272,7 @@ def _smoothed(values: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def _cubic(window: Float[Array, "11"]) -> Float[Array, "11"]:
-    """The cubic of least squares through 11 values, at each of them."""
+    """Fits a cubic to 11 values by least squares and returns it at each of them."""
     x = jax.lax.iota(jnp.float32, 11) - 5.0
     # Gram polynomials: orthogonal on the eleven points.
     basis = (jnp.ones_like(x), x, x * x - 10.0, x * (x * x - 17.8))
@@ -283,35 +283,36 @@ def _cubic(window: Float[Array, "11"]) -> Float[Array, "11"]:
 
 
 def _at(values: Float[Array, " n"], index: Int[Array, ""]) -> Float[Array, ""]:
-    """One of them; over a batch of people a masked sum is several times as fast as a gather."""
+    """Returns one value; over a batch, a masked sum is several times as fast as a gather."""
     here = jax.lax.iota(jnp.int32, values.shape[0]) == index
     return jnp.sum(jnp.where(here, values, 0.0))
 
 
 def _array(values: Sequence[float]) -> Float[Array, " n"]:
-    """An array of Python numbers, written without an array constant."""
+    """Returns an array of Python numbers without an array constant."""
     return jnp.stack([jnp.float32(value) for value in values])
 
 
 class GlucoseController(eqx.Module):
-    """The textbook baseline: clip(dose + gain * (G - 80)), without learning and without data.
+    """A proportional controller, clip(dose + gain * (G - 80)): a baseline that learns nothing.
 
-    A gain of zero is a constant dose. Mean returns on Dosing-0 and Dosing-1: 84 and 49 at gain 0,
-    105 and 105 at 0.1, 111 and 120 at 0.3, 143 being the most. Use it with `rl.rollout.evaluate`.
+    A gain of zero is a constant dose. Mean returns on Dosing-0 and Dosing-1 are 84 and 49 at gain
+    0, 105 and 105 at 0.1, and 111 and 120 at 0.3; the largest possible return is 143. Use it with
+    `rl.rollout.evaluate`.
     """
 
     dose: Scalar = 3.0
-    """mU/min at the target."""
+    """Dose at the target, mU/min."""
     gain: Scalar = 0.0
-    """mU/min for each mg/dL above it."""
+    """Additional dose for each mg/dL above the target, mU/min."""
 
     def __call__(self, observation: Float[Array, "*batch 9"], /) -> DiagonalGaussian:
-        """The dose, as a distribution without spread."""
+        """Returns the dose, as a distribution with standard deviation zero."""
         dose = self.dose + self.gain * (observation[..., :1] - TARGET)
         dose = jnp.clip(dose, 0.0, MOST_INSULIN)
         return DiagonalGaussian(dose, jnp.full_like(dose, -jnp.inf))
 
     def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape 1"]:
-        """Nothing is random about it."""
+        """Returns zeros, since the dose is not random."""
         del key
         return jnp.zeros((*shape, 1), jnp.float32)

@@ -1,8 +1,6 @@
-"""Dosing-0 and Dosing-1 for Gymnasium, and so for any library, after importing this module.
+"""Dosing-0 and Dosing-1 for Gymnasium: `make("sotto.rl.envs.gymnasium_dosing:Dosing-0")`.
 
-Without an import of one's own: `gymnasium.make("sotto.rl.envs.gymnasium_dosing:Dosing-0")`.
-
-Their names are the paper's. To Gymnasium, "Dosing-0" is a name without a version (which is "-v0").
+The names are the paper's. Gymnasium takes "Dosing-0" for a name without a version such as "-v0".
 """
 
 from typing import Any
@@ -25,13 +23,7 @@ _observe = jax.jit(Dosing.observe, static_argnums=0)
 
 
 class GymnasiumDosing(gymnasium.Env[Observation, Action]):  # type: ignore[misc]
-    """Keep the glucose of one person near 80 mg/dL; `sotto.rl.envs.dosing` has the model.
-
-    A dose outside the box counts as the nearest in it.
-
-    Args:
-        name: Dosing-0 (the same meals every day) or Dosing-1 (a person's own).
-    """
+    """Dosing-0 or Dosing-1, run by `sotto.rl.envs.dosing`. Doses are clipped to the action box."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own annotation)
 
@@ -46,14 +38,14 @@ class GymnasiumDosing(gymnasium.Env[Observation, Action]):  # type: ignore[misc]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Another person, ten minutes after the first dose."""
+        """Draws another person, ten minutes after the first dose."""
         super().reset(seed=seed, options=options)
         uniforms = jnp.asarray(self.np_random.random(self._env.reset_size, np.float32))
         self._state = _reset(self._env, uniforms, self._params)
         return self._observation(), {}
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Ten minutes at one rate of insulin."""
+        """Simulates ten minutes at one rate of insulin."""
         dose = jnp.clip(jnp.asarray(action, jnp.float32), 0.0, MOST_INSULIN)
         self._state, reward, _ = _step(self._env, self._state, dose, self._params)
         return self._observation(), float(reward), False, False, {}

@@ -1,7 +1,4 @@
-"""HIV-v0 for Gymnasium, and so for any library: `gymnasium.make` after importing this module.
-
-Without an import of one's own: `gymnasium.make("sotto.rl.envs.gymnasium_hiv:HIV-v0")`.
-"""
+"""HIV-v0 for Gymnasium: `gymnasium.make("sotto.rl.envs.gymnasium_hiv:HIV-v0")`."""
 
 from typing import Any
 
@@ -22,13 +19,7 @@ _step = jax.jit(_ENV.step)
 
 
 class GymnasiumHIV(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
-    """Treat a patient with two drugs; `sotto.rl.envs.hiv` has the model, and integrates it.
-
-    Args:
-        rti_penalty: reward lost per squared efficacy of the first drug.
-        pi_penalty: the same of the second.
-        efficacy_noise: standard deviation of the efficacy of a drug that is taken.
-    """
+    """HIV-v0, run by `sotto.rl.envs.hiv`; the arguments are those of `HIVParams`."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own annotation)
 
@@ -46,14 +37,14 @@ class GymnasiumHIV(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """The non-healthy equilibrium."""
+        """Returns a new patient at the non-healthy equilibrium."""
         super().reset(seed=seed, options=options)
         uniforms = jnp.asarray(self.np_random.uniform(size=1), jnp.float32)
         self._state = _reset(uniforms, self._params)
         return self._observation(), {}
 
     def step(self, action: int | np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Twenty days of no drug (0), RTI (1), PI (2) or both (3)."""
+        """Simulates twenty days of no drug (0), RTI (1), PI (2) or both (3)."""
         self._state, reward, _ = _step(self._state, jnp.int32(action), self._params)
         return self._observation(), float(reward), False, False, {}
 

@@ -1,7 +1,4 @@
-"""Line-v0 for Gymnasium, and so for any library: `gymnasium.make` after importing this module.
-
-Without an import of one's own: `gymnasium.make("sotto.rl.envs.gymnasium_line:Line-v0")`.
-"""
+"""Line-v0 for Gymnasium: `gymnasium.make("sotto.rl.envs.gymnasium_line:Line-v0")`."""
 
 from typing import Any
 
@@ -15,7 +12,7 @@ LONGEST_STEP, GOAL, EPISODE_STEPS = 0.25, 0.5, 50
 
 
 class GymnasiumLine(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
-    """Find the middle of a line (`sotto.rl.envs.line` says how), with numpy's random numbers."""
+    """Line-v0 as in `sotto.rl.envs.line`, with numpy's random numbers."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own annotation)
 
@@ -27,13 +24,13 @@ class GymnasiumLine(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """The first state is uniform on [0, 1]."""
+        """Draws a first state that is uniform on [0, 1]."""
         super().reset(seed=seed, options=options)
         self._position = float(self.np_random.uniform())
         return self._observation(), {}
 
     def step(self, action: int | np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """One step right (0) or left (1)."""
+        """Takes one step right (0) or left (1)."""
         direction = 1 - 2 * int(action)
         moved = self._position + direction * LONGEST_STEP * self.np_random.uniform()
         self._position = min(max(moved, 0.0), 1.0)

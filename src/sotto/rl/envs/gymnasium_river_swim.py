@@ -1,7 +1,6 @@
-"""RiverSwim for Gymnasium, and so for any library: `gymnasium.make` after importing this module.
+"""RiverSwim for Gymnasium: `gymnasium.make("sotto.rl.envs.gymnasium_river_swim:RiverSwim-v0")`.
 
-RiverSwim-v0 stays at the right bank with probability 0.6, RiverSwim90-v0 with 0.9. Without an
-import of one's own: `gymnasium.make("sotto.rl.envs.gymnasium_river_swim:RiverSwim-v0")`.
+RiverSwim-v0 stays at the right bank with probability 0.6, and RiverSwim90-v0 with 0.9.
 """
 
 from typing import Any
@@ -18,7 +17,7 @@ _ENV = RiverSwim()
 
 
 class GymnasiumRiverSwim(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
-    """Swim against the current (`sotto.rl.envs.river_swim` says how), with numpy's random numbers.
+    """RiverSwim as in `sotto.rl.envs.river_swim`, with numpy's random numbers.
 
     Args:
         stay: probability of staying at the right bank.
@@ -35,13 +34,13 @@ class GymnasiumRiverSwim(gymnasium.Env[Observation, np.int64]):  # type: ignore[
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """The left bank."""
+        """Moves the swimmer to the left bank."""
         super().reset(seed=seed, options=options)
         self._position = self._mdp.start
         return self._observation(), {}
 
     def step(self, action: int | np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """One step left (0) or right (1)."""
+        """Takes one step left (0) or right (1)."""
         reward = float(self._mdp.rewards[self._position, action])
         chances = self._mdp.transitions[self._position, action]
         self._position = int(self.np_random.choice(len(chances), p=chances))

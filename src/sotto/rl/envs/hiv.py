@@ -1,13 +1,14 @@
 """HIV-v0: structured treatment interruption, a decision every 20 days, for 50 decisions.
 
-The model of Adams et al. (2004), with the rewards and the start of Ernst et al. (2006): healthy and
-infected cells of two kinds, free virus and immune effectors, in a patient who starts at the
-non-healthy equilibrium. The reward is of the state that a decision leads to. Constants as in RLPy's
-HIVTreatment, whose step is 5 days; Sharma et al. (2024) take 20.
+The model is that of Adams et al. (2004), and the rewards and the first state are those of Ernst et
+al. (2006). The state has healthy and infected cells of two kinds, free virus and immune effectors;
+a patient starts at the non-healthy equilibrium. The reward depends on the next state. The constants
+are those of RLPy's HIVTreatment, except that a step has 20 days as in Sharma et al. (2024) and not
+5.
 
-The equations are stiff (infection of the second kind of cells runs at up to 142 per day), so each
-decision is 2,000 Runge-Kutta steps; 1,000 are at the edge of stability and 400 diverge.
-Undiscounted returns of constant treatments: none 8.58e5, both drugs 1.757e6.
+The equations are stiff: the second kind of cells is infected at up to 142 per day. Each decision
+therefore takes 2,000 Runge-Kutta steps; 1,000 are at the edge of stability and 400 diverge. The
+undiscounted return is 8.58e5 without treatment, and 1.757e6 with both drugs all the time.
 """
 
 import math
@@ -19,15 +20,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from sotto.rl.envs.base import ActionSpace, Discrete, Environment
-from sotto.rl.envs.coins import Coins, flip, toss
+from sotto.rl.envs.base import ActionSpace, Coins, Discrete, Environment, flip, toss
 
 Scalar = float | Float[Array, "*variants"]
 
 LAMBDA_1, LAMBDA_2 = 1e4, 31.98  # cells per ml and day
 D_1 = D_2 = 0.01  # per day
 K_1, K_2 = 8e-7, 1e-4  # ml per virion and day
-F = 0.34  # how much of a drug works on the second kind of cells
+F = 0.34  # fraction of the first drug's efficacy that reaches the second kind of cells
 DELTA = 0.7  # per day
 M_1 = M_2 = 1e-5  # ml per cell and day
 N_T = 100.0  # virions per cell
@@ -43,24 +43,24 @@ RTI_EFFICACY, PI_EFFICACY = 0.7, 0.3
 
 
 class HIVParams(eqx.Module):
-    """What may be varied; every field may be traced."""
+    """Parameters of the treatment; every field may be traced."""
 
     rti_penalty: Scalar = 20_000.0
-    """Reward lost per squared efficacy of the reverse transcriptase inhibitor (R1)."""
+    """Penalty per squared efficacy of the reverse transcriptase inhibitor (R1)."""
     pi_penalty: Scalar = 2_000.0
-    """Reward lost per squared efficacy of the protease inhibitor (R2)."""
+    """Penalty per squared efficacy of the protease inhibitor (R2)."""
     efficacy_noise: Scalar = 0.0
-    """Standard deviation by which the efficacy of a drug that is taken varies between decisions.
+    """Standard deviation of a given drug's efficacy, drawn anew for each decision.
 
-    The penalty is of the nominal efficacy: the dose is what is paid for."""
+    The penalty uses the nominal efficacy, since it is a penalty on the dose."""
 
 
 class HIVState(NamedTuple):
-    """The patient, and the coins of the steps to come."""
+    """State of the patient, and the random numbers of the next steps."""
 
     cells: Float[Array, "6"]
-    """Per ml of blood: healthy cells of the first kind (CD4+) and of the second (macrophages),
-    infected cells of the first and of the second kind, free virions, immune effectors."""
+    """Concentrations per ml of blood: healthy cells of the first kind (CD4+) and of the second
+    (macrophages), infected cells of the first and second kind, free virions, immune effectors."""
     coins: Coins
 
 
@@ -70,7 +70,7 @@ _PARAMS = HIVParams()
 
 @dataclass(frozen=True, kw_only=True)
 class HIV(Environment[HIVState, HIVParams]):
-    """Treat with no drug (0), RTI (1), PI (2) or both (3), anew every `days` days."""
+    """Treat with no drug (0), RTI (1), PI (2) or both (3); choose every `days` days."""
 
     id: str = "HIV-v0"
     observation_size: int = 6
@@ -82,10 +82,10 @@ class HIV(Environment[HIVState, HIVParams]):
     reward_per_step: float = 20_000.0
     days: float = 20.0
     substeps: int = 2_000
-    """Runge-Kutta steps per decision."""
+    """Number of Runge-Kutta steps per decision."""
 
     def reset(self, uniforms: Float[Array, "1"], params: HIVParams) -> HIVState:
-        """The non-healthy equilibrium; only the coins are random."""
+        """Returns the non-healthy equilibrium; only the coins are random."""
         del params
         cells = jnp.stack([jnp.float32(concentration) for concentration in START])
         return HIVState(cells, toss(uniforms[0]))
@@ -93,7 +93,7 @@ class HIV(Environment[HIVState, HIVParams]):
     def step(
         self, state: HIVState, action: Int[Array, ""], params: HIVParams
     ) -> tuple[HIVState, Float[Array, ""], Bool[Array, ""]]:
-        """`days` days with the same drugs; no state ends an episode."""
+        """Simulates `days` days with the same drugs; no state ends an episode."""
         rti = RTI_EFFICACY * (action % 2).astype(jnp.float32)
         pi = PI_EFFICACY * (action // 2).astype(jnp.float32)
         coins, normals = _two_normals(state.coins)
@@ -108,17 +108,17 @@ class HIV(Environment[HIVState, HIVParams]):
         return HIVState(cells, coins), reward, jnp.zeros((), bool)
 
     def observe(self, state: HIVState, params: HIVParams) -> Float[Array, "6"]:
-        """Base-10 logarithms of the six concentrations."""
+        """Returns base-10 logarithms of the six concentrations."""
         del params
         return jnp.log10(state.cells)
 
     def _integrate(
         self, cells: Float[Array, "6"], rti: Float[Array, ""], pi: Float[Array, ""]
     ) -> Float[Array, "6"]:
-        """Classical fourth-order Runge-Kutta, the drugs held constant.
+        """Integrates with the classical fourth-order Runge-Kutta method and constant drugs.
 
-        One array of six, rather than six scalars, so that XLA computes each slope once: six times
-        as fast over a batch.
+        The state is one array of six instead of six scalars: XLA then computes each slope once,
+        which is six times as fast over a batch.
         """
         time = self.days / self.substeps
 
@@ -136,7 +136,7 @@ class HIV(Environment[HIVState, HIVParams]):
 def _derivative(
     cells: Float[Array, "6"], rti: Float[Array, ""], pi: Float[Array, ""]
 ) -> Float[Array, "6"]:
-    """Per day; the six equations of Adams et al. 2004."""
+    """Returns time derivatives per day: the six equations of Adams et al. 2004."""
     t1, t2, infected_1, infected_2, virus, effectors = (cells[i] for i in range(6))
     met_1 = (1 - rti) * K_1 * virus * t1
     met_2 = (1 - F * rti) * K_2 * virus * t2
@@ -154,7 +154,7 @@ def _derivative(
 
 
 def _two_normals(coins: Coins) -> tuple[Coins, tuple[Float[Array, ""], Float[Array, ""]]]:
-    """Box and Muller's pair; a uniform of zero counts as half of the smallest."""
+    """Draws two standard normals (Box and Muller); a uniform of zero counts as 2^-25."""
     coins, radius = flip(coins)
     coins, angle = flip(coins)
     length = jnp.sqrt(-2.0 * jnp.log(jnp.maximum(radius, 2.0**-25)))

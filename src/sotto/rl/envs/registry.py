@@ -1,11 +1,10 @@
-"""Environments written in JAX, by Gymnasium's name."""
+"""Environments written in JAX, by their Gymnasium ids."""
 
 import difflib
 
 from sotto.rl.envs.acrobot import Acrobot
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.envs.cartpole import CartPole
-from sotto.rl.envs.centred_cartpole import CentredCartPole
+from sotto.rl.envs.cartpole import CartPole, CentredCartPole
 from sotto.rl.envs.dosing import Dosing
 from sotto.rl.envs.hiv import HIV
 from sotto.rl.envs.line import Line
@@ -23,39 +22,39 @@ _NATIVE: dict[str, AnyEnvironment] = {
 
 
 def is_native(env_id: str) -> bool:
-    """Whether `make` knows this environment; others go through the Gymnasium bridge."""
+    """Returns whether the environment is written in JAX; Gymnasium runs all others."""
     return env_id in _NATIVE
 
 
 def from_data(env_id: str, source: object, named: str | None = None) -> str:
-    """The name of an environment that data give, unless making it would run what they name.
+    """Returns an environment's name that was read from a file, if it is safe to make it.
 
-    The modules in a name like "module:Name-v0+module:Wrapper" are imported; so only a user may give
-    one.
+    The modules in a name like "module:Name-v0+module:Wrapper" are imported, which runs their code.
+    Only the user may therefore give such a name.
 
     Args:
         env_id: the name.
-        source: where it was found.
-        named: what the user gave as --env-id.
+        source: the file.
+        named: the value of --env-id.
 
     Raises:
-        ValueError: it names a module, and the user did not.
+        ValueError: the name contains a module, and the user did not give the same name.
     """
     modules = [one.rpartition(":")[0] for one in env_id.split("+") if ":" in one]
     if modules and env_id != named:
         raise ValueError(
             f"{source} names the environment {env_id!r}, and making that would import "
-            f"{modules[0]!r} and run what is in it; give --env-id {env_id} if you "
+            f"{modules[0]!r} and run its code; give --env-id {env_id} if you "
             "trust it"
         )
     return env_id
 
 
 def make(env_id: str, action_repeat: int = 1) -> AnyEnvironment:
-    """The environment of this name, each action applied `action_repeat` times.
+    """Returns the environment of this name, with each action applied `action_repeat` times.
 
     Raises:
-        ValueError: an unknown name, or a repeat that does not divide the time limit.
+        ValueError: the name is unknown, or the repeat does not divide the time limit.
     """
     if env_id not in _NATIVE:
         close = difflib.get_close_matches(env_id, _NATIVE, n=3, cutoff=0.5) or list(_NATIVE)

@@ -1,16 +1,17 @@
 """RiverSwim, a chain of six states that is hard to explore (Strehl and Littman 2008).
 
-The swimmer starts at the left bank (state 0). Left (action 0) always carries them one state down
-the current, and pays 0.005 at the left bank. Right (action 1) is against it: from states 1 to 4
-they get one state further with probability 0.35, stay with 0.6 and fall back with 0.05; from state
-0 they set off with 0.6. At the right bank (state 5) right pays 1, whatever follows, and they stay
-there with probability `stay`, else fall back by one. An episode has 20 steps.
+The swimmer starts at the left bank (state 0). Left (action 0) always leads one state down the
+current, and pays 0.005 at the left bank. Right (action 1) is against the current. From states 1 to
+4 it leads one state further with probability 0.35, stays with 0.6 and falls back with 0.05. From
+state 0 it leads to state 1 with probability 0.6. At the right bank (state 5) right always pays 1;
+the swimmer stays there with probability `stay` and falls back by one otherwise. An episode has 20
+steps.
 
-Constants as in Chowdhury and Zhou 2021 (their code, after iosband/TabulaRL) and Rio et al. 2025,
-whose p in {0.6, 0.9} is taken to be `stay`: RiverSwim-v0 has 0.6 (V* = 3.3973), RiverSwim90-v0 has
-0.9 (V* = 5.1951).
+The constants are those of Chowdhury and Zhou 2021 (their code, after iosband/TabulaRL) and of Rio
+et al. 2025, whose p in {0.6, 0.9} is taken to be `stay`. RiverSwim-v0 has 0.6 (V* = 3.3973), and
+RiverSwim90-v0 has 0.9 (V* = 5.1951).
 
-`sotto.rl.envs.gymnasium_river_swim` is the same for Gymnasium.
+`sotto.rl.envs.gymnasium_river_swim` is the same environment for Gymnasium.
 """
 
 from dataclasses import dataclass
@@ -21,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from sotto.rl.envs.base import ActionSpace, Discrete
-from sotto.rl.envs.coins import Coins, flip, toss
+from sotto.rl.envs.base import ActionSpace, Coins, Discrete, flip, toss
 from sotto.rl.tabular import FiniteMDP, TabularEnvironment
 
 Scalar = float | Float[Array, "*variants"]
@@ -32,24 +32,24 @@ _LAST = STATES - 1
 
 
 class RiverSwimParams(eqx.Module):
-    """What may be varied; every field may be traced."""
+    """Probabilities and rewards; every field may be traced."""
 
     stay: Scalar = 0.6
     """Probability of staying at the right bank (p)."""
     set_off: Scalar = 0.6
-    """Probability of getting from state 0 to state 1 by going right."""
+    """Probability that right leads from state 0 to state 1."""
     advance: Scalar = 0.35
-    """Probability of getting further by going right, in between."""
+    """Probability that right leads one state further from states 1 to 4."""
     fall_back: Scalar = 0.05
-    """Probability of falling back in spite of going right, in between."""
+    """Probability that right falls back by one state from states 1 to 4."""
     left_reward: Scalar = 0.005
-    """Reward of going left at the left bank."""
+    """Reward of left at the left bank."""
     right_reward: Scalar = 1.0
-    """Reward of going right at the right bank."""
+    """Reward of right at the right bank."""
 
 
 class RiverSwimState(NamedTuple):
-    """Where the swimmer is, and the coins of the steps to come."""
+    """Position of the swimmer, and the random numbers of the next steps."""
 
     position: Int[Array, ""]
     coins: Coins
@@ -73,18 +73,18 @@ class RiverSwim(TabularEnvironment[RiverSwimState, RiverSwimParams]):
     reward_per_step: float = 0.0
 
     def reset(self, uniforms: Float[Array, "1"], params: RiverSwimParams) -> RiverSwimState:
-        """The left bank, with fresh coins."""
+        """Returns the left bank, with fresh coins."""
         del params
         return RiverSwimState(jnp.zeros((), jnp.int32), toss(uniforms[0]))
 
     def step(
         self, state: RiverSwimState, action: Int[Array, ""], params: RiverSwimParams
     ) -> tuple[RiverSwimState, Float[Array, ""], Bool[Array, ""]]:
-        """One step; the river never ends an episode."""
+        """Takes one step; no state ends an episode."""
         coins, uniform = flip(state.coins)
         first, last = state.position == 0, state.position == _LAST
         right = action == RIGHT
-        # At the right bank to stay is to be stopped by the bank, as walking on would be.
+        # At the right bank, "up" is cut off by the bank, so the swimmer stays there.
         up = jnp.where(first, params.set_off, jnp.where(last, params.stay, params.advance))
         down = jnp.where(first, 0.0, jnp.where(last, 1.0 - params.stay, params.fall_back))
         against = jnp.where(uniform < up, 1, jnp.where(uniform >= 1.0 - down, -1, 0))
@@ -98,16 +98,16 @@ class RiverSwim(TabularEnvironment[RiverSwimState, RiverSwimParams]):
         return RiverSwimState(position, coins), reward.astype(jnp.float32), jnp.zeros((), bool)
 
     def observe(self, state: RiverSwimState, params: RiverSwimParams) -> Float[Array, "6"]:
-        """The position, one-hot."""
+        """Returns the position, one-hot."""
         del params
         return (jnp.arange(STATES) == state.position).astype(jnp.float32)
 
     def state_index(self, state: RiverSwimState) -> Int[Array, ""]:
-        """The position."""
+        """Returns the position."""
         return state.position
 
     def mdp(self, params: RiverSwimParams) -> FiniteMDP:
-        """The tables of these parameters."""
+        """Returns the transitions and rewards under these parameters."""
         transitions, rewards = np.zeros((STATES, 2, STATES)), np.zeros((STATES, 2))
         for position in range(STATES):
             transitions[position, LEFT, max(position - 1, 0)] = 1

@@ -1,8 +1,8 @@
-"""Environments whose physics vary: the grids on which experts are trained (Sharma et al. 2024).
+"""Variants of an environment's physics: the grids for training experts (Sharma et al. 2024).
 
-Environments written in JAX vary in their params, with a leading axis of variants; LunarLander, in
-Gymnasium's Box2D, in the options it is made with. Every expert is later judged, logged and asked in
-the default environment, which all of them share.
+Environments written in JAX vary in their params, with a leading axis of variants. LunarLander,
+which runs in Gymnasium, varies in the options of `gymnasium.make`. Experts are trained on variants,
+and all of them are evaluated, logged and queried in the same default environment.
 """
 
 import math
@@ -23,7 +23,7 @@ _GRIDS: dict[str, dict[str, Float[np.ndarray, " values"]]] = {
         "force_mag": np.linspace(9.0, 11.25, 10),
         "masscart": np.linspace(0.8, 1.25, 10),
     },
-    # One length for both links; that of the second enters no equation of motion.
+    # Both links have one length in the paper; that of the second enters no equation of motion.
     "Acrobot-v1": {
         "link_length_1": np.linspace(0.8, 1.2, 10),
         "link_mass_1": np.linspace(0.9, 1.1, 10),
@@ -43,7 +43,7 @@ _GRIDS: dict[str, dict[str, Float[np.ndarray, " values"]]] = {
 }
 
 ENVIRONMENTS = tuple(_GRIDS)
-"""Those with a grid."""
+"""Names of the environments with a grid."""
 
 
 class Variants(NamedTuple):
@@ -51,16 +51,16 @@ class Variants(NamedTuple):
 
     env_id: str
     names: tuple[str, ...]
-    """Which parameters vary."""
+    """Names of the parameters that vary."""
     values: Float[np.ndarray, "variants names"]
-    """float64; in Gymnasium's or our own units."""
+    """Values of the parameters, float64, in the environment's own units."""
 
     def select(self, rows: Int[np.ndarray, " n"]) -> "Variants":
-        """These points, in this order, with repetition."""
+        """Returns the points of these rows; a row may occur several times."""
         return self._replace(values=self.values[rows])
 
     def params(self) -> Any:
-        """The environment's params, each leaf of shape [variants].
+        """Returns the environment's params, each leaf of shape [variants].
 
         Raises:
             ValueError: the environment is not written in JAX.
@@ -77,10 +77,10 @@ class Variants(NamedTuple):
         return type(default)(**(fields | varied))
 
     def options(self, row: int) -> Mapping[str, Any]:
-        """What `gymnasium.make` wants for one variant of LunarLander.
+        """Returns the options of `gymnasium.make` for one variant of LunarLander.
 
         Raises:
-            ValueError: the environment is another one.
+            ValueError: the environment is not LunarLander.
         """
         if self.env_id != LUNAR_LANDER:
             raise ValueError(f"{self.env_id} varies in its params, not in options; use params().")
@@ -89,7 +89,7 @@ class Variants(NamedTuple):
 
 
 def variants(env_id: str) -> Variants:
-    """The whole grid: 1,000 points (HIV-v0: 2,000), the last parameter varying fastest.
+    """Returns the whole grid: 1,000 points (HIV-v0: 2,000), the last parameter varying fastest.
 
     Raises:
         ValueError: the environment has no grid.

@@ -1,4 +1,4 @@
-"""Public changes to an environment."""
+"""Wrappers of environments in JAX; they are functions of public constants alone."""
 
 import math
 from dataclasses import dataclass, fields
@@ -12,22 +12,36 @@ from sotto.rl.envs.base import Environment, Params, State
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionRepeat(Environment[State, Params], Generic[State, Params]):
-    """Each decision is applied `repeat` times; the rewards add up until the episode terminates.
-
-    A step of this environment is one decision; `max_episode_steps` and `reward_per_step` count
-    decisions too. Build it with `ActionRepeat.of(env, repeat)`.
-    """
+class _Wrapper(Environment[State, Params], Generic[State, Params]):
+    """An environment with the states and observations of another one."""
 
     base: Environment[State, Params]
+
+    def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:
+        """Returns the base environment's first state."""
+        return self.base.reset(uniforms, params)
+
+    def observe(self, state: State, params: Params) -> Float[Array, " obs"]:
+        """Returns the base environment's observation."""
+        return self.base.observe(state, params)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionRepeat(_Wrapper[State, Params], Generic[State, Params]):
+    """Applies each action `repeat` times and adds the rewards until the episode terminates.
+
+    A step of this environment is one decision, and `max_episode_steps` and `reward_per_step` count
+    decisions. Build it with `ActionRepeat.of(env, repeat)`.
+    """
+
     repeat: int
 
     @classmethod
     def of(cls, base: Environment[State, Params], repeat: int) -> Self:
-        """`base` with every action repeated.
+        """Returns the wrapped environment.
 
         Raises:
-            ValueError: `repeat` is not a positive divisor of the time limit, so that a limit would
+            ValueError: `repeat` is not a positive divisor of the time limit, so the limit would
                 fall inside a decision.
         """
         if repeat < 1 or base.max_episode_steps % repeat:
@@ -45,14 +59,10 @@ class ActionRepeat(Environment[State, Params], Generic[State, Params]):
             },
         )
 
-    def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:
-        """The base environment's first state."""
-        return self.base.reset(uniforms, params)
-
     def step(
         self, state: State, action: Array, params: Params
     ) -> tuple[State, Float[Array, ""], Bool[Array, ""]]:
-        """`repeat` steps of the base environment, stopped where it terminates."""
+        """Takes `repeat` steps of the base environment, or fewer if it terminates."""
         state, reward, terminated = self.base.step(state, action, params)
         for _ in range(self.repeat - 1):
             following, more, ended = self.base.step(state, action, params)
@@ -63,24 +73,19 @@ class ActionRepeat(Environment[State, Params], Generic[State, Params]):
             terminated = terminated | ended
         return state, reward, terminated
 
-    def observe(self, state: State, params: Params) -> Float[Array, " obs"]:
-        """The base environment's observation."""
-        return self.base.observe(state, params)
-
 
 @dataclass(frozen=True, kw_only=True)
-class LogReward(Environment[State, Params], Generic[State, Params]):
-    """Every reward r becomes sign(r) log(1 + |r| / scale): for rewards over orders of magnitude.
+class LogReward(_Wrapper[State, Params], Generic[State, Params]):
+    """Replaces each reward r by sign(r) log(1 + |r| / scale), for rewards of very different sizes.
 
-    Build it with `LogReward.of(env, scale)`.
+    Rewards far below `scale` stay linear. Build it with `LogReward.of(env, scale)`.
     """
 
-    base: Environment[State, Params]
     scale: float
 
     @classmethod
     def of(cls, base: Environment[State, Params], scale: float) -> Self:
-        """`base` with the logarithms of its rewards, which are linear far below `scale`.
+        """Returns the wrapped environment.
 
         Raises:
             ValueError: `scale` is not positive.
@@ -91,22 +96,14 @@ class LogReward(Environment[State, Params], Generic[State, Params]):
         reward = math.copysign(math.log1p(abs(ordinary) / scale), ordinary)
         return cls(base=base, scale=scale, **_facts(base) | {"reward_per_step": reward})
 
-    def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:
-        """The base environment's first state."""
-        return self.base.reset(uniforms, params)
-
     def step(
         self, state: State, action: Array, params: Params
     ) -> tuple[State, Float[Array, ""], Bool[Array, ""]]:
-        """The base environment's step."""
+        """Takes a step of the base environment and transforms its reward."""
         state, reward, terminated = self.base.step(state, action, params)
         return state, jnp.sign(reward) * jnp.log1p(jnp.abs(reward) / self.scale), terminated
 
-    def observe(self, state: State, params: Params) -> Float[Array, " obs"]:
-        """The base environment's observation."""
-        return self.base.observe(state, params)
-
 
 def _facts(env: Environment[State, Params]) -> dict[str, Any]:
-    """The public facts of an environment, by name."""
+    """Returns the public facts about an environment, by name."""
     return {field.name: getattr(env, field.name) for field in fields(Environment)}

@@ -13,13 +13,13 @@ import gymnasium as gym
 from sotto.rl.envs.gymnasium.bridge import Described, GymnasiumUsers
 
 AIR_RAID = "AirRaid"
-"""What we call it."""
+"""Name of the game in sotto."""
 
 _STEPS = 10_000
 
 
-def air_raid(lanes: int) -> tuple[GymnasiumUsers, Described]:
-    """That many games side by side, and their public facts.
+def air_raid(games: int) -> tuple[GymnasiumUsers, Described]:
+    """Returns so many parallel games, and their public facts.
 
     Observations are bytes divided by 255.
 
@@ -35,10 +35,10 @@ def air_raid(lanes: int) -> tuple[GymnasiumUsers, Described]:
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     gym.register_envs(ale_py)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is a newer version, which is another game
+        warnings.simplefilter("ignore")  # Gymnasium warns of a newer version, which differs
         users = GymnasiumUsers(
             "AirRaid-v0",
-            lanes,
+            games,
             observation_scale=1 / 255,
             obs_type="ram",
             max_episode_steps=_STEPS,

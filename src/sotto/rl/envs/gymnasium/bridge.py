@@ -1,8 +1,9 @@
 """Users of any Gymnasium environment with Box observations and Discrete or Box actions.
 
-Gymnasium's environments run in Python, so a batch of users is collected outside `jit`, into the
-same `Trajectory` that JAX rollouts produce, with a leading user axis. Each user has
-a seed and a lane of their own: nothing in one lane depends on when another lane's episode ends.
+Gymnasium's environments run in Python, so this module collects the data of a batch of users outside
+`jit`. The result is the same `Trajectory` that JAX rollouts produce, with a leading user axis. Each
+user has a seed and a copy of the environment. Nothing in one copy depends on when an episode ends
+in another.
 """
 
 import multiprocessing
@@ -21,71 +22,77 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto.extras import EXTRAS
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
 from sotto.rl.envs.gymnasium import mujoco_facts
-from sotto.rl.envs.gymnasium.lanes import Lanes, LocalLanes, ProcessLanes, Shapes, local_lanes
-from sotto.rl.envs.gymnasium.specs import can_be_sent, spec_of, told
+from sotto.rl.envs.gymnasium.parallel import (
+    LocalEnvs,
+    ParallelEnvs,
+    ProcessEnvs,
+    Shapes,
+    local_envs,
+)
+from sotto.rl.envs.gymnasium.specs import can_be_sent, remote_spec, spec_of
 from sotto.rl.envs.gymnasium.unseen import (
     Facts,
     UnseenError,
-    carried,
     facts,
+    pickled,
     require_real,
     unseen_facts,
 )
 from sotto.rl.rollout import Actor, Trajectory
 
 Act = Callable[[Float[Any, "users obs"], PRNGKeyArray], Array]
-"""A batched policy: observations of all users and a key to actions [users] or [users, a]."""
+"""Batched policy, from the observations of all users and a key to actions [users] or [users, a]."""
 
 
 @jax.jit
 def sampled(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
-    """An action for each user, drawn from the policy; an `Act` once the policy is given."""
+    """Draws an action for each user from the policy; `partial(sampled, policy)` is an `Act`."""
     return policy(observations).sample(policy.noise(key, observations.shape[:1]))
 
 
 @jax.jit
 def greedy(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyArray) -> Array:
-    """The policy's mode for each user; an `Act` once the policy is given."""
+    """Returns the policy's mode for each user; `partial(greedy, policy)` is an `Act`."""
     del key
     return policy(observations).mode()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Described(Environment[Any, Any]):
-    """The public facts of an environment that runs outside JAX; stepping it here is refused."""
+    """Public facts about an environment that runs outside JAX; its pure functions raise."""
 
     normalisers: tuple[str, ...] = ()
-    """Its wrappers that keep running statistics of whoever played before."""
+    """Names of its wrappers that keep running statistics over all users."""
 
     def reset(self, *_inputs: Any) -> Any:
-        """Refused."""
+        """Raises NotImplementedError: Gymnasium runs this environment."""
         raise NotImplementedError(f"{self.id} runs in Gymnasium; collect its data through it")
 
     step = observe = reset  # type: ignore[assignment]
 
 
 class GymnasiumUsers:
-    """`num_users` lanes of one Gymnasium environment.
+    """Parallel copies of one Gymnasium environment, one for each user.
 
-    Use it as a context manager, or call `close`. Observations of any shape are flattened; so are
-    the actions of a Box. Observations are multiplied by `observation_scale`, a public constant. The
-    environment's own time limit truncates episodes; `gym.make` options such as `max_episode_steps`
-    pass through `**options`.
+    Use it as a context manager, or call `close`. Observations of any shape are flattened, and so
+    are the actions of a Box. Observations are multiplied by `observation_scale`, a public constant.
+    The environment's own time limit truncates episodes.
 
     Args:
         env_id: the environment's name, as in `sotto.rl.envs.gymnasium.specs`.
-        num_users: lanes.
-        processes: that step the lanes; 1 steps them in this one, and so does an environment whose
-            class other processes cannot import.
-        observation_scale: see above.
+        num_users: number of parallel environments.
+        processes: number of worker processes that step them. With 1, or if other processes cannot
+            import the environment's class, this process steps them.
+        observation_scale: factor of the observations.
         action_repeat: environment steps for which each action is applied; their rewards are added.
-        unseen: real people are met: the environment runs in other processes, which show nothing of
-            what it says, and every failure is one sentence (`sotto.rl.envs.gymnasium.unseen`).
-        **options: of `gymnasium.make`.
+        unseen: whether the environment meets real people. It then runs in other processes whose
+            output is discarded, and every failure is one fixed sentence
+            (`sotto.rl.envs.gymnasium.unseen`).
+        **options: keyword arguments of `gymnasium.make`, such as `max_episode_steps`.
 
     Raises:
-        ValueError: an unknown environment, one with other spaces, one that is not installed, or a
-            simulator where real people are to be met.
+        ValueError: the environment is unknown, is not installed or has other spaces; or it is a
+            simulator although `unseen` is set.
     """
 
     def __init__(
@@ -109,18 +116,18 @@ class GymnasiumUsers:
         self.action: ActionSpace = self._described.action
         self.max_episode_steps = self._described.max_episode_steps
         shapes = Shapes(num_users, self.observation_size, action.shape or (), str(action.dtype))
-        self._lanes: Lanes
-        spec = told(env_id) if unseen else spec_of(env_id)
+        self._envs: ParallelEnvs
+        spec = remote_spec(env_id) if unseen else spec_of(env_id)
         if unseen:
             failed = UnseenError(env_id)
-            carried(env_id, spec)
-            self._lanes = ProcessLanes(
+            pickled(env_id, spec)  # refuses an environment that workers cannot import
+            self._envs = ProcessEnvs(
                 spec, options, action_repeat, shapes, min(processes, num_users), failed
             )
         elif processes == 1 or not can_be_sent(spec):
-            self._lanes = local_lanes(spec, options, action_repeat, shapes)
+            self._envs = local_envs(spec, options, action_repeat, shapes)
         else:
-            self._lanes = ProcessLanes(
+            self._envs = ProcessEnvs(
                 spec, options, action_repeat, shapes, min(processes, num_users)
             )
 
@@ -132,33 +139,31 @@ class GymnasiumUsers:
         num_steps: int,
         one_episode: bool,
     ) -> Trajectory:
-        """`num_steps` steps of every user, each from a reset with the user's own seed.
-
-        With `one_episode` a user's data ends with their first episode: later steps repeat the last
-        observation with action and reward zero and `alive` False, whoever else still plays.
-        Without, the lane is reset when an episode ends, continuing the random stream of the user's
-        seed.
+        """Collects `num_steps` steps of every user, each from a reset with the user's own seed.
 
         Args:
-            act: the policy, best jitted; its actions are clipped to the box before they are
+            act: the policy, preferably jitted. Its actions are clipped to the box before they are
                 executed, and recorded as chosen.
             key: randomness of the actions.
-            seeds: one per user.
+            seeds: one for each user.
             num_steps: T.
-            one_episode: see above.
+            one_episode: whether a user's data end with their first episode. Later steps then repeat
+                the last observation, with action and reward zero and `alive` False. Otherwise the
+                environment is reset when an episode ends, and continues the random stream of the
+                user's seed.
         """
         self.begin(seeds)
         return self._steps(act, key, num_steps, one_episode)
 
     def begin(self, seeds: Sequence[int]) -> Float[np.ndarray, "users obs"]:
-        """Resets every lane with its own seed; the observations from which `advance` goes on."""
+        """Resets every environment with its own seed and returns the first observations."""
         if len(seeds) != self.num_users:
             raise ValueError(f"Give one seed per user: {self.num_users}, not {len(seeds)}.")
-        board = self._lanes.board
-        board.seeds[:] = seeds
-        board.playing[:] = True
-        self._lanes.reset()
-        return self._seen(board.observations)
+        buffers = self._envs.buffers
+        buffers.seeds[:] = seeds
+        buffers.playing[:] = True
+        self._envs.reset()
+        return self._seen(buffers.observations)
 
     def advance(
         self,
@@ -166,65 +171,63 @@ class GymnasiumUsers:
         key: PRNGKeyArray,
         num_steps: int,
     ) -> Trajectory:
-        """`num_steps` more steps of every lane, reset whenever an episode ends.
+        """Collects `num_steps` more steps of every user; the arguments are those of `collect`.
 
-        Args:
-            act: as for `collect`.
-            key: randomness of the actions.
-            num_steps: T.
+        An environment is reset whenever an episode ends.
         """
         return self._steps(act, key, num_steps, one_episode=False)
 
     def returns(
         self, act: Act, key: PRNGKeyArray, seeds: Sequence[int], num_steps: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Each user's first episode, or its first `num_steps`, in three numbers.
+        """Plays one episode of each user, of at most `num_steps` steps.
 
-        Args:
-            act, key, seeds: as for `collect`.
-            num_steps: most steps.
+        The arguments are those of `collect`.
 
         Returns:
-            Undiscounted returns, steps, and whether the episode ended by itself; [users] each.
+            Undiscounted returns, numbers of steps, and whether the episode ended within
+            `num_steps`; [users] each.
         """
         observations = self.begin(seeds)
-        board = self._lanes.board
+        buffers = self._envs.buffers
         totals, steps = np.zeros(self.num_users), np.zeros(self.num_users, int)
         for step_key in jax.random.split(key, num_steps):
             self._step(act, observations, step_key, reset=False)
-            totals += np.where(board.playing, board.rewards, 0.0)
-            steps += board.playing
-            observations = self._seen(board.observations)
-            board.playing[board.terminated | board.truncated] = False
-            if not board.playing.any():
+            totals += np.where(buffers.playing, buffers.rewards, 0.0)
+            steps += buffers.playing
+            observations = self._seen(buffers.observations)
+            buffers.playing[buffers.terminated | buffers.truncated] = False
+            if not buffers.playing.any():
                 break
-        return totals, steps, ~board.playing
+        return totals, steps, ~buffers.playing
 
     def film(self, act: Act, key: PRNGKeyArray, seed: int) -> Iterator[tuple[np.ndarray, float]]:
-        """One episode of the first lane: its pictures [height, width, 3], each with the reward of
-        the step that led to it; the first one is the reset's.
+        """Plays one episode of the first environment and yields its pictures [height, width, 3].
+
+        Each picture comes with the reward of the step that led to it, and the first one with 0.
 
         Args:
-            act, key: as for `collect`.
-            seed: of the reset.
+            act: the policy, as for `collect`.
+            key: randomness of the actions.
+            seed: seed of the reset.
         """
-        assert isinstance(self._lanes, LocalLanes)
-        observations, board = self.begin([seed] * self.num_users), self._lanes.board
-        yield self._lanes.picture(0), 0.0
+        assert isinstance(self._envs, LocalEnvs)
+        observations, buffers = self.begin([seed] * self.num_users), self._envs.buffers
+        yield self._envs.picture(0), 0.0
         for step_key in jax.random.split(key, self.max_episode_steps):
             self._step(act, observations, step_key, reset=False)
-            observations = self._seen(board.observations)
-            yield self._lanes.picture(0), float(board.rewards[0])
-            if board.terminated[0] or board.truncated[0]:
+            observations = self._seen(buffers.observations)
+            yield self._envs.picture(0), float(buffers.rewards[0])
+            if buffers.terminated[0] or buffers.truncated[0]:
                 return
 
     def described(self) -> "Described":
-        """What algorithms need to know about the environment, without being able to run it."""
+        """Returns the public facts about the environment that algorithms need."""
         return self._described
 
     def close(self) -> None:
-        """Release the environments."""
-        self._lanes.close()
+        """Releases the environments."""
+        self._envs.close()
 
     def __enter__(self) -> Self:
         return self
@@ -238,32 +241,32 @@ class GymnasiumUsers:
         self.close()
 
     def _steps(self, act: Act, key: PRNGKeyArray, num_steps: int, one_episode: bool) -> Trajectory:
-        board = self._lanes.board
-        observations = self._seen(board.observations)
+        buffers = self._envs.buffers
+        observations = self._seen(buffers.observations)
         taken = self._nothing(num_steps)
         for t, step_key in enumerate(jax.random.split(key, num_steps)):
-            if not board.playing.any():
+            if not buffers.playing.any():
                 for name in ("observations", "next_observations"):
                     taken[name][:, t:] = observations[:, None]
                 break
-            playing = board.playing
+            playing = buffers.playing
             taken["observations"][:, t] = observations
             actions = self._step(act, observations, step_key, reset=not one_episode)
             taken["actions"][playing, t] = actions[playing]
-            # Lanes whose data has ended are not stepped, and repeat their last observation.
-            following = np.where(playing[:, None], self._seen(board.following), observations)
+            # Users whose data have ended are not stepped, and repeat their last observation.
+            following = np.where(playing[:, None], self._seen(buffers.following), observations)
             taken["next_observations"][:, t] = following
-            taken["rewards"][:, t] = np.where(playing, board.rewards, 0.0)
-            taken["terminated"][:, t] = board.terminated & playing
-            taken["truncated"][:, t] = board.truncated & playing
+            taken["rewards"][:, t] = np.where(playing, buffers.rewards, 0.0)
+            taken["terminated"][:, t] = buffers.terminated & playing
+            taken["truncated"][:, t] = buffers.truncated & playing
             taken["alive"][:, t] = playing
-            observations = following if one_episode else self._seen(board.observations)
+            observations = following if one_episode else self._seen(buffers.observations)
             if one_episode:
-                playing[board.terminated | board.truncated] = False
+                playing[buffers.terminated | buffers.truncated] = False
         return Trajectory(**{name: jnp.asarray(array) for name, array in taken.items()})
 
     def _nothing(self, num_steps: int) -> dict[str, np.ndarray]:
-        """Arrays for a trajectory of every lane."""
+        """Returns zeros for the trajectory of every user."""
         size = (self.num_users, num_steps)
         seen, flag = ((self.observation_size,), np.float32), ((), np.bool_)
         action = (getattr(self.action, "shape", ()), np.float32)
@@ -281,14 +284,14 @@ class GymnasiumUsers:
     def _step(
         self, act: Act, observations: np.ndarray, key: PRNGKeyArray, *, reset: bool
     ) -> np.ndarray:
-        """One step of the lanes that are playing; the actions as chosen."""
+        """Steps the environments that are playing and returns the actions as chosen."""
         actions = np.asarray(act(observations, key))
-        self._lanes.board.actions[:] = self._executed(actions)
-        self._lanes.step(reset)
+        self._envs.buffers.actions[:] = self._executed(actions)
+        self._envs.step(reset)
         return actions
 
     def _seen(self, observations: np.ndarray) -> np.ndarray:
-        """A copy of some of the board, scaled."""
+        """Returns a scaled copy of observations from the buffers."""
         return observations * self._scale
 
     def _executed(self, actions: np.ndarray) -> np.ndarray:
@@ -302,28 +305,28 @@ class GymnasiumUsers:
 
 
 def described(env_id: str, action_repeat: int = 1, unseen: bool = False) -> Described:
-    """The public facts of an environment that Gymnasium runs.
+    """Returns the public facts about an environment that Gymnasium runs.
 
-    Raises:
-        ValueError: as for `GymnasiumUsers`.
+    The arguments and errors are those of `GymnasiumUsers`.
     """
     return _described(env_id, _facts(env_id, {}, unseen), {}, action_repeat)
 
 
-def processes_for(lanes: int) -> int:
-    """Processes that are worth their while: one for each core we may use, with several lanes.
+def processes_for(environments: int) -> int:
+    """Returns how many worker processes are fastest for so many parallel environments.
 
-    A process that was started for one of several trainings steps its own lanes: the others have the
-    other cores, and waiting for one another at every step takes longer than stepping.
+    There is at most one for each available core, and each has at least four environments. A process
+    that was itself started for one of several trainings gets none besides itself: the other
+    trainings use the other cores, and waiting for workers at every step takes longer than stepping.
     """
     if multiprocessing.parent_process() is not None:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(cores or 1, lanes // 4))
+    return max(1, min(cores or 1, environments // 4))
 
 
 def _facts(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
-    """The environment's public facts."""
+    """Returns the environment's public facts, with one-sentence errors."""
     if unseen:
         found = unseen_facts(env_id, options)
         require_real(env_id, found.package)
@@ -332,7 +335,7 @@ def _facts(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
         return facts(spec_of(env_id), options)
     except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
         known = EXTRAS.get(getattr(error, "name", None) or "")
-        if known is None and isinstance(error, ModuleNotFoundError):  # a module of the user's
+        if known is None and isinstance(error, ModuleNotFoundError):  # the user's own module
             raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
         extra = known or ("mujoco" if "mujoco" in str(error).lower() else "experts")
         raise ValueError(
@@ -374,7 +377,7 @@ def _observation_size(env_id: str, space: gym.Space[Any] | None) -> int:
 
 
 def _kind(space: gym.Space[Any] | None) -> str:
-    """What there is instead; of an environment that is not seen, nothing is said."""
+    """Names a space for an error; None, for an environment that meets real people, has no name."""
     return "another space" if space is None else f"a {type(space).__name__}"
 
 

@@ -1,14 +1,14 @@
-"""Public facts about Gymnasium's MuJoCo environments, which their algorithms need to know."""
+"""Public facts about Gymnasium's MuJoCo environments that algorithms need."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is public about an environment that only Gymnasium can step.
+    """Public scales of an environment that only Gymnasium can step.
 
     Attributes:
-        observation_scale: factors that bring each observation to order one; None leaves them.
+        observation_scale: factors that bring each observation to order one; None is one.
         reward_per_step: size of an ordinary step's reward.
     """
 
@@ -17,7 +17,7 @@ class Facts:
 
 
 NOTHING = Facts()
-"""Of an environment that is not known here."""
+"""Facts about every environment that is not in `FACTS`."""
 
 # One over the standard deviation under uniformly random actions: ten resets, 500 steps each.
 _HALF_CHEETAH = Facts(

@@ -1,4 +1,4 @@
-"""Names of Gymnasium environments, and the one place where they are looked up.
+"""Names of Gymnasium environments. Every look-up of such a name happens here.
 
 An environment has one name, in Gymnasium's own syntax with wrappers after it:
 
@@ -11,10 +11,11 @@ my_package.envs:Env-v0+my_package.wrappers:Scaled+gymnasium.wrappers:FlattenObse
 Wrappers are `module:Wrapper`, the innermost first. Each is a subclass of `gymnasium.Wrapper` that
 takes the environment alone.
 
-Importing a module runs its code. So a name that stands in a file, such as somebody else's run
-directory or dataset, is looked up only once the user has given the same one: whoever reads a name
-from a file asks `sotto.rl.envs.registry.from_data` first. Where real people are met, modules are
-imported in other processes alone (`sotto.rl.envs.gymnasium.unseen`).
+Importing a module runs its code. A name that was read from a file, such as another person's run
+directory or dataset, is therefore looked up only if the user has given the same name. Code that
+reads a name from a file must call `sotto.rl.envs.registry.from_data` first. The modules of an
+environment that meets real people are imported only in other processes
+(`sotto.rl.envs.gymnasium.unseen`).
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from sotto.extras import EXTRAS
 
 
 def spec_of(env_id: str) -> Any:
-    """What Gymnasium knows of the environment of this name: `gymnasium.make` takes it.
+    """Returns Gymnasium's specification of the environment of this name.
 
     The modules in the name are imported. They may lie in the working directory.
 
@@ -49,18 +50,19 @@ def spec_of(env_id: str) -> Any:
     for wrapper in wrappers:
         made_in, _, made_by = wrapper.partition(":")
         found = getattr(sys.modules[made_in], made_by, None)
-        # Anything else would be called, too: a name must not choose among all functions there are.
+        # Gymnasium would call anything else too: a name must not choose an arbitrary function.
         if not (isinstance(found, type) and issubclass(found, gym.Wrapper)):
             raise ValueError(f"{made_in} has no wrapper {made_by!r}, which {env_id} names")
         added.append(gym.envs.registration.WrapperSpec(made_by, wrapper, {}))
     return replace(spec, additional_wrappers=(*spec.additional_wrappers, *added))
 
 
-def told(env_id: str) -> Any:
-    """What another process is told of an environment whose modules are not imported in this one.
+def remote_spec(env_id: str) -> Any:
+    """Returns what another process needs to make an environment, without importing its modules.
 
     Returns:
-        Its specification; or its name, if that has a module in it. `make` takes either.
+        The environment's specification, or its name if that has a module in it. `make` takes
+        either.
 
     Raises:
         ValueError: the name is not of the form above, or there is no such module or environment.
@@ -77,8 +79,8 @@ def make(environment: Any, options: dict[str, Any]) -> gym.Env[Any, Any]:
     """Makes an environment in this process.
 
     Args:
-        environment: from `spec_of` or `told`.
-        options: of `gymnasium.make`.
+        environment: the result of `spec_of` or `remote_spec`.
+        options: keyword arguments of `gymnasium.make`.
 
     Raises:
         ValueError: as for `spec_of`.
@@ -89,9 +91,9 @@ def make(environment: Any, options: dict[str, Any]) -> gym.Env[Any, Any]:
 
 
 def can_be_sent(spec: Any) -> bool:
-    """Whether another process can make the environment.
+    """Returns whether another process can make the environment.
 
-    It cannot where its class belongs to the main program, a notebook, or the inside of a function.
+    It cannot if the class is defined in the main program, in a notebook or inside a function.
     """
     made_by = [spec.entry_point, *(one.entry_point for one in spec.additional_wrappers)]
     if any(getattr(one, "__module__", None) == "__main__" for one in made_by):
@@ -104,14 +106,14 @@ def can_be_sent(spec: Any) -> bool:
 
 
 def _parts(env_id: str) -> tuple[str | None, str, tuple[str, ...]]:
-    """The module if there is one, Gymnasium's own id, and the wrappers."""
+    """Returns the module if there is one, Gymnasium's own id, and the wrappers."""
     environment, *wrappers = env_id.split("+")
     module, colon, name = environment.rpartition(":")
     dotted = [*([module] if colon else []), *(one.replace(":", ".") for one in wrappers)]
     well_formed = all(word.isidentifier() for one in dotted for word in one.split("."))
     if not well_formed or any(one.count(":") != 1 for one in wrappers):
         raise ValueError(
-            f"{env_id!r} is no name of an environment; write Env-v0 or module:Env-v0, with "
+            f"{env_id!r} is not a name of an environment; write Env-v0 or module:Env-v0, with "
             "wrappers after it as in Env-v0+module:Wrapper"
         )
     return (module if colon else None), name, tuple(wrappers)
@@ -129,7 +131,7 @@ def _registered(env_id: str, name: str) -> Any:
 
 
 def _look_here_too() -> None:
-    """Modules may lie in the working directory, which goes to the end of the import path."""
+    """Appends the working directory to the import path, since modules may lie there."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.append(here)
@@ -151,7 +153,7 @@ def _import(module: str, env_id: str) -> None:
 
 @contextlib.contextmanager
 def _quiet(environment: Any) -> Iterator[None]:
-    """Keeps MuJoCo from remarking on Gymnasium's own models, once for each copy that is made."""
+    """Silences MuJoCo's warnings about Gymnasium's own models, one for each copy."""
     if "mujoco" not in str(getattr(environment, "entry_point", environment)):
         yield
         return
@@ -166,4 +168,4 @@ def _quiet(environment: Any) -> Iterator[None]:
 
 
 def _warn_of_nothing(_warning: str) -> None:
-    """Without it MuJoCo writes to the terminal, and to a file in the working directory."""
+    """Ignores a warning, which MuJoCo would write to the terminal and into a file."""

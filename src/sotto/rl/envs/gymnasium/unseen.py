@@ -1,8 +1,8 @@
-"""Environments in which real people are met: what they say and raise stays in their own process.
+"""Environments that meet real people: their output and their exceptions stay in their processes.
 
-The environment's code, and the module that registers it, run in processes whose output goes
-nowhere and whose failures are one byte. What comes back of its public facts are numbers, put into
-Gymnasium's own classes. This process sees neither the words of an exception nor its class.
+The environment's code, and the module that registers it, run in other processes. Their output is
+discarded, and a failure is reported without its text or its class. Only numbers come back as the
+environment's public facts, and this process puts them into Gymnasium's own classes.
 """
 
 import base64
@@ -18,41 +18,41 @@ import gymnasium as gym
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from sotto.rl.envs.gymnasium import specs
-from sotto.rl.envs.gymnasium.lanes import MAIN
+from sotto.rl.envs.gymnasium.parallel import WORKER_PROGRAM
 
 SIMULATORS = ("sotto", "gymnasium", "ale_py")
-"""Packages whose environments are simulators, in which nobody real can be met."""
+"""Packages whose environments are simulators, which meet no real people."""
 
 
 def require_real(env_id: str, package: str = "sotto") -> None:
-    """Refuses an environment in which nobody real can be met.
+    """Refuses an environment that cannot meet real people.
 
     Args:
         env_id: its name.
-        package: where its class comes from; of one written in JAX, ours.
+        package: top-level package of its class; the default is that of environments in JAX.
 
     Raises:
         ValueError: it is a simulator.
     """
     if package in SIMULATORS:
         raise ValueError(
-            f"{env_id} is a simulator that comes with {package}, where no real people are met; "
-            "leave out --population real, or give --env-id an environment of your own that meets "
+            f"{env_id} is a simulator that comes with {package} and meets no real people; "
+            "leave out --population real, or give --env-id your own environment that meets "
             "them (module:Name-v0, registered with Gymnasium)"
         )
 
 
 class UnseenError(ValueError):
-    """An environment in which real people are met failed. Nothing else is said of it, ever.
+    """Failure of an environment that meets real people. The message never says more than that.
 
     Args:
-        env_id: as the user wrote it.
+        env_id: the name that the user gave.
     """
 
     def __init__(self, env_id: str) -> None:
         super().__init__(
-            f"{env_id} failed where real people are met; what it says is not shown, since it may "
-            "be about them: try the environment without them"
+            f"{env_id} failed where real people are met; its error is not shown, since it may "
+            "be about them; test the environment without real people"
         )
 
 
@@ -60,21 +60,21 @@ class Facts(NamedTuple):
     """An environment's public facts."""
 
     observed: gym.Space[Any] | None
-    """None: a space of another kind than Box and Discrete, where real people are met."""
+    """Observation space; None for a space that is neither Box nor Discrete, if `_plain` made it."""
     action: gym.Space[Any] | None
     time_limit: int | None
     normalisers: tuple[str, ...]
-    """Wrappers that keep running statistics."""
+    """Names of the wrappers that keep running statistics."""
     package: str
-    """Where its class comes from."""
+    """Top-level package of the environment's class."""
 
 
 def facts(environment: Any, options: dict[str, Any]) -> Facts:
-    """Makes the environment here, and looks at it.
+    """Makes the environment in this process and returns its public facts.
 
     Args:
-        environment: what `specs.make` takes.
-        options: of `gymnasium.make`.
+        environment: the first argument of `specs.make`.
+        options: keyword arguments of `gymnasium.make`.
     """
     env = specs.make(environment, options)
     env.close()
@@ -93,29 +93,29 @@ def facts(environment: Any, options: dict[str, Any]) -> Facts:
 
 
 def unseen_facts(env_id: str, options: dict[str, Any]) -> Facts:
-    """Makes the environment in a process of its own, which says nothing but its public facts.
+    """Makes the environment in another process, which returns nothing but its public facts.
 
     Raises:
-        UnseenError: it failed.
-        ValueError: there is none of this name, or no other process can make it.
+        UnseenError: the environment failed.
+        ValueError: there is no such environment, or no other process can make it.
     """
-    told = specs.told(env_id)
-    return _asked(env_id, carried(env_id, (sys.path, told, options)))
+    spec = specs.remote_spec(env_id)
+    return _asked(env_id, pickled(env_id, (sys.path, spec, options)))
 
 
-def carried(env_id: str, plan: Any) -> bytes:
-    """What another process is told.
+def pickled(env_id: str, plan: Any) -> bytes:
+    """Returns the bytes of a plan for another process.
 
     Raises:
-        ValueError: the environment is registered with something that has no name elsewhere.
+        ValueError: the environment is registered with a function that cannot be pickled.
     """
     try:
         return pickle.dumps(plan)
     except (pickle.PicklingError, AttributeError, TypeError):
         pass
     raise ValueError(
-        f"{env_id} is registered with a function that no other process can import, and real "
-        "people are met in one that shows nothing; register it as 'module:Class'"
+        f"{env_id} is registered with a function that no other process can import, but an "
+        "environment that meets real people runs in another process; register it as 'module:Class'"
     )
 
 
@@ -126,7 +126,7 @@ def _asked(env_id: str, plan: bytes) -> Facts:
         words = (str(theirs), base64.b64encode(plan).decode())
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", MAIN.format(path=sys.path, name=__name__), *words],
+                [sys.executable, "-c", WORKER_PROGRAM.format(path=sys.path, name=__name__), *words],
                 pass_fds=(theirs,),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -143,7 +143,7 @@ def _asked(env_id: str, plan: bytes) -> Facts:
 
 
 def serve(words: Sequence[str]) -> None:
-    """What such a process does."""
+    """Runs in the other process: makes the environment and answers with its public facts."""
     try:
         _, environment, options = pickle.loads(base64.b64decode(words[2]))
         found = facts(environment, options)
@@ -151,11 +151,11 @@ def serve(words: Sequence[str]) -> None:
         with os.fdopen(int(words[1]), "wb") as answer:
             answer.write(pickle.dumps(plain))
     finally:
-        os._exit(0)  # whatever was raised, and whatever is still to be said at a tidy exit
+        os._exit(0)  # also after an exception, and without the messages of a regular exit
 
 
 def _plain(space: gym.Space[Any] | None) -> gym.Space[Any] | None:
-    """The space in Gymnasium's own class, without anything else that hangs on it."""
+    """Returns a Box or Discrete space as a new object of Gymnasium's class, without attributes."""
     if isinstance(space, gym.spaces.Box):
         return gym.spaces.Box(space.low, space.high, dtype=space.dtype.type)
     if isinstance(space, gym.spaces.Discrete):

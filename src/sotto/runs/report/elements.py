@@ -1,4 +1,4 @@
-"""How report.html looks: the style sheet and the few pieces of HTML that pages are made of."""
+"""The style sheet and the HTML elements of report.html; every text is escaped."""
 
 import base64
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ pre { padding: 12px 16px; background: #f5f7f8; border-radius: 6px; white-space: 
 
 
 def page(title: str, body: Iterable[str]) -> str:
-    """A whole page; `body` is HTML already."""
+    """Returns a whole page; `body` must be HTML."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -61,17 +61,17 @@ def page(title: str, body: Iterable[str]) -> str:
 
 
 def heading(text: str) -> str:
-    """A section's heading."""
+    """Returns the heading of a section."""
     return f"<h2>{escape(text)}</h2>"
 
 
 def paragraph(text: str, soft: bool = False) -> str:
-    """A paragraph; soft ones are asides."""
+    """Returns a paragraph; a soft one is smaller and grey."""
     return f"<p{' class=soft' if soft else ''}>{escape(text)}</p>"
 
 
 def picture(path: Path, caption: str) -> str:
-    """A PNG, inside the page, with what to see in it."""
+    """Returns a PNG, embedded in the page, with a caption."""
     data = base64.b64encode(path.read_bytes()).decode()
     return (
         f'<figure><img alt="{escape(caption)}" src="data:image/png;base64,{data}">'
@@ -80,7 +80,7 @@ def picture(path: Path, caption: str) -> str:
 
 
 def tiles(values: Mapping[str, str]) -> str:
-    """A row of large numbers, each over its name."""
+    """Returns a row of large numbers, each over its name."""
     inside = "".join(
         f"<div><b>{escape(value)}</b><span class=soft>{escape(name)}</span></div>"
         for name, value in values.items()
@@ -89,7 +89,7 @@ def tiles(values: Mapping[str, str]) -> str:
 
 
 def bullets(title: str, lines: Iterable[tuple[str, str]]) -> str:
-    """A titled list of sentences, each with an aside that may be empty; nothing if it is empty."""
+    """Returns a titled list of sentences with optional remarks; an empty list gives no HTML."""
     items = "".join(
         f"<li>{escape(text)}" + (f' <span class="how">{escape(aside)}</span>' if aside else "")
         for text, aside in lines
@@ -98,7 +98,7 @@ def bullets(title: str, lines: Iterable[tuple[str, str]]) -> str:
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table."""
+    """Returns a table with a header."""
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
@@ -107,7 +107,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def settings(values: Mapping[str, str]) -> str:
-    """Names and values in two columns."""
+    """Returns names and values in two columns."""
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td class=number>{escape(value)}</td></tr>"
         for name, value in values.items()

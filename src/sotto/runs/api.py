@@ -1,4 +1,4 @@
-"""Training, checking and accounting from Python: the same as the command line does."""
+"""The public functions for training, verification and accounting, as on the command line."""
 
 import math
 import shlex
@@ -27,17 +27,17 @@ from sotto.runs.metrics import read
 from sotto.runs.registry import algorithm_of
 
 _DRAWS = 2**40
-"""Numbers that are drawn at most, for the sampler's own delta."""
+"""Largest number of random draws, which the delta of the sampler assumes."""
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run directory, read.
+    """A trained run, or several seeds, in a run directory.
 
     Attributes:
-        path: of the run, or of several seeds.
-        finished: whether all of its updates have been made.
-        named: what the user named outside of the directory: the ledger, an environment's module.
+        path: the directory.
+        finished: whether all updates have been made.
+        named: locations outside the directory that the user has given.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class TrainedRun:
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """One for each seed, derived from its ledger now; none without privacy."""
+        """Certificates of all seeds, derived from their ledgers now; empty without privacy."""
         experiment = self._experiment
         if experiment.settings.ledger is None:
             return ()
@@ -54,10 +54,10 @@ class TrainedRun:
 
     @property
     def certificate(self) -> Certificate:
-        """What is proved about the run; of several seeds, about the one that promises least.
+        """Certificate of the run; of several seeds, the weakest one.
 
         Raises:
-            ValueError: the algorithm protects nobody.
+            ValueError: the run has no ledger, so it protects nobody.
         """
         found = self.certificates
         if not found:
@@ -66,12 +66,12 @@ class TrainedRun:
 
     @property
     def returns(self) -> dict[str, np.ndarray]:
-        """Mean return of each policy after the last chunk, [seeds] each."""
+        """Mean returns after the last chunk by policy, [seeds] each."""
         last = [read(run.metrics)[-1].evaluation for run in self._experiment.runs]
         return {name: np.array([one[name] for one in last]) for name in last[0]}
 
     def load(self, policy: str | None = None) -> Agent:
-        """The agent of the first seed; `sotto.load` has the others."""
+        """Loads the agent of the first seed; use `sotto.load` for the others."""
         return load(self._experiment.runs[0].path, policy=policy, env_id=self.named.env_id)
 
     @property
@@ -94,16 +94,16 @@ def train(
         run = sotto.train(sotto.DPPG(env_id="CartPole-v1", target_epsilon=1.0), out="runs/x")
 
     Args:
-        settings: of an algorithm, such as `sotto.DPPG(...)` or `sotto.PPO(...)`.
-        out: run directory; it must not exist, except to resume.
-        seeds: so many side by side, from `settings.seed` on.
-        ledger: SQLAlchemy URL or file of the ledger, instead of one in the run directory.
-        resume: go on with the interrupted training in `out`, started with the same settings; or
-            with a finished one, if `total_steps` has grown and the budget has room.
-        callbacks: each is called after every chunk with what the command line shows.
+        settings: settings of an algorithm, such as `sotto.DPPG(...)` or `sotto.PPO(...)`.
+        out: run directory, which must not exist unless `resume` is set.
+        seeds: number of seeds to train together, from `settings.seed` on.
+        ledger: SQLAlchemy URL or file of the ledger, instead of a file in the run directory.
+        resume: whether to continue the training in `out`, which must have the same settings. A
+            finished training continues if `total_steps` is larger and the budget has room.
+        callbacks: functions that are called with an `Update` after every chunk.
 
     Raises:
-        ValueError: settings that cannot be run. Nothing has been made.
+        ValueError: the settings cannot be run. No files are left.
         PrivacyError: the budget does not cover the training.
     """
     algorithm, where = algorithm_of(settings), Path(out)
@@ -137,8 +137,8 @@ def verify(path: Path | str) -> dict[str, Verification]:
     """Derives a run's certificate again and compares it with the stored one.
 
     Returns:
-        For each seed's run directory: `status` is "verified", "stale" (it is what the ledger gave
-        earlier) or "false", with the `mismatches` in sentences.
+        The result for each seed's run directory. Its `status` is "verified", "stale" (the ledger
+        has later charges) or "false", and `mismatches` explains the differences.
 
     Raises:
         RunError: there is no run, or it has no ledger.
@@ -150,17 +150,17 @@ def verify(path: Path | str) -> dict[str, Verification]:
 def calibrate(
     *, target_epsilon: float, delta: float, releases: int = 1, sampling_rate: float | None = None
 ) -> float:
-    """The least noise multiplier that meets a target, for whoever takes part in every release.
+    """Returns the least noise multiplier that meets a target, for a person in every release.
 
     Example:
         sotto.calibrate(target_epsilon=1.0, delta=1e-5)                        # 3.73
 
     Args:
-        target_epsilon: epsilon that must not be exceeded.
-        delta: of the guarantee; below one over the number of people.
-        releases: in which one person takes part.
-        sampling_rate: each person is drawn for each release with this probability, in secret
-            (Poisson sampling); None: everybody takes part.
+        target_epsilon: largest allowed epsilon.
+        delta: delta of the guarantee, below one over the number of people.
+        releases: number of releases in which one person takes part.
+        sampling_rate: probability with which each person is drawn for each release, in secret
+            (Poisson sampling); None if everybody takes part.
 
     Raises:
         ValueError: the target is out of reach.
@@ -177,13 +177,13 @@ def calibrate(
 def account(
     *, noise_multiplier: float, delta: float, releases: int = 1, sampling_rate: float | None = None
 ) -> float:
-    """Epsilon at delta for whoever takes part in every release; arguments as for `calibrate`.
+    """Returns epsilon at delta for a person in every release; arguments as for `calibrate`.
 
     Example:
         sotto.account(noise_multiplier=1.0, delta=1e-5)                        # 4.38
 
-    The analytic Gaussian mechanism (Balle and Wang 2018, Theorem 8), or privacy loss distributions
-    under sampling. Both are tight.
+    It uses the analytic Gaussian mechanism (Balle and Wang 2018, Theorem 8), or privacy loss
+    distributions under sampling. Both are tight.
     """
     return compose([_event(noise_multiplier, releases, sampling_rate)]).epsilon(delta)
 

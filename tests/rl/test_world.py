@@ -10,7 +10,7 @@ import pytest
 
 from sotto.rl.envs.base import Box
 from sotto.rl.envs.registry import make
-from sotto.rl.envs.world import GymnasiumWorld, JaxWorld, World
+from sotto.rl.world import GymnasiumWorld, JaxWorld, World
 
 CARTPOLE = make("CartPole-v1")
 
@@ -31,17 +31,17 @@ def test_a_world_in_jax_steps_as_gymnasium_does() -> None:
     ended = np.zeros(3, bool)
     for row in actions:
         observations, rewards, terminated = world.step(row)
-        for lane in range(3):
-            if ended[lane]:
-                assert rewards[lane] == 0
-                assert terminated[lane]
+        for i in range(3):
+            if ended[i]:
+                assert rewards[i] == 0
+                assert terminated[i]
                 continue
             env.reset()
-            env.state = states[lane]
-            expected, reward, ended[lane], _, _ = env.step(int(row[lane]))
-            np.testing.assert_allclose(observations[lane], expected, rtol=2e-4, atol=2e-5)
-            assert rewards[lane] == reward
-            assert terminated[lane] == ended[lane]
+            env.state = states[i]
+            expected, reward, ended[i], _, _ = env.step(int(row[i]))
+            np.testing.assert_allclose(observations[i], expected, rtol=2e-4, atol=2e-5)
+            assert rewards[i] == reward
+            assert terminated[i] == ended[i]
         states = observations.astype(np.float64)
     assert ended.all()  # a random policy falls well within 100 steps
 

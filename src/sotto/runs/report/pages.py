@@ -1,7 +1,7 @@
-"""report.html: one page that says what a run did and what is proved about it.
+"""The page report.html, which shows the results of a run and its certificate.
 
-The page is made from the run directory alone (config.json, metrics.jsonl and the ledger, from
-which the certificate is derived afresh) and holds its figures, which also lie in figures/.
+The page is made from the run directory alone: config.json, metrics.jsonl and the ledger, from which
+the certificate is derived again. It contains its figures, which are also written to figures/.
 """
 
 import math
@@ -16,27 +16,28 @@ from sotto.errors import RunError
 from sotto.privacy.certificates.derive import Certificate, derive
 from sotto.privacy.certificates.text import meaning_of_delta
 from sotto.privacy.ledger.ledger import NO_TIME
-from sotto.runs import figures, page
 from sotto.runs.directory import Experiment, Run
 from sotto.runs.metrics import Line, read
 from sotto.runs.registry import algorithm_named, config_from_json
+from sotto.runs.report import elements, figures
 from sotto.runs.seeds import Sharing, sharing
 
-_GUARANTEE = (
-    "The same guarantee read at other deltas: a smaller probability of failure has a larger "
-    "epsilon."
+_NOT_EVALUATED = (
+    "The policies were not evaluated: there is no simulator, or the settings turn evaluations off."
 )
+_UNPROVED = "Nothing is proved, so no charge is shown."
+_GUARANTEE = "The same guarantee at other values of delta. A smaller delta has a larger epsilon."
 
 
 def write_reports(experiment: Experiment) -> list[Path]:
-    """Writes the page of a run; of several seeds, one for all of them and then one for each.
+    """Writes the page of a run; for several seeds, one page for all and one for each.
 
     Raises:
-        RunError: nothing has been trained yet.
-        PrivacyError: the ledger is damaged or another run's.
+        RunError: the run has no metrics yet.
+        PrivacyError: the ledger is damaged or belongs to another run.
     """
     settings = experiment.settings
-    config_from_json(algorithm_named(settings.algorithm), settings.config)  # or it is refused
+    config_from_json(algorithm_named(settings.algorithm), settings.config)  # checks them
     pages = []
     if len(experiment.runs) > 1:
         pages.append(_write(experiment.path, experiment.runs, experiment))
@@ -58,17 +59,17 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     )
     body = [
         f"<h1>{escape(title)}</h1>",
-        page.paragraph(_started(experiment.settings.created), True),
+        elements.paragraph(_started(experiment.settings.created), True),
         _card(certificates, shared, _without_ledger(experiment)),
-        page.tiles(_numbers(lines, certificates, shared)),
+        elements.tiles(_numbers(lines, certificates, shared)),
         *_pictures(path / "figures", lines, certificates, shared, _radius(experiment)),
         *(_seeds(runs, lines, certificates, shared) if len(runs) > 1 else ()),
         *(_certificate(_worst(certificates), len(runs)) if certificates else ()),
-        page.heading("Settings"),
-        page.settings({name: _plain(value) for name, value in runs[0].settings.config.items()}),
-        page.heading("How it was made"),
+        elements.heading("Settings"),
+        elements.settings({name: _plain(value) for name, value in runs[0].settings.config.items()}),
+        elements.heading("Command"),
         f"<pre>{escape(experiment.settings.command)}</pre>",
-        page.paragraph(
+        elements.paragraph(
             "Software: "
             + ", ".join(f"{name} {one}" for name, one in experiment.settings.versions.items()),
             soft=True,
@@ -76,13 +77,13 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
     ]
     file = path / "report.html"
     temporary = path / ".report.html"
-    temporary.write_text(page.page(title, body), encoding="utf-8")
+    temporary.write_text(elements.page(title, body), encoding="utf-8")
     os.replace(temporary, file)
     return file
 
 
 def _shown(run: Run, lines: list[Line]) -> list[Line]:
-    """The lines, without what earlier versions logged of a protected teacher."""
+    """Removes what earlier versions logged about a protected teacher."""
     if run.settings.ledger is None:
         return lines
     for line in lines:
@@ -92,7 +93,7 @@ def _shown(run: Run, lines: list[Line]) -> list[Line]:
 
 def _started(created: str) -> str:
     if created == NO_TIME:
-        return "When it was made is not said, since it would tell how many tries there were."
+        return "The time is not stated, since it would reveal the number of attempts."
     return f"Started {created.replace('T', ' ')[:16]} UTC."
 
 
@@ -102,7 +103,7 @@ def _task(experiment: Experiment) -> str:
 
 
 def _without_ledger(experiment: Experiment) -> tuple[str, str]:
-    """What the page says of a run that has no ledger: a few words, and a sentence."""
+    """Returns a few words and a sentence about a run without a ledger."""
     algorithm = algorithm_named(experiment.settings.algorithm)
     config = config_from_json(algorithm, experiment.settings.config)
     return algorithm.without_ledger(config)
@@ -111,7 +112,7 @@ def _without_ledger(experiment: Experiment) -> tuple[str, str]:
 def _card(
     certificates: Sequence[Certificate], shared: Sharing | None, without: tuple[str, str]
 ) -> str:
-    """What is proved, in the largest letters of the page."""
+    """Returns the card at the top of the page with status, epsilon and delta."""
     if not certificates:
         return (
             f'<div class="card bad"><div class="status">{escape(without[0])}</div>'
@@ -122,18 +123,18 @@ def _card(
         "proved": ("Proved", worst.unit_sentence),
         "paper-claim": (
             "Not proved",
-            "The run follows a paper whose claim does not hold for these steps: "
+            "The run follows a paper, and the paper's claim does not hold for these steps: "
             + "; ".join(f"{gap.name} ({gap.why})" for gap in worst.gaps)
-            + ". Nothing is promised to anybody.",
+            + ". Nobody has a guarantee.",
         ),
-        "none": ("No guarantee", "Nothing was released, or nothing can be proved about it."),
+        "none": ("No guarantee", "Nothing was released, or nothing is proved about the releases."),
     }
     status, sentence = words[worst.status]
     epsilon, several = worst.epsilon, ""
     if shared is not None:
         several = f" for each of {len(certificates)} seeds"
         if shared.epsilon is not None and math.isfinite(shared.epsilon):
-            # The page is about all seeds, and so is its largest number.
+            # The page is about all seeds, so its main number is the joint epsilon.
             epsilon = shared.epsilon
             several = f" for all {len(certificates)} seeds together, {worst.epsilon:.4g} for each"
     number = f"{epsilon:.4g}" if math.isfinite(epsilon) else "∞"
@@ -146,22 +147,22 @@ def _card(
 
 
 def _worst(certificates: Sequence[Certificate]) -> Certificate:
-    """The seed that promises least."""
+    """Returns the weakest certificate."""
     return max(certificates, key=lambda one: (one.status != "proved", one.epsilon))
 
 
 def _numbers(
     lines: Sequence[Sequence[Line]], certificates: Sequence[Certificate], shared: Sharing | None
 ) -> dict[str, str]:
-    """The run in a few numbers."""
+    """Returns the main numbers of the run, by label."""
     last = [one[-1] for one in lines]
     values = {}
-    for name, label in (("ema", "return, average of policies"), ("last", "return, last policy")):
+    for name, label in (("ema", "return, averaged policy"), ("last", "return, last policy")):
         returns = [line.evaluation[name] for line in last if name in line.evaluation]
         if returns:
             spread = f" ± {np.std(returns):.1f}" if len(returns) > 1 else ""
             values[label] = f"{np.mean(returns):.1f}{spread}"
-    values["environment steps at most"] = f"{last[0].env_steps:,}"
+    values["environment steps, at most"] = f"{last[0].env_steps:,}"
     values["updates"] = f"{last[0].updates:,}"
     if "teacher_return" in last[0].simulated:
         values["the teacher's return"] = f"{last[0].simulated['teacher_return'][-1]:.1f}"
@@ -181,20 +182,26 @@ def _pictures(
     shared: Sharing | None,
     radius: float | None,
 ) -> list[str]:
-    """Draws every figure there are data for."""
-    found = [page.heading("What it learned")]
+    """Draws every figure for which there are data, and returns the HTML."""
+    found = [elements.heading("Learning")]
     if any(line.evaluation for one in lines for line in one):
         figures.learning_curve(folder / "learning.png", lines)
-        caption = "Greedy episodes of released policies with fresh simulated people, no one's data."
+        caption = (
+            "Return of released policies in greedy episodes with fresh simulated people. The "
+            "episodes use no data of the people in training."
+        )
         if len(lines) > 1:
             caption += " The band is one standard deviation over seeds."
-        found.append(page.picture(folder / "learning.png", caption))
+        found.append(elements.picture(folder / "learning.png", caption))
     else:
-        found.append(page.paragraph("There is no simulator to evaluate the policies in."))
+        found.append(elements.paragraph(_NOT_EVALUATED))
     if "private_return" in lines[0][-1].released:
         figures.released_returns(folder / "returns.png", lines)
-        caption = "A part of every release, within its public range and with the noise it states."
-        found.append(page.picture(folder / "returns.png", caption))
+        caption = (
+            "Mean return of the users in each release, clipped to a public range, with the noise "
+            "of the release."
+        )
+        found.append(elements.picture(folder / "returns.png", caption))
     if not certificates:
         return found
     certificate = _worst(certificates)
@@ -204,17 +211,17 @@ def _pictures(
     if part is not None:
         figures.update_size(folder / "updates.png", lines, part.clip_norm, radius)
         adapts = "clip_norm" in lines[0][-1].released
-        bound = "the clip norm of the moment" if adapts else f"{part.clip_norm:.3g}"
+        bound = "the current clip norm" if adapts else f"norm {part.clip_norm:.3g}"
         text = (
-            f"The released average of users' updates, noise included. Each user's own update is "
-            f"clipped to {bound}, and so is their average; the rest is noise."
+            f"Norm of the released average of users' updates, with noise. Each user's update is "
+            f"clipped to {bound}, so the average without noise is not larger."
         )
-        found.append(page.picture(folder / "updates.png", text))
+        found.append(elements.picture(folder / "updates.png", text))
     found += _cost(shared)
     if certificate.status != "proved":
-        return [*found, page.paragraph("Nothing is proved, so there is no budget to show.")]
+        return [*found, elements.paragraph(_UNPROVED)]
     one = _whom(certificate)[0]
-    title, steps = f"Budget charged to the worst {one}", "releases" if part else "updates"
+    title, steps = f"Epsilon charged to the most charged {one}", "releases" if part else "updates"
     figures.budget(folder / "budget.png", lines, certificate.budget.epsilon, title, steps)
     figures.privacy_curve(
         folder / "guarantee.png", certificate.curve, certificate.epsilon, certificate.delta
@@ -222,17 +229,17 @@ def _pictures(
     once = certificate.streams[-1].statement.participation.kind == "once"
     return [
         *found,
-        page.picture(
+        elements.picture(
             folder / "budget.png",
-            f"What the worst {one} has paid. "
+            f"Epsilon of the {one} with the largest charge. "
             + (
-                f"Each {one} takes part in one release, so none pays more after the last release "
-                "than after the first."
+                f"Each {one} takes part in one release, so the largest charge does not grow after "
+                "the first release."
                 if once
                 else ""
             ),
         ),
-        page.picture(
+        elements.picture(
             folder / "guarantee.png",
             _GUARANTEE,
         ),
@@ -240,19 +247,19 @@ def _pictures(
 
 
 def _cost(shared: Sharing | None) -> list[str]:
-    """The heading of what it cost, and whose cost the figures show."""
-    found = [page.heading("What it cost")]
+    """Returns the heading of the privacy cost, and a remark if several seeds share people."""
+    found = [elements.heading("Privacy cost")]
     if shared is not None and shared.epsilon is not None:
         found.append(
-            page.paragraph(
-                "The figures are of each seed alone; the seeds' costs add up, see below."
+            elements.paragraph(
+                "The figures show each seed alone. The costs of the seeds add up, as said below."
             )
         )
     return found
 
 
 def _whom(certificate: Certificate) -> tuple[str, str]:
-    """What a run protects one of, and several of them."""
+    """Returns the names of one protected unit and of several."""
     name = certificate.unit.name
     return name, "people" if name == "person" else f"{name}s"
 
@@ -263,15 +270,15 @@ def _cost_of_answers(
     certificate: Certificate,
     shared: Sharing | None,
 ) -> list[str]:
-    """Figures of a teacher's budget."""
+    """Draws the figures of a teacher's budget, and returns the HTML."""
     found = _cost(shared)
     if certificate.status != "proved":
-        return [*found, page.paragraph("Nothing is proved, so there is no budget to show.")]
+        return [*found, elements.paragraph(_UNPROVED)]
     figures.budget(
         folder / "budget.png",
         lines,
         certificate.budget.epsilon,
-        "Budget charged for the teacher's answers",
+        "Epsilon charged for the teacher's answers",
         "updates",
     )
     figures.privacy_curve(
@@ -279,17 +286,17 @@ def _cost_of_answers(
     )
     return [
         *found,
-        page.picture(
+        elements.picture(
             folder / "budget.png",
-            "What all answers that the teacher may give cost together. All of it is charged with "
-            "the first one, since a student may stop by what it has seen.",
+            "Joint epsilon of all answers that the teacher may give. All of it is charged with "
+            "the first answer, since a student may decide to stop because of answers.",
         ),
-        page.picture(folder / "guarantee.png", _GUARANTEE),
+        elements.picture(folder / "guarantee.png", _GUARANTEE),
     ]
 
 
 def _radius(experiment: Experiment) -> float | None:
-    """Radius of the trust region that the clip norm came from, where it is one of L2 norm."""
+    """Returns the L2 radius of the trust region that determined the clip norm, or None."""
     config = experiment.settings.config
     if config.get("clip_norm_from") in ("l2-quantile", "l2-markov"):
         return float(config["trust_region_radius"])
@@ -302,7 +309,7 @@ def _seeds(
     certificates: Sequence[Certificate],
     shared: Sharing | None,
 ) -> list[str]:
-    """One row for each seed."""
+    """Returns a table with a row for each seed."""
     rows = []
     for index, run in enumerate(runs):
         last = lines[index][-1]
@@ -313,34 +320,32 @@ def _seeds(
         rows.append(row)
     header = ["seed", *(f"return ({name})" for name in lines[0][-1].evaluation)]
     header += ["certificate", "epsilon"] if certificates else []
-    found = [page.heading("Seeds"), page.table(header, rows)]
+    found = [elements.heading("Seeds"), elements.table(header, rows)]
     if shared is not None:
-        found.append(page.paragraph(shared.words, soft=True))
+        found.append(elements.paragraph(shared.words, soft=True))
     return found
 
 
 def _certificate(c: Certificate, runs: int) -> list[str]:
-    """The certificate in words; without a proof, nothing is said to be protected."""
+    """Returns the certificate in words; it lists protected data only if it is proved."""
     protected = [
-        page.paragraph(c.unit_sentence),
-        page.paragraph(meaning_of_delta(c)),
-        page.bullets("Protected", [(line, "") for line in c.protects]),
+        elements.paragraph(c.unit_sentence),
+        elements.paragraph(meaning_of_delta(c)),
+        elements.bullets("Protected", [(line, "") for line in c.protects]),
     ]
     return [
-        page.heading("The certificate in words"),
-        *(protected if c.status == "proved" else [page.paragraph("Nothing is proved.")]),
-        page.bullets("Not protected", [(line, "") for line in c.does_not_protect]),
-        page.bullets("Steps that are not private", [(gap.name, gap.why) for gap in c.gaps]),
-        page.bullets("Enforced by the code", _assumptions(c, "code")),
-        page.bullets("Up to you", _assumptions(c, "user")),
-        page.paragraph(
+        elements.heading("The certificate in words"),
+        *(protected if c.status == "proved" else [elements.paragraph("Nothing is proved.")]),
+        elements.bullets("Not protected", [(line, "") for line in c.does_not_protect]),
+        elements.bullets("Steps that are not private", [(gap.name, gap.why) for gap in c.gaps]),
+        elements.bullets("Enforced by the code", _assumptions(c, "code")),
+        elements.bullets("Up to you", _assumptions(c, "user")),
+        elements.paragraph(
             f"Computed by: {c.method}. "
-            + (
-                f"Ledger head {c.head_hash}." if runs == 1 else "Each seed has a ledger of its own."
-            ),
+            + (f"Ledger head {c.head_hash}." if runs == 1 else "Each seed has its own ledger."),
             soft=True,
         ),
-        page.paragraph("Check it with: sotto certificate RUN --verify", soft=True),
+        elements.paragraph("Verify it with: sotto certificate RUN --verify", soft=True),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Lanes in several processes: the same as in one, and none left over however things end."""
+"""Parallel environments in several processes: the same as in one, and no process is left over."""
 
 import multiprocessing
 import os
@@ -18,7 +18,7 @@ import pytest
 
 from sotto.rl.envs.gymnasium import bridge
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
-from sotto.rl.envs.gymnasium.lanes import ProcessLanes
+from sotto.rl.envs.gymnasium.parallel import ProcessEnvs
 
 
 @jax.jit
@@ -34,8 +34,8 @@ def lean(observations, key):
 
 
 def processes_of(users: GymnasiumUsers) -> list[int]:
-    assert isinstance(users._lanes, ProcessLanes)
-    return users._lanes.process_ids
+    assert isinstance(users._envs, ProcessEnvs)
+    return users._envs.process_ids
 
 
 def gone(pid: int) -> bool:
@@ -50,7 +50,7 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def carts():
-    """Seven lanes in two processes: blocks of three and four."""
+    """Seven environments in two processes: blocks of three and four."""
     with GymnasiumUsers("CartPole-v1", 7, 2) as users:
         yield users
 
@@ -101,7 +101,7 @@ def test_closing_leaves_no_process():
         users.begin(range(4))
 
 
-def test_forgotten_lanes_leave_no_process():
+def test_forgotten_environments_leave_no_process():
     users = GymnasiumUsers("CartPole-v1", 4, 2)
     pids = processes_of(users)
     del users
@@ -119,11 +119,11 @@ def test_a_killed_process_is_one_clear_error():
         assert all(gone(pid) for pid in pids)
 
 
-def test_an_error_in_a_lane_arrives(monkeypatch):
+def test_an_error_in_an_environment_arrives(monkeypatch):
     with GymnasiumUsers("CartPole-v1", 4, 2) as users:
         pids = processes_of(users)
         monkeypatch.setattr(users, "_executed", lambda actions: np.full(4, 7))  # no such action
-        with pytest.raises(RuntimeError, match="AssertionError in a lane"):
+        with pytest.raises(RuntimeError, match="AssertionError in a parallel environment"):
             users.collect(lean, jr.key(0), range(4), 5, True)
         assert all(gone(pid) for pid in pids)
 
@@ -134,7 +134,7 @@ def test_processes_do_not_outlive_the_one_that_started_them(end):
         import time
         from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
         users = GymnasiumUsers("CartPole-v1", 4, 2)
-        print(*users._lanes.process_ids, flush=True)
+        print(*users._envs.process_ids, flush=True)
         time.sleep(60)
     """
     starter = subprocess.Popen(
@@ -161,7 +161,7 @@ def test_ctrl_c_is_not_for_them(carts):
 
 def test_processes_are_as_many_as_are_worth_it(monkeypatch):
     monkeypatch.setattr(bridge.os, "sched_getaffinity", lambda _: range(8), raising=False)
-    assert [processes_for(lanes) for lanes in (1, 7, 8, 31, 1000)] == [1, 1, 2, 7, 8]
+    assert [processes_for(count) for count in (1, 7, 8, 31, 1000)] == [1, 1, 2, 7, 8]
 
 
 def test_one_of_several_trainings_steps_its_own():

@@ -1,12 +1,11 @@
-"""A world: fresh rollouts of one environment, a batch of them side by side, driven from Python.
+"""Batches of fresh rollouts whose actions are chosen in Python, outside `jit`.
 
-Whoever chooses the actions outside `jit` (a noisy vote of experts, a stable-prefix release) plays
-in a `World`. It hands out nothing but what its own rollouts meet: a fixed log is not a world.
+Noisy votes of experts and stable-prefix releases choose actions outside `jit`; they act in a
+`World`. A world returns only what its own fresh rollouts observe, so a fixed log is not a world.
 
-Every rollout of a world begins at a reset and has one episode. Where the episode has terminated,
-later steps repeat the last observation with reward zero, whatever the action, and `terminated`
-stays true. `cap` is the longest rollout: reaching it truncates the episode, which is no
-termination.
+Every rollout begins at a reset and has one episode. After the episode has terminated, steps repeat
+the last observation with reward zero, whatever the action, and `terminated` stays true. `cap` is
+the largest number of steps; reaching it truncates the episode and does not terminate it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from sotto.rl.envs.gymnasium.specs import spec_of
 Seen = tuple[
     Float[np.ndarray, "count obs"], Float[np.ndarray, " count"], Bool[np.ndarray, " count"]
 ]
-"""Observations after a step, its rewards, and where the episode has terminated by now."""
+"""Observations after a step, its rewards, and whether each episode has terminated so far."""
 
 
 @runtime_checkable
@@ -33,25 +32,25 @@ class World(Protocol):
 
     @property
     def observation_size(self) -> int:
-        """Numbers in one observation."""
+        """Length of one observation."""
 
     @property
     def num_actions(self) -> int:
-        """Actions are 0, 1, ..., num_actions - 1."""
+        """Number of actions; they are 0, 1, ..., num_actions - 1."""
 
     @property
     def cap(self) -> int:
-        """Steps after which every rollout ends."""
+        """Number of steps after which every rollout ends."""
 
     def reset(self, count: int) -> Float[np.ndarray, "count obs"]:
-        """Begins `count` new rollouts, independent of all before; their first observations."""
+        """Begins `count` new, independent rollouts and returns their first observations."""
 
     def step(self, actions: Int[np.ndarray, " count"]) -> Seen:
-        """One step of every rollout.
+        """Takes one step of every rollout.
 
         Raises:
-            ValueError: there is not one action for each rollout, one is no action of the
-                environment, or the rollouts have reached the cap.
+            ValueError: the number of actions is not the number of rollouts, an action does not
+                exist, or the rollouts have reached the cap.
         """
 
 
@@ -60,9 +59,9 @@ class JaxWorld:
 
     Args:
         env: the environment; its actions must be Discrete.
-        params: its physics, of one variant.
+        params: its physics parameters, of one variant.
         key: randomness of the first states.
-        cap: longest rollout, in steps.
+        cap: largest number of steps of a rollout.
 
     Raises:
         ValueError: the environment has other actions, or the cap is not positive.
@@ -94,7 +93,7 @@ class JaxWorld:
         self._advance = jax.jit(jax.vmap(advance))
 
     def reset(self, count: int) -> Float[np.ndarray, "count obs"]:
-        """As `World.reset`."""
+        """Begins rollouts as `World.reset` says."""
         self._key, key = jax.random.split(self._key)
         uniforms = jax.random.uniform(key, (_checked_count(count), self._reset_size), jnp.float32)
         self._states, observations = self._begin(uniforms)
@@ -102,7 +101,7 @@ class JaxWorld:
         return np.asarray(observations)
 
     def step(self, actions: Int[np.ndarray, " count"]) -> Seen:
-        """As `World.step`."""
+        """Takes a step as `World.step` says."""
         chosen = _checked_actions(self, actions, len(self._ended), self._elapsed)
         self._elapsed += 1
         self._states, seen = self._advance(self._states, self._ended, jnp.asarray(chosen))
@@ -118,11 +117,11 @@ class GymnasiumWorld:
     Args:
         env_id: the environment's name, as in `sotto.rl.envs.gymnasium.specs`.
         seed: randomness of the environments.
-        cap: longest rollout, in steps; it takes the place of the environment's own time limit.
-        **options: of `gymnasium.make`, such as a variant's physics.
+        cap: largest number of steps of a rollout; it replaces the environment's own time limit.
+        **options: keyword arguments of `gymnasium.make`, such as a variant's physics.
 
     Raises:
-        ValueError: an unknown environment, or one with other spaces, or the cap is not positive.
+        ValueError: the environment is unknown or has other spaces, or the cap is not positive.
     """
 
     def __init__(self, env_id: str, seed: int, cap: int, **options: Any) -> None:
@@ -146,9 +145,9 @@ class GymnasiumWorld:
         self._elapsed = 0
 
     def reset(self, count: int) -> Float[np.ndarray, "count obs"]:
-        """As `World.reset`."""
+        """Begins rollouts as `World.reset` says."""
         self._grow(_checked_count(count))
-        # Every rollout has a seed of its own, whatever happened in the rollouts before it.
+        # Every rollout has a separate seed, so it does not depend on earlier rollouts.
         seeds = [int(child.generate_state(1)[0]) for child in self._seeds.spawn(count)]
         first = [
             env.reset(seed=seed)[0] for env, seed in zip(self._envs[:count], seeds, strict=True)
@@ -158,26 +157,26 @@ class GymnasiumWorld:
         return self._observations.copy()
 
     def step(self, actions: Int[np.ndarray, " count"]) -> Seen:
-        """As `World.step`."""
+        """Takes a step as `World.step` says."""
         chosen = _checked_actions(self, actions, len(self._ended), self._elapsed)
         self._elapsed += 1
         rewards = np.zeros(len(chosen), np.float32)
         ended = self._ended.copy()
-        for lane in np.flatnonzero(~ended):
-            seen, rewards[lane], ended[lane], truncated, _ = self._envs[lane].step(
-                self._first_action + int(chosen[lane])
+        for i in np.flatnonzero(~ended):
+            seen, rewards[i], ended[i], truncated, _ = self._envs[i].step(
+                self._first_action + int(chosen[i])
             )
-            if truncated and not ended[lane] and self._elapsed < self.cap:
+            if truncated and not ended[i] and self._elapsed < self.cap:
                 raise ValueError(
                     f"{self._id} truncated an episode after {self._elapsed} of {self.cap} steps; "
                     "give a cap that the environment allows."
                 )
-            self._observations[lane] = self._flat([seen])[0]
+            self._observations[i] = self._flat([seen])[0]
         self._ended = ended
         return self._observations.copy(), rewards, ended.copy()
 
     def close(self) -> None:
-        """Release the environments."""
+        """Releases the environments."""
         for env in self._envs:
             env.close()
 
@@ -213,7 +212,7 @@ def _checked_actions(
     world: World, actions: Int[np.ndarray, " count"], count: int, elapsed: int
 ) -> Int[np.ndarray, " count"]:
     if count == 0:
-        raise ValueError("nothing has been reset; call reset before the first step")
+        raise ValueError("there are no rollouts yet; call reset before the first step")
     if elapsed >= world.cap:
         raise ValueError(f"the rollouts have reached their {world.cap} steps; reset them")
     chosen = np.asarray(actions)

@@ -44,7 +44,7 @@ STYLE: dict[Any, Any] = {
 
 @contextmanager
 def figure(path: Path, width: float = 7.2, height: float = 3.6) -> Iterator[Axes]:
-    """One plot in sotto's style, saved as PNG at the end."""
+    """Opens one plot in sotto's style and saves it as PNG at the end."""
     with mpl.rc_context(STYLE):
         drawing = Figure(figsize=(width, height))
         yield drawing.add_subplot()
@@ -53,15 +53,14 @@ def figure(path: Path, width: float = 7.2, height: float = 3.6) -> Iterator[Axes
 
 
 def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
-    """Return of released policies on fresh simulated people against environment steps.
+    """Draws the return of released policies on fresh simulated people against environment steps.
 
-    Where all steps are taken before anything is learned, it is against updates instead. A student's
-    teacher, where its return is known, is a horizontal line.
+    If all steps are taken before learning begins, the x axis has updates instead. The known return
+    of a student's teacher is a horizontal line.
 
     Args:
-        path: where the PNG goes.
-        runs: the lines of each seed; several seeds give a mean and a band of one standard
-            deviation.
+        path: file of the PNG.
+        runs: lines of each seed; several seeds give a mean and a band of one standard deviation.
     """
     teacher = runs[0][-1].simulated.get("teacher_return")
     evaluated = [line.env_steps for line in runs[0] if line.evaluation]
@@ -90,7 +89,7 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
         several = f", mean ± standard deviation of {len(runs)} seeds" if len(runs) > 1 else ""
         axes.set_title(f"Return{several}")
         if collected_before:
-            axes.set_xlabel(f"parts of learning, after {evaluated[0]:,} environment steps")
+            axes.set_xlabel(f"updates, after {evaluated[0]:,} environment steps")
         else:
             steps_axis(axes)
         axes.set_ylabel("return of an episode")
@@ -101,24 +100,24 @@ def budget(
     path: Path,
     runs: Sequence[Sequence[Line]],
     target: float,
-    what: str = "Budget charged to the worst person",
+    what: str = "Epsilon charged to the most charged person",
     steps: str = "releases",
 ) -> None:
-    """Epsilon charged against releases.
+    """Draws the charged epsilon against releases.
 
     Args:
-        path: where the PNG goes.
-        runs: the lines of each seed.
-        target: the budget's epsilon.
-        what: the title.
-        steps: what the lines count.
+        path: file of the PNG.
+        runs: lines of each seed.
+        target: epsilon of the budget.
+        what: title of the plot.
+        steps: label of the x axis.
     """
     with figure(path, height=2.9) as axes:
         for lines in runs:
             spent = [(line.updates, line.epsilon) for line in lines if line.epsilon is not None]
             if spent:
                 releases, epsilons = zip(*[(0, 0.0), *spent], strict=True)
-                # A chunk is charged before its first release: the step rises at its beginning.
+                # A chunk is charged before its first release, so epsilon rises at its beginning.
                 axes.step(releases, epsilons, where="pre", color=BLUE, alpha=0.9)
         if math.isfinite(target):
             axes.axhline(target, color=ORANGE, linestyle="--", linewidth=1.5)
@@ -140,13 +139,13 @@ def budget(
 def update_size(
     path: Path, runs: Sequence[Sequence[Line]], clip_norm: float, radius: float | None
 ) -> None:
-    """Norm of every released update against the clip norm and the trust region.
+    """Draws the norm of every released update, with the clip norm and the trust region.
 
     Args:
-        path: where the PNG goes.
-        runs: the lines of each seed.
-        clip_norm: bound on one person's update, and so on the average before noise; where it
-            adapts, what was released of it is drawn instead.
+        path: file of the PNG.
+        runs: lines of each seed.
+        clip_norm: bound on one person's update, and thus on the average before noise. If it
+            adapts, the released clip norms are drawn instead.
         radius: L2 radius of the trust region, if there is one.
     """
     with figure(path, height=3.1) as axes:
@@ -180,7 +179,7 @@ def update_size(
 
 
 def released_returns(path: Path, runs: Sequence[Sequence[Line]]) -> None:
-    """Users' mean return as it was released, noise included, and its moving average."""
+    """Draws the released mean return of users, with its noise, and its moving average."""
     with figure(path) as axes:
         for name, label, colour, width in (
             ("private_return", "released", GREY, 0.8),
@@ -198,7 +197,7 @@ def released_returns(path: Path, runs: Sequence[Sequence[Line]]) -> None:
 def privacy_curve(
     path: Path, curve: Sequence[tuple[float, float]], epsilon: float, delta: float
 ) -> None:
-    """Epsilon at every delta: the whole guarantee of which the certificate names one point."""
+    """Draws epsilon at every delta, and the point that the certificate names."""
     with figure(path, height=2.9) as axes:
         epsilons, deltas = zip(*curve, strict=True)
         axes.plot(deltas, epsilons, color=BLUE)
@@ -212,13 +211,13 @@ def privacy_curve(
         )
         axes.set_xscale("log")
         axes.set_ylim(bottom=0)
-        axes.set_title("The whole guarantee")
+        axes.set_title("Guarantee at every delta")
         axes.set_xlabel("delta")
         axes.set_ylabel("epsilon")
 
 
 def _released(runs: Sequence[Sequence[Line]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """A released series against the number of its release; see `_aligned`."""
+    """Returns a released series against the number of the release, as `_aligned` does."""
     return _aligned(
         [
             [
@@ -234,14 +233,14 @@ def _released(runs: Sequence[Sequence[Line]], name: str) -> tuple[np.ndarray, np
 def _aligned(
     runs: Sequence[Sequence[tuple[float, float]]],
 ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, "runs points"]]:
-    """The points whose first coordinate all runs have."""
+    """Returns the points whose first coordinate all runs have."""
     tables = [dict(run) for run in runs]
     shared = sorted(set.intersection(*(set(table) for table in tables)))
     return np.array(shared), np.array([[table[x] for x in shared] for table in tables])
 
 
 def steps_axis(axes: Axes) -> None:
-    """Environment steps from 0 along the x axis, in thousands and millions."""
+    """Formats the x axis as environment steps from 0, in thousands and millions."""
 
     def readable(steps: float, _position: int) -> str:
         if steps >= 1e6:

@@ -1,0 +1,1 @@
+"""The page report.html of a run, and its figures."""
