@@ -74,6 +74,22 @@ EXPECTED = {
         distance.disjoint answers.delta noise.random@2 answers.earlier-law general.timing
         population.simulated@2
     """,
+    "people of a plan": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        ledger.planned door.contributed gaussian.rounded people.settings@3
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+    """,
+    "people of an adaptive ledger": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        ledger.filtered door.contributed gaussian.rounded people.settings@3
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+    """,
+    "a selection of a plan": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded selection.best-only people.candidates@3
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure
+        selection.how-long@2 general.timing
+    """,
     "nothing charged": """
         general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
         door.contributed gaussian.rounded people.settings@2 ledger.enrolment noise.random@2

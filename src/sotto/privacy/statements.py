@@ -67,6 +67,15 @@ def is_exclusive(participation: Participation) -> bool:
     )
 
 
+Sharing = Literal["assumed", "planned", "adaptive"]
+"""The rule of a ledger for the streams that the same people may take part in.
+
+`planned`: all of them are opened before the first of them is charged, and cost what they cost
+together. `adaptive`: they may be opened by looking at earlier releases, and the certificate states
+the budget. `assumed`: the rule of earlier versions, which left it to the user to plan.
+"""
+
+
 class Part(BaseModel):
     """One named part of what a person contributes.
 

@@ -85,7 +85,7 @@ def stable_transitions(
                 f"the ledger of run {ledger.run_id}", f"{file}", config.releases, sum(charged)
             )
         return _transitions(_read(file, ledger.run_id))
-    if ledger.streams:
+    if any(one.releases for one in ledger.streams if one.statement.name == _NAME):
         raise PrivacyError(
             f"run {ledger.run_id} was charged for stable prefixes that were never written: nothing "
             "was released, and the charge stays; start a new run"

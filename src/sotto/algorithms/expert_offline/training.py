@@ -46,6 +46,7 @@ from sotto.privacy.accounting.composition import Event
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.release.stream import Stream
 from sotto.privacy.units import EXPERT
 
 __all__ = [
@@ -139,6 +140,9 @@ def train(
         PrivacyError: the budget does not cover the training, or what it was charged for is lost.
     """
     states = initial_states(config, seeds) if states is None else states
+    stream = None
+    if isinstance(states, DPSGDState):  # before prefixes are charged, which are of the same experts
+        stream, states = _open_gradients(config, ledgers, sources, states)
     if done == 0 and (config.uses_votes or config.uses_prefixes):
         kept: Sequence[Path | None] = [None] * len(seeds) if folders is None else folders
         gather = _gather_votes if config.uses_votes else _gather_prefixes
@@ -149,7 +153,8 @@ def train(
         case LearnerState():
             yield from _learn(config, seeds, sources, states, done)
         case DPSGDState():
-            yield from _learn_with_noise(config, seeds, ledgers, sources, states, done)
+            assert stream is not None
+            yield from _learn_with_noise(config, seeds, stream, sources, states, done)
 
 
 def _gather_votes(
@@ -258,10 +263,27 @@ def _train_chunk(
     return trained
 
 
+def _open_gradients(
+    config: ExpertOfflineConfig, ledgers: Sequence[Ledger], sources: Sources, states: DPSGDState
+) -> tuple[Stream, DPSGDState]:
+    """Opens the stream of noisy steps, or goes on with it."""
+    assert sources.log is not None
+    return dp_sgd.open_gradients(
+        dp_sgd_config(config),
+        config.offline,
+        config.offline_learner,
+        ledgers,
+        states,
+        LogPool(sources.log),
+        multiplier=gradient_multiplier(config),
+        chunk=math.ceil(config.noisy_steps / LEARNING_PARTS),
+    )
+
+
 def _learn_with_noise(
     config: ExpertOfflineConfig,
     seeds: Sequence[int],
-    ledgers: Sequence[Ledger],
+    stream: Stream,
     sources: Sources,
     states: DPSGDState,
     done: int,
@@ -270,16 +292,6 @@ def _learn_with_noise(
     assert sources.log is not None
     settings, pool = dp_sgd_config(config), LogPool(sources.log)
     size = math.ceil(config.noisy_steps / LEARNING_PARTS)
-    stream, states = dp_sgd.open_gradients(
-        settings,
-        config.offline,
-        config.offline_learner,
-        ledgers,
-        states,
-        pool,
-        multiplier=gradient_multiplier(config),
-        chunk=size,
-    )
     keys = keys_of(seeds, LEARNING)
     while done < config.num_updates:
         if stream.released < config.noisy_steps:

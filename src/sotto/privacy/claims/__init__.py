@@ -12,7 +12,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from sotto.privacy.claims import answers, experts, rewards, selection, streams, superseded
+from sotto.privacy.claims import answers, experts, ledgers, rewards, selection, streams, superseded
 from sotto.privacy.claims.claim import Claim, Facts, Section
 from sotto.privacy.statements import Assumption, StreamStatement
 
@@ -38,7 +38,9 @@ PRESENT: tuple[Claim, ...] = (
     answers.OTHER_LEDGERS,
     streams.SCALED_VALUES,
     streams.SIDE_CHANNELS,
-    streams.COUNTED,
+    ledgers.COUNTED,
+    ledgers.PLANNED,
+    ledgers.FILTERED,
     rewards.CHARGED,
     answers.CHARGED,
     streams.CONTRIBUTED,
@@ -65,11 +67,13 @@ PRESENT: tuple[Claim, ...] = (
     streams.SAMPLED,
     selection.BEST_ONLY,
     selection.NO_TIMES,
-    streams.SETTINGS,
-    streams.CANDIDATES,
+    ledgers.ASSUMED_SETTINGS,
+    ledgers.ASSUMED_CANDIDATES,
+    ledgers.SETTINGS,
+    ledgers.CANDIDATES,
     rewards.SETTINGS,
     answers.SETTINGS,
-    streams.ENROLMENT,
+    ledgers.ENROLMENT,
     rewards.KEPT,
     rewards.CLIPPED,
     answers.NOTHING_ELSE,

@@ -107,44 +107,6 @@ SIDE_CHANNELS = Claim(
 
 # --- what is assumed -----------------------------------------------------------------------------
 
-SETTINGS = Claim(
-    "people.settings",
-    "user",
-    "The initial state, the settings and the schedule are chosen without looking at these people's "
-    "data. Between releases the state changes by releases only. Who takes part in which stream is "
-    "decided before the first release. Trying several settings on the same people is not paid for.",
-    "choose settings on public data, in a simulator, or on other people",
-    version=2,
-    holds=both(about_people, lambda facts: not has_selection(facts)),
-)
-CANDIDATES = Claim(
-    "people.candidates",
-    "user",
-    "The initial state, the candidates and the schedule are chosen without looking at these "
-    "people's data. Between releases the state changes by releases only. Who takes part in which "
-    "stream is decided before the first release. Trying other settings on the same people than the "
-    "candidates is not paid for.",
-    "choose candidates on public data, in a simulator, or on other people",
-    version=2,
-    holds=both(about_people, has_selection),
-)
-# spending.py
-ENROLMENT = Claim(
-    "ledger.enrolment",
-    "user",
-    "An enrolment number is one person, always the same one, and who takes part does not depend on "
-    "people's data other than through releases.",
-    "whoever holds the data assigns the numbers",
-    holds=about_people,
-)
-# ledger.py, spending.py
-COUNTED = Claim(
-    "ledger.counted",
-    "code",
-    "Nobody takes part more often than the streams say, and no release goes beyond its horizon.",
-    "the ledger counts by person over all resumptions, and is charged before a release",
-    holds=about_people,
-)
 # purity.py
 CONTRIBUTED = Claim(
     "door.contributed",

@@ -7,7 +7,7 @@ to have been untrue in them says so, and verification repeats it.
 from dataclasses import replace
 
 from sotto.privacy.answers.distances import AnyTwoTeachers
-from sotto.privacy.claims import answers, experts, rewards, selection, streams
+from sotto.privacy.claims import answers, experts, ledgers, rewards, selection, streams
 from sotto.privacy.claims.claim import (
     Claim,
     Facts,
@@ -100,8 +100,8 @@ SCHEMA_1: tuple[Claim, ...] = (
         _OTHER_PEOPLE,
         holds=both(about_people, has_selection),
     ),
-    streams.ENROLMENT,
-    streams.COUNTED,
+    ledgers.ENROLMENT,
+    ledgers.COUNTED,
     replace(streams.CONTRIBUTED, holds=_summed),
     replace(streams.ROUNDED, holds=both(_summed, lambda facts: not _has_sums(facts))),
     replace(streams.ROUNDED_SUMS, holds=both(_summed, _has_sums)),

@@ -10,6 +10,7 @@ Entries hold statements, enrolment numbers and counts: no data, no parameters, n
 """
 
 import json
+import math
 import os
 import threading
 import uuid
@@ -19,19 +20,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from sotto.privacy import settings
 from sotto.privacy.claims import same_stream
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
 from sotto.privacy.ledger import entries
+from sotto.privacy.ledger.costs import Spent
 from sotto.privacy.ledger.databases import database
 from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, plain, versions
 from sotto.privacy.ledger.persons import PersonBlock, Persons, as_blocks
-from sotto.privacy.ledger.spending import Account, Budget, Spent, StreamRecord
-from sotto.privacy.statements import Poisson, StreamStatement
+from sotto.privacy.ledger.records import StreamRecord
+from sotto.privacy.ledger.spending import Account, Budget
+from sotto.privacy.statements import Poisson, Sharing, StreamStatement
 from sotto.privacy.units import Unit
 
 _FORMAT = 1
+_SHARING: TypeAdapter[Sharing] = TypeAdapter(Sharing)
 NO_TIME = "1970-01-01T00:00:00+00:00"
 """Stands for a time that is not said."""
 
@@ -109,6 +114,7 @@ class Ledger:
         *,
         unit: Unit,
         budget: Budget,
+        adaptive: bool = False,
         created: str | None = None,
     ) -> "Ledger":
         """Starts the ledger of a new run.
@@ -118,13 +124,20 @@ class Ledger:
                 database; it may hold other runs.
             run_id: name of the run; a random one by default.
             unit: whom the ledger protects; every stream must have the same.
-            budget: what the worst person may pay.
+            budget: the most that the worst person may pay.
+            adaptive: whether streams about the same people may be opened after earlier ones were
+                charged. Such streams are Gaussian, and the certificate states the budget from the
+                first charge on. Otherwise all of them are opened before the first is charged, and
+                the certificate states their cost together.
             created: when, ISO 8601 in UTC; None: now. `NO_TIME` where a time would tell too much.
 
         Raises:
             LedgerMismatch: the run exists.
             LedgerUnavailable: it cannot be written.
+            ValueError: an adaptive ledger without a finite epsilon.
         """
+        if adaptive and budget.epsilon == math.inf:
+            raise ValueError("an adaptive ledger certifies its budget; give it a finite epsilon")
         engine = database(where)
         run_id = run_id or uuid.uuid4().hex
         contents = {
@@ -132,6 +145,7 @@ class Ledger:
             "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
             "unit": plain(unit),
             "budget": plain(budget),
+            "sharing": "adaptive" if adaptive else "planned",
             "versions": versions(),
         }
         entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)
@@ -165,6 +179,11 @@ class Ledger:
     def budget(self) -> Budget:
         """What the worst person may pay."""
         return self._account.budget
+
+    @property
+    def sharing(self) -> Sharing:
+        """The rule for streams that the same people may take part in."""
+        return self._account.sharing
 
     @property
     def streams(self) -> tuple[StreamRecord, ...]:
@@ -231,6 +250,10 @@ class Ledger:
             LedgerUnavailable: the ledger cannot be written.
         """
         with self._lock:
+            unused = self._account.unused(statement, self._live)
+            if unused is not None:
+                self._live.append(unused)
+                return LedgerStream(self, unused)
             self._account.check_open(statement, self._live)
             contents = {
                 "statement": plain(statement),
@@ -266,7 +289,8 @@ class Ledger:
                     f"this ledger has no interrupted stream {statement.name!r} with these "
                     "settings; open a new one"
                 )
-            if statement.correlation.kind != "independent":
+            charged = self.streams[found[-1]].releases
+            if charged and statement.correlation.kind != "independent":
                 raise LedgerMismatch(
                     f"the noise of {statement.name!r} is correlated over releases, and what was "
                     "drawn is forgotten; open a new stream"
@@ -347,6 +371,8 @@ class Ledger:
         contents = json.loads(entry.payload)
         if (entry.kind == "create") != (entry.sequence == 0):
             raise PrivacyError(f"an entry of kind {entry.kind!r} is out of place")
+        if entry.kind == "open":
+            self._account.check_order(StreamStatement.model_validate(contents["statement"]))
         if entry.kind == "charge":
             index, count = contents["stream"], contents["count"]
             blocks = _blocks(contents["persons"])
@@ -361,7 +387,9 @@ class Ledger:
             self.created: str = contents["created"]
             self.versions: dict[str, str] = contents["versions"]
             self._account = Account(
-                Unit.model_validate(contents["unit"]), Budget.model_validate(contents["budget"])
+                Unit.model_validate(contents["unit"]),
+                Budget.model_validate(contents["budget"]),
+                sharing=_SHARING.validate_python(contents.get("sharing", "assumed")),
             )
         elif entry.kind == "open":
             self._account.apply_open(StreamStatement.model_validate(contents["statement"]))
