@@ -34,14 +34,17 @@ _NAME = "stable prefixes"
 
 @functools.lru_cache(maxsize=8)
 def prefix_mechanism(config: ExpertOfflineConfig) -> StablePrefixMechanism:
-    """The mechanism for the prefixes' share of epsilon and delta.
+    """Returns the mechanism for the prefixes' share of epsilon and delta.
+
+    It is calibrated for one expert fewer than there are, so that it runs in the neighbouring world
+    too, where one of them is absent.
 
     Raises:
         ValueError: there are too few experts for it.
     """
     share = config.prefix_share if config.uses_dp_sgd else 1.0
     target = Target(
-        known(config.expert_count),
+        known(config.expert_count) - 1,
         config.releases,
         share * known(config.target_epsilon),
         share * known(config.delta),

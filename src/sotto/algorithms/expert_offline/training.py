@@ -46,6 +46,7 @@ from sotto.privacy.accounting.composition import Event
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.units import EXPERT
 
@@ -91,15 +92,22 @@ def check(config: ExpertOfflineConfig) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def gradient_multiplier(config: ExpertOfflineConfig) -> float:
-    """The noise multiplier of DP-SGD: for all of the budget that prefixes leave, jointly."""
+def gradient_multiplier(
+    config: ExpertOfflineConfig, charged: StablePrefixMechanism | None = None
+) -> float:
+    """Returns the noise multiplier of DP-SGD for all of the budget that prefixes leave, jointly.
+
+    Args:
+        config: filled settings.
+        charged: mechanism of the prefixes that the ledger holds; None: the one of the settings.
+    """
     shapes = jax.eval_shape(
         lambda key: offline.initial_state(config.offline, key).network, new_key(0)
     )
     size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     others: list[Event] = []
     if config.uses_prefixes:
-        others.append(prefix_mechanism(config).event(config.releases))
+        others.append((charged or prefix_mechanism(config)).event(config.releases))
     return dp_sgd.noise_multiplier(dp_sgd_config(config), size, others)
 
 
@@ -268,6 +276,8 @@ def _open_gradients(
 ) -> tuple[Stream, DPSGDState]:
     """Opens the stream of noisy steps, or goes on with it."""
     assert sources.log is not None
+    streams = [stream.statement.prefixes for one in ledgers for stream in one.streams]
+    charged = [one for one in streams if one is not None]  # an earlier version's may differ
     return dp_sgd.open_gradients(
         dp_sgd_config(config),
         config.offline,
@@ -275,7 +285,7 @@ def _open_gradients(
         ledgers,
         states,
         LogPool(sources.log),
-        multiplier=gradient_multiplier(config),
+        multiplier=gradient_multiplier(config, *charged[:1]),
         chunk=math.ceil(config.noisy_steps / LEARNING_PARTS),
     )
 

@@ -174,8 +174,8 @@ class OpenPrefixRelease:
             experts: parameters, every leaf with a leading axis of slots.
             greedy: one expert's greedy actions.
             world: where they act.
-            present: which slots hold an expert (default: all). Under a fixed seed one less than the
-                mechanism is calibrated for will do: a neighbour's world, for audits.
+            present: which slots hold an expert (default: all). There must be as many as the
+                mechanism is calibrated for; under a fixed seed, for audits, one fewer will do.
 
         Raises:
             PrivacyError: a log in place of a world, fewer experts than stated, or the ledger
@@ -190,12 +190,13 @@ class OpenPrefixRelease:
         here = np.ones(slots, bool) if present is None else np.asarray(present, bool)
         if here.shape != (slots,):
             raise ValueError(f"present needs one entry for each of {slots} slots")
-        # The larger of two neighbours has as many as stated: a real world is one, for each expert.
+        # The theorems cover two neighbours of which the larger has as many experts as stated. A
+        # mechanism for one fewer than there are thus runs, and is covered, in both.
         audited = self.statement.entropy == "fixed-seed"
         if here.sum() < mechanism.experts - audited:
             raise PrivacyError(
                 f"there are fewer than the {mechanism.experts} experts that the mechanism was "
-                "calibrated for; calibrate it for the experts there are"
+                "calibrated for; calibrate it for one expert fewer than there are"
             )
         first = np.asarray(world.reset(plan.releases), np.float32)
         if first.ndim != 2 or len(first) != plan.releases:
