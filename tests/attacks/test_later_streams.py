@@ -203,7 +203,7 @@ def test_a_plan_that_was_interrupted_before_its_first_charge_is_taken_up(tmp_pat
 
 
 def test_people_of_one_stream_of_a_plan_pay_for_all_of_them(tmp_path: Path) -> None:
-    """Who takes part in the second may be decided by looking at the first."""
+    """The result of the first may decide who takes part in the second."""
     one = ledger(tmp_path)
     first, second = one.open_stream(statement("first")), one.open_stream(statement("second"))
     first.charge(0, 1, EVERYBODY)

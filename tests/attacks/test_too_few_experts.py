@@ -1,7 +1,7 @@
 """Stable prefixes of one expert fewer than stated: what was certified is about a larger world.
 
 Theorems 7 to 9 need that many experts in the larger of two neighbours. Of 4 experts where 5 are
-stated that is nobody's world: an epsilon of 2.56 was certified, and 3.21 is what is proved.
+stated that is nobody's world: an epsilon of 2.56 was certified, and only 3.21 is proved.
 
 A mechanism for all experts there are refuses the neighbouring world, and so tells it apart. A
 mechanism that is calibrated for one fewer runs in both worlds.

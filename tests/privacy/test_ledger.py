@@ -126,7 +126,7 @@ def test_a_later_run_goes_on_where_the_earlier_one_stopped(ledger: Ledger, path:
 
 
 def test_an_interrupted_stream_goes_on(ledger: Ledger, path: Path) -> None:
-    """Nothing is charged twice, and what the stream may still take is counted."""
+    """No release is charged twice, and those that the stream has left are counted."""
     everybody = PersonBlock(0, 10)
     poll = statement(
         participation=Returning(max_participations=3, min_separation=1), horizon=3, name="poll"

@@ -121,7 +121,7 @@ STOP = RandomStop(hazard=0.2, ratio=2.0)
 
 
 def histories(released: StablePrefixes) -> Law:
-    """How often each history was released, from the states alone."""
+    """Counts how often each history was released, from the states alone."""
     last = released.observations[np.arange(len(released.lengths)), released.lengths, 0]
     states, counts = np.unique(last.astype(int), return_counts=True)
     prefixes = prefixes_of(STATES)

@@ -1,4 +1,4 @@
-"""Who pays what: sets of persons, groups, participation rules, the worst person's epsilon."""
+"""Sets of persons, groups, participation rules, and the worst person's epsilon."""
 
 import math
 from itertools import pairwise
@@ -205,7 +205,7 @@ def test_poisson_sampling_costs_everybody() -> None:
 
 
 def test_stopping_where_releases_tell_most_is_covered() -> None:
-    """What tau releases cost is no guarantee if tau looks at them; what the horizon costs is.
+    """The cost of tau releases is no guarantee if tau looks at them; that of the horizon is.
 
     In the world with the person, every 20 of 400 releases it stops if the privacy loss is above
     what would be certified; delta is the mean of max(0, 1 - exp(epsilon - loss)) where it stops.

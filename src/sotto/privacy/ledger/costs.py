@@ -120,9 +120,9 @@ def worst_of(compositions: Sequence[Composition], delta: float, persons: int) ->
 def filter_bound(epsilon: float, delta: float) -> Gaussian:
     """Returns the Gaussian release that costs a whole budget.
 
-    Gaussian streams whose squared shifts 1/z^2 add up to at most the squared shift of this release
-    cost at most as much as it does, however each is chosen by the results of those before
-    (docs/privacy.md, Theorem 11). Delta is what the samplers' reserve leaves of the budget's.
+    Let the squared shifts 1/z^2 of Gaussian streams add up to at most that of this release. The
+    streams then cost at most as much as it does, even if the results of earlier ones decide about
+    later ones (docs/privacy.md, Theorem 11). The samplers' reserve is taken off delta first.
     """
     return Gaussian(noise_multiplier=1 / largest_shift(epsilon, delta * (1 - SAMPLER_RESERVE)))
 

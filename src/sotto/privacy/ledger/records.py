@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
+from sotto.privacy.claims import same_stream
 from sotto.privacy.errors import ParticipationViolation
 from sotto.privacy.ledger.persons import PersonBlock, PersonSet
 from sotto.privacy.statements import Returning, StreamStatement, is_exclusive
@@ -64,3 +65,17 @@ def took_part(person: int) -> ParticipationViolation:
         f"person {person} took part before, and whoever takes part in a stream that is once-only "
         "or exclusive does so in nothing else; number new people from `ledger.next_person` on"
     )
+
+
+def blocks_of(persons: list[list[list[int]]] | None) -> list[tuple[PersonBlock, ...]] | None:
+    """Returns the people of each release of a charge, as its entry holds them."""
+    if persons is None:
+        return None
+    return [tuple(PersonBlock(*block) for block in release) for release in persons]
+
+
+def of_earlier_law(stored: StreamStatement, asked: StreamStatement) -> bool:
+    """Returns whether two statements differ only in the law of the noise, and in its cost."""
+    drawing = ("noise_law", "noise_rounding", "sampler_delta")
+    same = asked.model_copy(update={name: getattr(stored, name) for name in drawing})
+    return stored.noise_law != asked.noise_law and same_stream(stored, same)

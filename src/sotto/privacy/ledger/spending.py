@@ -95,7 +95,7 @@ class Account:
 
     @property
     def next_person(self) -> int:
-        """The first enrolment number that nobody has, populations of Poisson streams included."""
+        """The first unused enrolment number, beyond all populations of Poisson streams."""
         populations = (
             record.statement.participation.population
             for record in self.streams
@@ -122,9 +122,9 @@ class Account:
     def check_open(self, statement: StreamStatement, live: Iterable[int]) -> None:
         """Refuses a stream that the budget does not cover to its horizon.
 
-        The worst case is a person who took part in what was charged so far, and then takes part in
-        every stream that is still `live` and in the new one, each to its horizon. A person of an
-        exclusive stream takes part in nothing else. So charging needs no further look at epsilon.
+        The worst person took part in everything charged so far, and then takes part in every
+        stream that is still `live` and in the new one, each to its horizon. A person of an
+        exclusive stream takes part in nothing else. So charging needs no further check of epsilon.
 
         Raises:
             LedgerMismatch: another unit or adjacency.
@@ -204,16 +204,16 @@ class Account:
 
     @property
     def _shared(self) -> Group:
-        """The streams whose people may take part in others."""
+        """Streams whose people may take part in others."""
         return frozenset(i for i, record in enumerate(self.streams) if record.is_shared)
 
     def _with_plan(self, sets: set[Group]) -> set[Group]:
-        """The groups, where under `planned` people of one shared stream pay for all of them."""
+        """Returns the groups; under `planned`, people of one shared stream pay for all of them."""
         plan = self._shared if self.sharing == "planned" else frozenset[int]()
         return {one | plan if one & plan else one for one in sets}
 
     def _bound(self, shared: Group) -> Composition:
-        """The cost of shared people under a filter: the budget, whatever was charged."""
+        """Returns the cost of shared people under a filter, which is the budget."""
         bound = filter_bound(self.budget.epsilon, self.budget.delta)
         reserve = SAMPLER_RESERVE * self.budget.delta
         curve = replace(compose([bound]), method=_FILTER)
@@ -293,11 +293,11 @@ class Account:
         self._check_delta(len(self.everyone) + self._newcomers(blocks))
 
     def apply_open(self, statement: StreamStatement) -> None:
-        """Adds a stream."""
+        """Adds a stream without checks."""
         self.streams.append(StreamRecord(statement))
 
     def apply_charge(self, index: int, releases: Sequence[tuple[PersonBlock, ...]]) -> None:
-        """Adds releases of a stream."""
+        """Adds releases of a stream without checks."""
         record = self.streams[index]
         if isinstance(rule := record.statement.participation, Returning):
             record.history |= participations(rule, record.history, record.releases, releases)
