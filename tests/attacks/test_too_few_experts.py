@@ -1,9 +1,14 @@
 """Stable prefixes of one expert fewer than stated: what was certified is about a larger world.
 
 Theorems 7 to 9 need that many experts in the larger of two neighbours. Of 4 experts where 5 are
-stated that is nobody's world: an epsilon of 2.56 was certified, and 3.21 is what is proved.
+stated that is nobody's world: an epsilon of 2.56 was certified, and only 3.21 is proved.
+
+A mechanism for all experts there are refuses the neighbouring world, and so tells it apart. A
+mechanism that is calibrated for one fewer runs in both worlds.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from sotto.privacy.accounting.composition import compose
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.prefix_calibration import (
+    Target,
+    calibrate_consensus,
+    calibrate_floor,
+)
 from sotto.privacy.mechanisms.sparse_vector import named
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, StablePrefixMechanism
 from sotto.privacy.release.prefixes import PrefixRelease, World
@@ -56,3 +67,22 @@ def test_one_expert_fewer_than_stated_is_for_audits(tmp_path: Path, noise_seed: 
     else:
         opened.release(jnp.zeros(EXPERTS), always_zero, Line(), present)
     assert ledger.streams[0].releases == 2
+
+
+@pytest.mark.parametrize("calibrate", [calibrate_consensus, partial(calibrate_floor, floor=0.2)])
+def test_a_mechanism_for_one_expert_fewer_runs_in_both_worlds(
+    tmp_path: Path, calibrate: Callable[..., StablePrefixMechanism]
+) -> None:
+    there, delta = 200, 1e-3
+    mechanism = calibrate(Target(there - 1, 2, 4.0, delta, horizon=3))
+    events = [mechanism.model_copy(update={"experts": m}).event(2) for m in (there - 1, there)]
+    fewer, all_of_them = (compose([event]).epsilon(delta) for event in events)
+    assert all_of_them <= fewer <= 4.0
+    release = PrefixRelease("prefixes", mechanism, 2, 3, 2, "simulated")
+    for absent in (0, 1):
+        ledger = Ledger.create(
+            tmp_path / f"{absent}", unit=EXPERT, budget=Budget(epsilon=4.0, delta=delta)
+        )
+        present = np.arange(there) >= absent
+        release.open(ledger).release(jnp.zeros(there), always_zero, Line(), present)
+        assert ledger.spent().epsilon == pytest.approx(fewer)

@@ -1,4 +1,4 @@
-"""Who takes part and is not charged: numbers that wrap around, and ledger files that drop entries.
+"""People who take part and are not charged: numbers that wrap around, and files that drop entries.
 
 Before, 40 releases of one person whose number was given as 7 - 2^32 were certified with epsilon
 0.93 for nobody at all, and a handed-over ledger with a trigger forgot every charge.

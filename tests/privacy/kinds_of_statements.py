@@ -26,6 +26,7 @@ from sotto.privacy.statements import (
     Part,
     Poisson,
     Returning,
+    Selection,
     StreamStatement,
 )
 from sotto.privacy.units import EXPERT, TRANSITION, Unit
@@ -95,9 +96,16 @@ PREFIXES = StreamStatement.model_validate(
     json.loads(SCHEMA_1["certificates"]["prefixes"]["entries"][1][3])["statement"]
 )
 
+_AGAIN = Returning(max_participations=2, min_separation=2)
+
 KINDS: dict[str, Facts] = {
     **{f"{name} of schema 1": facts_of(words) for name, words in SCHEMA_1["words"].items()},
     "nothing charged": Facts(),
+    "people of a plan": Facts((stream(participation=_AGAIN),), sharing="planned"),
+    "people of an adaptive ledger": Facts((stream(participation=_AGAIN),), sharing="adaptive"),
+    "a selection of a plan": Facts(
+        (stream(selection=Selection(mean=2.0, candidates=2)),), sharing="planned"
+    ),
     "people": Facts((stream(protects=(of_streams.POLICIES(),)),)),
     "returning, correlated": Facts(
         (

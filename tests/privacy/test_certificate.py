@@ -189,9 +189,10 @@ def test_replace_one_costs_what_half_the_noise_costs(tmp_path: Path) -> None:
 def test_several_streams_of_several_kinds(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger", unit=UNIT, budget=NO_TARGET)
     sampled = Poisson(sampling_rate=0.01, population=100)
-    ledger.open_stream(statement(1.0, participation=sampled)).charge(0, 10)
+    first = ledger.open_stream(statement(1.0, participation=sampled))
     returning = Returning(max_participations=2, min_separation=1)
     stream = ledger.open_stream(statement(2.0, participation=returning, name="again"))
+    first.charge(0, 10)
     stream.charge(0, 2, [PersonBlock(50, 60), PersonBlock(50, 120)])
     ledger.open_stream(statement(name="planned"))
     certificate = derive(ledger)

@@ -82,6 +82,22 @@ EXPECTED = {
         answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
         noise.random@3 answers.earlier-law@2 general.timing population.simulated@3
     """,
+    "people of a plan": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        ledger.planned door.contributed gaussian.rounded people.settings@3
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+    """,
+    "people of an adaptive ledger": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        ledger.filtered door.contributed gaussian.rounded people.settings@3
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+    """,
+    "a selection of a plan": """
+        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
+        door.contributed gaussian.rounded selection.best-only people.candidates@3
+        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure
+        selection.how-long@2 general.timing
+    """,
     "nothing charged": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 gaussian.rounded@2 people.settings@3

@@ -396,7 +396,7 @@ def test_certificates_say_that_sums_are_rounded(make_ledgers: MakeLedgers) -> No
 
 
 def test_a_person_is_not_stored_as_a_matrix() -> None:
-    """Nothing in the compiled sum has a person's axis and both of the matrix's."""
+    """No array in the compiled sum has a person's axis and both of the matrix's."""
     part = {"u": layer(jnp.zeros((7, 11)), jnp.zeros((7, 13)))}
 
     def program(part: Any) -> Any:

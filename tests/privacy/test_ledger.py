@@ -94,9 +94,10 @@ def test_a_reopened_ledger_is_the_same(ledger: Ledger, path: Path) -> None:
     stream.charge(2, 1, [np.array([], dtype=np.int32)])
     returning = Returning(max_participations=2, min_separation=3)
     wide = Ledger.create(path, "run-b", unit=UNIT, budget=Budget(epsilon=math.inf, delta=1e-5))
-    wide.open_stream(statement(participation=returning)).charge(0, 1, [np.array([7])])
     sampled = statement(participation=Poisson(sampling_rate=0.1, population=70), horizon=4)
-    wide.open_stream(sampled).charge(0, 3)
+    both = wide.open_stream(statement(participation=returning)), wide.open_stream(sampled)
+    both[0].charge(0, 1, [np.array([7])])
+    both[1].charge(0, 3)
 
     assert state(Ledger.open(path, "run-a")) == state(ledger)
     assert state(Ledger.open(path, "run-b")) == state(wide)
@@ -125,7 +126,7 @@ def test_a_later_run_goes_on_where_the_earlier_one_stopped(ledger: Ledger, path:
 
 
 def test_an_interrupted_stream_goes_on(ledger: Ledger, path: Path) -> None:
-    """Nothing is charged twice, and what the stream may still take is counted."""
+    """No release is charged twice, and those that the stream has left are counted."""
     everybody = PersonBlock(0, 10)
     poll = statement(
         participation=Returning(max_participations=3, min_separation=1), horizon=3, name="poll"
@@ -164,11 +165,14 @@ def test_a_stream_of_an_earlier_noise_law_is_verified_and_does_not_go_on(
 def test_a_stream_whose_noise_is_forgotten_does_not_go_on(ledger: Ledger, path: Path) -> None:
     correlated = statement(correlation=Correlation(kind="prefix-sum"))
     ledger.open_stream(correlated)
+    later = Ledger.open(path)
+    later.resume_stream(correlated).charge(0, 1, [PersonBlock(0, 3)])  # the first noise there is
     with pytest.raises(LedgerMismatch, match="correlated"):
         Ledger.open(path).resume_stream(correlated)
 
 
-def test_going_on_is_refused_where_others_took_the_budget(ledger: Ledger, path: Path) -> None:
+def test_going_on_is_refused_where_others_took_the_budget(path: Path) -> None:
+    ledger = Ledger.create(path, "run-a", unit=UNIT, budget=BUDGET, adaptive=True)
     cheap = statement(
         participation=Returning(max_participations=2, min_separation=1),
         parts={"policy": Part(clip_norm=0.5, noise_multiplier=3.5)},
@@ -207,7 +211,7 @@ def test_entries_hold_who_and_how_often_and_nothing_else(ledger: Ledger, path: P
     ledger.open_stream(statement()).charge(0, 1, [PersonBlock(0, 90_000)])
     rows = sqlite3.connect(path).execute("SELECT kind, payload FROM entries").fetchall()
     kinds = {kind: json.loads(payload) for kind, payload in rows}
-    assert set(kinds["create"]) == {"format", "created", "unit", "budget", "versions"}
+    assert set(kinds["create"]) == {"format", "created", "unit", "budget", "sharing", "versions"}
     assert set(kinds["open"]) == {"statement", "versions", "settings", "writer"}
     assert set(kinds["charge"]) == {"stream", "first_release", "count", "persons", "writer"}
     assert kinds["charge"]["persons"] == [[[0, 90_000]]]

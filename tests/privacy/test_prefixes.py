@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from test_stable_prefixes import DEPTH, Group, Law, Prefix, Run, runs, scattered, tree, votes
 
+from sotto.privacy.accounting.composition import compose
 from sotto.privacy.certificates.derive import derive, render, verify
 from sotto.privacy.errors import (
     BudgetExceeded,
@@ -120,7 +121,7 @@ STOP = RandomStop(hazard=0.2, ratio=2.0)
 
 
 def histories(released: StablePrefixes) -> Law:
-    """How often each history was released, from the states alone."""
+    """Counts how often each history was released, from the states alone."""
     last = released.observations[np.arange(len(released.lengths)), released.lengths, 0]
     states, counts = np.unique(last.astype(int), return_counts=True)
     prefixes = prefixes_of(STATES)
@@ -289,12 +290,11 @@ def test_with_noisy_steps_on_the_same_experts_the_cost_is_joint(tmp_path: Path) 
         server=lambda state, released: (state, released["gradient"]),
     )  # fmt: skip
     ledger = new_ledger(tmp_path, epsilon=5.0, delta=1 / 2000)
-    planned(mechanism, 5).open(ledger).release(
-        jnp.zeros((200, STATES), jnp.int32), look_up, TreeWorld()
-    )
-    alone = ledger.spent().epsilon
+    alone = compose([mechanism.event(5)]).epsilon(1 / 2000)
     state, data = jnp.zeros((1, 1)), jnp.ones((200, 1))
-    stream = steps.open([ledger], state, data)
+    prefixes, stream = planned(mechanism, 5).open(ledger), steps.open([ledger], state, data)
+    prefixes.release(jnp.zeros((200, STATES), jnp.int32), look_up, TreeWorld())
+    assert ledger.spent().epsilon > alone  # of all that is planned, from the first charge on
     stream.run(state, jax.random.key(0)[None], units=data[None])
     joint = ledger.spent()
     assert {event.kind for event in joint.worst.events} == {"stable-prefixes", "sampled-gaussian"}

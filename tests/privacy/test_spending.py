@@ -1,4 +1,4 @@
-"""Who pays what: sets of persons, groups, participation rules, the worst person's epsilon."""
+"""Sets of persons, groups, participation rules, and the worst person's epsilon."""
 
 import math
 from itertools import pairwise
@@ -18,9 +18,18 @@ from sotto.privacy.errors import (
     LedgerMismatch,
     ParticipationViolation,
 )
+from sotto.privacy.ledger.costs import groups
 from sotto.privacy.ledger.persons import PersonBlock, PersonSet, as_blocks
-from sotto.privacy.ledger.spending import Account, Budget, groups
-from sotto.privacy.statements import Gap, Once, Part, Poisson, Returning, StreamStatement
+from sotto.privacy.ledger.spending import Account, Budget
+from sotto.privacy.statements import (
+    Gap,
+    Once,
+    Part,
+    Poisson,
+    Returning,
+    Sharing,
+    StreamStatement,
+)
 from sotto.privacy.units import Unit
 
 UNIT = Unit(kind="trajectory", adjacency="zero-out")
@@ -53,8 +62,10 @@ def gaussian_epsilon(z: float, delta: float = DELTA) -> float:
     return float(optimize.brentq(excess, 0, 300, xtol=1e-10))
 
 
-def account(*statements: StreamStatement, budget: Budget = NO_TARGET) -> Account:
-    made = Account(UNIT, budget)
+def account(
+    *statements: StreamStatement, budget: Budget = NO_TARGET, sharing: Sharing = "planned"
+) -> Account:
+    made = Account(UNIT, budget, sharing=sharing)
     for one in statements:
         made.apply_open(one)
     return made
@@ -151,7 +162,8 @@ def test_nothing_charged_costs_nothing() -> None:
 
 def test_disjoint_people_pay_for_themselves_and_shared_ones_for_both() -> None:
     many = Returning(max_participations=3, min_separation=1)
-    acc = account(statement(3.0, participation=many), statement(4.0, participation=many))
+    streams = statement(3.0, participation=many), statement(4.0, participation=many)
+    acc = account(*streams, sharing="assumed")
     charge(acc, 0, PersonBlock(0, 10), PersonBlock(5, 15))
     charge(acc, 1, PersonBlock(15, 30))
     assert acc.spent().epsilon == pytest.approx(gaussian_epsilon(3.0), rel=1e-6)
@@ -161,6 +173,10 @@ def test_disjoint_people_pay_for_themselves_and_shared_ones_for_both() -> None:
     assert spent.worst.streams == (0, 1)
     assert spent.persons == 30
     assert spent.epsilon_at(1e-7) == pytest.approx(gaussian_epsilon(2.4, 1e-7), rel=1e-6)
+    ahead = account(*streams)  # now people of one pay for both, whoever comes
+    charge(ahead, 0, PersonBlock(0, 10))
+    assert ahead.spent().epsilon == pytest.approx(gaussian_epsilon(2.4), rel=1e-6)
+    assert ahead.spent().worst.streams == (0, 1)
 
 
 def test_the_worst_group_differs_between_deltas() -> None:
@@ -189,7 +205,7 @@ def test_poisson_sampling_costs_everybody() -> None:
 
 
 def test_stopping_where_releases_tell_most_is_covered() -> None:
-    """What tau releases cost is no guarantee if tau looks at them; what the horizon costs is.
+    """The cost of tau releases is no guarantee if tau looks at them; that of the horizon is.
 
     In the world with the person, every 20 of 400 releases it stops if the privacy loss is above
     what would be certified; delta is the mean of max(0, 1 - exp(epsilon - loss)) where it stops.
@@ -269,9 +285,12 @@ def test_the_budget_holds_to_the_last_digit() -> None:
         )
 
 
-def test_once_only_streams_follow_each_other_at_no_cost_and_returning_ones_add_up() -> None:
+@pytest.mark.parametrize("sharing", ["assumed", "planned", "adaptive"])
+def test_once_only_streams_follow_each_other_at_no_cost_and_returning_ones_add_up(
+    sharing: Sharing,
+) -> None:
     budget = Budget(epsilon=1.3, delta=DELTA)
-    acc = account(statement(3.0), budget=budget)
+    acc = account(statement(3.0), budget=budget, sharing=sharing)
     charge(acc, 0, PersonBlock(0, 10))
     acc.check_open(statement(3.0), [])
     acc.check_open(statement(3.0), [0])
@@ -280,7 +299,13 @@ def test_once_only_streams_follow_each_other_at_no_cost_and_returning_ones_add_u
     acc.apply_open(again)
     with pytest.raises(BudgetExceeded):  # the first is live: the same person may join both
         acc.check_open(again, [0, 1])
-    acc.check_open(again, [])  # the first is over, and nobody was charged for it
+    if sharing == "planned":  # it counts, for it may be gone on with
+        with pytest.raises(BudgetExceeded, match="over the budget"):
+            acc.check_open(again, [])
+        assert acc.unused(again, []) == 1
+        assert acc.unused(again, [1]) is None
+    else:
+        acc.check_open(again, [])  # the first is over, and nobody was charged for it
     charge(acc, 1, [20])
     with pytest.raises(BudgetExceeded):
         acc.check_open(again, [])

@@ -45,6 +45,8 @@ class PrivateAlgorithm(Algorithm[Config]):
     noise, for people who have not taken part.
     """
 
+    _last: tuple[Any, Release] | None = None
+
     @abstractmethod
     def release(self, config: Config) -> Release:
         """Returns the release that makes every update. Its `horizon` is the number of updates."""
@@ -53,13 +55,19 @@ class PrivateAlgorithm(Algorithm[Config]):
     def initial_state(self, config: Config, key: PRNGKeyArray) -> PyTree:
         """Returns the public state of one run before the first release."""
 
+    def _made(self, config: Config) -> Release:
+        """Returns the release of these settings, made once: its noise may be calibrated."""
+        if self._last is None or self._last[0] != config:
+            self._last = config, self.release(config)
+        return self._last[1]
+
     def num_updates(self, config: Config) -> int:
         """Returns the number of updates in the whole training: the release's horizon."""
-        return self.release(config).horizon
+        return self._made(config).horizon
 
     def steps_per_update(self, config: Config) -> int:
         """Returns the largest number of environment steps behind one update: one per person."""
-        return self.release(config).slots
+        return self._made(config).slots
 
     def has_ledger(self, config: Config) -> bool:
         """Returns True: every run of a private algorithm is charged."""
@@ -70,7 +78,7 @@ class PrivateAlgorithm(Algorithm[Config]):
         """Creates the ledger of a new run, with `target_epsilon` and `delta` as its budget."""
         wanted: Any = config
         budget = Budget(epsilon=wanted.target_epsilon, delta=wanted.delta)
-        return Ledger.create(where, run_id, unit=self.release(config).unit, budget=budget)
+        return Ledger.create(where, run_id, unit=self._made(config).unit, budget=budget)
 
     def initial_states(self, config: Config, seeds: Sequence[int]) -> PyTree:
         """Returns the state of every run before the first release, leaves of shape [runs, ...]."""
@@ -92,7 +100,7 @@ class PrivateAlgorithm(Algorithm[Config]):
             ValueError: people come back or are drawn. Such an algorithm implements `train` itself.
         """
         del folders
-        release = self.release(config)
+        release = self._made(config)
         if not isinstance(release.participation, Once):
             raise ValueError(
                 f"the people of {self.name} take part once; implement Algorithm.train for others"

@@ -1,42 +1,42 @@
-"""What the vault refuses, by kind. Every message is one sentence that says what to do."""
+"""The errors of the vault. Every message is one sentence that says what to do."""
 
 
 class PrivacyError(ValueError):
-    """Something that would break the guarantee was refused; nothing has been charged."""
+    """A request that would break the guarantee was refused; nothing has been charged."""
 
 
 class BudgetExceeded(PrivacyError):
-    """It would cost more than the budget, or there are no queries left."""
+    """The budget does not cover the request, or no queries are left."""
 
 
 class NothingReleased(PrivacyError):
-    """The budget was spent and left nothing to learn from; unlike the others, this one charges."""
+    """The budget was spent, and the releases hold nothing to learn from. The charge stays."""
 
 
 class ParticipationViolation(PrivacyError):
-    """Somebody would take part more often than the stream's statement says."""
+    """A person would take part more often than the stream's statement allows."""
 
 
 class HorizonExceeded(PrivacyError):
-    """More releases than the stream's statement says."""
+    """More releases were asked for than the stream's statement allows."""
 
 
 class LedgerMismatch(PrivacyError):
-    """This is not the ledger, stream or release that the caller takes it for."""
+    """The ledger, stream or release is another one than the caller names."""
 
 
 class LedgerCorrupt(PrivacyError):
-    """The ledger's entries are not what was written."""
+    """The ledger's entries differ from those that were written."""
 
 
 class LedgerOlder(LedgerCorrupt):
-    """The ledger has forgotten charges: a backup of it was put back.
+    """The ledger lacks charges, because a backup of it was put back.
 
     Args:
-        ledger: which one, in words.
-        what: was made from charges that it does not hold.
-        made: charges behind that.
-        held: charges that the ledger holds.
+        ledger: the ledger, in words.
+        what: the thing that was made from charges that the ledger does not hold.
+        made: number of charges behind that thing.
+        held: number of charges that the ledger holds.
     """
 
     def __init__(self, ledger: str, what: str, made: int, held: int) -> None:

@@ -1,11 +1,11 @@
-"""Settings outside the program that could change what a release is: checked, fixed, written down.
+"""Checks of the settings of JAX and XLA that could change a release.
 
-The proof needs float32 arithmetic with NaN, infinities and division as IEEE 754 has them, whole
+The proof needs three things: float32 arithmetic with NaN, infinities and division as in IEEE 754,
 programs that are compiled as they were checked, and errors that do not depend on data. Flags of
 XLA and options of JAX can take each of these away. A stream opens, and each of its programs runs,
-only where every one of them is at the value that was reviewed, or is known not to matter.
-What clipping stands on is set for the door's own programs besides (`COMPILER_OPTIONS`), whatever
-the environment said when XLA read it.
+only where every setting has the value that was reviewed, or is known not to matter.
+The options that clipping relies on are also set for each of the door's programs
+(`COMPILER_OPTIONS`), so that the environment cannot change them.
 """
 
 import os
@@ -23,23 +23,23 @@ COMPILER_OPTIONS: dict[str, bool | int | str] = {
     "xla_cpu_fast_math_honor_functions": True,
     "xla_gpu_enable_fast_min_max": False,
 }
-"""What every program is compiled with that people's data passes through."""
+"""Compiler options of every program that people's data passes through."""
 
 _HARMLESS_FLAGS = re.compile(
     r"--(xla_force_host_platform_device_count|xla_cpu_multi_thread_eigen|xla_gpu_cuda_data_dir)"
     r"=[\w./-]+|intra_op_parallelism_threads=\d+"
 )
-"""Of XLA: how many devices and threads there are, and where CUDA lies."""
+"""Flags of XLA for the number of devices and threads, and for the place of CUDA."""
 
 _VARIABLES = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
-"""Of the environment, beside XLA_FLAGS, that change arithmetic; they must not be set."""
+"""Environment variables, beside XLA_FLAGS, that change arithmetic; they must not be set."""
 
 _OTHER_NUMBERS = frozenset(
     {"jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable"}
 )
-"""Options of JAX that change a person's numbers and not what one person can move: sums that the
-proof bounds name their own precision, keys name their own kind (`keys`), and threefry draws for
-each key alone in either layout. They are written down."""
+"""Options of JAX that change a person's numbers, but not the sensitivity. Sums that the proof
+bounds set their own precision, keys set their own kind (`keys`), and threefry draws for each key
+alone in either layout. The ledger records these options."""
 
 _NO_NUMBERS = frozenset(
     {
@@ -55,7 +55,7 @@ _NO_NUMBERS = frozenset(
         *("jax_tracer_error_num_traceback_frames", "jax_check_proxy_envs"),
     }
 )
-"""Options of JAX that say where things run, what is kept for the next time, and what is told."""
+"""Options of JAX for devices, caches and messages, which change no numbers."""
 
 _REVIEWED: dict[str, str] = {
     name: value
@@ -128,14 +128,14 @@ _REVIEWED: dict[str, str] = {
     }.items()
     for name in names.split()
 }
-"""All other options of JAX, with the values that were reviewed: those of `REVIEWED_JAX` where
-nobody has set anything."""
+"""All other options of JAX with the values that were reviewed, which are the defaults of
+`REVIEWED_JAX`."""
 
 
 def in_force() -> dict[str, str]:
-    """The settings that the present process computes under, for the ledger.
+    """Returns the settings of the present process, for the ledger.
 
-    Every module of the vault that computes with JAX loads it before it opens a stream.
+    Every module of the vault that computes with JAX loads JAX before it opens a stream.
 
     Raises:
         PrivacyError: one of them is not understood; the message names it. Or the caller is inside

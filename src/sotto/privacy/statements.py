@@ -1,8 +1,8 @@
-"""What a stream of releases promises, written down before it touches data.
+"""The statement of a stream of releases, written down before the stream touches data.
 
-A *stream* is a sequence of releases of one kind under one noise process. Its statement holds
-everything the privacy analysis needs, so the ledger can store it, the certificate can be derived
-from it, and anybody can recompute the epsilon later without the code that trained.
+A *stream* is a planned sequence of releases of one kind under one noise process. Its statement
+holds everything that the privacy analysis needs. The ledger stores it, the certificate is derived
+from it, and anybody can recompute the epsilon later without the training code.
 """
 
 import math
@@ -24,11 +24,11 @@ _FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 UNBOUNDED_DRAWS = 2**40
-"""Numbers that a release may draw that answers as long as it is asked."""
+"""Number of draws charged for a release whose number of answers is not fixed."""
 
 
 class Once(BaseModel):
-    """Each person takes part in at most one release, over the whole ledger."""
+    """Each person takes part in at most one release of the whole ledger."""
 
     model_config = _FROZEN
     kind: Literal["once"] = "once"
@@ -37,8 +37,8 @@ class Once(BaseModel):
 class Returning(BaseModel):
     """A person takes part in at most `max_participations` releases of the stream.
 
-    Two of them are at least `min_separation` releases apart (1: they may be consecutive). If
-    `exclusive`, whoever takes part does so in no other stream of the ledger, as with `Once`.
+    Two of these releases are at least `min_separation` apart (1: they may be consecutive). If
+    `exclusive`, people of the stream are in no other stream of the ledger, as with `Once`.
     """
 
     model_config = _FROZEN
@@ -49,7 +49,7 @@ class Returning(BaseModel):
 
 
 class Poisson(BaseModel):
-    """At every release each person of the population is drawn, in secret, with a public rate."""
+    """Every release draws each person of the population in secret, with a public rate."""
 
     model_config = _FROZEN
     kind: Literal["poisson"] = "poisson"
@@ -61,10 +61,19 @@ Participation = Annotated[Once | Returning | Poisson, Field(discriminator="kind"
 
 
 def is_exclusive(participation: Participation) -> bool:
-    """Whether those who take part in the stream take part in no other one."""
+    """Returns whether people of the stream take part in no other stream."""
     return isinstance(participation, Once) or (
         isinstance(participation, Returning) and participation.exclusive
     )
+
+
+Sharing = Literal["assumed", "planned", "adaptive"]
+"""The rule of a ledger for the streams that the same people may take part in.
+
+`planned`: all of them are opened before the first of them is charged, and cost what they cost
+together. `adaptive`: they may be opened by looking at earlier releases, and the certificate states
+the budget. `assumed`: the rule of earlier versions, which left it to the user to plan.
+"""
 
 
 class Part(BaseModel):
@@ -83,7 +92,10 @@ class Part(BaseModel):
 
 
 class Correlation(BaseModel):
-    """Noise over time: independent, the square root of a (decayed) prefix-sum workload, a tree."""
+    """Correlation of noise over releases.
+
+    It is none, that of the square root of a (decayed) prefix-sum workload, or that of a tree.
+    """
 
     model_config = _FROZEN
     kind: Literal["independent", "prefix-sum", "binary-tree"] = "independent"
@@ -97,7 +109,7 @@ class Correlation(BaseModel):
 
 
 class Gap(BaseModel):
-    """A step that is not private, named. One gap makes the whole stream a paper claim."""
+    """A named step that is not private. One gap makes the whole stream a paper claim."""
 
     model_config = _FROZEN
     name: str
@@ -105,7 +117,7 @@ class Gap(BaseModel):
 
 
 class Assumption(BaseModel):
-    """Something the proof needs, and what enforces it."""
+    """A condition of the proof, and the part of the system, or the user, that ensures it."""
 
     model_config = _FROZEN
     statement: str
@@ -114,13 +126,13 @@ class Assumption(BaseModel):
 
 
 class Selection(BaseModel):
-    """The stream is made a secret number of times, and the releases of the best one are published.
+    """The stream is run a secret number of times, and the releases of the best try are published.
 
     Attributes:
-        tries: law of the number of times.
-        mean: its mean.
-        candidates: settings that each try draws one of, by public chance.
-        accounting: of the event (`RepeatAndSelect`); 1 where the statement does not say.
+        tries: law of the number of tries.
+        mean: mean of that law.
+        candidates: number of settings; each try draws one of them by public chance.
+        accounting: accounting of the event (`RepeatAndSelect`); 1 where the statement is silent.
     """
 
     model_config = _FROZEN
@@ -131,16 +143,16 @@ class Selection(BaseModel):
 
 
 class StreamStatement(BaseModel):
-    """Everything the privacy analysis of one stream needs, fixed before the first release.
+    """Everything that the privacy analysis of one stream needs, fixed before the first release.
 
-    `clipping="joint"` bounds the parts together (the norm of all parts, each divided by its clip
-    norm, is at most 1; all parts then carry one noise multiplier); `"separate"` bounds each alone,
-    and the parts' costs add up: 1/z^2 = sum 1/z_p^2 (theory: one release is one event).
+    `clipping="joint"` bounds the parts together: the norm of all parts, each divided by its clip
+    norm, is at most 1, and all parts have one noise multiplier. `"separate"` bounds each part
+    alone, and the costs of the parts add up: 1/z^2 = sum 1/z_p^2 (docs/privacy.md, section 5).
 
-    A stream of stable prefixes has no parts: `prefixes` says what is released, and at what cost.
+    A stream of stable prefixes has no parts. `prefixes` states the mechanism.
 
-    Where there is a `selection` the stream is that of one try, and clip norms may differ from try
-    to try; nothing else does that the cost depends on.
+    A stream with a `selection` is the stream of one try. Tries may differ in their clip norms, and
+    in nothing else that the cost depends on.
     """
 
     model_config = _FROZEN
@@ -214,7 +226,7 @@ class StreamStatement(BaseModel):
 
     @property
     def noise_multiplier(self) -> float:
-        """The stream's multiplier for one person, all parts together, in the unit's adjacency."""
+        """The noise multiplier of all parts together for one person, under the unit's adjacency."""
         multipliers = [part.noise_multiplier for part in self.parts.values()]
         together = (
             multipliers[0]
@@ -225,9 +237,10 @@ class StreamStatement(BaseModel):
 
     @property
     def releases_values(self) -> bool:
-        """Whether a function or its values are released, by a stated sensitivity, unclipped.
+        """Whether the stream releases a function or its values, unclipped.
 
-        Single rewards can be released through either door; only that one names its part so.
+        Its sensitivity is stated. Rewards of transitions may pass either door; only the door for
+        functions uses this name.
         """
         everybody = isinstance(self.participation, Returning) and set(self.parts) == {"values"}
         return self.unit.adjacency == "within-radius" or (
@@ -236,13 +249,12 @@ class StreamStatement(BaseModel):
 
     @property
     def event(self) -> Event:
-        """What the stream costs one person, all of it, from the first release on.
+        """The cost of the whole stream for one person, counted from the first release on.
 
-        Without sampling the noise is scaled to the sensitivity of a person's whole participation
-        in the stream (theory, Theorems 2 and 2'). With sampling, and for stable prefixes, a release
-        more is a cost more, and still the stream costs what its horizon costs: when it stops may
-        have been decided by looking at releases, and the cost of those that were made is then no
-        guarantee of anything (docs/privacy.md, section 8).
+        Without sampling, the noise is scaled to the sensitivity of a person's whole participation
+        in the stream (docs/privacy.md, Theorems 2 and 2'). With sampling, and for stable prefixes,
+        every release adds a cost. The stream still costs as much as its whole horizon, because the
+        decision to stop may depend on releases (docs/privacy.md, section 8).
         """
         if self.gaps:
             return NoGuarantee(reason="; ".join(gap.name for gap in self.gaps))

@@ -1,8 +1,8 @@
-"""What neighbouring inputs differ by: a typed value, required by every release.
+"""The unit of privacy and its adjacency, which every release states.
 
-A privacy guarantee is a sentence about two inputs. The *unit* is what they may differ in (one
-person's trajectory, one expert, one reward function, ...) and the *adjacency* is how. Nothing in
-sotto states an epsilon without both.
+A privacy guarantee is a sentence about two neighbouring inputs. They differ in one *unit* (one
+person's trajectory, one expert, one reward function, ...). The *adjacency* says how they differ.
+sotto states no epsilon without both.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Adjacency(StrEnum):
-    """How two neighbouring inputs differ in one unit."""
+    """The way in which two neighbouring inputs differ in one unit."""
 
     ZERO_OUT = "zero-out"
     """The unit is present, or its slot is kept and contributes zero. The sum moves by clip_norm."""
@@ -23,7 +23,7 @@ class Adjacency(StrEnum):
     WITHIN_RADIUS = "within-radius"
     """The unit is replaced by another one within a stated distance of it.
 
-    What that moves is stated directly, as the sensitivity of a `FunctionRelease`.
+    A `FunctionRelease` states its sensitivity to such a replacement directly.
     """
 
     @property
@@ -71,8 +71,8 @@ _MEANING: dict[UnitKind, str] = {
 class Unit(BaseModel):
     """The unit of privacy and its adjacency.
 
-    `Unit(kind="trajectory", adjacency="zero-out")` reads: what is released hardly changes whether
-    one person took part with their whole trajectory, or contributed zero.
+    Under `Unit(kind="trajectory", adjacency="zero-out")` neighbouring inputs differ in whether one
+    person took part with their whole trajectory, or contributed zero.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,17 +82,17 @@ class Unit(BaseModel):
 
     @property
     def name(self) -> str:
-        """What one of them is called: a person, where the unit is what one person contributed."""
+        """The word for one unit; "person" where the unit is what one person contributed."""
         if self.kind in ("expert", "reward-function", "transition"):
             return self.kind.replace("-", " ")
         return "person"
 
     def counted(self, count: int) -> str:
-        """So many of them, in words."""
+        """Returns a number of units in words."""
         return f"{count} {self.name}" + ("" if count == 1 else "s")
 
     def sentence(self) -> str:
-        """The unit and the adjacency in one plain sentence."""
+        """Returns the unit and the adjacency in one plain sentence."""
         return (
             f"Protected is {_MEANING[self.kind]}. Neighbouring inputs differ in one such unit, "
             f"which {self.adjacency.phrase} ({self.adjacency.value} adjacency)."
@@ -103,7 +103,7 @@ TRANSITION = Unit(kind="transition", adjacency=Adjacency.REPLACE_ONE)
 """The reward of one transition, against any other in its public range."""
 
 EXPERT = Unit(kind="expert", adjacency=Adjacency.ZERO_OUT)
-"""One expert, who is there, or whose slot is kept and counts for nothing."""
+"""One expert, who takes part, or whose slot is kept and contributes zero."""
 
 REWARD_FUNCTION = Unit(kind="reward-function", adjacency=Adjacency.WITHIN_RADIUS)
-"""The reward function, against every other one within a radius of it, everywhere."""
+"""The reward function, against every other one within a radius of it at every point."""

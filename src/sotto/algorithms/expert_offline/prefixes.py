@@ -37,12 +37,15 @@ _NAME = "stable prefixes"
 def prefix_mechanism(config: ExpertOfflineConfig) -> StablePrefixMechanism:
     """Returns the mechanism for the prefixes' share of epsilon and delta.
 
+    It is calibrated for one expert fewer than there are, so that it runs in the neighbouring world
+    too, where one of them is absent.
+
     Raises:
         ValueError: there are too few experts for the target.
     """
     share = config.prefix_share if config.uses_dp_sgd else 1.0
     target = Target(
-        known(config.expert_count),
+        known(config.expert_count) - 1,
         config.releases,
         share * known(config.target_epsilon),
         share * known(config.delta),
@@ -86,7 +89,7 @@ def stable_transitions(
                 f"the ledger of run {ledger.run_id}", f"{file}", config.releases, sum(charged)
             )
         return _transitions(_read(file, ledger.run_id))
-    if ledger.streams:
+    if any(one.releases for one in ledger.streams if one.statement.name == _NAME):
         raise PrivacyError(
             f"run {ledger.run_id} was charged for stable prefixes that were never written: nothing "
             "was released, and the charge stays; start a new run"

@@ -47,6 +47,8 @@ from sotto.privacy.accounting.composition import Event
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
+from sotto.privacy.release.stream import Stream
 from sotto.privacy.units import EXPERT
 
 __all__ = [
@@ -91,15 +93,22 @@ def check(config: ExpertOfflineConfig) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def gradient_multiplier(config: ExpertOfflineConfig) -> float:
-    """Returns the noise multiplier of DP-SGD, composed with the prefixes to the whole budget."""
+def gradient_multiplier(
+    config: ExpertOfflineConfig, charged: StablePrefixMechanism | None = None
+) -> float:
+    """Returns the noise multiplier of DP-SGD, composed with the prefixes to the whole budget.
+
+    Args:
+        config: completed settings.
+        charged: mechanism of the prefixes that the ledger holds; None means that of the settings.
+    """
     shapes = jax.eval_shape(
         lambda key: offline.initial_state(config.offline, key).network, new_key(0)
     )
     size = sum(leaf.size for leaf in jax.tree.leaves(shapes))
     others: list[Event] = []
     if config.uses_prefixes:
-        others.append(prefix_mechanism(config).event(config.releases))
+        others.append((charged or prefix_mechanism(config)).event(config.releases))
     return dp_sgd.noise_multiplier(dp_sgd_config(config), size, others)
 
 
@@ -141,6 +150,9 @@ def train(
         PrivacyError: the budget does not cover the training, or a charged release was lost.
     """
     states = initial_states(config, seeds) if states is None else states
+    stream = None
+    if isinstance(states, DPSGDState):  # before prefixes are charged, which are of the same experts
+        stream, states = _open_gradients(config, ledgers, sources, states)
     if done == 0 and (config.uses_votes or config.uses_prefixes):
         kept: Sequence[Path | None] = [None] * len(seeds) if folders is None else folders
         states, released = _gather(config, seeds, ledgers, sources, states, kept)
@@ -150,7 +162,8 @@ def train(
         case LearnerState():
             yield from _learn(config, seeds, sources, states, done)
         case DPSGDState():
-            yield from _learn_with_noise(config, seeds, ledgers, sources, states, done)
+            assert stream is not None
+            yield from _learn_with_noise(config, seeds, stream, sources, states, done)
 
 
 def _gather(
@@ -270,10 +283,29 @@ def _train_chunk(
     return trained
 
 
+def _open_gradients(
+    config: ExpertOfflineConfig, ledgers: Sequence[Ledger], sources: Sources, states: DPSGDState
+) -> tuple[Stream, DPSGDState]:
+    """Opens the stream of noisy steps, or goes on with it."""
+    assert sources.log is not None
+    streams = [stream.statement.prefixes for one in ledgers for stream in one.streams]
+    charged = [one for one in streams if one is not None]  # an earlier version's may differ
+    return dp_sgd.open_gradients(
+        dp_sgd_config(config),
+        config.offline,
+        config.offline_learner,
+        ledgers,
+        states,
+        LogPool(sources.log),
+        multiplier=gradient_multiplier(config, *charged[:1]),
+        chunk=math.ceil(config.noisy_steps / LEARNING_PARTS),
+    )
+
+
 def _learn_with_noise(
     config: ExpertOfflineConfig,
     seeds: Sequence[int],
-    ledgers: Sequence[Ledger],
+    stream: Stream,
     sources: Sources,
     states: DPSGDState,
     done: int,
@@ -282,16 +314,6 @@ def _learn_with_noise(
     assert sources.log is not None
     settings, pool = dp_sgd_config(config), LogPool(sources.log)
     size = math.ceil(config.noisy_steps / LEARNING_PARTS)
-    stream, states = dp_sgd.open_gradients(
-        settings,
-        config.offline,
-        config.offline_learner,
-        ledgers,
-        states,
-        pool,
-        multiplier=gradient_multiplier(config),
-        chunk=size,
-    )
     keys = keys_of(seeds, LEARNING)
     while done < config.num_updates:
         if stream.released < config.noisy_steps:

@@ -93,6 +93,20 @@ def epsilon_of_shift(mu: float, delta: float) -> float:
     return upper
 
 
+def largest_shift(epsilon: float, delta: float) -> float:
+    """Returns the largest shift that costs at most epsilon at this delta, rounded down."""
+    lower, upper = 0.0, 1.0
+    while epsilon_of_shift(upper, delta) <= epsilon:
+        lower, upper = upper, 2 * upper
+    while upper - lower > 1e-14 * upper:
+        middle = (lower + upper) / 2
+        if epsilon_of_shift(middle, delta) <= epsilon:
+            lower = middle
+        else:
+            upper = middle
+    return lower
+
+
 def _checked_noise(noise_multiplier: float) -> float:
     if not 0 < noise_multiplier < math.inf:
         raise ValueError(

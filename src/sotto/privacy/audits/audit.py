@@ -214,10 +214,10 @@ class ReleaseTrials:
         """Returns the ledger's epsilon for one run with noise from the operating system."""
         with _temporary_ledger(self.release.unit) as ledger:
             persons, _ = self.inputs(True)
-            statement = self._open([ledger], noise_seed=None)[0].statement
+            self._open([ledger], noise_seed=None)
             releases = self.release.horizon if persons is None else len(persons)
             charged = None if persons is None else [row[row >= 0] for row in persons]
-            ledger.open_stream(statement).charge(0, releases, charged)
+            LedgerStream(ledger, 0).charge(0, releases, charged)
             return ledger.spent().epsilon_at(delta)
 
     def _open(self, ledgers: Sequence[Ledger], noise_seed: int | None) -> tuple[Stream, Any]:

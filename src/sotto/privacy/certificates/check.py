@@ -175,7 +175,8 @@ def facts_of(ledger: AnyLedger) -> Facts:
         return Facts(answers=ledger.statement)
     charged = tuple(one.statement for one in ledger.streams if one.releases)
     checked = getattr(ledger, "stream_settings", ())  # of every stream; empty where none were
-    return Facts(charged, settings_checked=bool(checked) and all(checked))
+    written = bool(checked) and all(checked)
+    return Facts(charged, settings_checked=written, sharing=getattr(ledger, "sharing", "assumed"))
 
 
 def _as_schema_1(derived: Certificate, ledger: AnyLedger) -> CertificateOfSchema1:

@@ -33,15 +33,25 @@ def together(ledgers: Sequence[Ledger | AnswerLedger]) -> Cost:
         ledgers: at least one, all with the same unit and the same delta.
 
     Raises:
-        LedgerMismatch: the units or the deltas differ, so that no epsilon covers all of them.
+        LedgerMismatch: the units or the deltas differ, so that no epsilon covers all of them, or a
+            ledger is adaptive.
     """
     if len({_about(ledger) for ledger in ledgers}) != 1:
         raise LedgerMismatch("ledgers of other units, or with other deltas, have no cost in common")
     people = [one for one in ledgers if isinstance(one, Ledger)]
     if people:
         first = people[0]
-        streams = [stream for one in people for stream in one.streams]
-        account = Account(first.unit, first.budget, streams)
+        rules = {one.sharing for one in people}
+        if "adaptive" in rules:
+            raise LedgerMismatch(
+                "an adaptive ledger certifies its own budget, and has no cost in common with others"
+            )
+        account = Account(
+            first.unit,
+            first.budget,
+            [stream for one in people for stream in one.streams],
+            sharing="planned" if "planned" in rules else "assumed",
+        )
         return Cost(account.spent().epsilon, first.budget.delta)
     answers = [one.spent() for one in ledgers if isinstance(one, AnswerLedger)]
     events = [event for one in answers for event in one.events]

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal, Self
 
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.statements import Assumption, StreamStatement
+from sotto.privacy.statements import Assumption, Sharing, StreamStatement
 
 Section = Literal["protects", "does-not-protect", "code", "user"]
 """Section of a certificate; the last two hold assumptions, by what enforces them."""
@@ -31,11 +31,13 @@ class Facts:
         answers: statement of a teacher; None for a ledger of streams.
         settings_checked: whether compiler settings and the kind of keys were checked, and written
             to the ledger, when each of these streams was opened.
+        sharing: rule of the ledger for streams that the same people may take part in.
     """
 
     streams: tuple[StreamStatement, ...] = ()
     answers: AnswerStatement | None = None
     settings_checked: bool = False
+    sharing: Sharing = "assumed"
 
 
 Condition = Callable[[Facts], bool]

@@ -4,7 +4,7 @@ A certificate of schema 2 names a sentence by identifier and version. One that n
 version stays verified, and is printed in the words that it names.
 """
 
-from sotto.privacy.claims import answers, experts, rewards, selection, streams
+from sotto.privacy.claims import answers, experts, ledgers, rewards, selection, streams
 from sotto.privacy.claims.claim import Claim
 
 PRESENT: tuple[Claim, ...] = (
@@ -21,27 +21,13 @@ PRESENT: tuple[Claim, ...] = (
         1,
         "What is learnt from timing, memory use, or by entering the machine.",
     ),
-    streams.SETTINGS.before(
-        2,
-        "The initial state, the settings and the schedule are chosen without looking at these "
-        "people's data. Between releases the state changes by releases only. Who takes part in "
-        "which stream is decided before the first release. Trying several settings on the same "
-        "people is not paid for.",
-    ),
-    streams.CANDIDATES.before(
-        2,
-        "The initial state, the candidates and the schedule are chosen without looking at these "
-        "people's data. Between releases the state changes by releases only. Who takes part in "
-        "which stream is decided before the first release. Trying other settings on the same "
-        "people than the candidates is not paid for.",
-    ),
-    streams.ENROLMENT.before(
+    ledgers.ENROLMENT.before(
         1,
         "An enrolment number is one person, always the same one, and who takes part does not "
         "depend on people's data other than through releases.",
         "whoever holds the data assigns the numbers",
     ),
-    streams.COUNTED.before(
+    ledgers.COUNTED.before(
         1,
         "Nobody takes part more often than the streams say, and no release goes beyond its "
         "horizon.",

@@ -11,7 +11,6 @@ from sotto.privacy.claims.conditions import (
     both,
     drawn_on_grid,
     has_noise,
-    has_selection,
     has_shards,
     nothing_charged,
     some,
@@ -73,49 +72,6 @@ SIDE_CHANNELS = Claim(
 
 # --- what is assumed -----------------------------------------------------------------------------
 
-SETTINGS = Claim(
-    "people.settings",
-    "user",
-    "The initial state, the settings and the schedule are chosen without looking at these "
-    "people's data. Between releases, the state changes only through releases. Who takes part in "
-    "which stream is decided before the first release. Epsilon does not cover trying several "
-    "settings on the same people.",
-    "choose settings on public data, in a simulator, or on other people",
-    version=3,
-    holds=both(about_people, lambda facts: not has_selection(facts)),
-)
-CANDIDATES = Claim(
-    "people.candidates",
-    "user",
-    "The initial state, the candidates and the schedule are chosen without looking at these "
-    "people's data. Between releases, the state changes only through releases. Who takes part in "
-    "which stream is decided before the first release. Epsilon does not cover trying settings "
-    "other than the candidates on the same people.",
-    "choose candidates on public data, in a simulator, or on other people",
-    version=3,
-    holds=both(about_people, has_selection),
-)
-# ledger/spending.py
-ENROLMENT = Claim(
-    "ledger.enrolment",
-    "user",
-    "An enrolment number always stands for the same person. Who takes part does not depend on "
-    "people's data, except through releases.",
-    "the owner of the data assigns the numbers",
-    version=2,
-    holds=about_people,
-)
-# ledger/ledger.py, ledger/spending.py
-COUNTED = Claim(
-    "ledger.counted",
-    "code",
-    "No person takes part more often than the streams allow, and no stream makes more releases "
-    "than planned.",
-    "the ledger counts each person's participations, also across resumed runs, and every release "
-    "is charged before it is made",
-    version=2,
-    holds=about_people,
-)
 # release/purity.py
 CONTRIBUTED = Claim(
     "door.contributed",

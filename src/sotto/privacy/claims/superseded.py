@@ -7,7 +7,7 @@ Where a sentence turned out to be untrue, `untrue` says why, and verification re
 from dataclasses import replace
 
 from sotto.privacy.answers.distances import AnyTwoTeachers
-from sotto.privacy.claims import answers, earlier, experts, rewards, selection, streams
+from sotto.privacy.claims import answers, earlier, experts, ledgers, rewards, selection, streams
 from sotto.privacy.claims.claim import Claim, Facts
 from sotto.privacy.claims.conditions import (
     about_people,
@@ -109,8 +109,8 @@ _IN_ORDER: tuple[Claim, ...] = (
         _OTHER_PEOPLE,
         holds=both(about_people, has_selection),
     ),
-    streams.ENROLMENT,
-    streams.COUNTED,
+    ledgers.ENROLMENT,
+    ledgers.COUNTED,
     replace(streams.CONTRIBUTED, holds=_summed),
     replace(streams.ROUNDED, holds=both(_summed, lambda facts: not _has_sums(facts))),
     replace(streams.ROUNDED_SUMS, holds=both(_summed, _has_sums)),

@@ -1,8 +1,8 @@
-"""The databases that a ledger can live in, made durable: SQLite (a file) and PostgreSQL.
+"""Durable databases for ledgers: SQLite (a file) and PostgreSQL.
 
-What is particular to either is here. In both a transaction that writes is on disk when its commit
-returns, and whoever waits for another writer waits for seconds and not for ever. A PostgreSQL
-server that hands over to a standby has to replicate synchronously, or its last commits are lost.
+This module holds all that differs between the two. In both, a transaction that writes is on disk
+when its commit returns, and a writer waits for another one only for seconds. A PostgreSQL server
+that hands over to a standby must replicate synchronously, or its last commits are lost.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _APPEND_ONLY = "the ledger is append-only"
 
 
 def database(where: Path | str) -> sa.Engine:
-    """The database at a path (SQLite) or SQLAlchemy URL; nothing is read or written yet.
+    """Returns the database at a path (SQLite) or SQLAlchemy URL, and reads or writes nothing yet.
 
     Raises:
         LedgerUnavailable: the URL or its driver is unknown, or it is neither of the two databases.
@@ -55,14 +55,14 @@ def database(where: Path | str) -> sa.Engine:
 
 
 def make_private(engine: sa.Engine) -> None:
-    """Makes a new SQLite file, and so its journal, one that only its owner may read."""
+    """Makes a new SQLite file that only its owner may read; its journal gets the same mode."""
     if engine.dialect.name == "sqlite" and engine.url.database:
         with suppress(OSError):  # what is wrong with the place, SQLite says
             os.close(os.open(engine.url.database, os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def reading(engine: sa.Engine) -> AbstractContextManager[sa.Connection]:
-    """A transaction that writes nothing, locks nobody out and sees one state throughout."""
+    """Returns a transaction that writes nothing, locks nobody out and sees one state throughout."""
     options: dict[str, Any] = {_READS: True}
     if engine.dialect.name == "postgresql":
         options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -86,7 +86,7 @@ def make_append_only(connection: sa.Connection, table: sa.Table) -> None:
 
 
 def _refusal(action: str, table: str) -> str:
-    """The trigger of an SQLite file that refuses an action on a table."""
+    """Returns the trigger of an SQLite file that refuses an action on a table."""
     return (
         f"CREATE TRIGGER no_{action.lower()} BEFORE {action} ON {table} "
         f"BEGIN SELECT RAISE(ABORT, '{_APPEND_ONLY}'); END"
@@ -94,13 +94,13 @@ def _refusal(action: str, table: str) -> str:
 
 
 def one_creator(connection: sa.Connection) -> None:
-    """Until the end of the transaction nobody else makes tables; SQLite has one writer anyway."""
+    """Lets nobody else make tables until the transaction ends; SQLite has one writer anyway."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('sotto tables'))")
 
 
 def sync_directory(engine: sa.Engine) -> None:
-    """Makes a new SQLite file's name as durable as its contents."""
+    """Syncs the directory of a new SQLite file, so that its name is as durable as its contents."""
     if engine.dialect.name == "sqlite" and engine.url.database:
         directory = os.open(Path(engine.url.database).parent, os.O_RDONLY)
         try:
@@ -110,13 +110,13 @@ def sync_directory(engine: sa.Engine) -> None:
 
 
 def place(engine: sa.Engine) -> str:
-    """Where the database is, without anything secret: a URL's options may hold a password too."""
+    """Returns the place of the database without secrets; a URL's options may hold a password."""
     return engine.url.set(query={}).render_as_string(hide_password=True)
 
 
 @contextmanager
 def failures(engine: sa.Engine, consequence: str) -> Iterator[None]:
-    """Turns the database's failures into one sentence each."""
+    """Turns each failure of the database into one sentence."""
     try:
         yield
     except exc.IntegrityError as error:
@@ -146,7 +146,7 @@ def _is_damage(error: exc.DBAPIError) -> bool:
 
 
 def _prepare_sqlite(engine: sa.Engine) -> None:
-    """Durable transactions, and one writer at a time."""
+    """Sets up durable transactions, and one writer at a time."""
 
     @sa.event.listens_for(engine, "do_connect")
     def connecting(_dialect: Any, _record: Any, given: list[Any], _named: dict[str, Any]) -> None:
@@ -177,7 +177,7 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
 
 def _require_file(connection: Any) -> None:
-    """Refuses a database in memory, or a temporary one, however its URL says so."""
+    """Refuses a database in memory, or a temporary one, whatever its URL."""
     ((_, _, file),) = connection.execute("PRAGMA database_list").fetchall()
     if not file:
         connection.close()
@@ -190,9 +190,9 @@ def _require_file(connection: Any) -> None:
 
 
 def _require_plain(connection: Any) -> None:
-    """Refuses a file that could drop or hide what is written to it, as no file made here does.
+    """Refuses a file that could drop or hide entries, which no file made here can.
 
-    A view shows what it likes; another trigger, a virtual table, or a table with a rule for
+    A view can show other rows. Another trigger, a virtual table, or a table with a rule for
     conflicts can leave an entry out and report success.
     """
     made = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
@@ -212,9 +212,9 @@ def _require_plain(connection: Any) -> None:
 
 
 def _prepare_postgresql(engine: sa.Engine) -> None:
-    """Refuses to write to a server that would forget; nobody waits, or keeps others waiting, long.
+    """Refuses to write to a server that may lose commits, and limits the waiting of writers.
 
-    The settings are looked at in every transaction, since a server can be reconfigured.
+    Every transaction looks at the settings, since a server can be reconfigured.
     """
     settings = (
         "SELECT current_setting('fsync'), current_setting('synchronous_commit'), "

@@ -20,7 +20,7 @@ from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailabl
 from sotto.privacy.ledger import databases
 
 GENESIS = "0" * 64
-"""What the first entry has for the hash of the one before it."""
+"""Previous hash of the first entry."""
 
 _PAGE = 1000  # entries read at once
 _NAME_LENGTH = 64
@@ -39,7 +39,7 @@ _entries = sa.Table(
 
 @dataclass(frozen=True)
 class Entry:
-    """One row: what happened, chained to everything that happened before."""
+    """One row: an event, chained to all events before it."""
 
     run_id: str
     sequence: int
@@ -49,29 +49,29 @@ class Entry:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over all of it, in hexadecimal."""
+        """SHA-256 over all fields, in hexadecimal."""
         contents = [self.run_id, self.sequence, self.kind, self.payload, self.previous_hash]
         return hashlib.sha256(canonical(contents).encode()).hexdigest()
 
 
 def canonical(contents: Any) -> str:
-    """The one JSON text of these contents."""
+    """Returns the canonical JSON text of these contents."""
     return json.dumps(contents, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def plain(model: BaseModel) -> Any:
-    """The model as JSON values, with infinity as a string."""
+    """Returns the model as JSON values, with infinity as a string."""
     return json.loads(model.model_dump_json())
 
 
 def versions() -> dict[str, str]:
-    """Versions of the software that an epsilon and its noise depend on, by distribution name."""
+    """Returns versions of the software behind an epsilon and its noise, by distribution name."""
     names = ("sotto", "jax", "jaxlib", "numpy", "randomgen", "jax-privacy", "dp-accounting")
     return {name: version(name) for name in names} | {"python": python_version()}
 
 
 def find_run(engine: sa.Engine, run_id: str | None) -> str:
-    """The run of this name; None stands for the only one that the database holds.
+    """Returns the run of this name; None stands for the only one that the database holds.
 
     Raises:
         LedgerMismatch: it holds other runs, or several and none was named.
@@ -102,7 +102,7 @@ def find_run(engine: sa.Engine, run_id: str | None) -> str:
 
 
 def read(engine: sa.Engine, run_id: str) -> list[Entry]:
-    """All entries of a run, in order.
+    """Returns all entries of a run, in order.
 
     Raises:
         LedgerCorrupt: one of them is not what was written, or the database is damaged.
@@ -116,7 +116,7 @@ def read(engine: sa.Engine, run_id: str) -> list[Entry]:
 
 
 def follow(connection: sa.Connection, run_id: str, sequence: int, head: str) -> Iterator[Entry]:
-    """The entries of a run from `sequence` on, each checked against the one before it.
+    """Yields the entries of a run from `sequence` on, each checked against the one before it.
 
     Args:
         connection: in a transaction.
@@ -169,7 +169,7 @@ def holds(engine: sa.Engine, run_id: str, entry_hash: str) -> bool:
 
 
 def create(engine: sa.Engine, entry: Entry, tables: Sequence[sa.Table] = ()) -> None:
-    """Writes the first entry of a run; makes the database and its tables if need be.
+    """Writes the first entry of a run, and makes the database and its tables if needed.
 
     Args:
         engine: the database.
@@ -217,7 +217,7 @@ def append(engine: sa.Engine, entry: Entry) -> None:
 
 
 def lock(connection: sa.Connection, run_id: str) -> None:
-    """Until the end of the transaction nobody else who takes the lock adds to the run.
+    """Locks the run until the end of the transaction, against others who take the lock.
 
     On SQLite the transaction itself is the lock, from its beginning.
     """
@@ -232,7 +232,7 @@ def insert(connection: sa.Connection, entry: Entry) -> None:
 
 
 def payload_at(connection: sa.Connection, run_id: str, sequence: int) -> str | None:
-    """What the entry says; None if there is none."""
+    """Returns the payload of an entry; None if there is no such entry."""
     here = (_entries.c.run_id == run_id, _entries.c.sequence == sequence)
     return connection.scalar(sa.select(_entries.c.payload).where(*here))
 

@@ -1,15 +1,16 @@
 """The ledger: durable, append-only, charged before a release is made, never refunded.
 
 One run is one chain of entries: `create`, then `open` for every stream and `charge` for its
-releases. Every entry holds the SHA-256 hash of its contents and of the entry before it, so a
+releases. Every entry holds the SHA-256 hash of its contents and of the entry before it, so that a
 changed, missing or foreign entry is found when the ledger is opened. An entry is one transaction,
-synced to disk before `charge` returns: a run killed at any moment leaves a ledger that holds at
-least what was released. What is charged and then not released stays charged.
+synced to disk before `charge` returns. A run that is killed at any moment leaves a ledger that
+holds at least its releases. A charge without a release stays.
 
 Entries hold statements, enrolment numbers and counts: no data, no parameters, no noise keys.
 """
 
 import json
+import math
 import os
 import threading
 import uuid
@@ -19,25 +20,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from sotto.privacy import settings
 from sotto.privacy.claims import same_stream
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
 from sotto.privacy.ledger import entries
+from sotto.privacy.ledger.costs import Spent
 from sotto.privacy.ledger.databases import database
 from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, plain, versions
 from sotto.privacy.ledger.persons import PersonBlock, Persons, as_blocks
-from sotto.privacy.ledger.spending import Account, Budget, Spent, StreamRecord
-from sotto.privacy.statements import Poisson, StreamStatement
+from sotto.privacy.ledger.records import StreamRecord, blocks_of, of_earlier_law
+from sotto.privacy.ledger.spending import Account, Budget
+from sotto.privacy.statements import Poisson, Sharing, StreamStatement
 from sotto.privacy.units import Unit
 
 _FORMAT = 1
+_SHARING: TypeAdapter[Sharing] = TypeAdapter(Sharing)
 NO_TIME = "1970-01-01T00:00:00+00:00"
-"""Stands for a time that is not said."""
+"""Time of a ledger whose true time is withheld."""
 
 
 class LedgerStream:
-    """An open stream of one ledger. Made by `Ledger.open_stream`."""
+    """An open stream of one ledger. `Ledger.open_stream` makes it."""
 
     def __init__(self, ledger: "Ledger", index: int) -> None:
         self._ledger = ledger
@@ -45,12 +50,12 @@ class LedgerStream:
 
     @property
     def statement(self) -> StreamStatement:
-        """The statement, as the ledger holds it."""
+        """The statement in the ledger."""
         return self._ledger.streams[self._index].statement
 
     @property
     def releases(self) -> int:
-        """How many releases have been charged."""
+        """Number of releases charged."""
         return self._ledger.streams[self._index].releases
 
     def charge(
@@ -82,7 +87,7 @@ class LedgerStream:
 
 
 class Ledger:
-    """The durable account of one run. Use `Ledger.create` or `Ledger.open`.
+    """The durable account of one run, from `Ledger.create` or `Ledger.open`.
 
     Attributes:
         run_id: which run this is.
@@ -95,8 +100,7 @@ class Ledger:
         self._last = last  # hash of the entry to read up to; None: all of them
         # Makes our entries differ from those of another process that writes the same ones.
         self._writer = uuid.uuid4().hex
-        # What is checked before an entry or a stream still holds once it is there: one thread at a
-        # time.
+        # One thread at a time, so that what was checked still holds when an entry is written.
         self._lock = threading.Lock()
         self.run_id = run_id
         self._replay()
@@ -109,6 +113,7 @@ class Ledger:
         *,
         unit: Unit,
         budget: Budget,
+        adaptive: bool = False,
         created: str | None = None,
     ) -> "Ledger":
         """Starts the ledger of a new run.
@@ -118,13 +123,19 @@ class Ledger:
                 database; it may hold other runs.
             run_id: name of the run; a random one by default.
             unit: whom the ledger protects; every stream must have the same.
-            budget: what the worst person may pay.
+            budget: the most that the worst person may pay.
+            adaptive: whether streams about the same people may be opened after a charge. They are
+                then Gaussian, and the certificate states the budget from the first charge on.
+                Otherwise all are opened before the first charge, and cost what they cost together.
             created: when, ISO 8601 in UTC; None: now. `NO_TIME` where a time would tell too much.
 
         Raises:
             LedgerMismatch: the run exists.
             LedgerUnavailable: it cannot be written.
+            ValueError: an adaptive ledger without a finite epsilon.
         """
+        if adaptive and budget.epsilon == math.inf:
+            raise ValueError("an adaptive ledger certifies its budget; give it a finite epsilon")
         engine = database(where)
         run_id = run_id or uuid.uuid4().hex
         contents = {
@@ -132,6 +143,7 @@ class Ledger:
             "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
             "unit": plain(unit),
             "budget": plain(budget),
+            "sharing": "adaptive" if adaptive else "planned",
             "versions": versions(),
         }
         entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)
@@ -158,17 +170,22 @@ class Ledger:
 
     @property
     def unit(self) -> Unit:
-        """Whom the ledger protects."""
+        """Unit that the ledger protects."""
         return self._account.unit
 
     @property
     def budget(self) -> Budget:
-        """What the worst person may pay."""
+        """The most that the worst person may pay."""
         return self._account.budget
 
     @property
+    def sharing(self) -> Sharing:
+        """Rule for streams that the same people may take part in."""
+        return self._account.sharing
+
+    @property
     def streams(self) -> tuple[StreamRecord, ...]:
-        """Every stream ever opened: statement, releases charged, persons. Not to be changed."""
+        """All streams, with statement, releases charged and persons. Callers do not change them."""
         return tuple(self._account.streams)
 
     @property
@@ -183,7 +200,7 @@ class Ledger:
 
     @property
     def persons(self) -> int:
-        """How many persons took part, or may have under Poisson sampling."""
+        """Number of persons who took part, or may have under Poisson sampling."""
         return len(self._account.everyone)
 
     @property
@@ -197,7 +214,7 @@ class Ledger:
         return self._head
 
     def holds(self, entry_hash: str) -> bool:
-        """Whether an entry has this hash: one that a ledger restored from an old copy has not.
+        """Returns whether an entry has this hash. A ledger restored from an old copy may lack it.
 
         Raises:
             LedgerUnavailable: it cannot be read.
@@ -205,7 +222,7 @@ class Ledger:
         return entries.holds(self._engine, self.run_id, entry_hash)
 
     def at(self, entry_hash: str) -> "Ledger | None":
-        """The ledger as it was when this was its last entry, to be read; None if it never was.
+        """Returns the ledger, to be read, up to the entry with this hash; None if there is none.
 
         Raises:
             LedgerUnavailable, LedgerCorrupt: as `open`.
@@ -215,22 +232,27 @@ class Ledger:
         return Ledger(self._engine, self.run_id, entry_hash)
 
     def spent(self) -> Spent:
-        """What the releases charged so far cost the worst person. Changes nothing."""
+        """Returns the cost for the worst person (`Account.spent`), and changes nothing."""
         return self._account.spent()
 
     def open_stream(self, statement: StreamStatement) -> LedgerStream:
         """Writes the statement down, if the budget covers the stream to its horizon.
 
-        Counted in full are also the streams opened through this object before, since they may
-        still go on. It is checked here, before any data is touched; charging cannot exceed it.
+        Streams that this object opened before are counted in full, too, since they may still go on.
+        The check is made here, before any data is touched; charging cannot exceed the budget. An
+        equal stream of a plan that an earlier process opened and never charged is taken up.
 
         Raises:
-            BudgetExceeded: over budget, vacuous delta, or too little noise for the sampler.
+            BudgetExceeded: over budget, vacuous delta, too little noise for the sampler, or opened
+                after a stream about the same people was charged (`adaptive`).
             PrivacyError: a setting of JAX or XLA is in force that is not understood.
             LedgerMismatch: another unit, or another process has written to the ledger.
             LedgerUnavailable: the ledger cannot be written.
         """
         with self._lock:
+            if (unused := self._account.unused(statement, self._live)) is not None:
+                self._live.append(unused)
+                return LedgerStream(self, unused)
             self._account.check_open(statement, self._live)
             contents = {
                 "statement": plain(statement),
@@ -242,11 +264,11 @@ class Ledger:
             return LedgerStream(self, self._live[-1])
 
     def resume_stream(self, statement: StreamStatement) -> LedgerStream:
-        """The last stream of an earlier process with this statement, for the releases it has left.
+        """Goes on with the last stream of an earlier process that has this statement.
 
-        They are covered by the statement as if nobody had stopped in between: the noise of one
-        release is independent of that of all others, so that nothing is missing of what an earlier
-        process has forgotten. Correlated noise is refused.
+        The statement covers the releases that are left, because the noise of one release is
+        independent of that of all others. Correlated noise is refused once a release was charged,
+        since its earlier draws are gone.
 
         Raises:
             LedgerMismatch: there is no such stream, or its noise is correlated over releases.
@@ -255,7 +277,7 @@ class Ledger:
         with self._lock:
             streams = enumerate(self.streams)
             found = [i for i, record in streams if same_stream(record.statement, statement)]
-            if not found and any(_of_an_earlier_law(r.statement, statement) for r in self.streams):
+            if not found and any(of_earlier_law(r.statement, statement) for r in self.streams):
                 raise LedgerMismatch(
                     f"{statement.name!r} was opened by an earlier version, which drew its noise by "
                     "another law than this one; what it released stays as it was certified, but it "
@@ -266,7 +288,8 @@ class Ledger:
                     f"this ledger has no interrupted stream {statement.name!r} with these "
                     "settings; open a new one"
                 )
-            if statement.correlation.kind != "independent":
+            correlated = statement.correlation.kind != "independent"
+            if correlated and self.streams[found[-1]].releases:
                 raise LedgerMismatch(
                     f"the noise of {statement.name!r} is correlated over releases, and what was "
                     "drawn is forgotten; open a new stream"
@@ -295,12 +318,8 @@ class Ledger:
         count: int,
         blocks: Sequence[tuple[PersonBlock, ...]] | None,
     ) -> None:
-        contents = {
-            "stream": index,
-            "first_release": first_release,
-            "count": count,
-            "persons": blocks,
-        }
+        contents: dict[str, Any] = {"stream": index, "persons": blocks}
+        contents |= {"first_release": first_release, "count": count}
         taking_part = self._taking_part(index, count, blocks)
         with self._lock:
             self._account.check_charge(index, first_release, taking_part)
@@ -316,7 +335,7 @@ class Ledger:
         return [(PersonBlock(0, participation.population),)] * count
 
     def _append(self, kind: Literal["open", "charge"], contents: dict[str, Any]) -> None:
-        """Writes an entry durably, then takes it into account; all of it or nothing."""
+        """Writes an entry durably, then adds it to the account."""
         # A forked process is another writer, although it has our name.
         payload = canonical(contents | {"writer": f"{self._writer}-{os.getpid()}"})
         entry = Entry(self.run_id, self._next_sequence, kind, payload, self._head)
@@ -324,7 +343,7 @@ class Ledger:
         self._apply(entry)
 
     def _replay(self) -> None:
-        """Adds up all entries, each under the rules it was written under."""
+        """Adds up all entries, each under the rules of its ledger."""
         self._head = GENESIS
         self._next_sequence = 0
         self._live: list[int] = []
@@ -343,13 +362,15 @@ class Ledger:
                 ) from error
 
     def _check(self, entry: Entry) -> None:
-        """What was checked before an entry was written still holds when it is read."""
+        """Repeats the checks that were made before the entry was written."""
         contents = json.loads(entry.payload)
         if (entry.kind == "create") != (entry.sequence == 0):
             raise PrivacyError(f"an entry of kind {entry.kind!r} is out of place")
+        if entry.kind == "open":
+            self._account.check_order(StreamStatement.model_validate(contents["statement"]))
         if entry.kind == "charge":
             index, count = contents["stream"], contents["count"]
-            blocks = _blocks(contents["persons"])
+            blocks = blocks_of(contents["persons"])
             taking_part = self._taking_part(index, count, blocks)
             self._account.check_charge(index, contents["first_release"], taking_part)
 
@@ -361,28 +382,17 @@ class Ledger:
             self.created: str = contents["created"]
             self.versions: dict[str, str] = contents["versions"]
             self._account = Account(
-                Unit.model_validate(contents["unit"]), Budget.model_validate(contents["budget"])
+                Unit.model_validate(contents["unit"]),
+                Budget.model_validate(contents["budget"]),
+                sharing=_SHARING.validate_python(contents.get("sharing", "assumed")),
             )
         elif entry.kind == "open":
             self._account.apply_open(StreamStatement.model_validate(contents["statement"]))
             self._stream_versions.append(contents["versions"])
             self._stream_settings.append(contents.get("settings", {}))
         else:
-            index, blocks = contents["stream"], _blocks(contents["persons"])
+            index, blocks = contents["stream"], blocks_of(contents["persons"])
             taking_part = self._taking_part(index, contents["count"], blocks)
             self._account.apply_charge(index, taking_part)
         self._head = entry.hash
         self._next_sequence = entry.sequence + 1
-
-
-def _blocks(persons: list[list[list[int]]] | None) -> list[tuple[PersonBlock, ...]] | None:
-    if persons is None:
-        return None
-    return [tuple(PersonBlock(*block) for block in release) for release in persons]
-
-
-def _of_an_earlier_law(stored: StreamStatement, asked: StreamStatement) -> bool:
-    """Whether the stored statement is this one but for how its noise was drawn, and that's cost."""
-    drawing = ("noise_law", "noise_rounding", "sampler_delta")
-    same = asked.model_copy(update={name: getattr(stored, name) for name in drawing})
-    return stored.noise_law != asked.noise_law and same_stream(stored, same)

@@ -1,4 +1,4 @@
-"""Sets of persons, by enrolment number: the mapping from names stays with the data's owner."""
+"""Sets of persons by enrolment number. The owner of the data keeps the mapping from names."""
 
 from bisect import bisect_left, bisect_right
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from jaxtyping import Int, Int32
 from sotto.privacy.errors import ParticipationViolation
 
 LARGEST_PERSON = 2**31 - 1
-"""Persons are int32 in compiled programs."""
+"""Largest enrolment number; persons are int32 in compiled programs."""
 
 
 class PersonBlock(NamedTuple):
@@ -20,11 +20,11 @@ class PersonBlock(NamedTuple):
 
 
 Persons = Int[np.ndarray, " _"] | PersonBlock
-"""Who takes part in one release: enrolment numbers in any order, or a block of them."""
+"""The persons in one release: enrolment numbers in any order, or a block of them."""
 
 
 def as_blocks(persons: Persons) -> tuple[PersonBlock, ...]:
-    """The persons of one release as sorted blocks that neither touch nor overlap.
+    """Returns the persons of one release as sorted blocks that neither touch nor overlap.
 
     Raises:
         ParticipationViolation: if somebody is there twice, or a number is not an enrolment number.
@@ -59,9 +59,9 @@ def as_blocks(persons: Persons) -> tuple[PersonBlock, ...]:
 
 
 def as_slots(persons: Int[np.ndarray, " *slots"]) -> Int32[np.ndarray, " *slots"]:
-    """A copy as compiled programs have it: nobody takes part in them who is not charged.
+    """Returns a copy as compiled programs use it, so that everybody in them is charged.
 
-    An int64 such as 7 - 2^32 would become person 7 there, and is nobody as it is.
+    An int64 such as 7 - 2^32 would become person 7 in a program, and is nobody in a ledger.
 
     Raises:
         ParticipationViolation: a number is neither an enrolment number nor -1, an empty slot.
@@ -76,7 +76,7 @@ def as_slots(persons: Int[np.ndarray, " *slots"]) -> Int32[np.ndarray, " *slots"
 
 
 class PersonSet:
-    """A set of persons as sorted blocks, so that a million people enrolled in order are one."""
+    """A set of persons as sorted blocks; a million people enrolled in order are one block."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -93,18 +93,18 @@ class PersonSet:
 
     @property
     def next_person(self) -> int:
-        """One more than the largest number in the set."""
+        """Number after the largest one in the set."""
         return self._stops[-1] if self._stops else 0
 
     def first_common(self, block: PersonBlock) -> int | None:
-        """The first person of `block` who is in the set."""
+        """Returns the first person of `block` who is in the set."""
         i = bisect_right(self._stops, block.start)
         if i < len(self._starts) and self._starts[i] < block.stop:
             return max(self._starts[i], block.start)
         return None
 
     def count_common(self, block: PersonBlock) -> int:
-        """How many persons of `block` are in the set."""
+        """Returns the number of persons of `block` in the set."""
         i, j = bisect_right(self._stops, block.start), bisect_left(self._starts, block.stop)
         return sum(
             min(stop, block.stop) - max(start, block.start)

@@ -1,38 +1,53 @@
-"""Who took part in what, and what it costs the worst person: the arithmetic of the ledger.
+"""The account of a ledger: its streams, the people in them, and the rules for both.
 
 An `Account` is the state that a ledger's entries add up to. Its checks change nothing, and its
 updates check nothing: the ledger checks, writes the entry durably, and only then updates.
 
 Guarantee:
-    People are grouped by the set of streams they took part in; a person pays for their own streams
-    and nobody else's, and the answer is the maximum over people. This parallel composition of
-    disjoint people is sound (theory notes, Theorem 2) because who takes part in a release is fixed
-    in advance or by earlier releases, and every state that is carried on is a function of
-    releases: given those, a release in which somebody has no part does not depend on them.
+    `Account.spent` bounds the cost for every person, also where the results of earlier releases
+    decide which streams are opened, which of them are charged, and who takes part
+    (docs/privacy.md, section 8). Ledgers of earlier versions (`sharing="assumed"`) need the
+    assumption that their users decided this before the first release.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from sotto.privacy.accounting.composition import Event, NoGuarantee, PrivacyCurve, compose
-from sotto.privacy.errors import (
-    BudgetExceeded,
-    HorizonExceeded,
-    LedgerMismatch,
-    ParticipationViolation,
+from sotto.privacy.accounting.composition import Gaussian, NoGuarantee, compose
+from sotto.privacy.errors import BudgetExceeded, HorizonExceeded, LedgerMismatch
+from sotto.privacy.ledger.costs import (
+    SAMPLER_RESERVE,
+    Composition,
+    Group,
+    Spent,
+    composed,
+    filter_bound,
+    groups,
+    shift_of,
+    worst_of,
 )
 from sotto.privacy.ledger.persons import PersonBlock, PersonSet
+from sotto.privacy.ledger.records import StreamRecord, participations, took_part
 from sotto.privacy.mechanisms.noise import SAMPLER_SHARE
-from sotto.privacy.statements import Once, Poisson, Returning, StreamStatement, is_exclusive
+from sotto.privacy.statements import (
+    Once,
+    Poisson,
+    Returning,
+    Sharing,
+    StreamStatement,
+    is_exclusive,
+)
 from sotto.privacy.units import Unit
+
+_FILTER = "privacy filter of Gaussian releases, whose bound is the budget (docs/privacy.md, 8)"
 
 
 class Budget(BaseModel):
-    """What the worst person may pay: (epsilon, delta).
+    """The most that the worst person may pay: (epsilon, delta).
 
     Attributes:
         epsilon: positive; infinity states that there is no target.
@@ -58,124 +73,29 @@ class Budget(BaseModel):
         return value
 
 
-# --- cost ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Composition:
-    """What one group of persons pays: the streams they took part in, composed.
-
-    Attributes:
-        streams: indices of the streams, in the order they were opened.
-        events: one event per stream.
-        sampler_delta: delta that the noise samplers of these streams cost together.
-    """
-
-    streams: tuple[int, ...]
-    events: tuple[Event, ...]
-    sampler_delta: float
-    curve: PrivacyCurve
-
-    def epsilon(self, delta: float) -> float:
-        """Epsilon at delta, of which the samplers take their share first."""
-        left = delta - self.sampler_delta
-        return self.curve.epsilon(left) if left > 0 else math.inf
-
-
-@dataclass(frozen=True)
-class Spent:
-    """What has been spent on the worst person, as a function of delta.
-
-    Attributes:
-        epsilon: at `delta`; infinite where nothing is proved.
-        delta: the budget's.
-        worst: the composition that costs `epsilon`.
-        compositions: of every group of persons whose streams are not all another group's.
-        persons: how many persons took part, or may have.
-    """
-
-    epsilon: float
-    delta: float
-    worst: Composition
-    compositions: tuple[Composition, ...]
-    persons: int
-
-    def epsilon_at(self, delta: float) -> float:
-        """The worst person's epsilon at another delta.
-
-        Raises:
-            ValueError: if delta is not in (0, 1), or is finer than the accountant resolves.
-        """
-        return max(composition.epsilon(delta) for composition in self.compositions)
-
-
-def groups(streams: Sequence[PersonSet]) -> set[frozenset[int]]:
-    """The distinct sets of streams (by index) in which some person is a member.
-
-    A sweep over the ends of all blocks: between two of them everybody is in the same streams.
-    """
-    ends = sorted(
-        (end, index) for index, people in enumerate(streams) for b in people.blocks for end in b
-    )
-    found: set[int] = set()
-    inside, position = 0, -1
-    for end, index in ends:
-        if end > position and inside:
-            found.add(inside)
-        inside ^= 1 << index
-        position = end
-    return {frozenset(i for i in range(len(streams)) if bits >> i & 1) for bits in found}
-
-
-def _worst(
-    sets: set[frozenset[int]],
-    statements: Sequence[StreamStatement],
-    delta: float,
-    persons: int,
-) -> Spent:
-    largest = [one for one in sets if not any(one < other for other in sets)] or [frozenset()]
-    # Groups that pay for equal events, such as the streams of a resumed run, are composed once.
-    distinct: dict[tuple[tuple[str, ...], float], Composition] = {}
-    for indices in sorted(tuple(sorted(one)) for one in largest):
-        events = tuple(statements[i].event for i in indices)
-        samplers = math.fsum(statements[i].sampler_delta for i in indices)
-        key = (tuple(sorted(event.model_dump_json() for event in events)), samplers)
-        if key not in distinct:
-            distinct[key] = Composition(indices, events, samplers, compose(events))
-    compositions = tuple(distinct.values())
-    worst = max(compositions, key=lambda composition: composition.epsilon(delta))
-    return Spent(worst.epsilon(delta), delta, worst, compositions, persons)
-
-
 # --- the account ---------------------------------------------------------------------------------
 
 
 @dataclass
-class StreamRecord:
-    """One stream: its statement, how many releases were charged, and who took part.
-
-    `history` is of returning persons: participations so far, and the release from which they may
-    take part again.
-    """
-
-    statement: StreamStatement
-    releases: int = 0
-    persons: PersonSet = field(default_factory=PersonSet)
-    history: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-
-@dataclass
 class Account:
-    """What a ledger's entries add up to."""
+    """The sum of a ledger's entries.
+
+    Attributes:
+        unit, budget: of the ledger.
+        streams: in the order they were opened.
+        everyone: persons who took part in anything.
+        sharing: the rule for streams that share people.
+    """
 
     unit: Unit
     budget: Budget
     streams: list[StreamRecord] = field(default_factory=list)
     everyone: PersonSet = field(default_factory=PersonSet)
+    sharing: Sharing = "planned"
 
     @property
     def next_person(self) -> int:
-        """The first enrolment number that nobody has, populations of Poisson streams included."""
+        """The first unused enrolment number, beyond all populations of Poisson streams."""
         populations = (
             record.statement.participation.population
             for record in self.streams
@@ -184,25 +104,32 @@ class Account:
         return max(self.everyone.next_person, *populations, 0)
 
     def spent(self) -> Spent:
-        """What the streams charged so far cost the worst person, each to its horizon.
+        """Returns the cost of the charged streams for the worst person, each to its horizon.
 
-        A charged stream counts even if all its slots were empty.
+        A charged stream counts even if all its slots were empty. Once a stream of shared people was
+        charged, all that were opened count, or under `adaptive` the budget.
         """
+        charged = {i for i, record in enumerate(self.streams) if record.releases}
         sets = groups([record.persons for record in self.streams])
-        sets |= {frozenset({i}) for i, record in enumerate(self.streams) if record.releases}
-        statements = [record.statement for record in self.streams]
-        return _worst(sets, statements, self.budget.delta, len(self.everyone))
+        sets |= {frozenset({i}) for i in charged}
+        compositions: list[Composition] = []
+        if self.sharing == "adaptive" and (shared := self._shared & charged):
+            sets = {one for one in sets if not one & shared}
+            compositions.append(self._bound(shared))
+        compositions += composed(self._with_plan(sets), self._statements)
+        return worst_of(compositions, self.budget.delta, len(self.everyone))
 
     def check_open(self, statement: StreamStatement, live: Iterable[int]) -> None:
         """Refuses a stream that the budget does not cover to its horizon.
 
-        The worst case is a person who took part in what was charged so far, and then takes part in
-        every stream that is still `live` and in the new one, each to its horizon. A person of an
-        exclusive stream takes part in nothing else. So charging needs no further look at epsilon.
+        The worst person took part in everything charged so far, and then takes part in every
+        stream that is still `live` and in the new one, each to its horizon. A person of an
+        exclusive stream takes part in nothing else. So charging needs no further check of epsilon.
 
         Raises:
             LedgerMismatch: another unit or adjacency.
-            BudgetExceeded: over budget, delta too large, or too little noise for the sampler.
+            BudgetExceeded: over budget, delta too large, too little noise for the sampler, or
+                opened too late under the rule for shared people.
         """
         if statement.unit != self.unit:
             raise LedgerMismatch(
@@ -218,8 +145,36 @@ class Account:
         participation = statement.participation
         if isinstance(participation, Poisson):
             self._check_delta(participation.population)
-
+        self.check_order(statement)
         self._check_live(statement, live, [statement])
+
+    def check_order(self, statement: StreamStatement) -> None:
+        """Refuses a stream that the rule for shared people does not let open now.
+
+        Raises:
+            BudgetExceeded: it may share people with a stream that was charged already, or, under
+                `adaptive`, it is not Gaussian.
+        """
+        if is_exclusive(statement.participation):
+            return
+        if self.sharing == "adaptive" and not isinstance(statement.event, Gaussian):
+            raise BudgetExceeded(
+                f"a ledger whose streams are opened adaptively adds up Gaussian releases only, and "
+                f"{statement.name!r} is of another kind; use a ledger that is not adaptive, and "
+                "open all streams before the first is charged"
+            )
+        if self.sharing != "planned":
+            return
+        opened = [self.streams[i] for i in sorted(self._shared)]
+        charged = [record.statement.name for record in opened if record.releases]
+        events = [statement.event, *(record.statement.event for record in opened)]
+        if charged and not any(isinstance(event, NoGuarantee) for event in events):
+            raise BudgetExceeded(
+                f"people of {charged[0]!r} may take part in {statement.name!r} too, and "
+                f"{charged[0]!r} was charged before {statement.name!r} is opened; open all such "
+                "streams before the first charge, make their participation exclusive, or create "
+                "the ledger with adaptive=True, so that the certificate states the budget"
+            )
 
     def check_resume(self, index: int, live: Iterable[int]) -> None:
         """Refuses to go on with a stream that the budget no longer covers to its horizon.
@@ -229,23 +184,71 @@ class Account:
         """
         self._check_live(self.streams[index].statement, (*live, index), [])
 
+    def unused(self, statement: StreamStatement, live: Iterable[int]) -> int | None:
+        """Returns an equal stream of a plan that an earlier process opened and never charged."""
+        if self.sharing != "planned":
+            return None
+        found = self._shared - set(live)
+        return next(
+            (
+                i
+                for i in sorted(found)
+                if not self.streams[i].releases and self.streams[i].statement == statement
+            ),
+            None,
+        )
+
+    @property
+    def _statements(self) -> list[StreamStatement]:
+        return [record.statement for record in self.streams]
+
+    @property
+    def _shared(self) -> Group:
+        """Streams whose people may take part in others."""
+        return frozenset(i for i, record in enumerate(self.streams) if record.is_shared)
+
+    def _with_plan(self, sets: set[Group]) -> set[Group]:
+        """Returns the groups; under `planned`, people of one shared stream pay for all of them."""
+        plan = self._shared if self.sharing == "planned" else frozenset[int]()
+        return {one | plan if one & plan else one for one in sets}
+
+    def _bound(self, shared: Group) -> Composition:
+        """Returns the cost of shared people under a filter, which is the budget."""
+        bound = filter_bound(self.budget.epsilon, self.budget.delta)
+        reserve = SAMPLER_RESERVE * self.budget.delta
+        curve = replace(compose([bound]), method=_FILTER)
+        return Composition(tuple(sorted(shared)), (bound,), reserve, curve)
+
     def _check_live(
         self, statement: StreamStatement, live: Iterable[int], new: list[StreamStatement]
     ) -> None:
         """Refuses `statement` if the live streams and the new ones may exceed the budget."""
+        after = replace(self, streams=[*self.streams, *map(StreamRecord, new)])
+        shared, going = after._shared, {*live, *range(len(self.streams), len(after.streams))}
         sets = groups([record.persons for record in self.streams])
-        statements = [record.statement for record in self.streams] + new
-        returning: set[int] = set()
-        for index in (*live, *range(len(self.streams), len(statements))):
-            sets.add(frozenset({index}))
-            if not is_exclusive(statements[index].participation):
-                returning.add(index)
-        sets = {
-            one if any(is_exclusive(statements[i].participation) for i in one) else one | returning
-            for one in sets
-        }
-        worst = _worst(sets, statements, self.budget.delta, persons=0)
+        sets |= {frozenset({index}) for index in going}
+        sets = {one | (going & shared) if one <= shared else one for one in sets}
+        if self.sharing == "adaptive":
+            for one in [one for one in sets if one <= shared]:
+                after._check_filter(statement, one)
+                sets.remove(one)
+        compositions = composed(after._with_plan(sets), after._statements)
+        worst = worst_of(compositions, self.budget.delta, persons=0)
         if worst.epsilon > self.budget.epsilon:
+            raise BudgetExceeded(_over_budget(statement, worst, self.budget))
+
+    def _check_filter(self, statement: StreamStatement, group: Group) -> None:
+        """Refuses streams of one group that add up to more than the filter's bound."""
+        statements = [self._statements[i] for i in group]
+        samplers = math.fsum(one.sampler_delta for one in statements)
+        if samplers > (reserve := SAMPLER_RESERVE * self.budget.delta):
+            raise BudgetExceeded(
+                f"the noise samplers of these streams cost delta {samplers:.2g} together, more "
+                f"than the {reserve:.2g} that is set aside; use a larger noise_multiplier"
+            )
+        bound = filter_bound(self.budget.epsilon, self.budget.delta)
+        if shift_of(statements) > 1 / bound.noise_multiplier:
+            worst = worst_of(composed({group}, self._statements), self.budget.delta, persons=0)
             raise BudgetExceeded(_over_budget(statement, worst, self.budget))
 
     def check_charge(
@@ -283,21 +286,21 @@ class Account:
                 self._check_newcomers(blocks)
             case Returning() as rule:
                 self._refuse_members(index, blocks, of_all=rule.exclusive)
-                _participations(rule, record.history, first_release, releases)
+                participations(rule, record.history, first_release, releases)
             case Poisson():
                 self._refuse_members(index, blocks[:1], of_all=False)
                 blocks = blocks[:1]
         self._check_delta(len(self.everyone) + self._newcomers(blocks))
 
     def apply_open(self, statement: StreamStatement) -> None:
-        """Adds a stream."""
+        """Adds a stream without checks."""
         self.streams.append(StreamRecord(statement))
 
     def apply_charge(self, index: int, releases: Sequence[tuple[PersonBlock, ...]]) -> None:
-        """Adds releases of a stream."""
+        """Adds releases of a stream without checks."""
         record = self.streams[index]
         if isinstance(rule := record.statement.participation, Returning):
-            record.history |= _participations(rule, record.history, record.releases, releases)
+            record.history |= participations(rule, record.history, record.releases, releases)
         for block in chain.from_iterable(releases):
             record.persons.add(block)
             self.everyone.add(block)
@@ -321,10 +324,10 @@ class Account:
         """Refuses anybody who took part in anything before. `blocks` are sorted."""
         for one, other in pairwise(blocks):
             if other.start < one.stop:
-                raise _once(other.start)
+                raise took_part(other.start)
         for block in blocks:
             if (person := self.everyone.first_common(block)) is not None:
-                raise _once(person)
+                raise took_part(person)
 
     def _refuse_members(self, index: int, blocks: Sequence[PersonBlock], *, of_all: bool) -> None:
         """Refuses anybody who is in another stream that is exclusive, or in any (`of_all`)."""
@@ -332,39 +335,7 @@ class Account:
             if other != index and (of_all or is_exclusive(record.statement.participation)):
                 for block in blocks:
                     if (person := record.persons.first_common(block)) is not None:
-                        raise _once(person)
-
-
-def _participations(
-    rule: Returning,
-    history: Mapping[int, tuple[int, int]],
-    first_release: int,
-    releases: Sequence[tuple[PersonBlock, ...]],
-) -> dict[int, tuple[int, int]]:
-    """The new history of everybody in these releases; refuses one too many or too soon."""
-    new: dict[int, tuple[int, int]] = {}
-    for number, release in enumerate(releases, first_release):
-        for person in chain.from_iterable(range(*block) for block in release):
-            taken, free_from = new.get(person) or history.get(person, (0, 0))
-            if taken == rule.max_participations:
-                raise ParticipationViolation(
-                    f"person {person} has taken part {taken} times, as often as the stream "
-                    f"allows; leave their slot empty in release {number}"
-                )
-            if number < free_from:
-                raise ParticipationViolation(
-                    f"person {person} may take part again from release {free_from} on, not in "
-                    f"release {number}: participations are {rule.min_separation} releases apart"
-                )
-            new[person] = (taken + 1, number + rule.min_separation)
-    return new
-
-
-def _once(person: int) -> ParticipationViolation:
-    return ParticipationViolation(
-        f"person {person} took part before, and whoever takes part in a stream that is once-only "
-        "or exclusive does so in nothing else; number new people from `ledger.next_person` on"
-    )
+                        raise took_part(person)
 
 
 def _unit_name(unit: Unit) -> str:

@@ -1,8 +1,8 @@
-"""What a stream draws for its releases: noise, and in secret who takes part.
+"""The draws of a stream for its releases: noise, and the secret sample of people.
 
-Both are drawn ahead of time, by a thread of their own: while one chunk of releases is being made,
-the next one's noise is computed. Nothing is drawn before the first charge, every row of noise
-serves one release, and what has been drawn lives in memory only.
+A separate thread draws both ahead of time: it computes the noise of the next chunk of releases
+during the present one. Nothing is drawn before the first charge, every row of noise serves one
+release, and draws are kept in memory only.
 """
 
 import math
@@ -25,24 +25,24 @@ UnitData = PyTree[Array | np.ndarray]
 
 
 class Pool(Protocol):
-    """Data of a population that stay outside the program: it is given the rows of those drawn.
+    """Data of a population outside the compiled program, which gets the rows of drawn people.
 
-    What a pool hands out for a person must be made of that person's data and of the generator
-    only, whoever else is asked for. A person who has nothing to give gets a row all the same.
+    The row of a person must depend on that person's data and on the generator only, and not on the
+    other people in the call. A person without data gets a row as well.
     """
 
     def draw(
         self, persons: Int[np.ndarray, " n"], generator: np.random.Generator
     ) -> PyTree[np.ndarray]:
-        """One row of unit data for each of these persons, leaves of shape [n, ...]."""
+        """Returns one row of unit data for each of these persons, leaves of shape [n, ...]."""
 
 
 class Drawn(NamedTuple):
-    """What some releases need; leaves have leading axes [runs, releases].
+    """The draws of some releases; leaves have leading axes [runs, releases].
 
     Attributes:
         noise: integers on the grid of each part.
-        persons: who was drawn by Poisson sampling, -1 in what is left of the capacity; None
+        persons: the people that Poisson sampling drew, padded with -1 to the capacity; None
             without sampling.
         units: rows of a pool for these persons; () without one.
     """
@@ -54,28 +54,28 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Batches:
-    """How many sampled people are processed at once: a large batch, then small ones if need be.
+    """Sizes of the batches of sampled people: a large one, then small ones while people are left.
 
-    What goes beyond the people drawn is padding; nobody who was drawn is left out.
+    Places beyond the people drawn are padding. Nobody who was drawn is left out.
     """
 
     first: int
     rest: int
     likely: int
-    """Slots that hold nearly every draw, so that one program serves nearly every chunk."""
+    """Number of slots that hold nearly every draw, so that one program serves most chunks."""
 
     @property
     def largest(self) -> int:
-        """The larger of the two."""
+        """Larger of the two sizes."""
         return max(self.first, self.rest)
 
     def capacity(self, drawn: int) -> int:
-        """The least number of slots, in whole batches, that hold this many people."""
+        """Returns the least number of slots, in whole batches, that hold this many people."""
         return self.first + self.rest * max(0, -(-(drawn - self.first) // self.rest))
 
 
 def batches(participation: Poisson, microbatch: int | None) -> Batches:
-    """Batches for a sampling rate: the first one holds five draws in six."""
+    """Returns the batches for a sampling rate; the first one holds five draws in six."""
     population, rate = participation.population, participation.sampling_rate
     mean, deviation = population * rate, (population * rate * (1 - rate)) ** 0.5
     if microbatch is not None:
@@ -88,7 +88,7 @@ def batches(participation: Poisson, microbatch: int | None) -> Batches:
 
 
 class Draws:
-    """Makes what each chunk of releases needs, one chunk ahead.
+    """Draws for each chunk of releases, one chunk ahead.
 
     Args:
         generators: where generators come from; each is used once.
@@ -129,7 +129,7 @@ class Draws:
         self._next: Future[Drawn] | None = None
 
     def take(self, count: int) -> Drawn:
-        """What the next `count` releases need; at most a chunk, and not beyond the horizon."""
+        """Returns draws of the next `count` releases, at most a chunk and within the horizon."""
         ready, self._left = self._left, None
         while ready is None or _releases(ready) < count:
             more = (self._next or self._begin()).result()
@@ -184,7 +184,7 @@ class Draws:
     def _compacted(
         self, present: Bool[np.ndarray, "runs releases population"]
     ) -> Int32[np.ndarray, "runs releases capacity"]:
-        """Numbers of those present, then -1. The capacity grows if ever it has to."""
+        """Returns the numbers of those present, padded with -1. The capacity grows if it must."""
         assert self._batches is not None
         sizes = present.sum(axis=2)
         if sizes.max() > self._capacity:
@@ -197,7 +197,7 @@ class Draws:
         return persons
 
     def _rows(self, persons: Int32[np.ndarray, "runs releases capacity"]) -> Any:
-        """The pool's rows for those who were drawn, zero elsewhere."""
+        """Returns the pool's rows of the people drawn, and zeros elsewhere."""
         if self._pool is None:
             return ()
         drawn = persons >= 0
@@ -211,7 +211,7 @@ class Draws:
 
 
 def _aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
-    """An empty array that starts where JAX can use its memory as it is, without a copy."""
+    """Returns an empty array that is aligned so that JAX can use its memory without a copy."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT

@@ -24,15 +24,15 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 from sotto.privacy.mechanisms import gaussian
 
 _LONGEST = 2.0**60
-"""Squared norm of a factor beyond which its part counts as not finite, so that products are."""
+"""Squared norm of a factor above which its part counts as not finite."""
 
 _SHORTEST = 2.0**-60
-"""Squared norm of a factor below which its leaf counts as zero, for squares would underflow."""
+"""Squared norm of a factor below which its leaf counts as zero, since squares would underflow."""
 
 _ROUNDOFF = 2.0**-24
 
 LARGEST_ROUNDING = 0.05
-"""More than this is refused: smaller batches need less noise."""
+"""Largest relative growth of the sensitivity; smaller batches need less noise."""
 
 
 class Factored(NamedTuple):
@@ -58,7 +58,7 @@ def has_factored(parts: PyTree[Any]) -> bool:
 
 
 def released_shapes(parts: PyTree[Any]) -> PyTree[jax.ShapeDtypeStruct]:
-    """Shapes of what is released for contributions of these shapes, in float32.
+    """Returns the shapes, in float32, of a release of contributions of these shapes.
 
     Raises:
         ValueError: a factor is not a vector.
@@ -80,14 +80,14 @@ def released_shapes(parts: PyTree[Any]) -> PyTree[jax.ShapeDtypeStruct]:
 def sum_rounding(
     batch: int, dimensions: dict[str, int], grids: dict[str, float], clip_norms: dict[str, float]
 ) -> float:
-    """How much further than the clip norm neighbouring sums can be apart, relative to it.
+    """Returns the relative growth of the sensitivity by rounding in float32 sums.
 
-    An entry of the product over b people is off by at most b u / (1 - b u) times the sum of
-    absolute values of its terms, u = 2^-24, in any order and with or without fused operations
-    (Higham 2002, section 3.1). As a matrix that is at most the same factor times the sum of the b
-    people's norms: b. A person is in one batch; the others are the same in both worlds. Rounding
-    to the grid moves each entry by half a spacing in each world (the factor 1.001 pays for
-    underflow and products of these small numbers).
+    Let u = 2^-24. An entry of the product over b people differs from the exact one by at most
+    b u / (1 - b u) times the sum of the absolute values of its terms. This holds in any order, with
+    or without fused operations (Higham 2002, section 3.1). The error of the matrix is at most the
+    same factor times b, the sum of the b people's norms. A person is in one batch; the others are
+    the same in both worlds. Rounding to the grid moves each entry by half a spacing in each world.
+    The factor 1.001 covers underflow and products of these small numbers.
 
     Args:
         batch: most people in one matrix product.
@@ -147,7 +147,7 @@ def sum_batch(
     grid: float,
     present: Bool[Array, " people"],
 ) -> PyTree[Int32[Array, "..."]]:
-    """The sum over a batch of people, as integers on the grid; an absent one contributes zero.
+    """Returns the sum over a batch, as integers on the grid; an absent person contributes zero.
 
     Args:
         bounded: one part of `bound_contribution`, leaves with a leading axis of people.
@@ -171,7 +171,7 @@ def sum_batch(
 
 
 class _Measured(NamedTuple):
-    """One part, with everything that counts as zero set to zero, and its squared norm."""
+    """Returns a part, with zeros for everything that counts as zero, and its squared norm."""
 
     part: PyTree[Array | Factored]
     squared: Float[Array, ""]

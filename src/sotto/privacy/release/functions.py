@@ -1,9 +1,9 @@
 """The door for functions: values or whole functions go in, and leave with fresh noise.
 
-A `FunctionRelease` says what is released, how far neighbours can be apart (`Sensitivity`) and how
-much noise there is. `open` writes that into the ledger; each release then charges the ledger
-durably, draws fresh noise from the operating system and hands out noisy values, which are on disk
-before they leave. Whatever is made of them costs nothing more.
+A `FunctionRelease` states the released values, the distance of neighbours (`Sensitivity`) and the
+noise. `open` writes this into the ledger. Each release then charges the ledger durably, draws fresh
+noise from the operating system, writes the noisy values to disk and returns them. Post-processing
+of them costs nothing more.
 
 ```
 release = FunctionRelease("rewards", unit, vector_sensitivity(11, 2, 1.0), z, "real", size=22)
@@ -12,8 +12,8 @@ values = release.open(ledger, folder).release(averages).values          # [11, 2
 
 Guarantee:
     All `horizon` releases together are a Gaussian mechanism with multiplier `noise_multiplier` for
-    each unit, also when later ones depend on earlier ones, and when the points at which a function
-    is asked depend on what was released (docs/privacy.md, section 13).
+    each unit. This holds also where later releases, and the points at which a function is asked,
+    depend on earlier releases (docs/privacy.md, section 13).
 """
 
 import math
@@ -61,10 +61,10 @@ class FunctionRelease:
     """One kind of release of a function, or of its values.
 
     Attributes:
-        name: what is released, for the certificate.
+        name: name of the released values, for the certificate.
         unit: the unit of privacy and its adjacency.
-        sensitivity: how far neighbours can be apart, and in which norm: a vector's, or that of a
-            kernel. It follows from public numbers alone.
+        sensitivity: largest distance of neighbours, in the norm of a vector or of a kernel. It
+            follows from public numbers alone.
         noise_multiplier: of all releases together; `functional_noise.multiplier_for` gives the one
             for an epsilon.
         population: "simulated" or "real".
@@ -131,7 +131,7 @@ class FunctionRelease:
         Args:
             ledger: of this unit.
             folder: where noisy values are kept, one file for each release, synced before they
-                leave. None keeps them in memory only: what is forgotten is charged all the same.
+                leave. None keeps them in memory only; forgotten values stay charged.
             noise_seed: for tests and audits only; voids the certificate.
 
         Raises:
@@ -210,7 +210,7 @@ class FunctionRelease:
 
 
 class OpenFunctionRelease:
-    """A release that has been written down. Only `release` and `release_function` release anything.
+    """An opened release of functions. Only `release` and `release_function` release anything.
 
     Attributes:
         statement: as the ledger holds it.
@@ -231,7 +231,7 @@ class OpenFunctionRelease:
 
     @property
     def released(self) -> int:
-        """How many releases have been charged."""
+        """Number of releases charged."""
         return self._stream.releases
 
     def release(
@@ -241,11 +241,11 @@ class OpenFunctionRelease:
     ) -> ReleasedValues:
         """Charges one release, and adds fresh noise to these values.
 
-        Under a kernel the noise is an exact sample of its process at the nodes, a path for each
-        action; otherwise every value has noise of its own.
+        Under a kernel the noise is an exact sample of its process at the nodes, one path for each
+        action. Otherwise every value has independent noise.
 
         Args:
-            values: the secret ones, of the stated size. What is not finite counts as 0.
+            values: the secret values, of the stated size. Values that are not finite count as 0.
             axes: positions of the nodes along each dimension, within [0, 1], strictly increasing.
                 Needed under a kernel; otherwise they serve to interpolate between nodes.
 
@@ -273,10 +273,10 @@ class OpenFunctionRelease:
         """Charges one release of a whole function, which is then asked wherever it is needed.
 
         Args:
-            secret: the function on [0, 1]^d, which the owner keeps; it must never change. What is
-                not finite counts as 0. d is the sensitivity's; in one dimension a point costs
-                O(log n), in more O(n^2).
-            actions: how many functions there are; each has a path of its own.
+            secret: the function on [0, 1]^d, which the owner keeps; it must never change. Values
+                that are not finite count as 0. d is the sensitivity's; a point costs O(log n) in
+                one dimension, and O(n^2) in more.
+            actions: number of functions; each has its own path.
 
         Raises:
             HorizonExceeded, LedgerUnavailable: nothing was released.
@@ -320,7 +320,7 @@ class OpenFunctionRelease:
             release.require_resolved(shape[-1] * one)
 
     def _charge(self) -> Path | None:
-        """The release is paid for when this returns; the file that it goes to."""
+        """Charges the next release, and returns the file for its values."""
         number = self._stream.releases
         self._stream.charge(number, 1, [PersonBlock(0, self._release.units)])
         return self._file and self._file(number)
@@ -340,15 +340,15 @@ class OpenFunctionRelease:
 
 
 def release_file(folder: Path, run_id: str, stream: int, number: int) -> Path:
-    """Where the values of a stream's release are kept."""
+    """Returns the file that holds the values of a stream's release."""
     return folder / f"{run_id}-{stream}-{number}.values"
 
 
 def kept_files(ledger: Ledger, folder: Path) -> tuple[Path | None, ...]:
-    """The file of every release that was charged, in order; None where nothing was written.
+    """Returns the file of every charged release, in order; None where nothing was written.
 
-    What is in a file may be used for ever, at no further cost. A release without one was killed
-    between its charge and its file, before anything of it left: it stays charged all the same.
+    The values in a file may be used for ever, at no further cost. A release without a file was
+    killed between its charge and its file. Nothing of it was shown, and it stays charged.
 
     Args:
         ledger: of the run.

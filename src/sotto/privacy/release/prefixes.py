@@ -1,4 +1,4 @@
-"""The door for stable prefixes: experts act in a world, and what many of them would do leaves.
+"""The door for stable prefixes: experts act in a world, and actions that many share are released.
 
 ```
 mechanism = calibrate_floor(Target(3000, releases=25, epsilon=5, delta=1 / 30000), floor=0.01)
@@ -6,14 +6,14 @@ release = PrefixRelease("prefixes", mechanism, releases=25, horizon=200, actions
 prefixes = release.open(ledger).release(experts, greedy, world)     # charged before anybody acts
 ```
 
-All rollouts run side by side, in fresh episodes. A fixed log cannot take the place of the world:
-its states are its owner's alone, so that whatever is released of it is in the clear.
+All rollouts run side by side, in fresh episodes. A fixed log cannot take the place of the world.
+Its states belong to one expert alone, so that any release of them has no protection.
 
 Guarantee:
     For one expert who is there, or absent with their slot kept, everything that `release` returns
-    has the privacy curve of the mechanism's event (docs/privacy.md, section 14): actions come from
-    a drawn expert's floored policy (or from the vote of all), masses and leads are exact integers
-    on a public grid that move by at most 1, noise is exact, and nothing tells why a prefix ended.
+    has the privacy curve of the mechanism's event (docs/privacy.md, section 14). Actions come from
+    a drawn expert's floored policy, or from the vote of all. Masses and leads are exact integers on
+    a public grid that move by at most 1. Noise is exact, and nothing tells why a prefix ended.
     States, rewards and dynamics are not protected.
 """
 
@@ -38,26 +38,26 @@ from sotto.privacy.statements import Assumption, Returning, StreamStatement
 from sotto.privacy.units import EXPERT
 
 Greedy = Callable[[PyTree[Array], Float[Array, "q obs"]], Int[Array, " q"]]
-"""One expert's greedy actions at some observations; traced, and refused if it is not pure."""
+"""Function for one expert's greedy actions at observations; it is traced, and must be pure."""
 
 
 @runtime_checkable
 class World(Protocol):
-    """Fresh rollouts side by side. What it does must not depend on who the experts are."""
+    """Fresh rollouts side by side. Its behaviour must not depend on who the experts are."""
 
     def reset(self, count: int) -> Float[np.ndarray, "count obs"]:
-        """Begins so many new episodes; their first observations."""
+        """Begins new episodes, and returns their first observations."""
 
     def step(
         self, actions: Int[np.ndarray, " count"]
     ) -> tuple[
         Float[np.ndarray, "count obs"], Float[np.ndarray, " count"], Bool[np.ndarray, " count"]
     ]:
-        """Observations, rewards, and which episodes have terminated. It goes on after that."""
+        """Returns observations, rewards, and which episodes have terminated; these go on, too."""
 
 
 class StablePrefixes(NamedTuple):
-    """What was released: n prefixes, padded with zeros.
+    """The released prefixes, n of them, padded with zeros.
 
     Attributes:
         observations: of the prefix's states, the last one included: `lengths + 1` of them.
@@ -76,10 +76,10 @@ class StablePrefixes(NamedTuple):
 
 @dataclass(frozen=True)
 class PrefixRelease:
-    """One release of stable prefixes, as it is planned.
+    """A planned release of stable prefixes.
 
     Attributes:
-        name: what is released, for the certificate.
+        name: name of the release, for the certificate.
         mechanism: rule, noise and failure; `prefix_calibration` finds it for a target epsilon.
         releases: how many prefixes; all of them are charged at once.
         horizon: longest prefix.
@@ -147,7 +147,7 @@ class PrefixRelease:
 
 
 class OpenPrefixRelease:
-    """A release that has been written down. Only `release` releases anything, and only once.
+    """An opened release of prefixes. Only `release` releases anything, and only once.
 
     Attributes:
         statement: as the ledger holds it.
@@ -174,8 +174,8 @@ class OpenPrefixRelease:
             experts: parameters, every leaf with a leading axis of slots.
             greedy: one expert's greedy actions.
             world: where they act.
-            present: which slots hold an expert (default: all). Under a fixed seed one less than the
-                mechanism is calibrated for will do: a neighbour's world, for audits.
+            present: which slots hold an expert (default: all). There must be as many as the
+                mechanism is calibrated for; under a fixed seed, for audits, one fewer will do.
 
         Raises:
             PrivacyError: a log in place of a world, fewer experts than stated, or the ledger
@@ -190,12 +190,13 @@ class OpenPrefixRelease:
         here = np.ones(slots, bool) if present is None else np.asarray(present, bool)
         if here.shape != (slots,):
             raise ValueError(f"present needs one entry for each of {slots} slots")
-        # The larger of two neighbours has as many as stated: a real world is one, for each expert.
+        # The theorems cover two neighbours of which the larger has as many experts as stated. A
+        # mechanism for one fewer than there are thus runs, and is covered, in both.
         audited = self.statement.entropy == "fixed-seed"
         if here.sum() < mechanism.experts - audited:
             raise PrivacyError(
                 f"there are fewer than the {mechanism.experts} experts that the mechanism was "
-                "calibrated for; calibrate it for the experts there are"
+                "calibrated for; calibrate it for one expert fewer than there are"
             )
         first = np.asarray(world.reset(plan.releases), np.float32)
         if first.ndim != 2 or len(first) != plan.releases:
@@ -213,11 +214,11 @@ class OpenPrefixRelease:
 
 
 class _Draws(NamedTuple):
-    """Everything random, drawn in advance so that no draw depends on what was drawn before.
+    """All random numbers, drawn in advance so that no draw depends on earlier ones.
 
     Attributes:
         experts: number of the drawn one among those present.
-        offsets: what to add to a greedy action; 0 but for slips of the floored policy.
+        offsets: added to a greedy action; not 0 only where the floored policy slips.
         coins: prefixes that end by themselves.
         thresholds: with noise, in grid steps.
         queries: noise, in grid steps.
@@ -250,11 +251,11 @@ Step = Callable[
     [int, Votes, Bool[np.ndarray, " slots"], int],
     tuple[Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]],
 ]
-"""From the number of a step and everybody's greedy actions to the actions, and to the queries."""
+"""Function from the number of a step and all greedy actions to the actions and the queries."""
 
 
 def _follower(plan: PrefixRelease, present: np.ndarray, draws: _Draws) -> Step:
-    """Rollouts of drawn experts; the query is the mass of the prefix, in grid steps.
+    """Returns the step of drawn experts; its query is the mass of the prefix, in grid steps.
 
     An expert's weight depends on how often their greedy action was another one, so masses follow
     from counts. Weights are computed in log space and rounded down to the grid, each by itself.
@@ -276,7 +277,7 @@ def _follower(plan: PrefixRelease, present: np.ndarray, draws: _Draws) -> Step:
 
 
 def _weights(length: int, floor: float, actions: int) -> Int64[np.ndarray, " others"]:
-    """Probabilities of a prefix under a floored policy that would take so many others of them."""
+    """Returns a prefix's probability under a floored policy, by the number of differing actions."""
     others = np.arange(length + 1)
     with np.errstate(divide="ignore"):
         low = np.log(np.float64(floor))
@@ -288,7 +289,7 @@ def _weights(length: int, floor: float, actions: int) -> Int64[np.ndarray, " oth
 
 
 def _lead(_number: int, votes: Votes, here: np.ndarray, actions: int) -> tuple[Any, Any]:
-    """The winner of the vote (the first of several), and its lead over the next, in grid steps."""
+    """Returns the winner of the vote (the first of several), and its lead in grid steps."""
     counts = np.stack([np.sum(votes == a, axis=0, where=here[:, None]) for a in range(actions)])
     ordered = np.sort(counts, axis=0)
     return np.argmax(counts, axis=0), (ordered[-1] - ordered[-2]).astype(np.int64) * UNIT
@@ -303,10 +304,10 @@ def _roll_out(
     draws: _Draws,
     follow: Step,
 ) -> StablePrefixes:
-    """All rollouts side by side. One that has ended goes on in the world, and is not recorded.
+    """Rolls out all prefixes side by side. An ended one goes on in the world, unrecorded.
 
-    Coin and query are combined before anything is made of either. The loop is as long as the
-    longest prefix allows, which is released.
+    Coin and query are combined before either is used. The length of the loop depends on the
+    longest prefix, which is released.
     """
     n, horizon = plan.releases, plan.horizon
     observations = np.zeros((n, horizon + 1, first.shape[1]), np.float32)
@@ -339,7 +340,7 @@ def _roll_out(
 def _asked(
     greedy: Greedy, experts: PyTree[Array], shape: tuple[int, ...], actions: int
 ) -> Callable[[PyTree[Array], Float[np.ndarray, "n obs"]], Votes]:
-    """One call for the actions of all experts: checked, compiled, and never out of range."""
+    """Returns the checked, compiled function for the actions of all experts, always in range."""
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), experts)
     seen = jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
     pure, answer = require_pure("greedy", greedy, one, seen)

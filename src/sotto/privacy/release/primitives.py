@@ -27,7 +27,7 @@ from jax.extend import core as jex_core
 from jax.extend.core import primitives as jp
 
 REVIEWED_JAX = "0.10.2"
-"""Whose operations, batching rules and options were read; for another version, read them again."""
+"""Version of JAX whose operations, batching rules and options were reviewed."""
 
 _ELEMENTWISE = (
     *(jp.abs_p, jp.acos_p, jp.acosh_p, jp.asin_p, jp.asinh_p, jp.atan_p, jp.atanh_p, jp.cbrt_p),
@@ -85,7 +85,7 @@ ALLOWED: tuple[jex_core.Primitive, ...] = (
     *_NOTHING,
     *_CALLS,
 )
-"""By identity: somebody's own primitive is another one, whatever its name, `==` or hash say."""
+"""Listed primitives by identity; a foreign one differs, whatever its name, `==` or hash."""
 
 _BATCHING_RULES = {id(one): batching.fancy_primitive_batchers.get(one) for one in ALLOWED}
 

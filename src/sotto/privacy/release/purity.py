@@ -1,14 +1,14 @@
 """Refuses functions that could carry data past the door.
 
-`local` and `server` must be pure: what they compute may depend on their arguments only, and one
-person's `local` may not see another person. Both are traced to a jaxpr, whose every sub-program is
-read, and it is that jaxpr which runs: the Python function is never called again.
+`local` and `server` must be pure: their results may depend on their arguments only, and one
+person's `local` may not see another person. Both are traced to a jaxpr. All of its sub-programs are
+read, and the jaxpr is the program that runs. The Python function is never called again.
 
-A program passes if everything in it is understood: every operation is on the list of `primitives`,
-every value is a plain array or a key of `keys`, every constant is a single number, and every
-parameter of an operation is made of numbers, names, types and programs, which are read likewise.
-What tracing cannot see (a Python number computed from private data before) is an assumption that
-the certificate names.
+A program passes if everything in it is understood. Every operation is on the list of `primitives`.
+Every value is a plain array or a key of `keys`. Every constant is a single number. The parameters
+of operations are numbers, names, types and programs, which are read in the same way. Tracing cannot
+see a Python number that was computed from private data before; the certificate names this as an
+assumption.
 """
 
 import enum
@@ -71,7 +71,7 @@ def require_pure(
 
 
 def signature(tree: Any) -> Any:
-    """Structure, shapes and types of a tree of arrays or shapes, to compare with another's."""
+    """Returns structure, shapes and types of a tree of arrays or shapes, for comparison."""
     return jax.tree.structure(tree), [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
 
 
@@ -150,7 +150,7 @@ def _require_rules_of_jax(role: str, used: Iterable[jex_core.Primitive]) -> None
 
 
 def _constants(program: jex_core.ClosedJaxpr) -> Iterator[Any]:
-    """Everything that is written into a program, aside or in the place where it is used.
+    """Yields all constants of a program, whether listed apart or at their place of use.
 
     Where an array goes is JAX's affair: `jax_use_simplified_jaxpr_constants` moves it.
     """
@@ -160,7 +160,7 @@ def _constants(program: jex_core.ClosedJaxpr) -> Iterator[Any]:
 
 
 def _programs(role: str, closed: jex_core.ClosedJaxpr) -> Iterator[jex_core.ClosedJaxpr]:
-    """The program and every program inside it, found in the parameters of listed operations.
+    """Yields the program and every program in the parameters of its listed operations.
 
     One is handed out, and may be refused, before it is looked into.
     """
@@ -175,7 +175,7 @@ def _programs(role: str, closed: jex_core.ClosedJaxpr) -> Iterator[jex_core.Clos
 
 
 def _programs_in(role: str, where: str, value: Any) -> Iterator[jex_core.ClosedJaxpr]:
-    """The programs that a parameter holds; whatever is neither plain nor a program is refused."""
+    """Yields the programs that a parameter holds; refuses any other value that is not plain."""
     if _is_plain(value):
         return
     if type(value) is jex_core.ClosedJaxpr:

@@ -5,27 +5,26 @@ local(public_state, unit_data, key) -> parts, diagnostics    one person's data, 
 server(public_state, released)      -> public_state, log     post-processing only
 ```
 
-The door maps `local` over people, clips each named part, sums over people in exact integers,
-divides by a public constant, adds noise, and hands the result to `server`. Before it touches data
-it has charged the ledger. An algorithm that uses only the door is private, and its certificate is
-derived from what the door wrote down (`StreamStatement`).
+The door maps `local` over people, clips each named part, sums over people in exact integers, adds
+noise, divides by a public constant, and hands the result to `server`. It charges the ledger before
+it touches data. An algorithm that uses only the door is private. Its certificate is derived from
+the statement that the door wrote down (`StreamStatement`).
 
 Guarantee:
     For one person under the stated adjacency, the log and the public states of a stream are
-    (epsilon, delta)-differentially private with the curve of `StreamStatement.event`: for each
-    person everything before their participation does not depend on them, everything after is a
-    function of releases, and the releases are a Gaussian mechanism of sensitivity 1 in units of
-    the clip norms (theory notes, Theorems 2 and 2'; fixed point in `mechanisms.gaussian`).
+    (epsilon, delta)-differentially private with the curve of `StreamStatement.event`. Nothing
+    before a person's participation depends on them, and everything after it is a function of
+    releases. The releases are a Gaussian mechanism of sensitivity 1 in units of the clip norms
+    (docs/privacy.md, Theorems 1, 2 and 2'; fixed point in `mechanisms.gaussian`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 import jax
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, PyTree
 
 from sotto.keys import KEY
 from sotto.privacy.claims import same_stream
@@ -34,109 +33,26 @@ from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger.ledger import Ledger, LedgerStream
 from sotto.privacy.mechanisms import correlated, noise
 from sotto.privacy.release import factored
-from sotto.privacy.release.draws import Pool, UnitData
-from sotto.privacy.release.purity import require_pure, signature
-from sotto.privacy.release.stream import (
-    Contribution,
+from sotto.privacy.release.declaration import (
+    Declaration,
     State,
-    Stream,
-    Traced,
     grids,
     noise_scales,
     people_at_once,
 )
+from sotto.privacy.release.draws import Pool, UnitData
+from sotto.privacy.release.purity import require_pure, signature
+from sotto.privacy.release.stream import Stream, Traced
 from sotto.privacy.statements import (
-    Assumption,
-    Correlation,
-    Gap,
     Once,
-    Part,
-    Participation,
     Poisson,
     StreamStatement,
 )
-from sotto.privacy.units import Adjacency, Unit
-
-ONCE = Once()
-INDEPENDENT = Correlation()
 
 
 @dataclass(frozen=True)
-class Release:
-    """One kind of release: who contributes what, how it is bounded, and what noise it gets.
-
-    Attributes:
-        name: what is released, for the certificate.
-        local: one person's contribution, `(state, unit_data, key) -> (parts, diagnostics)`. It is
-            traced and refused if it is not pure.
-        server: what is made of a release, `(state, released) -> (state, log)`, also checked.
-        unit: the unit of privacy and its adjacency.
-        parts: clip norm and noise multiplier of each named part.
-        slots: people who can take part in one release; Poisson sampling: the whole population.
-        divisor: public constant the sum is divided by (never a count of people present).
-        horizon: most releases of the stream; more are refused.
-        population: "simulated" or "real", whose data must be given as units. Diagnostics of real
-            people are dropped inside the compiled program; those of simulated ones are returned for
-            the experimenter.
-        participation: once per person, returning, or Poisson sampling.
-        correlation: noise over time.
-        clipping: parts clipped jointly or separately (see `StreamStatement`).
-        microbatch: how many people are mapped at once; None maps them all. Must divide `slots`
-            unless people are sampled. Sampled people are processed in as many batches as it takes.
-        unprotected: parts averaged with neither clip nor noise, each with the gap it opens. Any of
-            them turns the certificate into a paper claim with epsilon infinity.
-        world: carries state from one release's people to the next's,
-            `(state, world_state, key) -> (world_state, unit_data)`. It is not a function of
-            releases, so it needs a gap in `gaps`.
-        gaps: further steps that are not private, named.
-        protects, does_not_protect: sentences for the certificate.
-        assumptions: what the proof needs beyond what every stream needs.
-    """
-
-    name: str
-    local: Callable[[State, Any, PRNGKeyArray], tuple[Contribution, Any]]
-    server: Callable[[State, Contribution], tuple[State, Any]]
-    unit: Unit
-    parts: Mapping[str, Part]
-    slots: int
-    divisor: float
-    horizon: int
-    population: Literal["simulated", "real"]
-    participation: Participation = ONCE
-    correlation: Correlation = INDEPENDENT
-    clipping: Literal["separate", "joint"] = "separate"
-    microbatch: int | None = None
-    unprotected: Mapping[str, Gap] | None = None
-    world: Callable[[State, Any, PRNGKeyArray], tuple[Any, Any]] | None = None
-    gaps: tuple[Gap, ...] = ()
-    protects: tuple[str, ...] = ()
-    does_not_protect: tuple[str, ...] = ()
-    assumptions: tuple[Assumption, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("parts", "unprotected"):  # what is declared cannot change afterwards
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name) or {})))
-        if self.slots < 1 or self.horizon < 1:
-            raise ValueError("a release needs at least one slot and a horizon of at least one")
-        if self.unit.adjacency is Adjacency.WITHIN_RADIUS:
-            raise ValueError(
-                "a unit within a radius has its sensitivity stated directly: use a FunctionRelease"
-            )
-        if both := set(self.parts) & set(self.unprotected or {}):
-            raise ValueError(f"{sorted(both)} cannot be both protected and unprotected; choose one")
-        if self.world is not None and not self.gaps:
-            raise ValueError(
-                "a world that carries state between people is not private; name the gap in `gaps`"
-            )
-        sampled = isinstance(self.participation, Poisson)
-        if sampled and self.participation.population != self.slots:  # type: ignore[union-attr]
-            raise ValueError("with Poisson sampling `slots` is the size of the population")
-        if self.microbatch is not None and (
-            self.microbatch < 1 or (not sampled and self.slots % self.microbatch)
-        ):
-            raise ValueError(
-                f"microbatch {self.microbatch} must be positive and divide the {self.slots} slots"
-            )
+class Release(Declaration):
+    """A declared release that can be opened as a stream."""
 
     def open(
         self,
@@ -209,7 +125,7 @@ class Release:
         return Stream(self, traced, statement, streams, generators, chunk, world_states, pool)
 
     def _level(self, streams: Sequence[LedgerStream]) -> None:
-        """Runs go on together: a release that some were charged for and lost, all have lost."""
+        """Levels the runs: all of them skip a release that one was charged for and lost."""
         most = max(stream.releases for stream in streams)
         sampled = isinstance(self.participation, Poisson)
         for stream in streams:
@@ -241,7 +157,7 @@ class Release:
         return Traced(local, server, state, unit, KEY, released, factored.has_factored(parts))
 
     def _require_small_delta(self, ledger: Ledger) -> None:
-        """Refuses at once what the ledger would refuse when the last people come."""
+        """Refuses at once a number of people that the ledger would refuse in the end."""
         if not isinstance(self.participation, Once):
             return
         persons = ledger.persons + self.slots * self.horizon
@@ -296,7 +212,7 @@ class Release:
         return unbounded.model_copy(update=grown | {"sampler_delta": sampler_delta})
 
     def _sum_rounding(self, traced: Traced, dimensions: dict[str, int]) -> float:
-        """What float32 sums add to the sensitivity; integer sums are exact."""
+        """Returns the relative growth of the sensitivity by float32 sums; integers are exact."""
         if not traced.has_factored:
             return 0.0
         sampled = people_at_once(self)
@@ -307,7 +223,7 @@ class Release:
     def _noise_rounding(
         self, traced: Traced, dimensions: dict[str, int], noise_multiplier: float
     ) -> float:
-        """What rounding correlated noise adds to the sensitivity."""
+        """Returns the relative growth of the sensitivity by rounding correlated noise."""
         spacing = grids(self, traced.has_factored)
         ratios = {n: correlated.REFINEMENT * s / spacing[n] for n, s in noise_scales(self).items()}
         return correlated.rounding(

@@ -1,15 +1,15 @@
-"""What a `FunctionRelease` hands out: noisy values, which may be kept, copied and asked for ever.
+"""The results of a `FunctionRelease`: noisy values, which may be kept and copied for ever.
 
-`ReleasedValues` holds the noisy values of one release at nodes. `ReleasedFunction` answers wherever
-it is asked: a point's first answer is noisy and kept, later ones repeat it. Its owner keeps the
-secret function; the file keeps noisy values only. Once it is closed to a grid, nobody needs the
-secret any more.
+`ReleasedValues` holds the noisy values of one release at nodes. `ReleasedFunction` answers at any
+point: the first answer at a point is noisy and kept, later ones repeat it. The owner keeps the
+secret function; the file holds noisy values only. A function that is closed to a grid no longer
+needs the secret.
 
 Guarantee:
     An answer is on disk before it leaves, so that a point has one answer for ever, also if the
-    process is killed. The noise at new points is conditioned on (answer - secret) at the old ones,
-    which is the same number before and after a restart, rounding included: the proof covers both
-    (docs/privacy.md, section 13).
+    process is killed. The noise at new points is conditioned on (answer - secret) at the old ones.
+    This is the same number before and after a restart, rounding included, so that the proof covers
+    both (docs/privacy.md, section 13).
 """
 
 import math
@@ -29,23 +29,23 @@ from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release.storage import Store
 
 RESOLUTION = 2.0**-40
-"""Points are rounded to multiples of it, so that float64 tells any two of them apart."""
+"""Spacing of points; they are rounded to it, so that float64 tells any two apart."""
 
 _LAW = 2
-"""Of the noise; a file is continued under its own only. 1 was drawn in float64, and had too little
-between near points."""
+"""Version of the noise's law; a file is continued only under the law it was begun with. Version 1
+drew in float64, with too little noise between near points."""
 
 SURPLUS = 2.0**-14
 """Relative surplus of noise. Half of it pays for rounding to the grid, half for float64."""
 
 LARGEST_VALUE = 2.0**52
-"""Of a secret function, in units of the grid, so that answers are exact in float64."""
+"""Largest secret value in units of the grid, so that float64 holds answers exactly."""
 
 SecretFunction = Callable[[Float[np.ndarray, "q d"]], Float[np.ndarray, "q actions"]]
 
 
 def values_grid(sensitivity: float, sigma: float) -> float:
-    """Spacing of the public grid of released values: a power of two.
+    """Returns the spacing of the public grid of released values, a power of two.
 
     It is fine against the sensitivity, and at most 2^42 times finer than the noise.
     """
@@ -53,7 +53,7 @@ def values_grid(sensitivity: float, sigma: float) -> float:
 
 
 def require_resolved(rounding: float, sensitivity: float, sigma: float) -> None:
-    """Refuses what rounding moves further apart than the surplus of noise pays for.
+    """Refuses values that rounding moves further apart than the surplus of noise covers.
 
     Args:
         rounding: square of how far rounding moves neighbours apart, in units of sigma.
@@ -71,7 +71,7 @@ def require_resolved(rounding: float, sensitivity: float, sigma: float) -> None:
 
 
 class ReleasedValues:
-    """Noisy values at nodes. Nothing secret is in it.
+    """Noisy values at nodes, without anything secret.
 
     Attributes:
         values: [*nodes, actions] (any shape where there are no axes); not to be changed.
@@ -90,7 +90,7 @@ class ReleasedValues:
     def __call__(
         self, points: Float[np.ndarray, "q d"] | Float[np.ndarray, " q"]
     ) -> Float64[np.ndarray, "q actions"]:
-        """Values at points, linear between nodes, and as at the edge beyond it."""
+        """Returns values at points, linear between nodes, and constant beyond the edge."""
         if self.axes is None:
             raise ValueError(
                 "these values have no places; release them with axes to ask in between"
@@ -110,7 +110,7 @@ class ReleasedValues:
         return np.asarray(interpolator(np.stack([clipped[i] for i in kept], axis=1)))
 
     def save(self, path: Path) -> None:
-        """Writes them to a new file; when it returns they are on disk."""
+        """Writes the values to a new file; when it returns they are on disk."""
         header = {
             "kind": "values",
             "shape": list(self.values.shape),
@@ -120,7 +120,7 @@ class ReleasedValues:
 
     @classmethod
     def open(cls, path: Path) -> "ReleasedValues":
-        """The values of an earlier release, from their file."""
+        """Returns the values of an earlier release from their file."""
         store = Store.open(path)
         header = store.header
         if header["kind"] != "values" or len(store) != 1:
@@ -131,14 +131,14 @@ class ReleasedValues:
 
 
 class ReleasedFunction:
-    """A function with a noisy path on it, asked anywhere in [0, 1]^d.
+    """A function plus a noisy path, which answers anywhere in [0, 1]^d.
 
-    Made by `OpenFunctionRelease.release_function`, or from its file by `ReleasedFunction.open`.
+    `OpenFunctionRelease.release_function` makes it, or `ReleasedFunction.open` from its file.
 
     Attributes:
         kernel: of the noise.
-        sensitivity: how far neighbours can be apart, in the norm of the kernel.
-        actions: how many functions, each with a path of its own.
+        sensitivity: largest distance of neighbours, in the norm of the kernel.
+        actions: number of functions; each has its own path.
         dimensions: d.
     """
 
@@ -181,7 +181,7 @@ class ReleasedFunction:
         generators: GeneratorSource,
         path: Path | None,
     ) -> "ReleasedFunction":
-        """A function that nobody has asked yet; `OpenFunctionRelease` has charged for it."""
+        """Returns a function without answers, for which `OpenFunctionRelease` has charged."""
         header = {
             "kind": "function",
             "kernel": kernel.model_dump(),
@@ -196,7 +196,7 @@ class ReleasedFunction:
 
     @classmethod
     def open(cls, path: Path, secret: SecretFunction | None = None) -> "ReleasedFunction":
-        """A function released earlier, which goes on from its file.
+        """Returns a function released earlier, which goes on from its file.
 
         Args:
             path: of the file.
@@ -237,7 +237,7 @@ class ReleasedFunction:
 
     @property
     def path(self) -> Path | None:
-        """Its file, if it has one."""
+        """File of the answers, if there is one."""
         return None if self._store is None else self._store.path
 
     def __len__(self) -> int:
@@ -246,7 +246,7 @@ class ReleasedFunction:
     def __call__(
         self, points: Float[np.ndarray, "q d"] | Float[np.ndarray, " q"]
     ) -> Float64[np.ndarray, "q actions"]:
-        """Noisy values at points of [0, 1]^d, which are rounded to multiples of `RESOLUTION`.
+        """Returns noisy values at points of [0, 1]^d, rounded to multiples of `RESOLUTION`.
 
         Points must be chosen without looking at anything secret; they may depend on what was
         released, also by this function.
@@ -272,7 +272,7 @@ class ReleasedFunction:
             return np.stack([self._answers[self._row[key]] for key in keys])
 
     def close(self, axes: Sequence[Float[np.ndarray, " nodes"]]) -> ReleasedValues:
-        """Answers on a grid and forgets the secret: from here on it is linear between the nodes.
+        """Answers on a grid and forgets the secret; from then on it is linear between the nodes.
 
         Points that were asked before keep their answers.
         """
@@ -289,7 +289,7 @@ class ReleasedFunction:
         return nodes
 
     def _ask(self, points: Float64[np.ndarray, "q d"]) -> None:
-        """Answers at distinct new points: drawn, stored, then remembered."""
+        """Draws, stores and then remembers answers at distinct new points."""
         if self._secret is None:
             raise PrivacyError(
                 "the secret function is needed to answer at new points; open the release with it, "
@@ -346,7 +346,7 @@ class ReleasedFunction:
 
 
 def as_points(points: np.ndarray, dimensions: int) -> Float64[np.ndarray, "q d"]:
-    """Points as [q, d]; in one dimension a plain list of them will do."""
+    """Returns points as [q, d]; in one dimension a plain list is accepted."""
     points = np.asarray(points, dtype=np.float64)
     if points.ndim == 1 and dimensions == 1:
         points = points[:, None]
@@ -360,7 +360,7 @@ def _keys(points: Float64[np.ndarray, "q d"]) -> list[bytes]:
 
 
 def _grid_to(nodes: ReleasedValues) -> Float64[np.ndarray, " n"]:
-    """Axes and values in one list of numbers, for the file."""
+    """Returns axes and values in one list of numbers, for the file."""
     assert nodes.axes is not None
     lengths = [float(len(axis)) for axis in nodes.axes]
     return np.concatenate([lengths, *nodes.axes, nodes.values.ravel()])

@@ -31,7 +31,7 @@ _batches = sa.Table(
 
 
 class Store:
-    """An open file. Use `Store.create` or `Store.open`.
+    """An open file, from `Store.create` or `Store.open`.
 
     Attributes:
         path: of the file.
@@ -52,7 +52,7 @@ class Store:
         header: dict[str, Any],
         values: Float64[np.ndarray, "..."] | None = None,
     ) -> "Store":
-        """Starts a file, with a first batch of values without points where they are given.
+        """Starts a file, with a first batch of values without points if they are given.
 
         It is one transaction: a file that was begun holds all of it, or does not `exist`.
 
@@ -139,7 +139,7 @@ class Store:
         self._size, self._head = self._size + 1, head
 
     def read(self) -> Iterator[tuple[Float64[np.ndarray, " p"], Float64[np.ndarray, " v"]]]:
-        """All batches in order, each as two flat arrays."""
+        """Yields all batches in order, each as two flat arrays."""
         for sequence, points, noisy, _ in _rows(self._engine):
             if sequence:
                 yield np.frombuffer(points, dtype="<f8"), np.frombuffer(noisy, dtype="<f8")

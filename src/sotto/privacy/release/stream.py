@@ -1,13 +1,13 @@
 """An open stream of releases: the compiled program that people's data passes through.
 
-`sotto.privacy.release.release` says what is declared and checks it; here it is carried out, in this
-order: charge the ledgers, draw the noise, run the program.
+`sotto.privacy.release.release` checks the declaration. A stream then charges the ledgers, draws the
+noise and runs the program, in this order.
 """
 
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,29 +18,32 @@ from sotto.privacy.ledger.ledger import LedgerStream
 from sotto.privacy.ledger.persons import as_slots
 from sotto.privacy.mechanisms import correlated, gaussian, noise
 from sotto.privacy.release import factored
-from sotto.privacy.release.draws import Batches, Draws, Pool, UnitData, batches
+from sotto.privacy.release.declaration import (
+    Contribution,
+    Declaration,
+    State,
+    grids,
+    noise_scales,
+    people_at_once,
+    sampling_of,
+)
+from sotto.privacy.release.draws import Draws, Pool, UnitData
 from sotto.privacy.release.purity import signature
 from sotto.privacy.settings import COMPILER_OPTIONS
-from sotto.privacy.statements import Poisson, StreamStatement
-
-if TYPE_CHECKING:
-    from sotto.privacy.release.release import Release
-
-State: TypeAlias = PyTree[Array]
-Contribution: TypeAlias = dict[str, PyTree[Array]]
+from sotto.privacy.statements import StreamStatement
 
 _WORLD = 2**31
-"""Where people's keys are folded by enrolment number, the world's is folded by this one."""
+"""Number that the key of the world is folded by; people's keys are folded by enrolment number."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """The checked programs, which are what runs, and the shapes that they were checked for.
+    """The checked programs, which are those that run, and the shapes that they were checked for.
 
     Attributes:
-        local, server: as in `Release`.
+        local, server: as declared.
         state, unit, key: shapes of one run's state, one person's data, one key.
-        parts: shapes of what is released.
+        parts: shapes of the released parts.
         has_factored: whether `local` returns `Factored` leaves.
     """
 
@@ -58,7 +61,7 @@ class Stream:
 
     def __init__(
         self,
-        release: "Release",
+        release: Declaration,
         traced: Traced,
         statement: StreamStatement,
         streams: Sequence[LedgerStream],
@@ -89,7 +92,7 @@ class Stream:
             runs=len(streams),
             horizon=release.horizon - self.released,
             chunk=chunk,
-            participation=_sampling(release),
+            participation=sampling_of(release),
             batches=self._batches,
             pool=pool,
         )
@@ -130,7 +133,7 @@ class Stream:
                 another one refused stay charged, and the stream cannot go on.
             ValueError: something has not the shape it was opened with. Nothing has been charged.
         """
-        sampled = _sampling(self._release) is not None
+        sampled = sampling_of(self._release) is not None
         if sampled == (persons is not None):
             raise ValueError("give `persons`, except under Poisson sampling, which draws them")
         runs = len(self._ledger_streams)
@@ -189,8 +192,8 @@ class Stream:
         first: Int[Array, ""],
         active: Bool[Array, " releases"],
     ) -> tuple[State, Any, Any, Any]:
-        """The releases of one run, in one program."""
-        table = _sampling(self._release) is not None and self._pool is None
+        """Makes the releases of one run, in one program."""
+        table = sampling_of(self._release) is not None and self._pool is None
 
         def one(carry: Any, inputs: Any) -> tuple[Any, Any]:
             index, people, unit_data, noise_row = inputs
@@ -226,7 +229,7 @@ class Stream:
         first: Any,
         active: Bool[Array, " releases"],
     ) -> Any:
-        """A single run without `vmap`, under which branches and loops cost more."""
+        """Makes a single run without `vmap`, under which branches and loops cost more."""
         stacked = (state, world, key, persons, units, noises, first)
         state, world, key, persons, units, noises, first = jax.tree.map(lambda x: x[0], stacked)
         after = self._releases(state, world, key, persons, units, noises, first, active)
@@ -266,7 +269,7 @@ class Stream:
         return totals, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), diagnostics)
 
     def _sum_sampled(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
-        """Sums over everybody who was drawn, in as many batches as it takes: none is cut off."""
+        """Sums over everybody who was drawn, in as many batches as needed."""
         assert self._batches is not None
         first, rest = self._batches.first, self._batches.rest
         drawn = jnp.sum(persons >= 0)
@@ -287,7 +290,7 @@ class Stream:
         return jax.lax.while_loop(lambda carry: carry[0] < drawn, add, start)[1]
 
     def _sum_batch(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
-        """Clips, rounds and sums one batch of people; an absent one contributes zero."""
+        """Clips, rounds and sums one batch of people; an absent person contributes zero."""
         person_keys = jax.vmap(functools.partial(jax.random.fold_in, key))(persons)
         parts, diagnostics = jax.vmap(self._traced.local, in_axes=(None, 0, 0))(
             state, units, person_keys
@@ -331,40 +334,6 @@ class Stream:
 
     def _noisy(self, name: str, total: Int32[Array, "..."], noises: Int32[Array, "..."]) -> Array:
         return gaussian.from_grid(total + noises, self._grids[name], self._release.divisor)
-
-
-def people_at_once(release: "Release") -> Batches | None:
-    """The batches in which sampled people are processed; None where people are not sampled."""
-    sampling = _sampling(release)
-    return None if sampling is None else batches(sampling, release.microbatch)
-
-
-def noise_scales(release: "Release") -> dict[str, float]:
-    """Standard deviation of each part's noise, for one that multiplies `C^-1 w`, in exact sums."""
-    sensitivity = correlated.sensitivity(
-        release.correlation, release.participation, release.horizon
-    )
-    return {
-        name: part.noise_multiplier * part.clip_norm * sensitivity
-        for name, part in release.parts.items()
-    }
-
-
-def grids(release: "Release", has_factored: bool) -> dict[str, float]:
-    """Spacing of each part's public grid, with room for the noise that pays for rounding."""
-    rounds = has_factored or release.correlation.kind == "prefix-sum"
-    room = 1 + factored.LARGEST_ROUNDING if rounds else 1.0
-    largest = correlated.NoiseSequence(release.correlation, release.horizon).largest
-    return {
-        name: gaussian.grid_size(
-            room * release.parts[name].clip_norm, release.slots, room * largest * scale
-        )
-        for name, scale in noise_scales(release).items()
-    }
-
-
-def _sampling(release: "Release") -> Poisson | None:
-    return release.participation if isinstance(release.participation, Poisson) else None
 
 
 def _unflatten(flat: Array, shapes: Any) -> Any:

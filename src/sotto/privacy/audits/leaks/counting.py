@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Int
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.audits.audit import ReleaseTrials
 from sotto.privacy.audits.leaks.leak import DELTA, PERSON, Leak, against, against_certificate
-from sotto.privacy.release.release import INDEPENDENT, ONCE, Release
+from sotto.privacy.release.declaration import INDEPENDENT, ONCE
+from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Correlation, Part, Participation, Returning
 
 

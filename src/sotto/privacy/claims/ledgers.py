@@ -1,0 +1,107 @@
+"""Sentences about participation, and about streams that the same people may take part in."""
+
+from sotto.privacy.claims.claim import Claim, Facts
+from sotto.privacy.claims.conditions import about_people, both, has_selection, some
+from sotto.privacy.statements import StreamStatement, is_exclusive
+
+
+def shared(stream: StreamStatement) -> bool:
+    """Whether the people of the stream may take part in other streams."""
+    return not is_exclusive(stream.participation)
+
+
+def _assumed(facts: Facts) -> bool:
+    """Whether the user alone plans who takes part in which stream, as in earlier versions."""
+    return about_people(facts) and facts.sharing == "assumed"
+
+
+def _ruled(facts: Facts) -> bool:
+    return about_people(facts) and facts.sharing != "assumed"
+
+
+def _one_try(facts: Facts) -> bool:
+    return not has_selection(facts)
+
+
+ASSUMED_SETTINGS = Claim(
+    "people.settings",
+    "user",
+    "The initial state, the settings and the schedule are chosen without looking at these people's "
+    "data. Between releases the state changes by releases only. Who takes part in which stream is "
+    "decided before the first release. Trying several settings on the same people is not paid for.",
+    "choose settings on public data, in a simulator, or on other people",
+    version=2,
+    holds=both(_assumed, _one_try),
+)
+ASSUMED_CANDIDATES = Claim(
+    "people.candidates",
+    "user",
+    "The initial state, the candidates and the schedule are chosen without looking at these "
+    "people's data. Between releases the state changes by releases only. Who takes part in which "
+    "stream is decided before the first release. Trying other settings on the same people than the "
+    "candidates is not paid for.",
+    "choose candidates on public data, in a simulator, or on other people",
+    version=2,
+    holds=both(_assumed, has_selection),
+)
+SETTINGS = Claim(
+    "people.settings",
+    "user",
+    "The initial state, the settings and the schedule of a stream are chosen before it is opened, "
+    "without looking at these people's data except through releases that this ledger was charged "
+    "for. Between releases, the state changes only through releases. Epsilon does not cover trying "
+    "several settings on the same people.",
+    "choose settings on public data, in a simulator, or on other people",
+    version=3,
+    holds=both(_ruled, _one_try),
+)
+CANDIDATES = Claim(
+    "people.candidates",
+    "user",
+    "The initial state, the candidates and the schedule are chosen without looking at these "
+    "people's data. Between releases, the state changes only through releases. Epsilon does not "
+    "cover trying settings other than the candidates on the same people.",
+    "choose candidates on public data, in a simulator, or on other people",
+    version=3,
+    holds=both(_ruled, has_selection),
+)
+# ledger/spending.py
+PLANNED = Claim(
+    "ledger.planned",
+    "code",
+    "All streams in which the same people may take part are opened before the first of them is "
+    "charged. A person who takes part in one of them pays for all of them.",
+    "the ledger refuses to open another such stream after the first charge",
+    holds=both(some(shared), lambda facts: facts.sharing == "planned"),
+)
+FILTERED = Claim(
+    "ledger.filtered",
+    "code",
+    "For people who may take part in several streams, epsilon is the budget. It holds even if "
+    "earlier releases decide which streams are opened next, how much noise they have, and who "
+    "takes part.",
+    "the budget is fixed before the first charge, these streams are Gaussian, and the ledger "
+    "refuses a stream that would exceed the budget (docs/privacy.md, section 8)",
+    holds=both(some(shared), lambda facts: facts.sharing == "adaptive"),
+)
+# ledger/spending.py
+ENROLMENT = Claim(
+    "ledger.enrolment",
+    "user",
+    "An enrolment number always stands for the same person. Who takes part does not depend on "
+    "people's data, except through releases.",
+    "the owner of the data assigns the numbers",
+    version=2,
+    holds=about_people,
+)
+# ledger/ledger.py, ledger/spending.py
+COUNTED = Claim(
+    "ledger.counted",
+    "code",
+    "No person takes part more often than the streams allow, and no stream makes more releases "
+    "than planned.",
+    "the ledger counts each person's participations, also across resumed runs, and every release "
+    "is charged before it is made",
+    version=2,
+    holds=about_people,
+)

@@ -1,0 +1,81 @@
+"""A stream in an account: its charged releases, its people, and how often each took part."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from sotto.privacy.claims import same_stream
+from sotto.privacy.errors import ParticipationViolation
+from sotto.privacy.ledger.persons import PersonBlock, PersonSet
+from sotto.privacy.statements import Returning, StreamStatement, is_exclusive
+
+
+@dataclass
+class StreamRecord:
+    """One stream: its statement, the number of releases charged, and the people in it.
+
+    Attributes:
+        history: of returning persons: the number of participations so far, and the first release
+            in which they may take part again.
+    """
+
+    statement: StreamStatement
+    releases: int = 0
+    persons: PersonSet = field(default_factory=PersonSet)
+    history: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its people may take part in other streams, too."""
+        return not is_exclusive(self.statement.participation)
+
+
+def participations(
+    rule: Returning,
+    history: Mapping[int, tuple[int, int]],
+    first_release: int,
+    releases: Sequence[tuple[PersonBlock, ...]],
+) -> dict[int, tuple[int, int]]:
+    """Returns the new history of everybody in these releases.
+
+    Raises:
+        ParticipationViolation: somebody takes part too often or too soon.
+    """
+    new: dict[int, tuple[int, int]] = {}
+    for number, release in enumerate(releases, first_release):
+        for person in chain.from_iterable(range(*block) for block in release):
+            taken, free_from = new.get(person) or history.get(person, (0, 0))
+            if taken == rule.max_participations:
+                raise ParticipationViolation(
+                    f"person {person} has taken part {taken} times, as often as the stream "
+                    f"allows; leave their slot empty in release {number}"
+                )
+            if number < free_from:
+                raise ParticipationViolation(
+                    f"person {person} may take part again from release {free_from} on, not in "
+                    f"release {number}: participations are {rule.min_separation} releases apart"
+                )
+            new[person] = (taken + 1, number + rule.min_separation)
+    return new
+
+
+def took_part(person: int) -> ParticipationViolation:
+    """Returns the error for a person who took part in something that excludes this."""
+    return ParticipationViolation(
+        f"person {person} took part before, and whoever takes part in a stream that is once-only "
+        "or exclusive does so in nothing else; number new people from `ledger.next_person` on"
+    )
+
+
+def blocks_of(persons: list[list[list[int]]] | None) -> list[tuple[PersonBlock, ...]] | None:
+    """Returns the people of each release of a charge, as its entry holds them."""
+    if persons is None:
+        return None
+    return [tuple(PersonBlock(*block) for block in release) for release in persons]
+
+
+def of_earlier_law(stored: StreamStatement, asked: StreamStatement) -> bool:
+    """Returns whether two statements differ only in the law of the noise, and in its cost."""
+    drawing = ("noise_law", "noise_rounding", "sampler_delta")
+    same = asked.model_copy(update={name: getattr(stored, name) for name in drawing})
+    return stored.noise_law != asked.noise_law and same_stream(stored, same)
