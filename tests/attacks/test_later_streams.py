@@ -173,7 +173,7 @@ def test_a_stream_about_the_same_people_is_refused_after_a_charge(
     certificate = derive(Ledger.open(tmp_path / "ledger"))
     assert certificate.epsilon == pytest.approx(epsilon_of_shift(1 / Z, DELTA))
     said = {one.claim for one in certificate.claims}
-    assert {"ledger.planned", "people.settings"} <= said
+    assert {"ledger.planned", "stream.settings"} <= said
     assert not any(
         "decided before the first release" in a.statement for a in certificate.assumptions
     )

@@ -83,20 +83,20 @@ EXPECTED = {
         noise.random@3 answers.earlier-law@2 general.timing population.simulated@3
     """,
     "people of a plan": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        ledger.planned door.contributed gaussian.rounded people.settings@3
-        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
+        ledger.planned door.contributed@2 gaussian.rounded@2 stream.settings
+        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2 general.timing
     """,
     "people of an adaptive ledger": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        ledger.filtered door.contributed gaussian.rounded people.settings@3
-        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
+        ledger.filtered door.contributed@2 gaussian.rounded@2 stream.settings
+        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2 general.timing
     """,
     "a selection of a plan": """
-        general.what-is-true-of-all general.other-runs general.side-channels ledger.counted
-        door.contributed gaussian.rounded selection.best-only people.candidates@3
-        ledger.enrolment noise.random@2 noise.scaled door.unchanged runs.failure
-        selection.how-long@2 general.timing
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
+        door.contributed@2 gaussian.rounded@2 selection.best-only@2 stream.candidates
+        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        selection.how-long@3 general.timing
     """,
     "nothing charged": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2

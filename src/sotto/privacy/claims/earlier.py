@@ -21,6 +21,20 @@ PRESENT: tuple[Claim, ...] = (
         1,
         "What is learnt from timing, memory use, or by entering the machine.",
     ),
+    ledgers.ASSUMED_SETTINGS.before(
+        2,
+        "The initial state, the settings and the schedule are chosen without looking at these "
+        "people's data. Between releases the state changes by releases only. Who takes part in "
+        "which stream is decided before the first release. Trying several settings on the same "
+        "people is not paid for.",
+    ),
+    ledgers.ASSUMED_CANDIDATES.before(
+        2,
+        "The initial state, the candidates and the schedule are chosen without looking at these "
+        "people's data. Between releases the state changes by releases only. Who takes part in "
+        "which stream is decided before the first release. Trying other settings on the same "
+        "people than the candidates is not paid for.",
+    ),
     ledgers.ENROLMENT.before(
         1,
         "An enrolment number is one person, always the same one, and who takes part does not "

@@ -26,43 +26,42 @@ def _one_try(facts: Facts) -> bool:
 ASSUMED_SETTINGS = Claim(
     "people.settings",
     "user",
-    "The initial state, the settings and the schedule are chosen without looking at these people's "
-    "data. Between releases the state changes by releases only. Who takes part in which stream is "
-    "decided before the first release. Trying several settings on the same people is not paid for.",
+    "The initial state, the settings and the schedule are chosen without looking at these "
+    "people's data. Between releases, the state changes only through releases. Who takes part in "
+    "which stream is decided before the first release. Epsilon does not cover trying several "
+    "settings on the same people.",
     "choose settings on public data, in a simulator, or on other people",
-    version=2,
+    version=3,
     holds=both(_assumed, _one_try),
 )
 ASSUMED_CANDIDATES = Claim(
     "people.candidates",
     "user",
     "The initial state, the candidates and the schedule are chosen without looking at these "
-    "people's data. Between releases the state changes by releases only. Who takes part in which "
-    "stream is decided before the first release. Trying other settings on the same people than the "
-    "candidates is not paid for.",
+    "people's data. Between releases, the state changes only through releases. Who takes part in "
+    "which stream is decided before the first release. Epsilon does not cover trying settings "
+    "other than the candidates on the same people.",
     "choose candidates on public data, in a simulator, or on other people",
-    version=2,
+    version=3,
     holds=both(_assumed, has_selection),
 )
 SETTINGS = Claim(
-    "people.settings",
+    "stream.settings",
     "user",
     "The initial state, the settings and the schedule of a stream are chosen before it is opened, "
     "without looking at these people's data except through releases that this ledger was charged "
     "for. Between releases, the state changes only through releases. Epsilon does not cover trying "
     "several settings on the same people.",
     "choose settings on public data, in a simulator, or on other people",
-    version=3,
     holds=both(_ruled, _one_try),
 )
 CANDIDATES = Claim(
-    "people.candidates",
+    "stream.candidates",
     "user",
     "The initial state, the candidates and the schedule are chosen without looking at these "
     "people's data. Between releases, the state changes only through releases. Epsilon does not "
     "cover trying settings other than the candidates on the same people.",
     "choose candidates on public data, in a simulator, or on other people",
-    version=3,
     holds=both(_ruled, has_selection),
 )
 # ledger/spending.py
