@@ -13,11 +13,12 @@ KEY := $(shell { cat requirements/dev.lock pyproject.toml; $(PYTHON) -VV; pwd; }
 INSTALLED := $(VENV)/installed-$(KEY)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install test lint types demo bench lock clean
+.PHONY: help install test quick lint types demo bench lock clean
 
 help:
 	@echo "make demo     train a private agent on CartPole, print its certificate, write its report"
 	@echo "make test     lint, types and the whole test suite"
+	@echo "make quick    the tests without those that take long (tests/slow.txt), in two minutes"
 	@echo "make lint     ruff: lint and format"
 	@echo "make types    mypy, strict"
 	@echo "make bench    speed against Stable-Baselines3 (installs PyTorch: large)"
@@ -37,8 +38,13 @@ $(INSTALLED):
 	@touch $@
 
 # One worker per core, and not more than 8: each holds its own compiled programs.
+PYTEST := $(BIN)/pytest --numprocesses logical --maxprocesses 8 --dist worksteal
+
 test: lint types
-	$(BIN)/pytest --numprocesses logical --maxprocesses 8 --dist worksteal
+	$(PYTEST)
+
+quick: $(INSTALLED)
+	$(PYTEST) -m "not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

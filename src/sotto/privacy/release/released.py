@@ -81,7 +81,7 @@ class ReleasedValues:
     def __init__(
         self,
         values: Float64[np.ndarray, "*nodes actions"],
-        axes: tuple[Float64[np.ndarray, " nodes"], ...] | None = None,
+        axes: tuple[Float64[np.ndarray, " _"], ...] | None = None,
     ) -> None:
         self.values = values
         self.axes = axes
