@@ -65,7 +65,7 @@ def bound_contribution(
     parts: dict[str, PyTree[Float[Array, "..."]]],
     clip_norms: dict[str, float],
     clipping: str,
-) -> dict[str, Float[Array, " d"]]:
+) -> dict[str, Float[Array, " _"]]:
     """Clips one person's parts; the result is in units of the clip norm of each part.
 
     A part with anything not finite in it becomes zero, and so does one of which the squared norm is
