@@ -13,11 +13,12 @@ KEY := $(shell { cat requirements/dev.lock pyproject.toml; $(PYTHON) -VV; pwd; }
 INSTALLED := $(VENV)/installed-$(KEY)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install test lint types demo mutate bench lock clean
+.PHONY: help install test quick lint types demo mutate bench lock clean
 
 help:
 	@echo "make demo     train a private agent on CartPole, print its certificate, write a report"
 	@echo "make test     run lint, types and all tests"
+	@echo "make quick    run the tests except the long ones of tests/slow.txt (two minutes)"
 	@echo "make lint     check lint and format (ruff)"
 	@echo "make types    check types (mypy, strict)"
 	@echo "make mutate   plant small mistakes in the core of the vault: does a test notice each?"
@@ -38,8 +39,13 @@ $(INSTALLED):
 	@touch $@
 
 # One worker per core, and not more than 8: each holds its own compiled programs.
+PYTEST := $(BIN)/pytest --numprocesses logical --maxprocesses 8 --dist worksteal
+
 test: lint types
-	$(BIN)/pytest --numprocesses logical --maxprocesses 8 --dist worksteal
+	$(PYTEST)
+
+quick: $(INSTALLED)
+	$(PYTEST) -m "not slow"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -16,6 +16,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import jaxtyping
 import psutil
@@ -37,6 +38,19 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers inherit it from the
 
 
 shapes.install()
+
+
+SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text().split())
+"""Test files and functions that `make quick` leaves out, as measured."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what `slow.txt` names."""
+    tests = Path(__file__).parent
+    for item in items:
+        file = item.path.relative_to(tests).as_posix()
+        if not SLOW.isdisjoint((file, f"{file}::{item.name.partition('[')[0]}")):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_unconfigure() -> None:

@@ -342,6 +342,7 @@ def test_bridges_are_exact_and_never_narrower(beta: float) -> None:
             assert one[2] == LEAST_SPREAD or one[2] <= spread * (1 + 16 * unit)
 
 
+@pytest.mark.unchecked_types
 @pytest.mark.parametrize(
     "axes",
     [

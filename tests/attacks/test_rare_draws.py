@@ -58,6 +58,7 @@ def drawn(rate: float, coin: float) -> bool:
     return bool((persons >= 0).any())
 
 
+@pytest.mark.unchecked_types
 @pytest.mark.parametrize("rate", [1e-17, 1e-12, 0.001, 0.3, 0.5, 1 - 2**-53])
 def test_coins_below_a_rate_are_no_more_than_it_says(rate: float) -> None:
     sides = math.floor(rate / SIDE)  # how many of the 2^53 coins may be drawn

@@ -320,6 +320,7 @@ class Log(NamedTuple):
     actions: np.ndarray
 
 
+@pytest.mark.unchecked_types
 def test_a_fixed_log_is_refused_with_the_reason(tmp_path: Path) -> None:
     tables, _ = experts_and_groups(FLOOR.floor)
     ledger = new_ledger(tmp_path)

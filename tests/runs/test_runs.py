@@ -1,7 +1,6 @@
 """Whole trainings through the command line: what they leave behind, and what breaks them."""
 
 import json
-import os
 import random
 import re
 import shutil
@@ -10,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -28,8 +26,6 @@ from sotto.privacy.ledger import entries
 from sotto.runs import checkpoints, metrics
 from sotto.runs.directory import open_experiment
 
-pytestmark = pytest.mark.usefixtures("compilation_cache")
-
 # 10 updates of 4 people and 16 steps.
 TINY = (
     *("--users-per-update", "4", "--steps-per-user", "16", "--total-steps", "640"),
@@ -42,30 +38,14 @@ def train(out: Path, *words: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Trainings of the same shape compile once, also across the processes started here."""
-    cache = tmp_path_factory.mktemp("compilation-cache")
-    settings = {
-        "jax_compilation_cache_dir": str(cache),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    yield cache
-    for name, value in before.items():
-        jax.config.update(name, value)
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "one"
     assert main(train(out, "--seed", "3")) == 0
     return out
 
 
 @pytest.fixture(scope="module")
-def finished_pair(tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path) -> Path:
+def finished_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "two"
     assert main(train(out, "--seeds", "2")) == 0
     return out
@@ -299,13 +279,9 @@ def test_ppo_runs_and_has_no_certificate(capsys, tmp_path: Path) -> None:
 # --- killed and interrupted ----------------------------------------------------------------------
 
 
-def start(cache: Path, *words: str) -> subprocess.Popen[bytes]:
-    settings = {
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+def start(*words: str) -> subprocess.Popen[bytes]:
     code = "import sys; from sotto.cli import main; sys.exit(main(sys.argv[1:]))"
-    return subprocess.Popen([sys.executable, "-c", code, *words], env=os.environ | settings)
+    return subprocess.Popen([sys.executable, "-c", code, *words])
 
 
 def wait_for_lines(process: subprocess.Popen[bytes], file: Path, count: int) -> None:
@@ -318,15 +294,13 @@ def wait_for_lines(process: subprocess.Popen[bytes], file: Path, count: int) -> 
 
 
 @pytest.mark.timeout(200)
-def test_killed_at_random_moments_nothing_is_lost_or_spent_twice(
-    tmp_path: Path, compilation_cache: Path
-) -> None:
+def test_killed_at_random_moments_nothing_is_lost_or_spent_twice(tmp_path: Path) -> None:
     out = tmp_path / "run"
     rng = random.Random(0)
     words = train(out, "--total-steps", "3200")  # 50 updates, chunks of 3
     for _ in range(2):
         lines = (out / "metrics.jsonl").read_text().count("\n") if out.exists() else 0
-        process = start(compilation_cache, *words)
+        process = start(*words)
         wait_for_lines(process, out / "metrics.jsonl", lines + rng.randint(1, 4))
         time.sleep(rng.random() * 0.3)
         process.send_signal(signal.SIGKILL)
@@ -336,7 +310,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_spent_twice(
         # Never less in the ledger than what came of it.
         assert sum(stream.releases for stream in run.open_ledger().streams) >= saved
         words = ["train", "dppg", "--out", str(out), "--resume", "--json"]
-    process = start(compilation_cache, *words)
+    process = start(*words)
     assert process.wait(timeout=120) == 0
     ledger = run.open_ledger()
     assert checkpoints.steps(run.checkpoints)[-1] == 50
@@ -350,11 +324,9 @@ def test_killed_at_random_moments_nothing_is_lost_or_spent_twice(
     assert numbers[-1] == 50
 
 
-def test_interrupted_it_finishes_the_chunk_and_can_be_resumed(
-    tmp_path: Path, compilation_cache: Path
-) -> None:
+def test_interrupted_it_finishes_the_chunk_and_can_be_resumed(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    process = start(compilation_cache, *train(out, "--total-steps", "3200"))
+    process = start(*train(out, "--total-steps", "3200"))
     wait_for_lines(process, out / "metrics.jsonl", 1)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130

@@ -38,7 +38,7 @@ class FunctionTrials:
     release: FunctionRelease
     shape: tuple[int, ...]
     values: NextValues
-    axes: tuple[Float[np.ndarray, " nodes"], ...] | None = None
+    axes: tuple[Float[np.ndarray, " _"], ...] | None = None
 
     def __call__(self, present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples d"]:
         """Returns everything that independent runs released; see `audit.Mechanism`."""

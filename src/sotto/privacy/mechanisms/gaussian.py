@@ -66,7 +66,7 @@ def bound_contribution(
     parts: dict[str, PyTree[Float[Array, "..."]]],
     clip_norms: dict[str, float],
     clipping: str,
-) -> dict[str, Float[Array, " d"]]:
+) -> dict[str, Float[Array, " _"]]:
     """Clips one person's parts; the result is in units of the clip norm of each part.
 
     A part with an entry that is not finite becomes zero, and so does a part whose squared norm is

@@ -47,7 +47,7 @@ class Drawn(NamedTuple):
         units: rows of a pool for these persons; () without one.
     """
 
-    noise: dict[str, Int32[np.ndarray, "runs releases d"]]
+    noise: dict[str, Int32[np.ndarray, "runs releases _"]]
     persons: Int32[np.ndarray, "runs releases capacity"] | None = None
     units: PyTree[np.ndarray] = ()
 
@@ -156,7 +156,7 @@ class Draws:
         persons = self._compacted(coins < rate)
         return Drawn(noises, persons, self._rows(persons))
 
-    def _noise(self, count: int) -> dict[str, Int32[np.ndarray, "runs releases d"]]:
+    def _noise(self, count: int) -> dict[str, Int32[np.ndarray, "runs releases _"]]:
         generator, size = self._generators.next(), sum(self._dimensions.values())
         noises = {
             name: _aligned((self._runs, count, d), np.int32) for name, d in self._dimensions.items()

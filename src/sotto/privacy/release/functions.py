@@ -237,7 +237,7 @@ class OpenFunctionRelease:
     def release(
         self,
         values: Float[np.ndarray, "*nodes actions"],
-        axes: Sequence[Float[np.ndarray, " nodes"]] | None = None,
+        axes: Sequence[Float[np.ndarray, " _"]] | None = None,
     ) -> ReleasedValues:
         """Charges one release, and adds fresh noise to these values.
 

@@ -81,7 +81,7 @@ class ReleasedValues:
     def __init__(
         self,
         values: Float64[np.ndarray, "*nodes actions"],
-        axes: tuple[Float64[np.ndarray, " nodes"], ...] | None = None,
+        axes: tuple[Float64[np.ndarray, " _"], ...] | None = None,
     ) -> None:
         self.values = values
         self.axes = axes
@@ -271,7 +271,7 @@ class ReleasedFunction:
                 return np.empty((0, self.actions))
             return np.stack([self._answers[self._row[key]] for key in keys])
 
-    def close(self, axes: Sequence[Float[np.ndarray, " nodes"]]) -> ReleasedValues:
+    def close(self, axes: Sequence[Float[np.ndarray, " _"]]) -> ReleasedValues:
         """Answers on a grid and forgets the secret; from then on it is linear between the nodes.
 
         Points that were asked before keep their answers.

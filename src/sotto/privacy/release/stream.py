@@ -188,7 +188,7 @@ class Stream:
         key: PRNGKeyArray,
         persons: Int[Array, "releases slots"],
         units: Any,
-        noises: dict[str, Int32[Array, "releases d"]],
+        noises: dict[str, Int32[Array, "releases _"]],
         first: Int[Array, ""],
         active: Bool[Array, " releases"],
     ) -> tuple[State, Any, Any, Any]:

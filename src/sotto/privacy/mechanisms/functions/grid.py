@@ -27,7 +27,7 @@ _LEAST_RATIO = 2.0**-500  # stands for a standard deviation that float64 cannot 
 
 
 def sample_grid(
-    axes: Sequence[Float[np.ndarray, " n"]],
+    axes: Sequence[Float[np.ndarray, " _"]],
     beta: float,
     sigma: float,
     generator: np.random.Generator,
@@ -79,7 +79,7 @@ def sample_grid(
 
 
 def grid_rounding(
-    axes: Sequence[Float[np.ndarray, " n"]], beta: float, sigma: float, grid: float
+    axes: Sequence[Float[np.ndarray, " _"]], beta: float, sigma: float, grid: float
 ) -> float:
     """Returns `Sample.rounding` of one path on a grid, from public positions only."""
     inverse = 1.0
