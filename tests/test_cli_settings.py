@@ -114,3 +114,13 @@ def test_what_is_no_integer_is_refused(capsys, tmp_path, steps) -> None:
     assert main(["train", "ppo", "--total-steps", steps, "--out", str(out)]) == 2
     assert "--total-steps" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_flag_is_given_once() -> None:
+    """The first value could decide defaults and the last one the settings."""
+    for words in (
+        ["train", "dppg", "--out", "a", "--resume", "--out=b"],
+        ["eval", "x", "--json", "--json"],
+    ):
+        with pytest.raises(ValueError, match=r"--(out|json) is given twice; give it once"):
+            flags_given(words)

@@ -85,12 +85,14 @@ EXPECTED = {
     "people of a plan": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
         ledger.planned door.contributed@2 gaussian.rounded@2 stream.settings
-        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2 general.timing
+        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "people of an adaptive ledger": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
         ledger.filtered door.contributed@2 gaussian.rounded@2 stream.settings
-        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2 general.timing
+        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "a selection of a plan": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
@@ -107,18 +109,21 @@ EXPECTED = {
         dppg.policies@3 general.what-is-true-of-all@2 general.other-runs@2
         general.side-channels@2 ledger.counted@2 door.contributed@2 gaussian.rounded@2
         people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
-        door.unchanged@2 runs.failure@2 general.timing
+        door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "returning, correlated": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@2
         dppg.no-memory@2 people.settings@3 ledger.enrolment@2 noise.random@3
-        noise.scaled@2 door.unchanged@2 runs.failure@2 general.timing
+        noise.scaled@2 door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "a fixed seed": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 gaussian.rounded@2 people.settings@3
-        ledger.enrolment@2 door.unchanged@2 runs.failure@2 general.timing
+        ledger.enrolment@2 door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "counters": """
         ucb.counters@3 ucb.local-counters@2 ucb.own-actions@2 ucb.in-common@2
@@ -144,7 +149,8 @@ EXPECTED = {
         dp-sgd.zeroed@2 rewards.other-runs@2 general.side-channels@2
         functional-q.reward-free@2 ledger.charged@3 door.contributed@2
         factored.rounded@2 noise.fresh@2 draws.secret rewards.settings@3 rewards.kept@2
-        noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2 general.timing
+        noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "sums of rewards, correlated": """
         rewards.one rewards.other-runs@2 general.side-channels@2 ledger.charged@3
@@ -168,19 +174,22 @@ EXPECTED = {
         dppg.policies@3 dppg.parts@3 general.what-is-true-of-all@2 general.other-runs@2
         general.side-channels@2 ledger.counted@2 door.contributed@2 gaussian.rounded@2
         people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
-        door.unchanged@2 runs.failure@2 general.timing
+        door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "on the grid, settings checked": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
         noise.law@2 people.settings@3 ledger.enrolment@2 noise.random@3 door.unchanged@2
-        runs.failure@2 general.timing
+        runs.failure@2
+        general.timing
     """,
     "correlated on the grid": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.law@2
         noise.correlated@2 noise.rounded@2 people.settings@3 ledger.enrolment@2
-        noise.random@3 door.unchanged@2 runs.failure@2 general.timing
+        noise.random@3 door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "real people in Gymnasium": """
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
@@ -188,7 +197,8 @@ EXPECTED = {
         dppg.unseen@2 ledger.counted@2 door.contributed@2 door.compiled@2
         gaussian.rounded@2 noise.law@2 dppg.no-memory@2 dppg.own-output@2
         people.settings@3 ledger.enrolment@2 noise.random@3 door.unchanged@2
-        runs.failure@2 general.timing
+        runs.failure@2
+        general.timing
     """,
     "a selection without times": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
@@ -201,7 +211,8 @@ EXPECTED = {
         rewards.other-runs@2 general.side-channels@2 ledger.charged@3
         functions.rounded@3 noise.law@2 noise.fresh@2 functions.sensitivity@2
         rewards.settings@3 rewards.kept@2 functions.clipped@2 noise.random@3
-        runs.failure@2 general.timing
+        runs.failure@2
+        general.timing
     """,
     "prefixes": """
         prefixes.in-the-clear@2 prefixes.beyond-actions@2 general.what-is-true-of-all@2
@@ -223,7 +234,8 @@ EXPECTED = {
         quoted general.what-is-true-of-all@2 general.other-runs@2
         general.side-channels@2 ledger.counted@2 door.contributed@2 gaussian.rounded@2
         people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
-        door.unchanged@2 runs.failure@2 general.timing
+        door.unchanged@2 runs.failure@2
+        general.timing
     """,
     "a teacher of shards": """
         distance.shards@2 distance.asked-observations general.what-is-true-of-all@2

@@ -34,9 +34,10 @@ def parse(function: Callable[..., int | None], args: list[str], name: str) -> in
     or None for 0.
 
     Raises:
-        ValueError: a flag is unknown, missing or has a value of the wrong type.
+        ValueError: a flag is unknown, missing, given twice or has a value of the wrong type.
         SystemExit: the help was asked for and is printed.
     """
+    flags_given(args)
     documentation = inspect.cleandoc(function.__doc__ or "").split("\nArgs:")[0].strip()
 
     @functools.wraps(function)
@@ -117,8 +118,10 @@ def _read(kind: type, word: str) -> float:
 def flags_given(args: Sequence[str]) -> dict[str, str]:
     """Returns the flags of a command line with their values as written, before it is parsed.
 
-    Names have underscores. The value of a flag without one is "". If a flag is given twice, the
-    first value counts.
+    Names have underscores. The value of a flag without one is "".
+
+    Raises:
+        ValueError: a flag is given twice.
     """
     found: dict[str, str] = {}
     for word, following in zip(args, [*args[1:], ""], strict=False):
@@ -127,7 +130,10 @@ def flags_given(args: Sequence[str]) -> dict[str, str]:
         written, equals, value = word.removeprefix("--").partition("=")
         if not equals and not following.startswith("--"):
             value = following
-        found.setdefault(written.replace("-", "_"), value)
+        name = written.replace("-", "_")
+        if name in found:
+            raise ValueError(f"--{written} is given twice; give it once")
+        found[name] = value
     return found
 
 
