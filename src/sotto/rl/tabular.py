@@ -80,7 +80,9 @@ def policy_values(
     return following
 
 
-def regret(mdp: FiniteMDP, policies: Float[np.ndarray, "..."]) -> Float64[np.ndarray, "*batch"]:
+def regret(
+    mdp: FiniteMDP, policies: Float[np.ndarray, "..."]
+) -> np.float64 | Float64[np.ndarray, "*batch"]:
     """V* - V^pi at the first state: what one episode of each policy loses in expectation."""
     best = optimal_values(mdp)[0, mdp.start].max()
     losses: Float64[np.ndarray, "*batch"] = best - policy_values(mdp, policies)[..., mdp.start]
