@@ -148,7 +148,7 @@ def _expected(
 ) -> Float64[np.ndarray, " releases"]:
     """Returns the mean regret of users who perturb weights and biases with this deviation."""
     if spread == 0:
-        return regret(mdp, softmax(logits))
+        return np.asarray(regret(mdp, softmax(logits)))
     size = (len(logits), _PERTURBATIONS, *logits.shape[1:])
     weights, biases = noise.standard_normal(size), noise.standard_normal((*size[:2], 1, size[3]))
     perturbed = logits[:, None] + spread * (weights + biases)
