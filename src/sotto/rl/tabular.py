@@ -80,15 +80,10 @@ def policy_values(
     return following
 
 
-<<<<<<< HEAD
-def regret(mdp: FiniteMDP, policies: Float[np.ndarray, "..."]) -> Float64[np.ndarray, "*batch"]:
-    """Returns V* - V^pi at the first state: the expected loss in one episode of each policy."""
-=======
 def regret(
     mdp: FiniteMDP, policies: Float[np.ndarray, "..."]
 ) -> np.float64 | Float64[np.ndarray, "*batch"]:
-    """V* - V^pi at the first state: what one episode of each policy loses in expectation."""
->>>>>>> suite
+    """Returns V* - V^pi at the first state: the expected loss in one episode of each policy."""
     best = optimal_values(mdp)[0, mdp.start].max()
     losses: Float64[np.ndarray, "*batch"] = best - policy_values(mdp, policies)[..., mdp.start]
     return losses

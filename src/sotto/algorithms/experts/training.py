@@ -1,10 +1,8 @@
 """Trains thousands of experts with PPO on variants of an environment (Sharma et al. 2024).
 
 An expert is a function of a public seed and of its number. They fix its variant of the physics, its
-learning rate, the update after which it stops learning, and all randomness. The experts should
-differ, so some stop early and play badly. Experts of environments written in JAX are trained in one
-compiled program with a leading axis of experts; `sotto.algorithms.experts.gymnasium` trains those
-that play in Gymnasium.
+learning rate, the update after which it stops, and all randomness. Experts of environments written
+in JAX are trained in one compiled program; `experts.gymnasium` trains the others.
 
 Experts are judged, logged and later asked in the default environment. Nothing here is private.
 """
