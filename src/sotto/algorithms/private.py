@@ -57,9 +57,10 @@ class PrivateAlgorithm(Algorithm[Config]):
 
     def _made(self, config: Config) -> Release:
         """Returns the release of these settings, made once: its noise may be calibrated."""
-        if self._last is None or self._last[0] != config:
-            self._last = config, self.release(config)
-        return self._last[1]
+        last = self._last  # read once: another thread may replace it
+        if last is None or last[0] != config:
+            self._last = last = config, self.release(config)
+        return last[1]
 
     def num_updates(self, config: Config) -> int:
         """Returns the number of updates in the whole training: the release's horizon."""
