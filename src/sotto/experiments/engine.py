@@ -87,7 +87,7 @@ class Result:
         curves: measurements during training, by kind.
         returns: return of each seed after training, by kind.
         status: status of the certificates; that of the first one that is not proved, if any.
-        epsilon: largest certified epsilon of the seeds at `delta`; None if nothing is certified.
+        epsilon: largest certified epsilon of the seeds at `delta`; None unless all are proved.
         delta: delta of `epsilon`.
         seconds: duration of the training; the engine measures it.
         more: other data that the figures of a paper need, as JSON values.
@@ -153,7 +153,7 @@ def joined(parts: Sequence[Result]) -> Result:
         curves={k: np.concatenate([part.curves[k] for part in parts]) for k in first.curves},
         returns={k: np.concatenate([part.returns[k] for part in parts]) for k in first.returns},
         status=status,
-        epsilon=max(certified) if len(certified) == len(parts) else None,
+        epsilon=max(certified) if status == "proved" and len(certified) == len(parts) else None,
         seconds=sum({part.seconds for part in parts}),  # seeds of one call have the same number
     )
 
@@ -182,7 +182,7 @@ def certificates(
 
     Returns:
         `status` and the largest `epsilon`, as attributes of a `Result`; also `delta` if there is an
-        epsilon.
+        epsilon. There is one only if every seed is proved.
     """
     if not ledgers:
         return {"status": "not private", "epsilon": None}
@@ -190,8 +190,8 @@ def certificates(
     for one, folder in zip(found, folders, strict=True):
         one.write(folder / "certificate.json")
     status = next((one.status for one in found if one.status != "proved"), "proved")
-    worst = cost(max(found, key=lambda one: one.epsilon))
-    if not math.isfinite(worst.epsilon):
+    worst = max((cost(one) for one in found), key=lambda one: one.epsilon)
+    if status != "proved" or not math.isfinite(worst.epsilon):
         return {"status": status, "epsilon": None}
     return {"status": status, "epsilon": worst.epsilon, "delta": worst.delta}
 
