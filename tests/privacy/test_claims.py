@@ -29,7 +29,7 @@ EXPECTED = {
     "dppg of schema 1": """
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@3
         people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing population.simulated@3
     """,
@@ -114,7 +114,7 @@ EXPECTED = {
     """,
     "returning, correlated": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@3
         dppg.no-memory@2 people.settings@3 ledger.enrolment@2 noise.random@3
         noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing
@@ -128,7 +128,7 @@ EXPECTED = {
     "counters": """
         ucb.counters@3 ucb.local-counters@2 ucb.own-actions@2 ucb.in-common@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@2
+        ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@3
         people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing population.simulated@3
     """,
@@ -154,7 +154,7 @@ EXPECTED = {
     """,
     "sums of rewards, correlated": """
         rewards.one rewards.other-runs@2 general.side-channels@2 ledger.charged@3
-        door.contributed@2 gaussian.rounded@2 noise.correlated@2 rewards.settings@3
+        door.contributed@2 gaussian.rounded@2 noise.correlated@3 rewards.settings@3
         rewards.kept@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing
     """,
@@ -187,7 +187,7 @@ EXPECTED = {
     "correlated on the grid": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.law@2
-        noise.correlated@2 noise.rounded@2 people.settings@3 ledger.enrolment@2
+        noise.correlated@3 noise.rounded@2 people.settings@3 ledger.enrolment@2
         noise.random@3 door.unchanged@2 runs.failure@2
         general.timing
     """,
@@ -224,7 +224,7 @@ EXPECTED = {
     "prefixes, and DP-SGD in turns": """
         dp-sgd.logged dp-sgd.slots@3 prefixes.in-the-clear@2 prefixes.beyond-actions@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
-        ledger.counted@2 door.contributed@2 factored.rounded@2 noise.correlated@2
+        ledger.counted@2 door.contributed@2 factored.rounded@2 noise.correlated@3
         prefixes.fresh@2 prefixes.one-action@3 prefixes.silent@2 dp-sgd.own-logs@2
         releases.pool@2 people.settings@3 ledger.enrolment@2 prefixes.one-world@2
         prefixes.own-data noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2

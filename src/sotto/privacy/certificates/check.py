@@ -176,7 +176,12 @@ def facts_of(ledger: AnyLedger) -> Facts:
     charged = tuple(one.statement for one in ledger.streams if one.releases)
     checked = getattr(ledger, "stream_settings", ())  # of every stream; empty where none were
     written = bool(checked) and all(checked)
-    return Facts(charged, settings_checked=written, sharing=getattr(ledger, "sharing", "assumed"))
+    return Facts(
+        charged,
+        settings_checked=written,
+        sharing=getattr(ledger, "sharing", "assumed"),
+        unplanned=getattr(ledger, "unplanned", False),
+    )
 
 
 def _as_schema_1(derived: Certificate, ledger: AnyLedger) -> CertificateOfSchema1:

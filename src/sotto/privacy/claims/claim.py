@@ -32,12 +32,14 @@ class Facts:
         settings_checked: whether compiler settings and the kind of keys were checked, and written
             to the ledger, when each of these streams was opened.
         sharing: rule of the ledger for streams that the same people may take part in.
+        unplanned: whether such a stream was opened after one of them was charged.
     """
 
     streams: tuple[StreamStatement, ...] = ()
     answers: AnswerStatement | None = None
     settings_checked: bool = False
     sharing: Sharing = "assumed"
+    unplanned: bool = False
 
 
 Condition = Callable[[Facts], bool]

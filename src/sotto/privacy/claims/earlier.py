@@ -113,6 +113,11 @@ PRESENT: tuple[Claim, ...] = (
         "what was drawn is mixed as stated and then forgotten, and a stream with such noise is "
         "never resumed",
     ),
+    streams.CORRELATED.before(
+        2,
+        how="the code combines the drawn numbers as stated, then forgets them, and never resumes a "
+        "stream with such noise",
+    ),
     streams.ROUNDED_NOISE.before(
         1,
         "Noise that is correlated over releases is combined in integers. It is larger by a bound "

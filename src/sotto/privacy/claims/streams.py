@@ -178,9 +178,9 @@ CORRELATED = Claim(
     "code",
     "The noise is correlated over releases in the way that the streams state, and every stream "
     "has new noise.",
-    "the code combines the drawn numbers as stated, then forgets them, and never resumes a stream "
-    "with such noise",
-    version=2,
+    "the code combines the drawn numbers as stated, then forgets them, and no process continues a "
+    "stream with such noise that another one has charged",
+    version=3,
     holds=both(some(lambda one: one.correlation.kind != "independent"), has_noise),
 )
 # mechanisms/correlated.py

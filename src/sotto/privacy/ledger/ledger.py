@@ -42,21 +42,25 @@ NO_TIME = "1970-01-01T00:00:00+00:00"
 
 
 class LedgerStream:
-    """An open stream of one ledger. `Ledger.open_stream` makes it."""
+    """An open stream of one ledger. `Ledger.open_stream` makes it.
+
+    Attributes:
+        index: place among the ledger's streams; streams with equal statements differ in it.
+    """
 
     def __init__(self, ledger: "Ledger", index: int) -> None:
         self._ledger = ledger
-        self._index = index
+        self.index = index
 
     @property
     def statement(self) -> StreamStatement:
         """The statement in the ledger."""
-        return self._ledger.streams[self._index].statement
+        return self._ledger.streams[self.index].statement
 
     @property
     def releases(self) -> int:
         """Number of releases charged."""
-        return self._ledger.streams[self._index].releases
+        return self._ledger.streams[self.index].releases
 
     def charge(
         self, first_release: int, count: int, persons: Sequence[Persons] | None = None
@@ -83,7 +87,7 @@ class LedgerStream:
                 "or None under Poisson sampling"
             )
         blocks = None if persons is None else [as_blocks(one) for one in persons]
-        self._ledger._charge(self._index, first_release, count, blocks)
+        self._ledger._charge(self.index, first_release, count, blocks)
 
 
 class Ledger:
@@ -182,6 +186,11 @@ class Ledger:
     def sharing(self) -> Sharing:
         """Rule for streams that the same people may take part in."""
         return self._account.sharing
+
+    @property
+    def unplanned(self) -> bool:
+        """Whether a stream of shared people was opened after one of them was charged."""
+        return self._account.unplanned
 
     @property
     def streams(self) -> tuple[StreamRecord, ...]:
@@ -320,19 +329,10 @@ class Ledger:
     ) -> None:
         contents: dict[str, Any] = {"stream": index, "persons": blocks}
         contents |= {"first_release": first_release, "count": count}
-        taking_part = self._taking_part(index, count, blocks)
+        taking_part = self._account.taking_part(index, count, blocks)
         with self._lock:
             self._account.check_charge(index, first_release, taking_part)
             self._append("charge", contents)
-
-    def _taking_part(
-        self, index: int, count: int, blocks: Sequence[tuple[PersonBlock, ...]] | None
-    ) -> Sequence[tuple[PersonBlock, ...]]:
-        if blocks is not None:
-            return blocks
-        participation = self._account.streams[index].statement.participation
-        assert isinstance(participation, Poisson)
-        return [(PersonBlock(0, participation.population),)] * count
 
     def _append(self, kind: Literal["open", "charge"], contents: dict[str, Any]) -> None:
         """Writes an entry durably, then adds it to the account."""
@@ -351,7 +351,7 @@ class Ledger:
         self._stream_settings: list[dict[str, str]] = []
         for entry in entries.read(self._engine, self.run_id):
             if self._head == self._last:
-                return
+                break
             try:
                 self._check(entry)
                 self._apply(entry)
@@ -360,6 +360,7 @@ class Ledger:
                     f"entry {entry.sequence} of the ledger breaks its rules ({error}); "
                     "restore the ledger from a backup"
                 ) from error
+        self._account.check_people()
 
     def _check(self, entry: Entry) -> None:
         """Repeats the checks that were made before the entry was written."""
@@ -371,7 +372,7 @@ class Ledger:
         if entry.kind == "charge":
             index, count = contents["stream"], contents["count"]
             blocks = blocks_of(contents["persons"])
-            taking_part = self._taking_part(index, count, blocks)
+            taking_part = self._account.taking_part(index, count, blocks)
             self._account.check_charge(index, contents["first_release"], taking_part)
 
     def _apply(self, entry: Entry) -> None:
@@ -392,7 +393,7 @@ class Ledger:
             self._stream_settings.append(contents.get("settings", {}))
         else:
             index, blocks = contents["stream"], blocks_of(contents["persons"])
-            taking_part = self._taking_part(index, contents["count"], blocks)
+            taking_part = self._account.taking_part(index, contents["count"], blocks)
             self._account.apply_charge(index, taking_part)
         self._head = entry.hash
         self._next_sequence = entry.sequence + 1

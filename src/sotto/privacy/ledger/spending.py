@@ -18,7 +18,7 @@ from itertools import chain, pairwise
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from sotto.privacy.accounting.composition import Gaussian, NoGuarantee, compose
-from sotto.privacy.errors import BudgetExceeded, HorizonExceeded, LedgerMismatch
+from sotto.privacy.errors import BudgetExceeded, HorizonExceeded, LedgerCorrupt, LedgerMismatch
 from sotto.privacy.ledger.costs import (
     SAMPLER_RESERVE,
     Composition,
@@ -85,6 +85,7 @@ class Account:
         streams: in the order they were opened.
         everyone: persons who took part in anything.
         sharing: the rule for streams that share people.
+        unplanned: whether such a stream was opened after one of them was charged.
     """
 
     unit: Unit
@@ -92,6 +93,7 @@ class Account:
     streams: list[StreamRecord] = field(default_factory=list)
     everyone: PersonSet = field(default_factory=PersonSet)
     sharing: Sharing = "planned"
+    unplanned: bool = False
 
     @property
     def next_person(self) -> int:
@@ -131,11 +133,7 @@ class Account:
             BudgetExceeded: over budget, delta too large, too little noise for the sampler, or
                 opened too late under the rule for shared people.
         """
-        if statement.unit != self.unit:
-            raise LedgerMismatch(
-                f"this ledger protects one {_unit_name(self.unit)}, and the stream "
-                f"{statement.name!r} one {_unit_name(statement.unit)}; use a ledger of its own"
-            )
+        self.check_order(statement)
         proved = not isinstance(statement.event, NoGuarantee)
         if proved and statement.sampler_delta > self.budget.delta / SAMPLER_SHARE:
             raise BudgetExceeded(
@@ -145,16 +143,21 @@ class Account:
         participation = statement.participation
         if isinstance(participation, Poisson):
             self._check_delta(participation.population)
-        self.check_order(statement)
         self._check_live(statement, live, [statement])
 
     def check_order(self, statement: StreamStatement) -> None:
-        """Refuses a stream that the rule for shared people does not let open now.
+        """Refuses a stream of another unit, or one that the rule for shared people forbids now.
 
         Raises:
+            LedgerMismatch: another unit or adjacency.
             BudgetExceeded: it may share people with a stream that was charged already, or, under
                 `adaptive`, it is not Gaussian.
         """
+        if statement.unit != self.unit:
+            raise LedgerMismatch(
+                f"this ledger protects one {_unit_name(self.unit)}, and the stream "
+                f"{statement.name!r} one {_unit_name(statement.unit)}; use a ledger of its own"
+            )
         if is_exclusive(statement.participation):
             return
         if self.sharing == "adaptive" and not isinstance(statement.event, Gaussian):
@@ -166,7 +169,7 @@ class Account:
         if self.sharing != "planned":
             return
         opened = [self.streams[i] for i in sorted(self._shared)]
-        charged = [record.statement.name for record in opened if record.releases]
+        charged = self._charged_in_common
         events = [statement.event, *(record.statement.event for record in opened)]
         if charged and not any(isinstance(event, NoGuarantee) for event in events):
             raise BudgetExceeded(
@@ -175,6 +178,26 @@ class Account:
                 "streams before the first charge, make their participation exclusive, or create "
                 "the ledger with adaptive=True, so that the certificate states the budget"
             )
+
+    def check_people(self) -> None:
+        """Refuses an adaptive ledger in which somebody took part in more than its filter allows.
+
+        Its certificate states the budget. Other rules recompute the cost from all entries.
+
+        Raises:
+            LedgerCorrupt: somebody did, so the ledger is not what was written.
+        """
+        if self.sharing != "adaptive":
+            return
+        for one in groups([record.persons for record in self.streams]):
+            try:
+                if one <= self._shared:
+                    self._check_filter(self.streams[max(one)].statement, one)
+            except BudgetExceeded as error:
+                raise LedgerCorrupt(
+                    f"people of the ledger took part in more than its filter allows ({error}); "
+                    "restore the ledger from a backup"
+                ) from error
 
     def check_resume(self, index: int, live: Iterable[int]) -> None:
         """Refuses to go on with a stream that the budget no longer covers to its horizon.
@@ -197,6 +220,11 @@ class Account:
             ),
             None,
         )
+
+    @property
+    def _charged_in_common(self) -> list[str]:
+        """Names of the charged streams whose people may take part in others."""
+        return [one.statement.name for one in self.streams if one.is_shared and one.releases]
 
     @property
     def _statements(self) -> list[StreamStatement]:
@@ -251,6 +279,16 @@ class Account:
             worst = worst_of(composed({group}, self._statements), self.budget.delta, persons=0)
             raise BudgetExceeded(_over_budget(statement, worst, self.budget))
 
+    def taking_part(
+        self, index: int, count: int, blocks: Sequence[tuple[PersonBlock, ...]] | None
+    ) -> Sequence[tuple[PersonBlock, ...]]:
+        """Returns who pays for each of `count` releases: under Poisson sampling, everybody."""
+        if blocks is not None:
+            return blocks
+        participation = self.streams[index].statement.participation
+        assert isinstance(participation, Poisson)
+        return [(PersonBlock(0, participation.population),)] * count
+
     def check_charge(
         self, index: int, first_release: int, releases: Sequence[tuple[PersonBlock, ...]]
     ) -> None:
@@ -294,7 +332,9 @@ class Account:
 
     def apply_open(self, statement: StreamStatement) -> None:
         """Adds a stream without checks."""
-        self.streams.append(StreamRecord(statement))
+        new = StreamRecord(statement)
+        self.unplanned |= new.is_shared and bool(self._charged_in_common)
+        self.streams.append(new)
 
     def apply_charge(self, index: int, releases: Sequence[tuple[PersonBlock, ...]]) -> None:
         """Adds releases of a stream without checks."""

@@ -165,8 +165,7 @@ class FunctionRelease:
         if folder is None:
             return OpenFunctionRelease(self, stream, generators, None)
         folder.mkdir(parents=True, exist_ok=True)
-        same = [i for i, one in enumerate(ledger.streams) if one.statement == stream.statement]
-        file = partial(release_file, folder, ledger.run_id, same[-1])
+        file = partial(release_file, folder, ledger.run_id, stream.index)
         return OpenFunctionRelease(self, stream, generators, file)
 
     def _statement(self, entropy: Literal["operating-system", "fixed-seed"]) -> StreamStatement:
