@@ -152,7 +152,7 @@ def test_a_lost_key_stops_the_service_and_nothing_is_answered_anew(service):
     ledger.add_student("ann")
     ask(ledger, service.digest_key(ledger), 7)
     (service.path / "digests.key").unlink()
-    with pytest.raises(RunError, match=r"is gone, by which .* --new-digest-key"):
+    with pytest.raises(RunError, match=r"is missing, by which .* --new-digest-key"):
         service.digest_key(ledger)
     key = service.digest_key(ledger, renew=True)
     for state in (7, 8):  # neither given again, which might be another's, nor drawn anew

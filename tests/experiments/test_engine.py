@@ -97,7 +97,7 @@ def killed(arm, seeds, folder, report):
 
 def test_a_killed_process_loses_nothing_that_is_done(tmp_path):
     first, second = an_arm("a"), an_arm("b")
-    with pytest.raises(RunError, match="what is done is kept"):
+    with pytest.raises(RunError, match="finished work is kept"):
         run([first, replace(second, train=killed)], tmp_path, workers=2)
     assert (Store(tmp_path).place(second.file) / "half").exists()
     results, said = run([first, second], tmp_path)
