@@ -12,6 +12,7 @@ from sotto.experiments.engine import Arm, Result, certificates, joined
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import LedgerCorrupt
 from sotto.privacy.ledger import entries
+from sotto.privacy.ledger.databases import database
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
@@ -88,6 +89,27 @@ def test_no_certificate_says_that_a_late_stream_was_planned(tmp_path: Path) -> N
     then = one.at(before.head_hash)
     assert then is not None
     assert derive(then) == before
+
+
+def test_streams_about_rewards_in_an_earlier_ledger_need_an_assumption(tmp_path: Path) -> None:
+    """Each may have been opened by looking at those before; that of people always said so."""
+    said = statement("values", unit=REWARD_FUNCTION)
+    contents = {
+        "format": 1,
+        "created": "2025-01-01T00:00:00+00:00",
+        "unit": entries.plain(REWARD_FUNCTION),
+        "budget": {"epsilon": 10.0, "delta": DELTA},
+        "versions": {},
+    }
+    entry = entries.Entry("run", 0, "create", entries.canonical(contents), entries.GENESIS)
+    entries.create(database(tmp_path / "ledger"), entry)
+    one = Ledger.open(tmp_path / "ledger")
+    assumed = []
+    for _ in range(2):
+        one.open_stream(said).charge(0, 1, [PersonBlock(0, 1)])
+        assumed.append("rewards.streams" in {claim.claim for claim in derive(one).claims})
+    assert one.sharing == "assumed"
+    assert assumed == [False, True]
 
 
 # --- functions -----------------------------------------------------------------------------------

@@ -160,6 +160,9 @@ KINDS: dict[str, Facts] = {
     "a function that is asked": Facts(
         (stream(**_FUNCTION, dimensions={"values": 2**40}),),
     ),
+    "functions of an earlier ledger": Facts(
+        (stream(**_FUNCTION | {"participation": _AGAIN, "dimensions": {"values": 2**40}}),) * 2
+    ),
     "logged rewards of one function": Facts(
         (
             stream(

@@ -164,6 +164,13 @@ EXPECTED = {
         rewards.settings@3 rewards.kept@2 noise.random@3 noise.scaled@2 runs.failure@2
         general.timing
     """,
+    "functions of an earlier ledger": """
+        rewards.other-runs@2 noise.scaled-values@2 general.side-channels@2
+        ledger.charged@3 noise.fresh@2 functions.one-answer@2 functions.sensitivity@2
+        rewards.settings@3 rewards.streams rewards.kept@2 noise.random@3 noise.scaled@2
+        runs.failure@2
+        general.timing
+    """,
     "logged rewards of one function": """
         rewards.logged-function rewards.other-runs@2 noise.scaled-values@2
         general.side-channels@2 ledger.charged@3 noise.fresh@2 functions.sensitivity@2

@@ -92,6 +92,7 @@ PRESENT: tuple[Claim, ...] = (
     ledgers.SETTINGS,
     ledgers.CANDIDATES,
     rewards.SETTINGS,
+    rewards.ASSUMED_STREAMS,
     answers.SETTINGS,
     ledgers.ENROLMENT,
     rewards.KEPT,

@@ -1,6 +1,6 @@
 """Sentences about releases of rewards and of functions of them (docs/privacy.md, section 13)."""
 
-from sotto.privacy.claims.claim import Claim
+from sotto.privacy.claims.claim import Claim, Facts
 from sotto.privacy.claims.conditions import (
     about_rewards,
     both,
@@ -9,12 +9,21 @@ from sotto.privacy.claims.conditions import (
     some,
     through_functions,
 )
-from sotto.privacy.statements import UNBOUNDED_DRAWS, StreamStatement
+from sotto.privacy.statements import UNBOUNDED_DRAWS, StreamStatement, is_exclusive
 
 
 def _values_on_grid(stream: StreamStatement) -> bool:
     """Whether values or a function are released, with noise drawn on their grid."""
     return through_functions(stream) and drawn_on_grid(stream) and not stream.gaps
+
+
+def _several_assumed(facts: Facts) -> bool:
+    """Whether releases may have decided which later streams were opened, as earlier versions let.
+
+    It is about several charged streams: one stream costs what it costs to its horizon.
+    """
+    many = sum(not is_exclusive(one.participation) for one in facts.streams)
+    return facts.sharing == "assumed" and many > 1
 
 
 OTHER_RUNS = Claim(
@@ -33,6 +42,15 @@ SETTINGS = Claim(
     "choose them on public rewards",
     version=3,
     holds=about_rewards,
+)
+# ledger/spending.py; in ledgers of this version the code enforces an order instead
+ASSUMED_STREAMS = Claim(
+    "rewards.streams",
+    "user",
+    "All streams of releases about the same rewards are decided before the first release.",
+    "an earlier version created this ledger, and let a stream be opened by looking at releases; "
+    "create a new ledger, which refuses that",
+    holds=both(about_rewards, _several_assumed),
 )
 KEPT = Claim(
     "rewards.kept",
