@@ -78,7 +78,7 @@ def test_what_a_tuning_leaves_does_not_say_how_many_tries_there_were(
         assert main(["certificate", str(run), "--verify"]) == 0
         assert main(["eval", str(run), "--episodes", "2"]) == 0
         assert main(["report", str(run)]) == 0
-        assert "is not said" in (run / "report.html").read_text()
+        assert "is not stated" in (run / "report.html").read_text()
 
 
 def test_the_attacker_finds_the_times_of_a_training(tmp_path: Path) -> None:
