@@ -150,6 +150,8 @@ def test_eval_of_each_policy(capsys, finished: Path) -> None:
         assert 1 <= answer["min"] <= answer["mean"] <= answer["max"] <= 500
         assert answer["updates"] == answer["total_updates"] == 10
     assert answer["policy"] == "ema"
+    assert "has last, ema, tail" in refused(capsys, "eval", str(finished), "--policy", "best")
+    assert "leave out --env-id" in refused(capsys, "eval", str(finished), "--env-id", "Line-v0")
 
 
 def test_a_corrupt_checkpoint(capsys, copied: Path) -> None:

@@ -53,6 +53,9 @@ def evaluate(
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
     experiment = open_experiment(path, Named(env_id=env_id))
+    trained_on = experiment.settings.config.get("env_id")
+    if env_id not in (None, trained_on):
+        raise RunError(f"{path} was trained on {trained_on}, not on {env_id}; leave out --env-id")
     answer = _evaluate(experiment, episodes, policy, not sampled, seed, video)
     if json:
         print_json(answer)
@@ -94,7 +97,8 @@ def _evaluate(
     policies = algorithm.policies(load_states(experiment, updates))
     name = policy or algorithm.default_policy
     if name not in policies:
-        raise RunError(f"a run of {settings.algorithm} has no policy {name!r}; leave out --policy")
+        names = ", ".join(policies)
+        raise RunError(f"a run of {settings.algorithm} has no policy {name!r}; it has {names}")
     filmed: dict[str, Any] = {}
     if video is not None:  # first, since a package may be missing for it
         from sotto.runs.video import record
@@ -248,7 +252,9 @@ def _verify(runs: Sequence[Run | Service], json: bool) -> int:
             print(f"Corrected words of an earlier version: {line}.")
     if status == "false":
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        print(f"sotto: the certificate is not true: {wrong[0]}{more}", file=sys.stderr)
+        exist = all(run.certificate.exists() for run in runs)
+        opening = "the certificate is not true: " if exist else ""
+        print(f"sotto: {opening}{wrong[0]}{more}", file=sys.stderr)
     return _EXIT_CODES[status]
 
 

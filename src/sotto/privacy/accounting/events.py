@@ -26,7 +26,7 @@ class _Event(BaseModel):
         if not 0 < value < math.inf:
             raise ValueError(
                 f"noise_multiplier must be a positive finite number, got {value}; "
-                "a release without noise is a NoGuarantee event"
+                "a release without noise has no guarantee"
             )
         return value
 
@@ -73,7 +73,7 @@ class SampledGaussian(_Event):
         if not 0 < value < 1:
             raise ValueError(
                 f"sampling_rate must be strictly between 0 and 1, got {value}; "
-                "with every unit in every release, use a Gaussian event"
+                "if every unit is in every release, use the Gaussian mechanism without sampling"
             )
         return value
 
@@ -153,7 +153,7 @@ class ApproximateDP(_Event):
         if not 0 <= value < math.inf:
             raise ValueError(
                 f"epsilon must be a finite number that is not negative, got {value}; "
-                "a release without a guarantee is a NoGuarantee event"
+                "the event of a release without a guarantee is NoGuarantee"
             )
         return value
 

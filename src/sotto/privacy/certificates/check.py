@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,6 +116,8 @@ def read(path: Path) -> AnyCertificate:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"
         raise _unreadable(path, f"{where}: {problem['msg']}") from error
+    except FileNotFoundError:
+        raise _unreadable(path, "no such file; sotto certificate --write makes it") from None
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, str(error).splitlines()[0]) from error
     if text != written:
@@ -161,12 +164,24 @@ def _mismatches(stored: AnyCertificate, derived: Certificate, ledger: AnyLedger)
         if isinstance(one.event, NoGuarantee) and stored.status == "proved"
     ]
     return retracted + [
-        f"{name} is not what the ledger gives: "
-        f"the certificate says {_short(getattr(stored, name))}, "
-        f"the ledger {_short(getattr(true, name))}"
+        f"{name} is not what the ledger gives: {_difference(stored, true, name)}"
         for name in type(stored).model_fields
         if not _same(getattr(stored, name), getattr(true, name), name)
     ]
+
+
+def _difference(stored: AnyCertificate, true: AnyCertificate, name: str) -> str:
+    """Returns the first difference between two values of a field, in words."""
+    here, there = getattr(stored, name), getattr(true, name)
+    if isinstance(here, tuple | dict):  # its whole text would hide where the difference is
+        lines = [
+            one.model_dump_json(include={name}, indent=2).split("\n") for one in (stored, true)
+        ]
+        pairs = (
+            (one.strip(" ,"), other.strip(" ,")) for one, other in zip_longest(*lines, fillvalue="")
+        )
+        here, there = next((pair for pair in pairs if pair[0] != pair[1]), (here, there))
+    return f"the certificate says {_short(here)}, the ledger {_short(there)}"
 
 
 def facts_of(ledger: AnyLedger) -> Facts:

@@ -73,12 +73,9 @@ def _dated(c: Certificate) -> str:
 
 def _headline(c: Certificate) -> Text:
     if c.status == "proved":
-        right = _accuracy(c.epsilon, c.delta)
         return Text.assemble(
             ("Proved", "bold green"),
-            f": epsilon {c.epsilon:.4g} at delta {c.delta:.3g}. An observer who sees "
-            f"{_everything(c)} can tell the two neighbouring inputs apart correctly at most "
-            f"{100 * right:.1f}% of the time. Random guessing is correct 50% of the time.",
+            f": epsilon {c.epsilon:.4g} at delta {c.delta:.3g}. {meaning_of_epsilon(c)}",
         )
     if c.status == "paper-claim":
         return Text.assemble(
@@ -89,6 +86,16 @@ def _headline(c: Certificate) -> Text:
     reasons = [e.reason for e in c.worst_person.events if isinstance(e, NoGuarantee)]
     why = "; ".join(reasons) or "nothing has been released yet"
     return Text.assemble(("No guarantee", "bold red"), visible(f": {why}."))
+
+
+def meaning_of_epsilon(c: Certificate) -> str:
+    """Returns how often the best observer is right about two equally likely neighbouring inputs."""
+    right = _accuracy(c.epsilon, c.delta)
+    return (
+        f"An observer who sees {_everything(c)} can tell the two neighbouring inputs apart "
+        f"correctly at most {100 * right:.1f}% of the time. Random guessing is correct 50% of the "
+        "time."
+    )
 
 
 def meaning_of_delta(c: Certificate) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import Certificate, derive
-from sotto.privacy.certificates.text import meaning_of_delta
+from sotto.privacy.certificates.text import meaning_of_delta, meaning_of_epsilon
 from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.runs.directory import Experiment, Run
 from sotto.runs.metrics import Line, read
@@ -329,6 +329,8 @@ def _seeds(
 def _certificate(c: Certificate, runs: int) -> list[str]:
     """Returns the certificate in words; it lists protected data only if it is proved."""
     protected = [
+        # Seeds may share their people, who then have the larger epsilon of all seeds together.
+        *([elements.paragraph(meaning_of_epsilon(c))] if runs == 1 else []),
         elements.paragraph(c.unit_sentence),
         elements.paragraph(meaning_of_delta(c)),
         elements.bullets("Protected", [(line, "") for line in c.protects]),
