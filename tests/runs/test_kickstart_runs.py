@@ -242,6 +242,7 @@ def test_a_service_as_teacher(capsys, monkeypatch, shards: Path, tmp_path: Path)
         ("--floor 0.9", "floor must be at most"),
         ("--teacher-mechanism truncated-dirichlet --threshold 0.2", "below the floor"),
         ("--teacher-mechanism exact --ledger x.sqlite", "leave out --ledger"),
+        ("--teacher-mechanism exact --target-epsilon 1", "leave out --target-epsilon"),
         ("--protect observation --observation-radius -1", "observation_radius must be"),
         ("--radius paper --teacher-mechanism gaussian-policy --noise-stddev 1", "no paper radius"),
     ],

@@ -304,10 +304,12 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
         RunError: there is no run, or its settings cannot be read.
     """
     file = path / "config.json"
-    if not path.is_dir():
+    if not path.exists():
         raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {path}")
     if not file.is_file():
-        raise RunError(f"{path} is not a run directory: it has no config.json")
+        raise RunError(
+            f"{path} is not a run directory: it has no config.json; give the --out of a training"
+        )
     require_regular(path)
     try:
         if file.stat().st_size > _LARGEST_SETTINGS:

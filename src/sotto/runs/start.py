@@ -165,7 +165,10 @@ def stored_config(algorithm: Algorithm[Any], out: Path, env_id: str | None = Non
     """
     experiment = open_experiment(out, Named(env_id=env_id))
     if experiment.settings.algorithm != algorithm.name:
-        raise RunError(f"{out} is a run of {experiment.settings.algorithm}; resume it with that")
+        raise RunError(
+            f"{out} is a run of {experiment.settings.algorithm}; resume it with: "
+            f"sotto train {experiment.settings.algorithm} --out {out} --resume"
+        )
     return config_of(experiment)
 
 

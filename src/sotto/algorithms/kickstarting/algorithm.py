@@ -96,6 +96,7 @@ class Kickstart(Algorithm[KickstartConfig]):
         if teacher.private_training:
             return _free(config)
         if config.teacher_mechanism == "exact":
+            _without_target(config)
             return config
         protect = config.protect or ("training-shards" if teacher.shards else "any-two-teachers")
         if protect == "dppg" or (protect == "training-shards" and not teacher.shards):
@@ -224,4 +225,11 @@ def _free(config: KickstartConfig) -> KickstartConfig:
             f"the teacher {config.teacher} is a run of dppg, whose answers are free; "
             "leave out --protect and --teacher-mechanism"
         )
+    _without_target(config)
     return replace(config, protect="dppg", teacher_mechanism="exact")
+
+
+def _without_target(config: KickstartConfig) -> None:
+    """Refuses a target that exact answers would not keep."""
+    if config.target_epsilon is not None:
+        raise ValueError("exact answers get no noise, so leave out --target-epsilon")
