@@ -174,9 +174,9 @@ def test_a_preset_may_depend_on_epsilon(capsys, epsilon, people) -> None:
 
 def test_help_of_a_preset_shows_its_values(capsys) -> None:
     main(["train", "dppg", "--preset", "paper", "--help"])
-    paper = capsys.readouterr().out
+    paper = " ".join(capsys.readouterr().out.replace("│", " ").split())
     main(["train", "dppg", "--help"])
-    recipe = capsys.readouterr().out
+    recipe = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "(default: segment)" in paper
     assert "(default: trajectory)" in recipe
     assert "(default: zero-out)" in recipe

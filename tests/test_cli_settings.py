@@ -1,6 +1,7 @@
 """The command line's settings: bad ones end in a sentence, however a flag is written."""
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -22,6 +23,8 @@ from sotto.cli.parsing import flags_given
         ("dppg", "--noise_multiplier=0", "noise_multiplier must be in [1e-6, 1e6]; 0.0 is not"),
         ("dppg", "--target-epsilon 1 --ratio-clip 0.2", "--ratio-clip is now --clip-ratio"),
         ("dppg", "--env_id CartPol-v1", "Did you mean: `CartPole`"),
+        ("dppg", "--target-epsilom 1", "did you mean --target-epsilon?"),
+        ("dppg", "--target-epsilon abc", "sotto: --target-epsilon: abc is not a number; see"),
     ],
 )
 def test_bad_settings_are_one_sentence_and_leave_nothing(
@@ -114,6 +117,34 @@ def test_what_is_no_integer_is_refused(capsys, tmp_path, steps) -> None:
     assert main(["train", "ppo", "--total-steps", steps, "--out", str(out)]) == 2
     assert "--total-steps" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_required_flag_may_be_misspelt(capsys) -> None:
+    assert main(["account", "gaussian", "--noise-multiplie", "1", "--delta", "1e-5"]) == 2
+    error = capsys.readouterr().err
+    assert "give --noise-multiplier FLOAT and leave out --noise-multiplie;" in error
+
+
+@pytest.mark.parametrize("name", ["train dppg", "tune dppg", "serve teacher", "certificate"])
+def test_help_has_whole_paragraphs(capsys, name) -> None:
+    """A line ends only where the next word does not fit."""
+    assert main([*name.split(), "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    inside = [line.removeprefix("│").removesuffix("│") for line in lines if line.startswith("│")]
+    for line, below in pairwise(inside):
+        indent = len(below) - len(below.lstrip())
+        if indent > 6 and line[indent - 1 : indent + 1].strip() and not line.strip().endswith(")"):
+            word = below.split()[0]
+            assert len(line.rstrip()) + 1 + len(word) > len(line) - 1, (line, below)
+
+
+def test_help_says_what_a_flag_without_a_value_means(capsys) -> None:
+    main(["train", "dppg", "--help"])
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "up to steps_per_user. This flag means no. (default: True)" in words
+    main(["train", "dppg", "--preset", "paper", "--help"])
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "up to steps_per_user. (default: False)" in words
 
 
 def test_a_flag_is_given_once() -> None:

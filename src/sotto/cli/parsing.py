@@ -1,7 +1,6 @@
 """Parsing of the command line and printing of JSON, for all commands."""
 
 import contextlib
-import functools
 import inspect
 import io
 import json
@@ -38,12 +37,17 @@ def parse(function: Callable[..., int | None], args: list[str], name: str) -> in
         SystemExit: the help was asked for and is printed.
     """
     flags_given(args)
-    documentation = inspect.cleandoc(function.__doc__ or "").split("\nArgs:")[0].strip()
+    documentation, *described = inspect.cleandoc(function.__doc__ or "").split("\nArgs:")
 
-    @functools.wraps(function)
     def flags(*values: Any, **named: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return values, named
 
+    # tyro would keep some line breaks of the docstring, so that the help would be ragged.
+    joined = [re.sub(r"\n {5,}", " ", one) for one in described]
+    flags.__doc__ = "\nArgs:".join([documentation, *joined])
+    flags.__annotations__ = function.__annotations__
+    vars(flags)["__signature__"] = inspect.signature(function)
+    description = re.sub(r"(?<=\S)\n(?=\S)", " ", documentation.strip())
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -52,7 +56,7 @@ def parse(function: Callable[..., int | None], args: list[str], name: str) -> in
                 prog=f"sotto {name}",
                 args=args,
                 registry=_registry(),
-                description=documentation,
+                description=description,
                 config=(
                     tyro.conf.OmitArgPrefixes,
                     tyro.conf.FlagCreatePairsOff,
@@ -69,15 +73,42 @@ def parse(function: Callable[..., int | None], args: list[str], name: str) -> in
 
 def _problem(box: str) -> str:
     """Returns the problem that tyro frames in a box, without the frame and without the help."""
-    box = re.split("│ ──", box)[0]
-    if "Missing from" in box:  # flags are indented by four, their help by more
-        return f"give {' and '.join(re.findall(r'^│ {5}([^ ].*?) *│$', box, re.MULTILINE))}"
-    lines = [line.strip("│ ") for line in box.splitlines()[1:]]
-    text = " ".join(lines).removeprefix("Error parsing ").strip(" .")
-    text = re.sub(
-        r": no type matching .*: ", ": ", text
-    )  # of several types: what the last one says
-    return text[:1].lower() + text[1:].replace(". Expected 1 values", "").replace(". Exp", ", exp")
+    first, *others = _parts(box)
+    text = " ".join(line.strip() for line in first)
+    if text.startswith("Missing from"):
+        unknown = [flag for one in others if "Unrecognized" in one[0] for flag in _listed(one)]
+        return " and ".join(
+            [f"give {' and '.join(_listed(first))}"]
+            + [f"leave out {flag}" for flag in unknown if flag.startswith("--")]
+        )
+    text = text.removeprefix("Error parsing ").strip(" .")
+    # Of several types, this is what the last one says.
+    text = re.sub(r": no type matching .*: ", ": ", text)
+    text = text[:1].lower() + text[1:].replace(". Expected 1 values", "").replace(". Exp", ", exp")
+    meant = [line for one in others if "Perhaps you meant" in one[0] for line in _listed(one)]
+    similar = " or ".join(line.split()[0] for line in meant)
+    return f"{text} (did you mean {similar}?)" if similar else text
+
+
+def _parts(box: str) -> list[list[str]]:
+    """Returns the parts of tyro's box below its title, as lines without the frame.
+
+    Rules of dashes separate the parts. Where the encoding has no lines to draw with, the frame is
+    made of blanks and hyphens.
+    """
+    parts: list[list[str]] = [[]]
+    for line in box.splitlines()[1:]:
+        inside = line[1:].rstrip(" │")
+        if set(inside.strip(" ╯")) in ({"-"}, {"─"}):
+            parts.append([])
+        elif inside.strip():
+            parts[-1].append(inside)
+    return [one for one in parts if one]
+
+
+def _listed(part: list[str]) -> list[str]:
+    """Returns the flags that a part of tyro's box lists; their help is indented by more."""
+    return [line.strip() for line in part if re.match(r" {5}[^ ]", line)]
 
 
 def _registry() -> ConstructorRegistry:

@@ -4,11 +4,13 @@ import shlex
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.cli.parsing import flags_given, parse, print_json
+from sotto.cli.settings import flags_of
 from sotto.errors import RunError
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.runs.directory import ledger_place
@@ -57,14 +59,15 @@ class Where:
 
 def serve_teacher(args: list[str]) -> int:
     """Runs `sotto serve teacher`."""
-    default = _stored_promise(args)
+    where_flags, promise_flags = flags_of(Where), flags_of(Promise)
+    default = promise_flags(**vars(_stored_promise(args)))
 
     def run(
         path: tyro.conf.Positional[Path | None] = None,
         /,
         *,
-        where: Where,
-        promise: Promise = default,
+        service: Any,
+        promise: Any = default,
     ) -> None:
         """Answers students over HTTP with the policy of a trained run, with noise and a budget.
 
@@ -84,10 +87,10 @@ def serve_teacher(args: list[str]) -> int:
         Args:
             path: Directory of the teacher's run, or of several seeds. Leave it out to continue.
         """
-        _serve(path, where, promise, args)
+        _serve(path, service, Promise(**vars(promise)), args)
 
-    parse(run, args, "serve teacher")
-    return 0
+    run.__annotations__ |= {"service": where_flags, "promise": promise_flags}
+    return parse(run, args, "serve teacher")
 
 
 def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) -> None:

@@ -72,15 +72,15 @@ def run(name: str, args: list[str]) -> int:
         default = vars(stored)
     else:
         default = algorithm.defaults(given)
-    options, settings_type = _options(algorithm), flags_of(algorithm.config_type)
+    options, settings = flags_of(_options(algorithm)), flags_of(algorithm.config_type, default)
 
-    def command(where: Any, settings: Any) -> int:
-        config = algorithm.config_type(**vars(settings))
-        return _train(algorithm, where, config, args, given)
+    def command(run: Any, training: Any) -> int:
+        config = algorithm.config_type(**vars(training))
+        return _train(algorithm, run, config, args, given)
 
     command.__doc__ = algorithm.__doc__
-    command.__annotations__ = {"where": options, "settings": settings_type, "return": int}
-    command.__defaults__ = (settings_type(**default),)
+    command.__annotations__ = {"run": options, "training": settings, "return": int}
+    command.__defaults__ = (settings(**default),)
     return parse(command, args, f"train {name}")
 
 

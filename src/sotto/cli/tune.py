@@ -7,7 +7,7 @@ import shlex
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import jax
 from pydantic import TypeAdapter
@@ -27,11 +27,6 @@ from sotto.runs.marks import mark
 from sotto.runs.metrics import Line
 from sotto.runs.registry import config_to_json
 
-if TYPE_CHECKING:
-    from sotto.algorithms.dppg.config import DPPGConfig as DPPGFlags
-else:
-    DPPGFlags = flags_of(DPPGConfig)
-
 
 @dataclass(frozen=True)
 class Options:
@@ -49,9 +44,10 @@ class Options:
 
 def dppg(args: list[str]) -> int:
     """Runs `sotto tune dppg`."""
-    default = DPPGFlags(**DPPG().defaults(flags_given(args)))
+    default = DPPG().defaults(flags_given(args))
+    options, settings = flags_of(Options), flags_of(DPPGConfig, default)
 
-    def run(where: Options, settings: DPPGFlags = default) -> int:
+    def run(search: Any, training: Any) -> int:
         """Chooses settings of `sotto train dppg` on the people it learns from.
 
         The command makes a secret number of trainings on the same people. Each has random
@@ -69,8 +65,10 @@ def dppg(args: list[str]) -> int:
           sotto certificate runs/tuned --verify
         """
         command = shlex.join(["sotto", "tune", "dppg", *args])
-        return _tune(where, DPPGConfig(**vars(settings)), command)
+        return _tune(search, DPPGConfig(**vars(training)), command)
 
+    run.__annotations__ = {"search": options, "training": settings, "return": int}
+    run.__defaults__ = (settings(**default),)
     return parse(run, args, "tune dppg")
 
 

@@ -146,7 +146,7 @@ def calibrate_dirichlet(
 ) -> None:
     """Prints the largest concentration whose epsilon does not exceed the target.
 
-    "epsilon" in the answer is the epsilon of that concentration, computed again. Epsilon does not
+    The "epsilon" in the answer is that of this concentration, computed again. Epsilon does not
     go to zero with the concentration, so for a small target there may be none. This takes a few
     seconds.
 

@@ -104,7 +104,7 @@ def calibrate_gaussian(
 ) -> None:
     """Prints the smallest noise multiplier whose epsilon does not exceed the target.
 
-    "epsilon" in the answer is the epsilon of that noise multiplier, computed again.
+    The "epsilon" in the answer is that of this noise multiplier, computed again.
 
     Example:
       sotto calibrate gaussian --target-epsilon 1.0 --delta 1e-5 --json
@@ -125,7 +125,7 @@ def calibrate_dpsgd(
 ) -> None:
     """Prints the smallest noise multiplier of DP-SGD whose epsilon does not exceed the target.
 
-    "epsilon" in the answer is the epsilon of that noise multiplier, computed again. This takes
+    The "epsilon" in the answer is that of this noise multiplier, computed again. This takes
     about ten seconds.
 
     Example:
