@@ -156,7 +156,9 @@ def write_gguf(model: LlamaForCausalLM, made: Tokenizer, path: Path) -> None:
             value = value.reshape(count, 2, -1, value.shape[1]).swapaxes(1, 2).reshape(value.shape)
         name = f"{theirs}.weight"
         if value.ndim == 2:
-            kind = gguf.GGMLQuantizationType.Q4_1 if "ffn" in name else gguf.GGMLQuantizationType.Q8_0
+            kind = (
+                gguf.GGMLQuantizationType.Q4_1 if "ffn" in name else gguf.GGMLQuantizationType.Q8_0
+            )
             writer.add_tensor(name, gguf.quantize(value, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, np.ascontiguousarray(value))
@@ -212,7 +214,9 @@ def main() -> None:
 
     folder = HERE / "gguf"
     folder.mkdir()
-    tied = randomised(LlamaForCausalLM(LlamaConfig(vocab_size=size, **llama, tie_word_embeddings=True)))
+    tied = randomised(
+        LlamaForCausalLM(LlamaConfig(vocab_size=size, **llama, tie_word_embeddings=True))
+    )
     write_gguf(tied, made, folder / "model.gguf")
     read = AutoModelForCausalLM.from_pretrained(folder, gguf_file="model.gguf", dtype=torch.float32)
     np.savez_compressed(folder / "oracle.npz", **oracle(read.eval(), prompts))

@@ -106,4 +106,6 @@ def steering(architecture: Architecture, blocks: Sequence[int]) -> Adapter:
 
 def _check_block(architecture: Architecture, block: int) -> None:
     if not 0 <= block < architecture.blocks:
-        raise ValueError(f"the model has no block {block}; they go from 0 to {architecture.blocks - 1}")
+        raise ValueError(
+            f"the model has no block {block}; they go from 0 to {architecture.blocks - 1}"
+        )

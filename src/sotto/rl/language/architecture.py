@@ -1,8 +1,8 @@
 """Sizes of a decoder, as its config.json or its GGUF file states them.
 
-Two families are known. `gpt2` is Radford et al. 2019: learned positions, layer normalisation, biases
-and GELU. `llama` is Touvron et al. 2023: rotary positions, RMS normalisation, gated SiLU and,
-optionally, fewer key-value heads than query heads.
+Two families are known. `gpt2` is Radford et al. 2019, with learned positions, layer normalisation,
+biases and GELU. `llama` is Touvron et al. 2023, with rotary positions, RMS normalisation and gated
+SiLU; several query heads may share a key-value head (Ainslie et al. 2023).
 """
 
 from collections.abc import Mapping
@@ -41,13 +41,9 @@ class Architecture:
     """Whether the output matrix is the embedding."""
 
     def __post_init__(self) -> None:
-        sizes = {
-            name: getattr(self, name)
-            for name in ("vocabulary", "width", "blocks", "heads", "kv_heads", "head_width")
-            + ("hidden", "positions")
-        }
-        for name, size in sizes.items():
-            if size < 1:
+        sizes = ("vocabulary", "width", "blocks", "heads", "kv_heads", "head_width", "hidden")
+        for name in (*sizes, "positions"):
+            if (size := getattr(self, name)) < 1:
                 raise ValueError(f"the model's {name} is {size}; it must be at least 1")
         if self.heads % self.kv_heads:
             raise ValueError(
@@ -85,7 +81,7 @@ class Architecture:
 
     @property
     def maps(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of every linear map of a block, by its name in Hugging Face's models."""
+        """Inputs and outputs of the linear maps of a block, by name in Hugging Face's models."""
         inputs = (self.width, self.heads * self.head_width, self.width, self.hidden)
         fused = (self.qkv, self.out, self.up, self.down)
         return {
@@ -163,7 +159,7 @@ def _llama(fields: _Fields) -> Architecture:
     fields.only("hidden_act", "silu")
     fields.only("attention_bias", False)
     fields.only("mlp_bias", False)
-    rotary = {}
+    rotary: dict[str, Any] = {}
     for name in ("rope_scaling", "rope_parameters"):  # the second is of transformers 5
         rotary |= fields.fields.get(name) or {}
     kind = rotary.get("rope_type", rotary.get("type", "default"))
@@ -191,5 +187,7 @@ def _llama(fields: _Fields) -> Architecture:
 
 def _even_share(width: int, heads: int) -> int:
     if heads < 1 or width % heads:
-        raise ValueError(f"a width of {width} cannot be divided into {heads} heads; check the model")
+        raise ValueError(
+            f"a width of {width} cannot be divided into {heads} heads; check the model"
+        )
     return width // heads

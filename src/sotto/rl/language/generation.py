@@ -20,7 +20,7 @@ from sotto.rl.language.sampling import most_likely, sample
 
 
 class Completions(eqx.Module):
-    """Generated tokens."""
+    """Tokens that a model generated."""
 
     tokens: Int[Array, "batch new"]
     mask: Bool[Array, "batch new"]
@@ -40,8 +40,8 @@ def generate(
 ) -> Completions:
     """Returns a completion of each prompt.
 
-    Call it under `jax.jit`, with `new_tokens`, `end` and `temperature` static. Each row's completion
-    depends on that row's prompt and key alone, up to rounding.
+    Call it under `jax.jit`, with `new_tokens`, `end` and `temperature` static. The completion of
+    each row depends on that row's prompt and key alone, up to rounding.
 
     Args:
         model: the language model.
@@ -88,7 +88,9 @@ def generate(
     used = jnp.pad(mask, ((0, 0), (0, new_tokens)))
     count = mask.sum(1)
 
-    def advance(carry: tuple, step: Int[Array, ""]) -> tuple[tuple, tuple[Array, Array]]:
+    def advance(
+        carry: tuple[Array, Array, Cache], step: Int[Array, ""]
+    ) -> tuple[tuple[Array, Array, Cache], tuple[Array, Array]]:
         token, done, cache = carry
         slot = length + step - 1
         seen = used | ((jnp.arange(slots) >= length) & (jnp.arange(slots) <= slot))

@@ -35,7 +35,7 @@ def load(path: str | Path, dtype: DType = "bfloat16") -> LanguageModel:
         dtype: type of the weights.
 
     Raises:
-        ValueError: something is missing, does not fit or is not implemented; the sentence says what.
+        ValueError: something is missing, does not fit or is not implemented.
     """
     path = Path(path)
     if path.is_dir():
@@ -144,7 +144,7 @@ def _load_gguf(path: Path, dtype: DType) -> LanguageModel:
     def read(name: str) -> np.ndarray:
         tensor = stored[found[name]]
         try:
-            values = dequantize(tensor.data, tensor.tensor_type)
+            values: np.ndarray = dequantize(tensor.data, tensor.tensor_type)
         except NotImplementedError as error:
             kind = tensor.tensor_type.name
             raise ValueError(f"{path} has weights of type {kind}; take another file") from error

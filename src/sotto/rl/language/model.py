@@ -1,13 +1,13 @@
 """GPT-2 and Llama-type decoders as pure functions of a model and tokens.
 
 The weights of a model are constants: no gradient passes into them. Training changes an `Adapter`
-(`sotto.rl.language.adapters`), which is a pytree of its own.
+(`sotto.rl.language.adapters`), which is a separate pytree.
 
 Weights are bfloat16 or float32. Matrix products take inputs of that type and sum in float32; the
 residual stream, normalisation and attention are float32.
 
-Sources: Radford et al. 2019 (GPT-2), Touvron et al. 2023 (Llama), Su et al. 2021 (rotary positions),
-Ainslie et al. 2023 (key-value heads shared by query heads).
+Sources: Radford et al. 2019 (GPT-2), Touvron et al. 2023 (Llama), Su et al. 2021 (rotary
+positions), Ainslie et al. 2023 (key-value heads shared by query heads).
 """
 
 import math
@@ -242,7 +242,9 @@ def _rotated(
     """Returns heads whose first and second halves hold the two coordinates of each pair, turned."""
     cosine, sine = turns
     first, second = jnp.split(heads, 2, axis=-1)
-    return jnp.concatenate([first * cosine - second * sine, first * sine + second * cosine], axis=-1)
+    return jnp.concatenate(
+        [first * cosine - second * sine, first * sine + second * cosine], axis=-1
+    )
 
 
 def logits(

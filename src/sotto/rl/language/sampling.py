@@ -1,8 +1,8 @@
 """Draws from distributions over a vocabulary of tens of thousands of tokens.
 
 `jax.random.categorical` draws one random number for each token of the vocabulary, which takes most
-of a decoding step on a CPU. The inverse of the distribution function in two levels draws two numbers
-for each row: the first chooses a run of tokens, the second a token in it.
+of a decoding step on a CPU. Inverting the distribution function in two levels needs two numbers for
+each row. The first chooses a run of tokens, and the second chooses a token in it.
 """
 
 import math

@@ -23,7 +23,7 @@ class Tokenizer:
     inner: "tokenizers.Tokenizer"
 
     def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a text, with the special tokens that the model expects around it."""
+        """Returns the tokens of a text, and the special tokens that the model wants around it."""
         ids: list[int] = self.inner.encode(text).ids
         return ids
 
@@ -61,7 +61,7 @@ def padded(
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
-    """Reads tokenizer.json.
+    """Reads the tokenizer.json of a folder.
 
     Raises:
         ValueError: the folder has none, or it cannot be read.
@@ -110,10 +110,10 @@ def gguf_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
         inner = Inner(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
     except KeyError as error:
         raise ValueError(f"the GGUF file lacks the field {error}; convert it again") from error
-    steps = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    if split == "smollm":  # each digit is a token
-        steps.insert(0, pre_tokenizers.Digits(individual_digits=True))
-    inner.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    digits = pre_tokenizers.Digits(individual_digits=True)  # each digit is a token
+    smollm = split == "smollm"
+    inner.pre_tokenizer = pre_tokenizers.Sequence([digits, by_bytes] if smollm else [by_bytes])
     inner.decoder = decoders.ByteLevel()
     inner.add_special_tokens(
         [AddedToken(t, special=True) for t, k in zip(tokens, types, strict=True) if k == CONTROL]
