@@ -105,11 +105,11 @@ def main(settings: Settings) -> None:
         f"{os.cpu_count()} cores (load {os.getloadavg()[0]:.1f}), medians of {settings.repeats}:"
     )
     print(f"{'':<34}{'tokens/s':>10}{'x transformers':>16}{'x its best type':>17}")
-    for (name, dtype, kind), rate in rates.items():
-        same = rates["transformers", dtype, kind]
+    for (name, kept, kind), rate in rates.items():
+        same = rates["transformers", kept, kind]
         best = max(rates["transformers", other, kind] for other in ("float32", "bfloat16"))
         print(
-            f"{name + ', ' + dtype + ', ' + kind:<34}{rate:>10.0f}{rate / same:>16.2f}"
+            f"{name + ', ' + kept + ', ' + kind:<34}{rate:>10.0f}{rate / same:>16.2f}"
             f"{rate / best:>17.2f}"
         )
 

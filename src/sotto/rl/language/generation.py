@@ -89,8 +89,8 @@ def generate(
     count = mask.sum(1)
 
     def advance(
-        carry: tuple[Array, Array, Cache], step: Int[Array, ""]
-    ) -> tuple[tuple[Array, Array, Cache], tuple[Array, Array]]:
+        carry: tuple[Array, Array, Cache | None], step: Int[Array, ""]
+    ) -> tuple[tuple[Array, Array, Cache | None], tuple[Array, Array]]:
         token, done, cache = carry
         slot = length + step - 1
         seen = used | ((jnp.arange(slots) >= length) & (jnp.arange(slots) <= slot))
