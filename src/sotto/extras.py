@@ -13,6 +13,9 @@ EXTRAS = {
     "ray": "ray",
     "mujoco": "mujoco",
     "psycopg": "postgresql",
+    "gguf": "language",
+    "safetensors": "language",
+    "tokenizers": "language",
 }
 """Extra of each optional package, by the name under which it is imported."""
 
