@@ -53,7 +53,7 @@ def test_votes_of_trained_experts_read_no_log(
     assert main(["certificate", str(out), "--json"]) == 0
     certificate = json.loads(capsys.readouterr().out)
     assert certificate["status"] == "proved"
-    assert any("returns they logged" in line for line in certificate["protects"])
+    assert any("logged returns" in line for line in certificate["protects"])
     assert any("noisy votes of experts" in line for line in certificate["does_not_protect"])
 
 
@@ -76,7 +76,9 @@ def test_stable_prefixes_say_what_is_in_the_clear(capsys, population: Path, tmp_
     capsys.readouterr()
     assert main(["certificate", str(out)]) == 0
     said = " ".join(capsys.readouterr().out.split()).lower()
-    assert "in the clear" in said
+    assert (
+        "states, rewards and dynamics in released prefixes. they are released without noise" in said
+    )
     assert "all experts act in one mdp" in said
 
 

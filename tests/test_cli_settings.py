@@ -147,11 +147,7 @@ def test_help_says_what_a_flag_without_a_value_means(capsys) -> None:
     assert "up to steps_per_user. (default: False)" in words
 
 
-def test_a_flag_is_given_once() -> None:
-    """The first value could decide defaults and the last one the settings."""
-    for words in (
-        ["train", "dppg", "--out", "a", "--resume", "--out=b"],
-        ["eval", "x", "--json", "--json"],
-    ):
-        with pytest.raises(ValueError, match=r"--(out|json) is given twice; give it once"):
-            flags_given(words)
+def test_the_last_of_two_equal_flags_counts() -> None:
+    """It decides the defaults, as it decides the settings."""
+    given = flags_given(["--preset", "paper", "--out", "a", "--preset=sotto", "--out", "b"])
+    assert given == {"preset": "sotto", "out": "b"}

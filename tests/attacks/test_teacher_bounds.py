@@ -245,7 +245,7 @@ def test_statements_of_earlier_versions_are_read_and_written_as_they_were() -> N
     stated = distance.model_copy(update={"rounding": 3e-8})
     assert stated.between(3, 0.0) == pytest.approx(0.04 + 6e-8, abs=1e-15)
     assert _rounding_said(stated) == [
-        "that an observation has an entry beyond 1e+06, which is refused",
+        "The fact that an observation has an entry beyond 1e+06. Such an observation is refused.",
         "rounding moves a row by at most 3e-08",
     ]
     assert TrainingShards(teachers=4).between(3, 0.0) == math.sqrt(2) / 4 + 1e-9

@@ -49,6 +49,7 @@ def run(stream: Stream, persons: Any) -> None:
     stream.run(jnp.zeros(1), keys_of([0], 1), persons, units)
 
 
+@pytest.mark.unchecked_types
 @pytest.mark.parametrize("number", [7 - 2**32, -(2**63), -2, 2**31, 2**32 + 7])
 def test_a_number_that_wraps_around_is_refused_before_any_charge(
     tmp_path: Path, number: int

@@ -184,7 +184,7 @@ def test_resuming_refuses_another_teacher_and_a_finished_run(capsys, copied: Pat
     resume = ("train", "kickstart", "--out", str(copied), "--resume")
     assert "leave out --teacher" in refused(capsys, *resume, "--teacher", "elsewhere")
     assert "leave out --radius" in refused(capsys, *resume, "--radius-factor", "0.1")
-    assert "is finished" in refused(capsys, *resume)
+    assert "has made all of its 4 updates" in refused(capsys, *resume)
 
 
 def test_a_free_teacher_has_no_ledger_of_its_own(capsys, private: Path, tmp_path: Path) -> None:

@@ -381,14 +381,14 @@ def test_metrics_survive_a_torn_line_and_a_step_back(tmp_path: Path) -> None:
     def line(first: int, updates: int, seconds: float) -> metrics.Line:
         return metrics.Line(updates, first, updates, seconds, None, {"x": [float("nan")]})
 
-    log = metrics.Log(tmp_path, 1)
+    log = metrics.MetricsWriter(tmp_path, 1)
     for number in range(3):
         log.append(line(number, number + 1, 0.0))
     log.close()
     file = tmp_path / "metrics.jsonl"
     file.write_text(file.read_text() + '{"updates": 4, "fir')
     assert [one.updates for one in metrics.read(file)] == [1, 2, 3]
-    log = metrics.Log(tmp_path, 1)
+    log = metrics.MetricsWriter(tmp_path, 1)
     log.append(line(2, 3, 9.0))
     log.close()
     assert [(one.updates, one.seconds) for one in metrics.read(file)] == [(1, 0), (2, 0), (3, 9)]

@@ -33,7 +33,7 @@ def parse(function: Callable[..., int | None], args: list[str], name: str) -> in
     or None for 0.
 
     Raises:
-        ValueError: a flag is unknown, missing, given twice or has a value of the wrong type.
+        ValueError: a flag is unknown, missing or has a value of the wrong type.
         SystemExit: the help was asked for and is printed.
     """
     flags_given(args)
@@ -149,10 +149,8 @@ def _read(kind: type, word: str) -> float:
 def flags_given(args: Sequence[str]) -> dict[str, str]:
     """Returns the flags of a command line with their values as written, before it is parsed.
 
-    Names have underscores. The value of a flag without one is "".
-
-    Raises:
-        ValueError: a flag is given twice.
+    Names have underscores. The value of a flag without one is "". If a flag is given twice, the
+    last value counts, as it does when the command line is parsed.
     """
     found: dict[str, str] = {}
     for word, following in zip(args, [*args[1:], ""], strict=False):
@@ -161,10 +159,7 @@ def flags_given(args: Sequence[str]) -> dict[str, str]:
         written, equals, value = word.removeprefix("--").partition("=")
         if not equals and not following.startswith("--"):
             value = following
-        name = written.replace("-", "_")
-        if name in found:
-            raise ValueError(f"--{written} is given twice; give it once")
-        found[name] = value
+        found[written.replace("-", "_")] = value
     return found
 
 

@@ -23,7 +23,8 @@ _INFLATION = 1 + 1e-6  # far above the error of a full singular value decomposit
 
 
 def certified_lipschitz(
-    weights: Sequence[Float[np.ndarray, "_ _"]], observation_scale: Sequence[float]
+    weights: Sequence[Float[np.ndarray, "_ _"]],
+    observation_scale: Sequence[float] | Float[np.ndarray, " _"],
 ) -> float:
     """Returns an upper bound on the L2 Lipschitz constant of observation -> row of probabilities.
 
