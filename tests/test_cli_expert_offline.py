@@ -79,7 +79,7 @@ def test_stable_prefixes_say_what_is_in_the_clear(capsys, population: Path, tmp_
     assert (
         "states, rewards and dynamics in released prefixes. they are released without noise" in said
     )
-    assert "all experts act in one mdp" in said
+    assert "all experts act in the same mdp" in said
 
 
 def test_another_kind_of_run_is_not_resumed(capsys, population: Path, tmp_path: Path) -> None:

@@ -136,7 +136,8 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     assert f"{both:.4g} <small>" in page
     assert "for all 2 seeds together" in page
     assert "the same experts" in page
-    assert "separate" not in page
+    assert "separate runs" not in page
+    assert "separate ledgers" not in page
     assert "experts per seed" not in page
     assert "is finished" in refused(
         capsys, "train", "expert-offline", "--out", str(out), "--resume"
@@ -235,7 +236,7 @@ def test_real_experts_are_not_counted_by_their_data(capsys, dataset: Path, tmp_p
 def test_seeds_of_real_experts_are_run_one_by_one(capsys, dataset: Path, tmp_path: Path) -> None:
     real = (*TARGET, "--population", "real", "--seeds", "2")
     error = refused(capsys, *words(tmp_path / "run", dataset, *real))
-    assert "run seeds one by one if you mean to pay for each" in error
+    assert "run seeds one by one if you accept the sum" in error
     assert not (tmp_path / "run").exists()
 
 
