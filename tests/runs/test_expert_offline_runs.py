@@ -139,7 +139,7 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     assert "separate runs" not in page
     assert "separate ledgers" not in page
     assert "experts per seed" not in page
-    assert "is finished" in refused(
+    assert "has made all of its" in refused(
         capsys, "train", "expert-offline", "--out", str(out), "--resume"
     )
 
