@@ -53,8 +53,9 @@ def evaluate(
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
     experiment = open_experiment(path, Named(env_id=env_id))
-    trained_on = experiment.settings.config.get("env_id")
-    if env_id not in (None, trained_on):
+    trained_on = str(experiment.settings.config.get("env_id"))
+    # A run that names a module is refused where it would be imported, which says what to give.
+    if env_id not in (None, trained_on) and ":" not in trained_on:
         raise RunError(f"{path} was trained on {trained_on}, not on {env_id}; leave out --env-id")
     answer = _evaluate(experiment, episodes, policy, not sampled, seed, video)
     if json:
