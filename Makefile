@@ -83,5 +83,5 @@ lock:
 	  --output-file requirements/benchmarks.lock
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .jax_cache
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -5,8 +5,9 @@ on two cores, and the workers of pytest-xdist share the cores already: each gets
 one thread. Subprocesses inherit it.
 
 Most of the suite's time is compilation. Workers and subprocesses therefore share one persistent
-compilation cache: that of JAX_COMPILATION_CACHE_DIR, or one that ends with the session. An entry
-that another process is still writing cannot be decompressed; JAX then compiles by itself.
+compilation cache: that of JAX_COMPILATION_CACHE_DIR, or .jax_cache in the checkout, which a later
+session finds warm. An entry that another process is still writing cannot be decompressed; JAX then
+compiles by itself.
 """
 
 import contextlib
@@ -14,7 +15,6 @@ import ctypes
 import gc
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,9 +32,14 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 LARGEST_WORKER = 1200 * 2**20
 """Bytes in memory above which a worker drops its compiled programs after a test."""
 
-_own_cache = ""
+LARGEST_CACHE = 2**30
+"""Bytes above which the compilation cache of the checkout starts again from nothing."""
+
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # workers inherit it from the process above them
-    _own_cache = os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="sotto-tests-")
+    _cache = Path(__file__).parents[1] / ".jax_cache"
+    if _cache.exists() and sum(entry.stat().st_size for entry in _cache.iterdir()) > LARGEST_CACHE:
+        shutil.rmtree(_cache, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_cache)
 
 
 shapes.install()
@@ -51,12 +56,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file = item.path.relative_to(tests).as_posix()
         if not SLOW.isdisjoint((file, f"{file}::{item.name.partition('[')[0]}")):
             item.add_marker(pytest.mark.slow)
-
-
-def pytest_unconfigure() -> None:
-    """Removes the compilation cache in the process that made it."""
-    if _own_cache:
-        shutil.rmtree(_own_cache, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
