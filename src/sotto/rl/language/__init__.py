@@ -12,6 +12,7 @@ The package needs the extra `language`. It imports nothing else of sotto's learn
 """
 
 from sotto.rl.language.adapters import Adapter, LowRank, lora, steering
+from sotto.rl.language.features import block_features
 from sotto.rl.language.generation import Completions, generate, log_probabilities
 from sotto.rl.language.loading import LanguageModel, load
 from sotto.rl.language.model import Decoder, logits
@@ -25,6 +26,7 @@ __all__ = [
     "LanguageModel",
     "LowRank",
     "Tokenizer",
+    "block_features",
     "generate",
     "load",
     "load_adapter",

@@ -13,6 +13,7 @@ from sotto.rl.language.model import (
     causal,
     check_length,
     hidden_states,
+    last_of,
     output,
     positions_of,
 )
@@ -83,8 +84,8 @@ def generate(
     stream, cache = hidden_states(
         model, prompts, positions_of(mask), visible, adapter, Cache.empty(model, batch, slots)
     )
-    last = length - 1 - jnp.argmax(mask[:, ::-1], axis=1)
-    first = choose(jnp.take_along_axis(stream, last[:, None, None], axis=1)[:, 0], 0)
+    last = last_of(mask)[:, None, None]
+    first = choose(jnp.take_along_axis(stream, last, axis=1)[:, 0], 0)
     used = jnp.pad(mask, ((0, 0), (0, new_tokens)))
     count = mask.sum(1)
 
@@ -131,8 +132,7 @@ def log_probabilities(
 
     # The first token of a completion follows the last real token of the prompt.
     length = prompts.shape[1]
-    last = length - 1 - jnp.argmax(mask[:, ::-1], axis=1)
-    before = jnp.take_along_axis(stream, last[:, None, None], axis=1)
+    before = jnp.take_along_axis(stream, last_of(mask)[:, None, None], axis=1)
     before = jnp.concatenate([before, stream[:, length:-1]], axis=1)
     scores = output(model, before)
     chosen = jnp.take_along_axis(scores, completions.tokens[..., None], axis=-1)[..., 0]

@@ -142,6 +142,25 @@ def hidden_states(
     Without a cache the slots are the tokens themselves. With one, the tokens take the slots from
     `slot` on. `visible` says which slots each token sees.
     """
+    stream, cache = residual_stream(model, tokens, positions, visible, adapter, cache, slot)
+    norm: Norm = lax.stop_gradient(model.norm)
+    return norm(stream), cache
+
+
+def residual_stream(
+    model: Decoder,
+    tokens: Int[Array, "batch time"],
+    positions: Int[Array, "batch time"],
+    visible: Bool[Array, "batch time slots"],
+    adapter: Adapter | None = None,
+    cache: Cache | None = None,
+    slot: Int[Array, ""] | int = 0,
+    blocks: int | None = None,
+) -> tuple[Float[Array, "batch time width"], Cache | None]:
+    """Returns the residual stream after the first `blocks` blocks, and the cache with the tokens.
+
+    The other arguments are those of `hidden_states`. None means all blocks; a cache needs all.
+    """
     model = lax.stop_gradient(model)
     stream = model.embedding[tokens].astype(jnp.float32)
     if model.positions is not None:
@@ -149,7 +168,7 @@ def hidden_states(
     turns = _rotations(model.architecture, positions)
     bias = jnp.where(visible, 0.0, LEAST)
     keys, values = [], []
-    for index, block in enumerate(model.blocks):
+    for index, block in enumerate(model.blocks[:blocks]):
         low_rank = {} if adapter is None else adapter.low_rank[index]
         held = None if cache is None else (cache.keys[index], cache.values[index])
         stream, (key, value) = _block(
@@ -159,7 +178,7 @@ def hidden_states(
             stream = stream + steering
         keys.append(key)
         values.append(value)
-    return model.norm(stream), None if cache is None else Cache(tuple(keys), tuple(values))
+    return stream, None if cache is None else Cache(tuple(keys), tuple(values))
 
 
 def _block(
@@ -282,6 +301,11 @@ def output(
 def positions_of(mask: Bool[Array, "batch time"]) -> Int[Array, "batch time"]:
     """Returns the position of each token among the real tokens of its row, from 0."""
     return jnp.maximum(jnp.cumsum(mask, axis=1) - 1, 0)
+
+
+def last_of(mask: Bool[Array, "batch time"]) -> Int[Array, " batch"]:
+    """Returns the index of the last real token of each row."""
+    return mask.shape[1] - 1 - jnp.argmax(mask[:, ::-1], axis=1)
 
 
 def causal(mask: Bool[Array, "batch time"]) -> Bool[Array, "batch time time"]:

@@ -22,9 +22,13 @@ class Tokenizer:
 
     inner: "tokenizers.Tokenizer"
 
-    def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a text, and the special tokens that the model wants around it."""
-        ids: list[int] = self.inner.encode(text).ids
+    def encode(self, text: str, *, whole: bool = True) -> list[int]:
+        """Returns the tokens of a text.
+
+        The special tokens that the model wants around a text are added if it is whole, and not if
+        it continues another text.
+        """
+        ids: list[int] = self.inner.encode(text, add_special_tokens=whole).ids
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
