@@ -16,6 +16,7 @@ EXTRAS = {
     "gguf": "language",
     "safetensors": "language",
     "tokenizers": "language",
+    "sklearn": "language",
 }
 """Extra of each optional package, by the name under which it is imported."""
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from pydantic import BaseModel
 
@@ -41,16 +42,17 @@ def silence() -> Iterator[None]:
             os.close(copy)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a text file atomically.
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yields a new file that takes the place of `path` when the context ends without an error.
 
     Raises:
         OSError: it cannot be written; an earlier file is unchanged.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            yield file
             file.flush()
             os.fchmod(file.fileno(), 0o644)
             os.fsync(file.fileno())
@@ -59,6 +61,16 @@ def write_whole(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a text file atomically.
+
+    Raises:
+        OSError: it cannot be written; an earlier file is unchanged.
+    """
+    with replacing(path) as file:
+        file.write(text.encode())
 
 
 def write_model(path: Path, settings: BaseModel) -> None:

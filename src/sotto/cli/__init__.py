@@ -101,6 +101,10 @@ _COMMANDS = {
         "sotto.cli.reproduce.sharma2024:sharma",
         "figures of the paper on expert-level privacy",
     ),
+    "install": (
+        "sotto.cli.install:install",
+        "install a small language model, or texts that people rated",
+    ),
     "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound variants"),
     "completion": (
         "sotto.cli.completion:completion",
