@@ -1,0 +1,173 @@
+"""A company's log of people's feedback, as padded arrays; the first axis is the person.
+
+A person is the unit of privacy. Everything that one person contributed is one row of every array.
+Without a person the rows of the others are the same and stand closer together. The other sizes of
+the arrays are arguments and not taken from the log, so that they do not depend on anybody's data.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from sotto.errors import RunError
+from sotto.rl.language import Tokenizer
+
+Arrays = Array | np.ndarray
+"""Type of the arrays: numpy's in a log, and JAX's in a compiled program."""
+
+FIELDS = ("person", "prompt", "completion", "rating")
+"""Fields of every line of a log."""
+
+
+class Rated(NamedTuple):
+    """Ratings of one person; with an axis of people in front, those of many. Padding is zero."""
+
+    prompts: Int[Arrays, "*people rows prompt_tokens"]
+    """Tokens of each prompt as int32, padded on the left."""
+    prompt_mask: Bool[Arrays, "*people rows prompt_tokens"]
+    """Whether each token of a prompt is real."""
+    completions: Int[Arrays, "*people rows new_tokens"]
+    """Tokens of each completion as int32, padded on the right."""
+    completion_mask: Bool[Arrays, "*people rows new_tokens"]
+    """Whether each token of a completion is real."""
+    ratings: Float[Arrays, "*people rows"]
+    """Ratings in [0, 1] as float32."""
+    present: Bool[Arrays, "*people rows"]
+    """Whether the row holds a rating; a row without one has no real token."""
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """A log of people's ratings."""
+
+    rated: Rated
+    """Numpy arrays whose first axis is the person, in the order of first appearance."""
+    dropped: int
+    """Number of ratings that were left out because their person had enough earlier ones."""
+    shortened: int
+    """Number of prompts and completions, among the kept ratings, that lost tokens."""
+
+    @property
+    def people(self) -> int:
+        """Number of people."""
+        return len(self.rated.present)
+
+
+class _Line(NamedTuple):
+    """One rating of a log."""
+
+    person: str
+    prompt: list[int]
+    completion: list[int]
+    rating: float
+
+
+def read(
+    path: Path, tokenizer: Tokenizer, *, rows: int, prompt_tokens: int, new_tokens: int
+) -> Feedback:
+    """Reads a log: a JSON Lines file of objects with person, prompt, completion and rating.
+
+    A person is a name or a whole number; 7 and "7" are the same person. A rating is in [0, 1].
+    Blank lines are skipped. The names of people and the texts are not kept, and no message quotes
+    them.
+
+    Args:
+        path: the log.
+        tokenizer: the tokenizer of the language model.
+        rows: number of ratings per person. The first ones of the file are kept.
+        prompt_tokens: length of a prompt. Of a longer one the last tokens are kept.
+        new_tokens: length of a completion. Of a longer one the first tokens are kept.
+
+    Raises:
+        ValueError: a size is below 1.
+        RunError: a line is not such an object, or the log is empty or cannot be read.
+    """
+    sizes = {"rows": rows, "prompt_tokens": prompt_tokens, "new_tokens": new_tokens}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+    by_person: dict[str, list[_Line]] = {}
+    dropped = 0
+    for line in _lines(path, tokenizer):
+        kept = by_person.setdefault(line.person, [])
+        if len(kept) < rows:
+            kept.append(line)
+        else:
+            dropped += 1
+    if not by_person:
+        raise RunError(f"{path} has no ratings in it; name a log with at least one person")
+    shape = (len(by_person), rows)
+    prompts, prompt_mask = _blank(*shape, prompt_tokens)
+    completions, completion_mask = _blank(*shape, new_tokens)
+    ratings, present = np.zeros(shape, np.float32), np.zeros(shape, bool)
+    shortened = 0
+    for person, lines in enumerate(by_person.values()):
+        for row, line in enumerate(lines):
+            place = person, row
+            shortened += (len(line.prompt) > prompt_tokens) + (len(line.completion) > new_tokens)
+            prompt, completion = line.prompt[-prompt_tokens:], line.completion[:new_tokens]
+            prompts[place][-len(prompt) :] = prompt
+            prompt_mask[place][-len(prompt) :] = True
+            completions[place][: len(completion)] = completion
+            completion_mask[place][: len(completion)] = True
+            ratings[place], present[place] = line.rating, True
+    rated = Rated(prompts, prompt_mask, completions, completion_mask, ratings, present)
+    return Feedback(rated, dropped, shortened)
+
+
+def _blank(*shape: int) -> tuple[Int[np.ndarray, "..."], Bool[np.ndarray, "..."]]:
+    """Returns tokens and a mask without any token."""
+    return np.zeros(shape, np.int32), np.zeros(shape, bool)
+
+
+def _lines(path: Path, tokenizer: Tokenizer) -> Iterator[_Line]:
+    if not path.is_file():
+        raise RunError(f"there is no log at {path}; name a JSON Lines file")
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield _line(f"line {number} of {path}", line, tokenizer)
+
+
+def _line(where: str, line: bytes, tokenizer: Tokenizer) -> _Line:
+    """Returns the rating of a line; errors name the line and the field, and quote nothing."""
+    try:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError):  # whose messages and attributes hold the text
+        found = None
+    if not isinstance(found, dict):
+        raise RunError(
+            f"{where} is not a JSON object in UTF-8; write one object with "
+            f"{', '.join(FIELDS)} on each line"
+        )
+    for field in FIELDS:
+        if field not in found:
+            raise RunError(f"{where} has no {field}; give {', '.join(FIELDS)} on each line")
+    if len(found) > len(FIELDS):
+        raise RunError(f"{where} has more fields than {', '.join(FIELDS)}; leave out the others")
+    person, rating = found["person"], found["rating"]
+    if isinstance(person, bool) or not isinstance(person, str | int) or person == "":
+        raise RunError(f"{where} has a person who is not a name or a whole number; correct it")
+    number = isinstance(rating, int | float) and not isinstance(rating, bool)
+    if not number or not 0 <= rating <= 1:
+        raise RunError(f"{where} has a rating that is not a number in [0, 1]; scale the ratings")
+    return _Line(
+        person=str(person),
+        prompt=_tokens(where, "prompt", found["prompt"], tokenizer),
+        completion=_tokens(where, "completion", found["completion"], tokenizer),
+        rating=float(rating),
+    )
+
+
+def _tokens(where: str, field: str, text: Any, tokenizer: Tokenizer) -> list[int]:
+    if not isinstance(text, str) or any("\ud800" <= one <= "\udfff" for one in text):
+        raise RunError(f"{where} has a {field} that is not a text; correct it")
+    tokens = tokenizer.encode(text, whole=field == "prompt") if text else []
+    if not tokens:
+        raise RunError(f"{where} has an empty {field}; leave the line out")
+    return tokens
