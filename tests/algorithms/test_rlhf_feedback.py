@@ -49,7 +49,7 @@ def test_people_stand_in_the_order_of_the_file_and_rows_are_padded(log):
             rating("zoe", "the film", " was", 1),
             rating("ann", "a story", " good", 0.25),
             "",
-            rating("zoe", "the city", " bad", 0),
+            rating("zoe", "film", " bad", 0),
         )
     )
     assert (found.people, found.dropped, found.shortened) == (2, 0, 0)
@@ -62,7 +62,7 @@ def test_people_stand_in_the_order_of_the_file_and_rows_are_padded(log):
         *[(2, 2)] * 2,
     ]
     assert [array.dtype for array in rated[:5]] == ["int32", "bool", "int32", "bool", "float32"]
-    texts = {(0, 0): ("the film", " was"), (0, 1): ("the city", " bad")}
+    texts = {(0, 0): ("the film", " was"), (0, 1): ("film", " bad")}
     texts[1, 0] = ("a story", " good")
     for place, (prompt, completion) in texts.items():
         prompt, completion = tokens(prompt), tokens(completion)

@@ -174,6 +174,14 @@ def test_weights_of_another_model_or_other_texts_are_not_taken(language, data):
     assert len([*(data / "judges").iterdir()]) == 4
 
 
+def test_a_judge_is_trained_on_the_first_64_tokens(language, data):
+    """The model has 64 positions, and the two corpora differ after them."""
+    long = [" ".join(["good film"] * 64 + [end]) for end in ("city", "sea")]
+    judges = [Judge.fit(language, replace(CORPORA, nyt=texts([one], BAD))) for one in long]
+    np.testing.assert_array_equal(judges[0].weights, judges[1].weights)
+    assert len([*(data / "judges").iterdir()]) == 1
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

