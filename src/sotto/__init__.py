@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sotto.algorithms.functional_q.config import FunctionalQConfig as FunctionalQ
     from sotto.algorithms.kickstarting.config import KickstartConfig as Kickstart
     from sotto.algorithms.private import PrivateAlgorithm
+    from sotto.algorithms.rlhf.config import RLHFConfig as RLHF
     from sotto.algorithms.settings import Settings
     from sotto.privacy.certificates.model import Certificate
     from sotto.privacy.ledger.ledger import Ledger
@@ -49,6 +50,7 @@ _PUBLIC = {
     "DQN": "sotto.algorithms.baselines.dqn:DQNConfig",
     "Kickstart": "sotto.algorithms.kickstarting.config:KickstartConfig",
     "FunctionalQ": "sotto.algorithms.functional_q.config:FunctionalQConfig",
+    "RLHF": "sotto.algorithms.rlhf.config:RLHFConfig",
     "ExpertOffline": "sotto.algorithms.expert_offline.config:ExpertOfflineConfig",
     # For algorithms in other packages.
     **dict.fromkeys(("Algorithm", "Progress"), "sotto.algorithms.base"),

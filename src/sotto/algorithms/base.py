@@ -48,6 +48,7 @@ class Progress:
             nothing about real people.
         env_steps: number of environment steps so far. None: `steps_per_update` for each update.
         learned: whether the policies have changed.
+        samples: prompts and completions of simulated people, as the first run's model writes them.
     """
 
     updates: int
@@ -57,6 +58,7 @@ class Progress:
     simulated: dict[str, np.ndarray] = field(default_factory=dict)
     env_steps: int | None = None
     learned: bool = True
+    samples: tuple[tuple[str, str], ...] = ()
 
 
 class Algorithm(ABC, Generic[Config]):

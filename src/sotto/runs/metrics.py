@@ -33,6 +33,7 @@ class Line:
         released: one value for each update of this chunk.
         evaluation: mean return of each released policy on fresh simulated people.
         simulated: one value for each update of this chunk; NaN if no episode ended.
+        samples: prompts of simulated people, and what the model writes after them.
         charges, head_hash: the ledger's mark (`marks.Mark`); None for a run without a ledger, and
             in lines of earlier versions.
     """
@@ -47,6 +48,7 @@ class Line:
     simulated: dict[str, list[float]] = field(default_factory=dict)
     charges: int | None = None
     head_hash: str | None = None
+    samples: tuple[tuple[str, str], ...] = ()
 
 
 _LINE = TypeAdapter(Line)

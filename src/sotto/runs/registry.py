@@ -49,6 +49,9 @@ _BUILT_IN: dict[str, Entry] = {
     "functional-q": Entry(
         "sotto.algorithms.functional_q.algorithm:FunctionalQ", "Q-learning that protects rewards"
     ),
+    "rlhf": Entry(
+        "sotto.algorithms.rlhf.algorithm:RLHF", "a language model tuned to people's ratings"
+    ),
     "expert-offline": Entry(
         "sotto.algorithms.expert_offline.algorithm:ExpertOffline",
         "offline learning from experts, each protected",

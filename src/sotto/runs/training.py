@@ -167,6 +167,7 @@ def _lines(
                 released=_series(progress.released, index),
                 evaluation={n: float(x[index]) for n, x in progress.evaluation.items()},
                 simulated=_series(progress.simulated, index),
+                samples=progress.samples,
             )
         )
     return tuple(found)

@@ -18,6 +18,7 @@ from sotto.privacy.claims import (
     earlier,
     earlier_brought,
     experts,
+    language,
     ledgers,
     rewards,
     selection,
@@ -115,7 +116,12 @@ PRESENT: tuple[Claim, ...] = (
 )
 """The sentences that hold by their own condition, in the order in which they are read."""
 
-BROUGHT: tuple[Claim, ...] = (*streams.BROUGHT, *rewards.BROUGHT, *experts.BROUGHT)
+BROUGHT: tuple[Claim, ...] = (
+    *streams.BROUGHT,
+    *rewards.BROUGHT,
+    *experts.BROUGHT,
+    *language.BROUGHT,
+)
 """The sentences that statements of streams bring, in words."""
 
 EARLIER: tuple[Claim, ...] = (*earlier.PRESENT, *earlier_brought.OF_SCHEMA_2)

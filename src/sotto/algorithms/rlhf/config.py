@@ -1,0 +1,171 @@
+"""Settings of private RLHF."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sotto.algorithms.settings import (
+    AtLeastTwo,
+    Count,
+    CountOrZero,
+    Epsilon,
+    Fraction,
+    NoiseMultiplier,
+    NotNegative,
+    Positive,
+    Seed,
+    Settings,
+    Share,
+)
+from sotto.privacy.units import Adjacency, Unit
+
+Method = Literal["reward-model", "policy-gradient", "best-of-n"]
+SMOLLM2 = "smollm2"
+"""Name of the model that `sotto install smollm2` installs."""
+
+
+@dataclass(frozen=True)
+class RLHFConfig(Settings):
+    """Settings of private RLHF. The defaults tune SmolLM2-135M towards what simulated people like.
+
+    The people are simulated unless `feedback` names a file of real ratings.
+    """
+
+    model: str = SMOLLM2
+    """Language model: smollm2, a folder in Hugging Face's layout, or a GGUF file."""
+    feedback: str | None = None
+    """JSON Lines file of real people's ratings: objects with person, prompt, completion and rating
+    in [0, 1]. Nothing about these people is shown without noise. None: people are simulated."""
+    public_prompts: str | None = None
+    """Text file with one public prompt per line, about nobody who is protected. None: beginnings of
+    film reviews, which `sotto install films` installs."""
+    method: Method = "reward-model"
+    """What is released about people. reward-model: a linear model of their ratings, in one
+    release; the language model is then tuned against it, which costs nothing more.
+    policy-gradient: clipped policy gradients of their own completions (DPPG). best-of-n: clipped
+    gradients that imitate each person's best-rated completion."""
+    seed: Seed = 0
+    """Seed of adapters, simulated people and completions. Noise never comes from it."""
+
+    people: Count = 3840
+    """Number of people. With feedback, the first so many people of the file."""
+    completions: AtLeastTwo = 4
+    """Number of completions that a person rates."""
+    prompt_tokens: Count = 8
+    """Number of tokens of a prompt. Longer prompts of a file keep their last tokens."""
+    new_tokens: AtLeastTwo = 16
+    """Number of tokens of a completion."""
+
+    target_epsilon: Epsilon | None = 1.0
+    """Epsilon that the certificate must not exceed. The noise multiplier is calibrated to it."""
+    noise_multiplier: NoiseMultiplier | None = None
+    """Noise standard deviation divided by the clip norm. Give this or target_epsilon."""
+    delta: Fraction = 1e-5
+    """Delta of the guarantee. It must be below 1 / people."""
+    clip_norm: Positive = 0.5
+    """L2 bound on what one person contributes to a release."""
+    releases: Count = 1
+    """Number of noisy releases. Each person takes part in one of them. reward-model makes one."""
+    correlated_noise: bool = True
+    """Whether noise is correlated over releases, which makes their sums more accurate. Otherwise
+    the noise of each release is independent."""
+    microbatch: Count = 64
+    """Number of people whose contributions are computed at once."""
+
+    adapter: Literal["lora", "steering"] = "lora"
+    """What is trained. lora: low-rank changes of linear maps. steering: vectors that are added to
+    the residual stream."""
+    rank: Count = 8
+    """Rank of the low-rank changes."""
+    targets: tuple[str, ...] = ("q_proj", "v_proj", "o_proj", "down_proj")
+    """Linear maps with low-rank changes."""
+    blocks: tuple[CountOrZero, ...] = ()
+    """Numbers of the blocks that are changed. Empty: all for lora, and the middle one for
+    steering."""
+    directions: CountOrZero = 16
+    """Number of public directions in which people's updates may point: the leading eigenvectors of
+    the covariance of the base model's own gradients on public prompts. 0: all parameters. It is for
+    policy-gradient and best-of-n."""
+    server_learning_rate: Positive = 1.0
+    """Factor on each released update."""
+    kl_coefficient: NotNegative = 0.0
+    """Weight of the KL penalty to the base model in a person's own update (policy-gradient)."""
+    tail_fraction: Share = 0.5
+    """Share of the released adapters, the last ones, whose average is the policy `average`."""
+
+    features: Count = 32
+    """Number of public features of a completion that the released reward model weighs."""
+    improvement_updates: Count = 64
+    """Number of updates of the language model against the released reward model, on public
+    prompts."""
+    improvement_prompts: Count = 512
+    """Number of public prompts for it."""
+    candidates: AtLeastTwo = 8
+    """Number of completions of each public prompt among which the released reward model chooses."""
+    improvement_learning_rate: Positive = 1e-3
+    """Learning rate of these updates (Adam)."""
+    kl_target: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """Largest KL divergence from the base model, in nats a completion on public prompts. The last
+    update scales the whole change such that it is met."""
+    evaluation_prompts: Count = 256
+    """Number of fresh simulated people's prompts with which released adapters are evaluated."""
+    judge: bool = True
+    """Whether a judge of another kind, whom no training sees, measures the result as well. Fitting
+    it takes minutes the first time. It is for simulated people."""
+
+    @property
+    def population(self) -> Literal["simulated", "real"]:
+        """Whether the people are simulated or real."""
+        return "simulated" if self.feedback is None else "real"
+
+    @property
+    def people_per_release(self) -> int:
+        """Number of people in one release."""
+        return self.people // self.releases
+
+    @property
+    def improves(self) -> bool:
+        """Whether the language model is tuned against the released reward model."""
+        return self.method == "reward-model"
+
+    @property
+    def num_updates(self) -> int:
+        """Number of updates: the releases, those against the reward model, and the scaling."""
+        return self.releases + (self.improvement_updates if self.improves else 0) + 1
+
+    @property
+    def steps_per_update(self) -> int:
+        """Number of tokens that people rate, per update."""
+        return self.people_per_release * self.completions * self.new_tokens
+
+    @property
+    def privacy_unit(self) -> Unit:
+        """Everything that one person contributes: prompts, completions and ratings."""
+        return Unit(kind="feedback", adjacency=Adjacency.ZERO_OUT)
+
+    def check(self) -> None:
+        """Refuses settings that contradict each other."""
+        if (self.target_epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("give either target_epsilon or noise_multiplier")
+        if self.delta * self.people >= 1:
+            raise ValueError(
+                f"delta {self.delta:g} is vacuous for {self.people} people; "
+                f"use a delta below 1/{self.people}"
+            )
+        if self.releases > self.people:
+            raise ValueError(f"{self.releases} releases need as many people; there are {self.people}")
+        if self.people % self.releases:
+            raise ValueError(
+                f"{self.people} people cannot be divided among {self.releases} releases; "
+                "choose a number of releases that divides the number of people"
+            )
+        if self.improves and self.releases > 1:
+            raise ValueError("reward-model makes one release with everybody; leave out releases")
+        if self.feedback is not None and self.releases > 1:
+            raise ValueError(
+                "ratings of a file are of completions of the base model; use one release"
+            )
+        if self.feedback is not None and self.public_prompts is None:
+            raise ValueError("real people's feedback needs --public-prompts of your own domain")
+

@@ -1,0 +1,63 @@
+"""Public features of completions, which the released reward model weighs.
+
+The features come from the residual stream of the frozen base model: its mean over all tokens of
+prompt and completion. They are projected on the directions in
+which completions of one prompt differ most, and scaled to variance one in each. Both are computed
+on completions of public prompts.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from sotto.algorithms.rlhf.feedback import Rated
+from sotto.rl.language import Decoder, block_features
+
+DEPTH = 0.6
+"""Share of the model's blocks after which the residual stream is read."""
+
+
+class Whitening(NamedTuple):
+    """Map from the residual stream's numbers to features."""
+
+    projection: Float[Array, "raw features"]
+
+
+def raw_features(base: Decoder, rated: Rated) -> Float[Array, "rows raw"]:
+    """Returns the mean of the residual stream over each row's tokens."""
+    tokens = jnp.concatenate([rated.prompts, rated.completions], axis=1)
+    mask = jnp.concatenate([rated.prompt_mask, rated.completion_mask], axis=1)
+    block = max(1, round(DEPTH * base.architecture.blocks))
+    return block_features(base, tokens, mask, block)[:, 0]
+
+
+def completion_features(
+    base: Decoder, whitening: Whitening, rated: Rated
+) -> Float[Array, "rows features"]:
+    """Returns the whitened features of each row. Their differences within a prompt have meaning."""
+    return raw_features(base, rated) @ whitening.projection
+
+
+def fit_whitening(raw: Float[np.ndarray, "prompts candidates raw"], features: int) -> Whitening:
+    """Returns the whitening of completions of public prompts.
+
+    Args:
+        raw: raw features of several completions of each public prompt.
+        features: number of features to keep.
+
+    Raises:
+        ValueError: there are fewer completions, or fewer numbers, than features.
+    """
+    centred = (raw - raw.mean(axis=1, keepdims=True)).reshape(-1, raw.shape[2]).astype(np.float64)
+    freedom = raw.shape[0] * (raw.shape[1] - 1)
+    if features > min(freedom, raw.shape[2]):
+        raise ValueError(
+            f"{features} features need as many differences of completions, and as many numbers in "
+            f"the residual stream; there are {freedom} and {raw.shape[2]}; use fewer features"
+        )
+    values, vectors = np.linalg.eigh(centred.T @ centred / freedom)
+    leading = slice(None, -features - 1, -1)
+    scale = np.maximum(values[leading], np.finfo(np.float32).tiny) ** -0.5
+    return Whitening(jnp.asarray(vectors[:, leading] * scale, jnp.float32))

@@ -1,0 +1,201 @@
+"""Releases of private RLHF: what one person's feedback contributes, and what follows from it.
+
+A person rates completions of the language model, y_1, ..., y_m. Three kinds of contribution are
+known, one for each `method`:
+
+* policy-gradient: the gradient of sum_i a_i log p(y_i | x_i) / m, where a_i is the rating, less the
+  KL penalty, less the mean of the person's other ones (leave-one-out baseline, Ahmadian et al.
+  2024). It is DPPG (Rio et al. 2025, Algorithm 2) with a language model as the policy.
+* best-of-n: the gradient of log p(y | x) of the person's best-rated completion.
+* reward-model: the sum of (f_i - mean f) (r_i - mean r) / (m - 1), where r_i are the person's ratings
+  and f_i public features of what they rated. Features are whitened on completions of public prompts,
+  so the mean of contributions is the least-squares fit of ratings by features.
+
+All baselines and means are over one person's own completions. No value head, no whitening over
+people, no adaptive coefficient and no running scale of rewards carries data from one person to
+another.
+
+Guarantee:
+    See `sotto.privacy.release.release`. The unit is everything that one person contributed: prompts,
+    completions and ratings. Each person takes part in one release.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.feedback import Rated
+from sotto.algorithms.rlhf.features import Whitening, completion_features
+from sotto.privacy.accounting.composition import Gaussian
+from sotto.privacy.claims import language as claims
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Correlation, Part
+from sotto.rl.language import Adapter, Completions, Decoder, log_probabilities
+
+
+class RLHFState(NamedTuple):
+    """Public state of a training: first free of data, later a function of releases."""
+
+    adapter: Adapter
+    """Last released change of the language model."""
+    average: Adapter
+    """Average of the last released changes."""
+    weights: Float[Array, " features"]
+    """Released reward model: weights of the whitened features. Zero for other methods."""
+    directions: Float[Array, "directions parameters"] | tuple[()]
+    """Public directions of people's updates, with orthonormal rows. (): all parameters."""
+    whitening: Whitening
+    """Public whitening of the features."""
+    moments: Any
+    """State of the optimiser that improves the adapter against the released reward model."""
+    updates: Int[Array, ""]
+    """Number of updates so far."""
+
+
+class Open(NamedTuple):
+    """What the door passes on: the state, and the frozen base model, which is public."""
+
+    state: RLHFState
+    base: Decoder
+
+
+def make_release(config: RLHFConfig, multiplier: float) -> Release:
+    """Returns the release of these settings, which can then be opened."""
+    name = "reward" if config.method == "reward-model" else "policy"
+    return Release(
+        name=f"RLHF {config.method}",
+        local=partial(_local, config),
+        server=partial(_server, config),
+        unit=config.privacy_unit,
+        parts={name: Part(clip_norm=config.clip_norm, noise_multiplier=multiplier)},
+        slots=config.people_per_release,
+        divisor=float(config.people_per_release),
+        horizon=config.releases,
+        population=config.population,
+        correlation=Correlation(kind="prefix-sum") if _correlated(config) else Correlation(),
+        microbatch=_divisor(config.people_per_release, config.microbatch),
+        protects=(claims.TUNED(),),
+        does_not_protect=(claims.PATTERNS(), claims.WHILE_ASKED()),
+        assumptions=(claims.PUBLIC_MODEL.assumption(), claims.OWN_COMPLETIONS.assumption()),
+    )
+
+
+def _correlated(config: RLHFConfig) -> bool:
+    return config.correlated_noise and config.releases > 1
+
+
+def _divisor(people: int, most: int) -> int:
+    """Returns the largest divisor of the number of people that is at most `most`."""
+    return next(size for size in range(min(most, people), 0, -1) if people % size == 0)
+
+
+def noise_multiplier(config: RLHFConfig, dimension: int) -> float:
+    """Returns the noise multiplier that meets the target epsilon, or the given one."""
+    if config.noise_multiplier is not None:
+        return config.noise_multiplier
+    assert config.target_epsilon is not None
+    return calibrated_multiplier(
+        lambda multiplier: [Gaussian(noise_multiplier=multiplier)],
+        config.target_epsilon,
+        config.delta,
+        draws=dimension * config.releases,
+    )
+
+
+def dimension(config: RLHFConfig, state: RLHFState) -> int:
+    """Returns how many numbers a release has."""
+    if config.improves:
+        return config.features
+    if isinstance(state.directions, tuple):
+        return int(ravel_pytree(state.adapter)[0].size)
+    return int(state.directions.shape[0])
+
+
+def _local(
+    config: RLHFConfig, public: Open, unit: Rated, key: PRNGKeyArray
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Returns one person's contribution, and diagnostics of a simulated person."""
+    del key  # the completions were drawn when the person rated them
+    diagnostics = {"rating": _mean(unit.ratings, unit.present)}
+    if config.improves:
+        return {"reward": _reward_contribution(public, unit)}, diagnostics
+    return {"policy": _gradient(config, public, unit)}, diagnostics
+
+
+def _mean(values: Float[Array, " rows"], present: Array) -> Float[Array, ""]:
+    return jnp.sum(jnp.where(present, values, 0)) / jnp.maximum(jnp.sum(present), 1)
+
+
+def _reward_contribution(public: Open, unit: Rated) -> Float[Array, " features"]:
+    """Returns the sum of products of centred features and centred ratings, over rows less one."""
+    features = completion_features(public.base, public.state.whitening, unit)
+    rows = jnp.maximum(jnp.sum(unit.present), 2)
+    features = features - jax.vmap(_mean, (1, None))(features, unit.present)
+    ratings = unit.ratings - _mean(unit.ratings, unit.present)
+    ratings = jnp.where(unit.present, ratings, 0)
+    return ratings @ features / (rows - 1)
+
+
+def _gradient(config: RLHFConfig, public: Open, unit: Rated) -> Array:
+    """Returns the gradient of the weighted log-probabilities, in the public directions."""
+    flat, unravel = ravel_pytree(public.state.adapter)
+    directions = public.state.directions
+    free = flat if isinstance(directions, tuple) else jnp.zeros(directions.shape[0])
+    completions = Completions(unit.completions, unit.completion_mask)
+
+    def log_probability(moved: Array | None) -> Float[Array, " rows"]:
+        adapter = None
+        if moved is not None:
+            adapter = unravel(moved if isinstance(directions, tuple) else flat + moved @ directions)
+        found = log_probabilities(
+            public.base, unit.prompts, unit.prompt_mask, completions, adapter
+        )
+        return jnp.sum(found, axis=1)
+
+    if config.method == "best-of-n":
+        best = jnp.argmax(jnp.where(unit.present, unit.ratings, -1))
+        weights = jax.nn.one_hot(best, unit.ratings.size) * jnp.any(unit.present)
+    else:
+        ratio = 0.0
+        if config.kl_coefficient > 0:
+            ratio = log_probability(free) - log_probability(None)
+        weights = _advantages(unit.ratings - config.kl_coefficient * ratio, unit.present)
+    found: Array = jax.grad(lambda moved: weights @ log_probability(moved))(free)
+    return found
+
+
+def _advantages(values: Float[Array, " rows"], present: Array) -> Float[Array, " rows"]:
+    """Returns each value less the mean of the person's others, over the number of rows."""
+    rows = jnp.sum(present)
+    others = jnp.maximum(rows - 1, 1)
+    baseline = (jnp.sum(jnp.where(present, values, 0)) - values) / others
+    return jax.lax.stop_gradient(
+        jnp.where(present & (rows > 1), values - baseline, 0) / jnp.maximum(rows, 1)
+    )
+
+
+def _server(
+    config: RLHFConfig, public: Open, released: dict[str, Array]
+) -> tuple[Open, dict[str, Array]]:
+    """Returns the next public state. It is post-processing of the release."""
+    state = public.state
+    updates = state.updates + 1
+    if config.improves:
+        weights = released["reward"]
+        after = state._replace(weights=weights, updates=updates)
+        return Open(after, public.base), {"update_norm": jnp.linalg.norm(weights)}
+    flat, unravel = ravel_pytree(state.adapter)
+    update = released["policy"]
+    step = update if isinstance(state.directions, tuple) else update @ state.directions
+    adapter: Adapter = unravel(flat + config.server_learning_rate * step)
+    first = config.releases - max(1, round(config.tail_fraction * config.releases))
+    count = jnp.maximum(updates - first, 1).astype(jnp.float32)
+    average = jax.tree.map(lambda a, p: a + (p - a) / count, state.average, adapter)
+    after = state._replace(adapter=adapter, average=average, updates=updates)
+    return Open(after, public.base), {"update_norm": jnp.linalg.norm(update)}

@@ -1,0 +1,199 @@
+"""Training of private RLHF: the noisy releases, and then post-processing that costs no privacy."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import PyTree
+
+from sotto.algorithms.base import Progress
+from sotto.algorithms.rlhf import evaluation, improvement
+from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.directions import first_adapter, public_directions
+from sotto.algorithms.rlhf.features import Whitening
+from sotto.algorithms.rlhf.people import People
+from sotto.algorithms.rlhf.release import (
+    Open,
+    RLHFState,
+    dimension,
+    make_release,
+    noise_multiplier,
+)
+from sotto.keys import new_key
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.rl.language import Adapter, save_adapter
+
+_CHUNK = 16
+"""Number of updates against the reward model between two checkpoints."""
+_PEOPLE, _CANDIDATES, _DIRECTIONS, _KL, _EVALUATION = range(5)
+"""Numbers by which keys are folded."""
+_SHOWN = 5
+"""Number of samples in the report."""
+
+
+def initial_state(config: RLHFConfig, people: People) -> RLHFState:
+    """Returns the public state before the first release, free of data, without an axis of runs."""
+    adapter = first_adapter(config, people)
+    directions: Any = ()
+    moments: Any = ()
+    width = people.language.decoder.architecture.width
+    if config.improves:
+        moments = improvement.optimiser(config).init(adapter)
+        candidates = _candidates(config, people)
+        whitening = improvement.whitening_of(config, candidates)
+    else:
+        whitening = Whitening(jnp.zeros((width, config.features), jnp.float32))
+        if config.directions:
+            directions = public_directions(config, people, adapter, _key(config, _DIRECTIONS))
+    weights = jnp.zeros(config.features, jnp.float32)
+    return RLHFState(
+        adapter, adapter, weights, directions, whitening, moments, jnp.zeros((), jnp.int32)
+    )
+
+
+def _key(config: RLHFConfig, use: int) -> Any:
+    return jax.random.fold_in(new_key(config.seed), use)
+
+
+def _candidates(config: RLHFConfig, people: People) -> improvement.Candidates:
+    return improvement.draw_candidates(config, people, _key(config, _CANDIDATES))
+
+
+class Training:
+    """One training, from any state to the end."""
+
+    def __init__(
+        self, config: RLHFConfig, people: People, ledger: Ledger, states: PyTree, folder: Path
+    ) -> None:
+        self._config, self._people, self._ledger, self._folder = config, people, ledger, folder
+        self._state: RLHFState = jax.tree.map(lambda x: x[0], states)
+
+    def run(self, done: int) -> Iterator[Progress]:
+        """Makes the updates from number `done` on, and yields after each chunk.
+
+        Raises:
+            PrivacyError: the budget does not cover the releases.
+        """
+        config = self._config
+        if done < config.releases:
+            yield from self._release(done)
+        last = config.num_updates - 1
+        if config.improves and done < last:
+            yield from self._improve(max(done, config.releases), last)
+        yield self._finish()
+
+    def _release(self, done: int) -> Iterator[Progress]:
+        """Makes the releases that are left, in a new stream with people who have not taken part."""
+        config, people = self._config, self._people
+        multiplier = noise_multiplier(config, dimension(config, self._state))
+        release = replace(make_release(config, multiplier), horizon=config.releases - done)
+        opened = jax.tree.map(lambda x: jnp.asarray(x)[None], self._open())
+        stream = None
+        for update in range(done, config.releases):
+            rated = people.rated(config, self._state.adapter, update)
+            if stream is None:
+                stream = release.open([self._ledger], opened, rated, chunk=1)
+            first = self._ledger.next_person
+            persons = first + np.arange(release.slots).reshape(1, 1, -1)
+            units = jax.tree.map(lambda x: jnp.asarray(x)[None, None], rated)
+            keys = _key(config, _PEOPLE)[None]
+            opened, log, simulated = stream.run(opened, keys, persons, units)
+            self._state = jax.tree.map(lambda x: x[0], opened.state)
+            ratings = {} if simulated is None else {"rating": simulated["rating"].mean(axis=2)}
+            yield self._progress(
+                update + 1,
+                {name: np.asarray(x) for name, x in log.items()},
+                {name: np.asarray(x) for name, x in ratings.items()},
+                learned=not config.improves,
+            )
+
+    def _open(self) -> Open:
+        return Open(self._state, self._people.language.decoder)
+
+    def _improve(self, done: int, last: int) -> Iterator[Progress]:
+        """Tunes the adapter against the released reward model."""
+        config, state, base = self._config, self._state, self._people.language.decoder
+        preferred = improvement.pairs(
+            _candidates(config, self._people), state.whitening, state.weights
+        )
+        optimiser = improvement.optimiser(config)
+
+        @jax.jit
+        def update(adapter: Adapter, moments: Any, base: Any, batch: Any) -> Any:
+            loss, gradient = jax.value_and_grad(improvement.preference_loss)(adapter, base, batch)
+            step, moments = optimiser.update(gradient, moments)
+            return optax.apply_updates(adapter, step), moments, loss
+
+        losses = []
+        for number in range(done, last):
+            rows = improvement.minibatch(config, len(preferred.ratings), number - config.releases)
+            batch = jax.tree.map(lambda x, rows=rows: x[rows], preferred)
+            adapter, moments, loss = update(self._state.adapter, self._state.moments, base, batch)
+            self._state = self._state._replace(
+                adapter=adapter, average=adapter, moments=moments, updates=jnp.int32(number + 1)
+            )
+            losses.append(float(loss))
+            if len(losses) == _CHUNK or number == last - 1:
+                yield self._progress(number + 1, {"loss": np.array([losses])})
+                losses = []
+
+    def _finish(self) -> Progress:
+        """Scales both adapters to the target KL, and writes them for other tools."""
+        config, people, state = self._config, self._people, self._state
+        meet = partial(improvement.scaled_to_target, config, people, key=_key(config, _KL))
+        adapter, factor = meet(state.adapter)
+        average = adapter if config.improves else meet(state.average)[0]
+        self._state = state._replace(
+            adapter=adapter, average=average, updates=jnp.int32(config.num_updates)
+        )
+        architecture = people.language.decoder.architecture
+        save_adapter(adapter, architecture, self._folder / "adapter", config.model)
+        return self._progress(config.num_updates, {"scale": np.array([[factor]])})
+
+    def _progress(
+        self,
+        updates: int,
+        released: dict[str, np.ndarray],
+        simulated: dict[str, np.ndarray] | None = None,
+        learned: bool = True,
+    ) -> Progress:
+        measured: dict[str, float] = {}
+        samples: tuple[tuple[str, str], ...] = ()
+        if self._config.population == "simulated" and learned:
+            found = evaluation.measure(
+                self._config,
+                self._people,
+                self._state.adapter,
+                _key(self._config, _EVALUATION),
+                self._config.evaluation_prompts,
+            )
+            measured = {"last": (means := found.means()).pop("rating"), **means}
+            samples = tuple(zip(found.prompts, found.completions, strict=True))[:_SHOWN]
+        return Progress(
+            updates,
+            jax.tree.map(lambda x: jnp.asarray(x)[None], self._state),
+            released,
+            {name: np.array([value]) for name, value in measured.items()},
+            simulated or {},
+            learned=learned,
+            samples=samples,
+        )
+
+
+def train(
+    config: RLHFConfig,
+    people: People,
+    ledgers: Sequence[Ledger],
+    states: PyTree,
+    done: int,
+    folders: Sequence[Path],
+) -> Iterator[Progress]:
+    """Makes the updates from number `done` on; see `sotto.algorithms.base.Algorithm.train`."""
+    (ledger,), (folder,) = ledgers, folders
+    yield from Training(config, people, ledger, states, folder).run(done)

@@ -1,0 +1,40 @@
+"""What certificates say about language models that are tuned to people's ratings."""
+
+from sotto.privacy.claims.claim import Claim
+
+TUNED = Claim(
+    "language.tuned",
+    "protects",
+    "Each person's prompts, completions and ratings, against an observer who sees every released "
+    "update, every tuned model, every text that these models write, and everything computed from "
+    "them.",
+)
+PATTERNS = Claim(
+    "language.patterns",
+    "does-not-protect",
+    "Patterns that many people share. The training learns such patterns, and the model's texts show "
+    "them.",
+)
+WHILE_ASKED = Claim(
+    "language.while-asked",
+    "does-not-protect",
+    "A person, against an observer who sees that person's own prompts, completions or ratings while "
+    "they are collected.",
+)
+PUBLIC_MODEL = Claim(
+    "language.public-model",
+    "user",
+    "The base model, its tokenizer and the public prompts were made without data of the protected "
+    "people.",
+    "the user who chooses the files knows where they come from",
+)
+OWN_COMPLETIONS = Claim(
+    "language.own-completions",
+    "user",
+    "What a person rates depends on that person's prompts, on random numbers, and on earlier "
+    "releases. All ratings of one person are under one name.",
+    "each completion is generated from its own prompt and random key; a file of ratings is grouped "
+    "by the person that it names",
+)
+
+BROUGHT = (TUNED, PATTERNS, WHILE_ASKED, PUBLIC_MODEL, OWN_COMPLETIONS)
