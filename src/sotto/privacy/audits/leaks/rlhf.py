@@ -1,11 +1,11 @@
-"""What trainings from human feedback compute beside the gradient, without noise.
+"""Statistics that trainings from human feedback compute beside the gradient, without noise.
 
 The model is a softmax over three tokens given the token before. People give a prompt, get a
 completion and score it. The update of the model goes through the door with noise multiplier 5. A
 statistic is computed beside it from everybody's scores or completions. It steers the updates of
 others or is visible itself. In the sound variants it is a part of the same release.
 
-Whitening of advantages is `ADVANTAGE_NORMALISATION`. The choice of the n best is in `best_of_n`.
+Whitening of advantages is `ADVANTAGE_NORMALISATION`, and the n best are in `best_of_n`.
 """
 
 import math
@@ -85,7 +85,7 @@ def _updated(state: dict[str, Array], update: Array, **others: Array) -> dict[st
     return state | {"logits": state["logits"] + update} | others
 
 
-# --- a number beside the update ------------------------------------------------------------------
+# --- a statistic beside the update ---------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,7 @@ class _Training:
         return ReleaseTrials(release, state, self.people, _everything)
 
     def leak(self, name: str, **sentences: str) -> Leak:
+        """Returns the entry of the catalogue, with its claim, why it is false, and the remedy."""
         return Leak(
             name=name,
             theory="docs/privacy.md, section 3",
@@ -226,7 +227,7 @@ def _kl_local(state: Any, unit: Any, key: Array) -> tuple[Any, Any]:
 
 
 def _kl_server(state: Any, released: Any) -> tuple[Any, Any]:
-    """Makes the update of Ziegler et al. 2019, section 2.2.
+    """Makes the update of the KL coefficient of Ziegler et al. 2019.
 
     The log holds the clipped error, which two consecutive coefficients in a real log reveal.
     """
