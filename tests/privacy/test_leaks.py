@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from sotto.cli import main
 from sotto.privacy.audits import leaks
 from sotto.privacy.audits.audit import AuditResult
 from sotto.privacy.audits.leaks import CATALOGUE, DELTA, Leak, LeakReport, run_catalogue
@@ -17,6 +18,15 @@ from sotto.privacy.audits.leaks.noise import float32_normal_values
 SAMPLES = 16_000
 MORE = {"uncentred-clipping-bit": 32_000}
 """With 16,000 its bound is above the claim in three runs of five."""
+FROM_FEEDBACK = {
+    "shared-value-head",
+    "advantage-normalisation",
+    "adaptive-kl-coefficient",
+    "reward-normaliser",
+    "best-of-n-across-people",
+    "early-stopping-on-rewards",
+}
+"""What trainings from human feedback leak beside the gradient: at least twice the claim."""
 NAMES = [leak.name for leak in CATALOGUE]
 
 
@@ -24,7 +34,8 @@ NAMES = [leak.name for leak in CATALOGUE]
 def test_leak_is_shown_and_remedy_holds(name: str) -> None:
     (report,) = run_catalogue([name], MORE.get(name, SAMPLES), seed=1)
     assert report.verdict == "leak shown"
-    assert report.leaky_lower_bound > report.claimed_epsilon
+    factor = 2 if name in FROM_FEEDBACK else 1
+    assert report.leaky_lower_bound > factor * report.claimed_epsilon
     assert report.sound_lower_bound <= report.sound_certified_epsilon
     # Neither a cheaper claim nor a remedy at a higher price: the same epsilon on both sides.
     assert report.sound_certified_epsilon == pytest.approx(report.claimed_epsilon, rel=1e-6)
@@ -50,6 +61,18 @@ def test_unknown_leak_is_refused_with_the_names_there_are() -> None:
 
 def test_names_are_unique() -> None:
     assert len(set(NAMES)) == len(NAMES)
+    assert set(NAMES) >= FROM_FEEDBACK
+
+
+def test_explain_prints_a_sentence_for_each_leak(capsys) -> None:
+    assert main(["audit", "--explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert [line.split()[0] for line in lines] == NAMES
+    assert all(line.endswith(".") for line in lines)
+    assert main(["audit", "--explain", "--leaks", "reused-noise", "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["leaks"]
+    assert one["name"] == "reused-noise"
+    assert one["claim"].startswith("A resumed run")
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,24 @@
 """`sotto audit`: attacks on a catalogue of known leaks."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from sotto.cli.options import Json
 from sotto.cli.parsing import command, print_json
 from sotto.keys import seed_range
 
+if TYPE_CHECKING:
+    from sotto.privacy.audits.leaks import Leak
+
 
 @command("audit")
 def audit(
-    leaks: tuple[str, ...] = (), samples: int = 100_000, seed: int = 0, json: Json = False
+    leaks: tuple[str, ...] = (),
+    samples: int = 100_000,
+    seed: int = 0,
+    explain: bool = False,
+    json: Json = False,
 ) -> int:
     """Attacks known leaks, each in a leaky variant and in a sound variant.
 
@@ -20,15 +29,20 @@ def audit(
 
     Examples:
       sotto audit
+      sotto audit --explain
       sotto audit --leaks non-private-critic --samples 20000
 
     Args:
-        leaks: Names of leaks; all of them by default. A wrong name prints the list.
+        leaks: Names of leaks; all of them by default. `--explain` lists them.
         samples: Number of runs of each variant on each of the two inputs.
         seed: Seed of the runs.
+        explain: Print the name and the false claim of every leak, and attack none.
     """
-    from sotto.privacy.audits.leaks import run_catalogue
+    from sotto.privacy.audits.leaks import named, run_catalogue
 
+    if explain:
+        _explain(named(leaks or None), json)
+        return 0
     seed_range(seed)
     if samples < 4:
         raise ValueError(f"--samples must be at least 4, got {samples}")
@@ -46,3 +60,13 @@ def audit(
                 f"  {one.verdict}"
             )
     return 2 if any(one.verdict == "certificate refuted" for one in reports) else 0
+
+
+def _explain(leaks: "Sequence[Leak]", json: bool) -> None:
+    """Prints the name and the false claim of each leak."""
+    if json:
+        print_json({"leaks": [{"name": one.name, "claim": one.claim} for one in leaks]})
+        return
+    print(f"{'leak':<34}false claim")
+    for one in leaks:
+        print(f"{one.name:<34}{one.claim}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sotto.privacy.audits.leaks.adaptive_clip import UNCENTRED_BIT
+from sotto.privacy.audits.leaks.best_of_n import BEST_OF_N
 from sotto.privacy.audits.leaks.close_points import CLOSE_POINTS
 from sotto.privacy.audits.leaks.counters import COUNTERS
 from sotto.privacy.audits.leaks.counting import DIVISOR, RETURNS, SEGMENTS, SEGMENTS_AT_ONCE
@@ -26,8 +27,14 @@ from sotto.privacy.audits.leaks.leak import DELTA, Leak
 from sotto.privacy.audits.leaks.noise import FINE_GRID, FLOAT32_TAILS, REUSED_NOISE
 from sotto.privacy.audits.leaks.normalisation import ADVANTAGE_NORMALISATION, OBSERVATION_NORMALISER
 from sotto.privacy.audits.leaks.randomness import BATCH_RANDOMNESS
+from sotto.privacy.audits.leaks.rlhf import (
+    EARLY_STOPPING,
+    KL_COEFFICIENT,
+    REWARD_NORMALISER,
+    VALUE_HEAD,
+)
 
-__all__ = ["CATALOGUE", "DELTA", "Leak", "LeakReport", "run_catalogue"]
+__all__ = ["CATALOGUE", "DELTA", "Leak", "LeakReport", "named", "run_catalogue"]
 
 CATALOGUE: tuple[Leak, ...] = (
     CRITIC,
@@ -50,6 +57,11 @@ CATALOGUE: tuple[Leak, ...] = (
     REUSED_POOL,
     COUNTERS,
     BATCH_RANDOMNESS,
+    VALUE_HEAD,
+    KL_COEFFICIENT,
+    REWARD_NORMALISER,
+    BEST_OF_N,
+    EARLY_STOPPING,
 )
 
 
@@ -79,6 +91,18 @@ class LeakReport:
     verdict: Literal["leak shown", "not shown", "certificate refuted"]
 
 
+def named(names: Sequence[str] | None = None) -> tuple[Leak, ...]:
+    """Returns the entries with these names; None returns all of them.
+
+    Raises:
+        ValueError: a name is not in the catalogue.
+    """
+    known = {leak.name: leak for leak in CATALOGUE}
+    if unknown := sorted(set(names or ()) - set(known)):
+        raise ValueError(f"no leak is called {', '.join(unknown)}; choose from {', '.join(known)}")
+    return CATALOGUE if names is None else tuple(known[name] for name in names)
+
+
 def run_catalogue(
     names: Sequence[str] | None = None, samples: int = 50_000, seed: int = 0
 ) -> list[LeakReport]:
@@ -93,11 +117,7 @@ def run_catalogue(
     Raises:
         ValueError: a name is not in the catalogue.
     """
-    known = {leak.name: leak for leak in CATALOGUE}
-    if unknown := sorted(set(names or ()) - set(known)):
-        raise ValueError(f"no leak is called {', '.join(unknown)}; choose from {', '.join(known)}")
-    chosen = CATALOGUE if names is None else [known[name] for name in names]
-    return [_report(leak, samples, seed) for leak in chosen]
+    return [_report(leak, samples, seed) for leak in named(names)]
 
 
 def _report(leak: Leak, samples: int, seed: int) -> LeakReport:

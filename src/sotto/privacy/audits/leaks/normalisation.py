@@ -1,7 +1,8 @@
 """Normalisation by statistics of several people: of observations over time, or of advantages.
 
 Both rescale the contributions of *other* people. Clipping each contribution then no longer bounds
-the effect of one person.
+the effect of one person. PPO normalises advantages over a minibatch (`norm_adv` of CleanRL), and
+trainings from human feedback whiten them (`masked_whiten` of TRL). Both are the same leak.
 """
 
 import math
@@ -145,7 +146,7 @@ def _raw_inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def _normalised_inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Returns advantages that a pipeline before the door normalised over the batch."""
+    """Returns advantages that a pipeline before the door normalised (whitened) over the batch."""
     persons = _advantage_persons(present)
     batch = _RETURNS[persons[0] >= 0]
     advantages = (_RETURNS - batch.mean()) / (batch.std() + 1e-6)
@@ -172,7 +173,8 @@ _ADV_CLAIMED = gaussian_epsilon(_ADV_Z, DELTA)
 
 ADVANTAGE_NORMALISATION = Leak(
     name="advantage-normalisation",
-    claim="Advantages may be normalised over the batch, since every update is clipped afterwards.",
+    claim="Advantages may be normalised (PPO) or whitened (RLHF) over the batch, since every "
+    "update is clipped afterwards.",
     why="One high return makes all other advantages negative: the sum moves by up to 2K-1 clips.",
     remedy="advantages are normalised within each person",
     theory="docs/privacy.md, section 3",

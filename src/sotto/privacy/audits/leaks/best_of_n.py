@@ -1,0 +1,93 @@
+"""Best-of-n across people: only the n best-rated completions of a batch are learnt from.
+
+Everybody has as many completions as there are people, with ratings. The model of `rlhf` is tuned
+on the chosen ones. A person who rates all completions highly takes the places of all others.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from sotto.privacy.audits.audit import ReleaseTrials
+from sotto.privacy.audits.leaks.leak import PERSON, SMALL_CLIP, Leak, against, against_certificate
+from sotto.privacy.audits.leaks.rlhf import CLAIMED, MODEL, USERS, Z, policy_gradient
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Part
+
+_BEST = USERS
+_COMPLETIONS = USERS
+
+
+def _inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Returns rated completions of prompt 0, and which of them a pipeline before the door chose.
+
+    The person under test has the completion 1 0 every time and rates it highest. The others have
+    0 0, and each rates the first one highly.
+    """
+    persons = np.arange(USERS)
+    persons[0] = 0 if present else -1
+    tokens = np.zeros((USERS, _COMPLETIONS, 2), np.int32)
+    tokens[0, :, 0] = 1
+    ratings = np.full((USERS, _COMPLETIONS), 0.1, np.float32)
+    ratings[:, 0], ratings[0] = 0.9, 1.0
+    in_batch = np.where(persons[:, None] >= 0, ratings, -np.inf)
+    best = np.argsort(-in_batch, axis=None, kind="stable")[:_BEST]
+    chosen = np.zeros(ratings.size, np.float32)
+    chosen[best] = 1.0
+    units = {"tokens": tokens, "ratings": ratings, "chosen": chosen.reshape(ratings.shape)}
+    return persons[None], {name: one[None] for name, one in units.items()}
+
+
+def _tuned(state: Array, unit: Any, chosen: Array) -> tuple[Any, Any]:
+    """Returns the gradient of the log-likelihood of the chosen completions."""
+    before = jnp.pad(unit["tokens"][:, :-1], ((0, 0), (1, 0)))
+    each = jax.vmap(policy_gradient, in_axes=(None, 0, 0, 0))(state, unit["tokens"], before, chosen)
+    return {"policy": jnp.sum(each, axis=0)}, ()
+
+
+def _best_of_batch_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+    return _tuned(state, unit, unit["chosen"])
+
+
+def _best_of_person_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]:
+    """Learns from the person's own best completion."""
+    return _tuned(state, unit, jax.nn.one_hot(jnp.argmax(unit["ratings"]), _COMPLETIONS))
+
+
+def _server(state: Any, released: Any) -> tuple[Any, Any]:
+    return state + released["policy"], released["policy"]
+
+
+def _observe(log: np.ndarray) -> np.ndarray:
+    return log.reshape(len(log), -1)
+
+
+def _trials(within_person: bool) -> ReleaseTrials:
+    release = Release(
+        name="policy",
+        local=_best_of_person_local if within_person else _best_of_batch_local,
+        server=_server,
+        unit=PERSON,
+        parts={"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=Z)},
+        slots=USERS,
+        divisor=USERS,
+        horizon=1,
+        population="simulated",
+    )
+    return ReleaseTrials(release, jnp.asarray(MODEL), _inputs, _observe)
+
+
+BEST_OF_N = Leak(
+    name="best-of-n-across-people",
+    claim="Learning from the n best completions of a batch only leaves contributions out.",
+    why="A person whose completions are rated best displaces up to n others, so the contributions "
+    "of up to n + 1 people change.",
+    remedy="the best completion is chosen among those of one person",
+    theory="docs/privacy.md, section 3",
+    claimed_epsilon=CLAIMED,
+    leaky=against(CLAIMED, _trials(within_person=False)),
+    sound=against_certificate(_trials(within_person=True)),
+)
