@@ -56,8 +56,8 @@ UnitKind = Literal[
 _MEANING: dict[UnitKind, str] = {
     "trajectory": "everything one person contributed: the whole of their trajectory "
     "(states, actions and rewards)",
-    "feedback": "everything one person contributed: all of their prompts, the completions that they "
-    "rated, and their ratings",
+    "feedback": "everything one person contributed: all of their prompts, the completions that "
+    "they rated, and their ratings",
     "segment": "one segment of a trajectory; a person whose trajectory spans several segments "
     "is protected less than this certificate says",
     "expert": "one expert: their policy and their logged data",

@@ -37,8 +37,8 @@ class TunedModel(eqx.Module):
 
 
 class RLHF(Algorithm[RLHFConfig]):
-    """Private RLHF: tunes a language model to people's ratings, and protects each person with all of
-    their prompts, completions and ratings (Rio et al. 2025, section 6).
+    """Private RLHF: tunes a language model to people's ratings (Rio et al. 2025, section 6). It
+    protects each person with all of their prompts, completions and ratings.
 
     By default the noisy release is a small linear model of people's ratings. The language model is
     then tuned against it on public prompts, which costs no more privacy, and its change is scaled

@@ -1,7 +1,7 @@
 """Settings of private RLHF."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from sotto.algorithms.settings import (
 from sotto.privacy.units import Adjacency, Unit
 
 Method = Literal["reward-model", "policy-gradient", "best-of-n"]
-SMOLLM2 = "smollm2"
+SMOLLM2: Final = "smollm2"
 """Name of the model that `sotto install smollm2` installs."""
 
 
@@ -154,7 +154,9 @@ class RLHFConfig(Settings):
                 f"use a delta below 1/{self.people}"
             )
         if self.releases > self.people:
-            raise ValueError(f"{self.releases} releases need as many people; there are {self.people}")
+            raise ValueError(
+                f"{self.releases} releases need as many people; there are {self.people}"
+            )
         if self.people % self.releases:
             raise ValueError(
                 f"{self.people} people cannot be divided among {self.releases} releases; "
@@ -168,4 +170,3 @@ class RLHFConfig(Settings):
             )
         if self.feedback is not None and self.public_prompts is None:
             raise ValueError("real people's feedback needs --public-prompts of your own domain")
-

@@ -1,7 +1,7 @@
 """Public directions of people's updates: leading eigenvectors of the base model's own scores.
 
-A gradient in all parameters of an adapter has far more noise than signal at a useful epsilon. Within
-a few directions that were chosen without private data, most of the signal remains.
+A gradient in all parameters of an adapter has far more noise than signal at a useful epsilon. A few
+directions that were chosen without private data keep most of the signal.
 """
 
 import jax
@@ -64,10 +64,12 @@ def public_directions(
     def difference(base: Decoder, *pair: Array) -> Float[Array, " parameters"]:
         given, given_mask, said, said_mask = pair
         gradient: Array = jax.grad(
-            lambda moved: sign
-            @ log_probabilities(
-                base, given, given_mask, Completions(said, said_mask), unravel(moved)
-            ).sum(axis=1)
+            lambda moved: (
+                sign
+                @ log_probabilities(
+                    base, given, given_mask, Completions(said, said_mask), unravel(moved)
+                ).sum(axis=1)
+            )
         )(flat)
         return gradient
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -17,7 +17,10 @@ from jaxtyping import Array, Bool, Float, Int
 from sotto.errors import RunError
 from sotto.rl.language import Tokenizer
 
-Arrays = Array | np.ndarray
+if TYPE_CHECKING:
+    Arrays: TypeAlias = Any
+else:
+    Arrays = Array | np.ndarray
 """Type of the arrays: numpy's in a log, and JAX's in a compiled program."""
 
 FIELDS = ("person", "prompt", "completion", "rating")

@@ -4,15 +4,14 @@ Both are post-processing: they use the released weights, the public base model a
 and nothing about the protected people. They cost no privacy, however long they take.
 
 For each public prompt the base model draws several completions. The released reward model prefers
-one of them most and one least. Each update is a step of Adam on a minibatch of such pairs, for the
-loss -log sigmoid(BETA (log-ratio of the best - log-ratio of the worst)), with log-ratios to the base
-model. It is direct preference optimisation (Rafailov et al. 2023, equation 7).
+one of them most and one least. Each update is a step of Adam on a minibatch of such pairs. The loss
+is -log sigmoid(BETA (log-ratio of the best - log-ratio of the worst)), where log-ratios are to the
+base model. This is direct preference optimisation (Rafailov et al. 2023, equation 7).
 """
 
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -33,7 +32,7 @@ _HALVINGS = 6
 
 
 class Candidates(NamedTuple):
-    """Completions of public prompts by the base model, arrays of shape [prompts, candidates, ...]."""
+    """Completions of public prompts by the base model, of shape [prompts, candidates, ...]."""
 
     rated: Rated
     """Without ratings."""
@@ -86,13 +85,11 @@ def pairs(candidates: Candidates, whitening: Whitening, weights: Array) -> Rated
 
 def optimiser(config: RLHFConfig) -> optax.GradientTransformation:
     """Returns Adam, with gradients clipped to norm 1 against outliers."""
-    return optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adam(config.improvement_learning_rate)
-    )
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(config.improvement_learning_rate))
 
 
 def preference_loss(adapter: Adapter, base: Decoder, batch: Rated) -> Float[Array, ""]:
-    """Returns the loss of direct preference optimisation on pairs, leaves of shape [pairs, 2, ...]."""
+    """Returns the loss of direct preference optimisation; leaves are of shape [pairs, 2, ...]."""
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
     said = Completions(flat.completions, flat.completion_mask)
     given = base, flat.prompts, flat.prompt_mask, said

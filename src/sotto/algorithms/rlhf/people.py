@@ -8,6 +8,7 @@ people's sentences. Real people come from a file of ratings.
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,10 +75,13 @@ class People:
         whose = slice(update * size, (update + 1) * size)
         if self.log is not None:
             return Rated(*(leaf[whose] for leaf in self.log))
-        assert self.prompts is not None and self.rater is not None
+        assert self.prompts is not None
+        assert self.rater is not None
         prompts = np.repeat(self.prompts[whose], config.completions, axis=0)
         mask = np.ones(prompts.shape, bool)
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), _COMPLETIONS), update)
+        key = jax.random.fold_in(
+            jax.random.fold_in(jax.random.key(config.seed), _COMPLETIONS), update
+        )
         found = complete(self.language, adapter, prompts, mask, config.new_tokens, key)
         ratings = self.rater(texts(self.language, found)).astype(np.float32)
         flat = Rated(prompts, mask, *found, ratings, np.ones(len(prompts), bool))
@@ -105,7 +109,8 @@ def meet(config: RLHFConfig) -> People:
         public, mask = _prompts(Path(config.public_prompts), language, config.prompt_tokens)
     if config.feedback is not None:
         return People(language, public, mask, log=_log(config, language))
-    assert corpora is not None and sentences is not None
+    assert corpora is not None
+    assert sentences is not None
     prompts = sentences.people.beginnings(language.tokenizer, config.prompt_tokens)
     held_out = sentences.held_out.beginnings(language.tokenizer, config.prompt_tokens)
     if len(prompts) < config.people:
@@ -174,7 +179,12 @@ def complete(
     keys = jax.random.split(key, len(prompts))
     make = partial(_generate, new_tokens=new_tokens, end=language.end, adapter=adapter)
     found = [
-        make(language.decoder, _rows(prompts, s, size), _rows(mask, s, size), keys=_rows(keys, s, size))
+        make(
+            language.decoder,
+            _rows(prompts, s, size),
+            _rows(mask, s, size),
+            keys=_rows(keys, s, size),
+        )
         for s in range(0, len(prompts), size)
     ]
     tokens = np.concatenate([np.asarray(one.tokens) for one in found])[: len(prompts)]
@@ -205,7 +215,7 @@ def log_ratios(
     return np.concatenate(found)[: len(prompts)]
 
 
-def _rows(array: np.ndarray, start: int, size: int) -> np.ndarray:
+def _rows(array: Any, start: int, size: int) -> Any:
     """Returns rows from `start` on; the first rows fill up the last batch."""
     return array[np.arange(start, start + size) % len(array)]
 

@@ -7,17 +7,17 @@ known, one for each `method`:
   KL penalty, less the mean of the person's other ones (leave-one-out baseline, Ahmadian et al.
   2024). It is DPPG (Rio et al. 2025, Algorithm 2) with a language model as the policy.
 * best-of-n: the gradient of log p(y | x) of the person's best-rated completion.
-* reward-model: the sum of (f_i - mean f) (r_i - mean r) / (m - 1), where r_i are the person's ratings
-  and f_i public features of what they rated. Features are whitened on completions of public prompts,
-  so the mean of contributions is the least-squares fit of ratings by features.
+* reward-model: the sum of (f_i - mean f) (r_i - mean r) / (m - 1), where r_i are the person's
+  ratings and f_i public features of what they rated. Features are whitened on completions of public
+  prompts, so the mean of contributions is the least-squares fit of ratings by features.
 
 All baselines and means are over one person's own completions. No value head, no whitening over
 people, no adaptive coefficient and no running scale of rewards carries data from one person to
 another.
 
 Guarantee:
-    See `sotto.privacy.release.release`. The unit is everything that one person contributed: prompts,
-    completions and ratings. Each person takes part in one release.
+    See `sotto.privacy.release.release`. The unit is everything that one person contributed: their
+    prompts, completions and ratings. Each person takes part in one release.
 """
 
 from functools import partial
@@ -30,8 +30,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.calibration import calibrated_multiplier
 from sotto.algorithms.rlhf.config import RLHFConfig
-from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.features import Whitening, completion_features
+from sotto.algorithms.rlhf.feedback import Rated
 from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.claims import language as claims
 from sotto.privacy.release.release import Release
@@ -153,19 +153,18 @@ def _gradient(config: RLHFConfig, public: Open, unit: Rated) -> Array:
         adapter = None
         if moved is not None:
             adapter = unravel(moved if isinstance(directions, tuple) else flat + moved @ directions)
-        found = log_probabilities(
-            public.base, unit.prompts, unit.prompt_mask, completions, adapter
-        )
+        found = log_probabilities(public.base, unit.prompts, unit.prompt_mask, completions, adapter)
         return jnp.sum(found, axis=1)
 
     if config.method == "best-of-n":
         best = jnp.argmax(jnp.where(unit.present, unit.ratings, -1))
         weights = jax.nn.one_hot(best, unit.ratings.size) * jnp.any(unit.present)
     else:
-        ratio = 0.0
+        values = unit.ratings
         if config.kl_coefficient > 0:
             ratio = log_probability(free) - log_probability(None)
-        weights = _advantages(unit.ratings - config.kl_coefficient * ratio, unit.present)
+            values = values - config.kl_coefficient * ratio
+        weights = _advantages(values, unit.present)
     found: Array = jax.grad(lambda moved: weights @ log_probability(moved))(free)
     return found
 

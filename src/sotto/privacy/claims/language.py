@@ -12,14 +12,14 @@ TUNED = Claim(
 PATTERNS = Claim(
     "language.patterns",
     "does-not-protect",
-    "Patterns that many people share. The training learns such patterns, and the model's texts show "
-    "them.",
+    "Patterns that many people share. The training learns such patterns, and the model's texts "
+    "show them.",
 )
 WHILE_ASKED = Claim(
     "language.while-asked",
     "does-not-protect",
-    "A person, against an observer who sees that person's own prompts, completions or ratings while "
-    "they are collected.",
+    "A person, against an observer who sees that person's own prompts, completions or ratings "
+    "while they are collected.",
 )
 PUBLIC_MODEL = Claim(
     "language.public-model",
