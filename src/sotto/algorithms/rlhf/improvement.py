@@ -9,7 +9,9 @@ is -log sigmoid(BETA (log-ratio of the best - log-ratio of the worst)), where lo
 base model. This is direct preference optimisation (Rafailov et al. 2023, equation 7).
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,9 +19,10 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.rlhf.config import RLHFConfig
-from sotto.algorithms.rlhf.features import Whitening, fit_whitening, raw_features
+from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.people import BATCH, People, complete, log_ratios
+from sotto.keys import new_key
 from sotto.rl.language import Adapter, Completions, Decoder, LowRank, log_probabilities
 
 BETA = 0.1
@@ -28,6 +31,7 @@ MINIBATCH = 32
 SCALES = (2.0**-5, 2.0**2)
 """Smallest and largest factor by which the whole change is scaled to meet a target KL."""
 _KL_PROMPTS = 256
+_KEY = 7
 _HALVINGS = 6
 
 
@@ -40,14 +44,22 @@ class Candidates(NamedTuple):
     """Their raw features."""
 
 
-def draw_candidates(config: RLHFConfig, people: People, key: PRNGKeyArray) -> Candidates:
+def draw_candidates(config: RLHFConfig, people: People) -> Candidates:
     """Returns completions of public prompts, with their raw features."""
-    count = min(config.improvement_prompts, len(people.public_prompts))
+    return _drawn(
+        people, config.improvement_prompts, config.candidates, config.new_tokens, config.seed
+    )
+
+
+@lru_cache(maxsize=1)  # whitening and improvement need the same ones, and they take minutes
+def _drawn(people: People, wanted: int, candidates: int, new_tokens: int, seed: int) -> Candidates:
+    count = min(wanted, len(people.public_prompts))
+    key = jax.random.fold_in(new_key(seed), _KEY)
     prompts, mask = (
-        np.repeat(one[:count], config.candidates, axis=0)
+        np.repeat(one[:count], candidates, axis=0)
         for one in (people.public_prompts, people.public_mask)
     )
-    tokens, real = complete(people.language, None, prompts, mask, config.new_tokens, key)
+    tokens, real = complete(people.language, None, prompts, mask, new_tokens, key)
     nothing = np.zeros(len(prompts), np.float32)
     rated = Rated(prompts, mask, tokens, real, nothing, np.ones(len(prompts), bool))
     size = min(BATCH, len(prompts))
@@ -59,14 +71,9 @@ def draw_candidates(config: RLHFConfig, people: People, key: PRNGKeyArray) -> Ca
     features = np.concatenate(raw)[: len(prompts)]
 
     def by_prompt(leaf: np.ndarray) -> np.ndarray:
-        return leaf.reshape(count, config.candidates, *leaf.shape[1:])
+        return leaf.reshape(count, candidates, *leaf.shape[1:])
 
     return Candidates(Rated(*map(by_prompt, rated)), by_prompt(features))
-
-
-def whitening_of(config: RLHFConfig, candidates: Candidates) -> Whitening:
-    """Returns the public whitening of features, from completions of public prompts."""
-    return fit_whitening(candidates.raw, config.features)
 
 
 def pairs(candidates: Candidates, whitening: Whitening, weights: Array) -> Rated:
@@ -83,7 +90,12 @@ def pairs(candidates: Candidates, whitening: Whitening, weights: Array) -> Rated
     return Rated(*(leaf[every, chosen] for leaf in candidates.rated))
 
 
-def optimiser(config: RLHFConfig) -> optax.GradientTransformation:
+def first_moments(config: RLHFConfig, adapter: Adapter) -> Any:
+    """Returns the state of the optimiser before the first update."""
+    return _optimiser(config).init(adapter)
+
+
+def _optimiser(config: RLHFConfig) -> optax.GradientTransformation:
     """Returns Adam, with gradients clipped to norm 1 against outliers."""
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(config.improvement_learning_rate))
 
@@ -96,6 +108,42 @@ def preference_loss(adapter: Adapter, base: Decoder, batch: Rated) -> Float[Arra
     ratio = (log_probabilities(*given, adapter) - log_probabilities(*given)).sum(axis=1)
     best, worst = ratio.reshape(-1, 2).T
     return -jax.nn.log_sigmoid(BETA * (best - worst)).mean()
+
+
+class Improved(NamedTuple):
+    """Adapter after an update, with the state of the optimiser and the loss before the update."""
+
+    adapter: Adapter
+    moments: Any
+    loss: float
+
+
+def improve(
+    config: RLHFConfig, base: Decoder, preferred: Rated, start: Improved, updates: range
+) -> Iterator[Improved]:
+    """Yields after each update of the adapter on pairs of completions.
+
+    Args:
+        config: settings.
+        base: the frozen base model.
+        preferred: a better and a worse completion of each prompt, leaves of shape [pairs, 2, ...].
+        start: the adapter before the first update.
+        updates: numbers of the updates, which decide the minibatches.
+    """
+    optimiser = _optimiser(config)
+
+    @jax.jit
+    def update(adapter: Adapter, moments: Any, base: Decoder, batch: Rated) -> Improved:
+        loss, gradient = jax.value_and_grad(preference_loss)(adapter, base, batch)
+        step, moments = optimiser.update(gradient, moments)
+        return Improved(optax.apply_updates(adapter, step), moments, loss)
+
+    now = start
+    for number in updates:
+        rows = minibatch(config, len(preferred.ratings), number)
+        batch = Rated(*(leaf[rows] for leaf in preferred))
+        now = update(now.adapter, now.moments, base, batch)
+        yield now._replace(loss=float(now.loss))
 
 
 def minibatch(config: RLHFConfig, count: int, update: int) -> Int[np.ndarray, " pairs"]:

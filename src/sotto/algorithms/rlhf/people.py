@@ -40,14 +40,14 @@ SPLIT_SEED = 0
 _COMPLETIONS = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class People:
     """A language model and the people whose feedback it learns from.
 
     Attributes:
         language: the frozen base model.
         public_prompts: prompts about nobody who is protected.
-        log: ratings of real people, or None.
+        log: ratings that people have given already, or None if they are asked now.
         prompts: prompts of simulated people, or None.
         held_out: prompts of simulated people who never take part, or None.
         rater: ratings of simulated people, or None.

@@ -9,14 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import PyTree
 
 from sotto.algorithms.base import Progress
 from sotto.algorithms.rlhf import evaluation, improvement
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
-from sotto.algorithms.rlhf.features import Whitening
+from sotto.algorithms.rlhf.features import Whitening, fit_whitening
 from sotto.algorithms.rlhf.people import People
 from sotto.algorithms.rlhf.release import (
     Open,
@@ -27,11 +26,11 @@ from sotto.algorithms.rlhf.release import (
 )
 from sotto.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.rl.language import Adapter, save_adapter
+from sotto.rl.language import save_adapter
 
 _CHUNK = 16
 """Number of updates against the reward model between two checkpoints."""
-_PEOPLE, _CANDIDATES, _DIRECTIONS, _KL, _EVALUATION = range(5)
+_PEOPLE, _DIRECTIONS, _KL, _EVALUATION = range(4)
 """Numbers by which keys are folded."""
 _SHOWN = 5
 """Number of samples in the report."""
@@ -44,9 +43,9 @@ def initial_state(config: RLHFConfig, people: People) -> RLHFState:
     moments: Any = ()
     width = people.language.decoder.architecture.width
     if config.improves:
-        moments = improvement.optimiser(config).init(adapter)
-        candidates = _candidates(config, people)
-        whitening = improvement.whitening_of(config, candidates)
+        moments = improvement.first_moments(config, adapter)
+        candidates = improvement.draw_candidates(config, people)
+        whitening = fit_whitening(candidates.raw, config.features)
     else:
         whitening = Whitening(jnp.zeros((width, config.features), jnp.float32))
         if config.directions:
@@ -59,10 +58,6 @@ def initial_state(config: RLHFConfig, people: People) -> RLHFState:
 
 def _key(config: RLHFConfig, use: int) -> Any:
     return jax.random.fold_in(new_key(config.seed), use)
-
-
-def _candidates(config: RLHFConfig, people: People) -> improvement.Candidates:
-    return improvement.draw_candidates(config, people, _key(config, _CANDIDATES))
 
 
 class Training:
@@ -118,30 +113,25 @@ class Training:
 
     def _improve(self, done: int, last: int) -> Iterator[Progress]:
         """Tunes the adapter against the released reward model."""
-        config, state, base = self._config, self._state, self._people.language.decoder
-        preferred = improvement.pairs(
-            _candidates(config, self._people), state.whitening, state.weights
-        )
-        optimiser = improvement.optimiser(config)
-
-        @jax.jit
-        def update(adapter: Adapter, moments: Any, base: Any, batch: Any) -> Any:
-            loss, gradient = jax.value_and_grad(improvement.preference_loss)(adapter, base, batch)
-            step, moments = optimiser.update(gradient, moments)
-            return optax.apply_updates(adapter, step), moments, loss
-
+        config, state = self._config, self._state
+        candidates = improvement.draw_candidates(config, self._people)
+        preferred = improvement.pairs(candidates, state.whitening, state.weights)
+        start = improvement.Improved(state.adapter, state.moments, 0.0)
+        updates = range(done - config.releases, last - config.releases)
         losses = []
-        for number in range(done, last):
-            rows = improvement.minibatch(config, len(preferred.ratings), number - config.releases)
-            batch = jax.tree.map(lambda x, rows=rows: x[rows], preferred)
-            adapter, moments, loss = update(self._state.adapter, self._state.moments, base, batch)
-            self._state = self._state._replace(
-                adapter=adapter, average=adapter, moments=moments, updates=jnp.int32(number + 1)
-            )
-            losses.append(float(loss))
-            if len(losses) == _CHUNK or number == last - 1:
-                yield self._progress(number + 1, {"loss": np.array([losses])})
-                losses = []
+        base = self._people.language.decoder
+        for now in improvement.improve(config, base, preferred, start, updates):
+            losses.append(now.loss)
+            made = done + len(losses)
+            if len(losses) % _CHUNK == 0 or made == last:
+                self._state = self._state._replace(
+                    adapter=now.adapter,
+                    average=now.adapter,
+                    moments=now.moments,
+                    updates=jnp.int32(made),
+                )
+                first = (len(losses) - 1) // _CHUNK * _CHUNK
+                yield self._progress(made, {"loss": np.array([losses[first:]])})
 
     def _finish(self) -> Progress:
         """Scales both adapters to the target KL, and writes them for other tools."""
