@@ -17,13 +17,15 @@ _ROWS = tuple(row.env_id for row in cells.TABLE1)
 
 @command("reproduce rio2025")
 def rio(
-    figure: Literal["table1", "fig1", "fig2", "fig3", "fig5", "fig6", "fig8"],
+    figure: Literal["table1", "fig1", "fig2", "fig3", "fig5", "fig6", "fig7", "fig8"],
     /,
     preset: tuple[PresetName, ...] = ("sotto", "paper"),
     env_id: tuple[str, ...] = (),
-    epsilons: tuple[float, ...] = cells.EPSILONS,
+    epsilons: tuple[float, ...] = (),
     noise_multipliers: tuple[float, ...] = cells.NOISE_MULTIPLIERS,
     episodes: int = 2000,
+    people: int = 3840,
+    updates: int = 32,
     seeds: Seeds = 10,
     first_seed: FirstSeed = 100,
     total_steps: int | None = None,
@@ -42,6 +44,8 @@ def rio(
       fig2        return against epsilon
       fig3        epsilon against the noise multiplier by an invalid, a loose and a tight formula
       fig6        return against the paper's noise multipliers
+      fig7        ratings and judge of a language model tuned to people's ratings, against epsilon
+                  (sotto install smollm2 and sotto install films come first)
       fig8        learning curves of the trainings of table1
 
     The command first prints how long it will take. Every training is kept in OUT with its ledger
@@ -54,12 +58,14 @@ def rio(
       sotto reproduce rio2025 fig8 --env-id CartPole-v1 --seeds 2 --total-steps 100000
 
     Args:
-        figure: table1, fig1, fig2, fig3, fig5, fig6 or fig8.
+        figure: table1, fig1, fig2, fig3, fig5, fig6, fig7 or fig8.
         preset: Settings of DPPG: sotto, paper or both. fig1 and fig5 always show both.
         env_id: Environments; by default all of the table or figure.
-        epsilons: Target epsilons, for fig2.
+        epsilons: Target epsilons, for fig2 and fig7; by default those of the figure.
         noise_multipliers: Noise multipliers, for fig6.
         episodes: Number of users of each training, for fig1 and fig5.
+        people: Number of people who rate, for fig7.
+        updates: Number of updates of the language model, for fig7.
         total_steps: Environment steps of every training, in place of the preset's.
         out: Folder for figures, data and kept trainings.
     """
@@ -71,6 +77,13 @@ def rio(
 
         summary = make_regret(figure, numbers, episodes, delta, out, say)
         answer(summary, json, out / summary["name"], _print_regret)
+        return
+    if figure == "fig7":
+        from sotto.experiments.rio2025 import language
+
+        wanted = epsilons or language.EPSILONS
+        summary = language.make_language(numbers, wanted, delta, people, updates, out, say)
+        answer(summary, json, out / summary["name"], _print_language)
         return
     from sotto.experiments.rio2025 import figures as reproduction
 
@@ -88,7 +101,7 @@ def rio(
         case "table1":
             summary = reproduction.make_table1(what)
         case "fig2":
-            summary = reproduction.make_tradeoff(what, figure, epsilons, ())
+            summary = reproduction.make_tradeoff(what, figure, epsilons or cells.EPSILONS, ())
         case "fig3":
             summary = reproduction.make_figure3(what)
         case "fig6":
@@ -114,6 +127,30 @@ def _print_regret(summary: dict[str, Any]) -> None:
         f"{'uniform actions':<24}{'-':>9}{'-':>14}{summary['uniform_regret']:>22.1f}\n"
         f"Regret with 95% confidence intervals over {len(summary['seeds'])} seeds.\n"
     )
+
+
+def _print_language(summary: dict[str, Any]) -> None:
+    """Prints the gains of each arm over the base model, and its share of the best without noise."""
+    print(
+        f"\n{'':<34}{'epsilon':>8}{'certified':>14}{'KL':>6}{'rating':>18}{'judge':>18}{'share':>7}"
+    )
+    for arm in summary["arms"]:
+        certified = _certified(arm["status"], arm["certified_epsilon"])
+        for kind, share in arm["share of the best without privacy"].items():
+            at = kind.partition(" at ")[2]
+            found = [arm["measured"][f"{one} gain at {at}"] for one in ("rating", "judge")]
+            gains = [_gain(one["mean"], one["half_width"]) for one in found]
+            print(
+                f"{arm['label']:<34}{_number(arm['target_epsilon']):>8}{certified:>14}"
+                f"{at.removeprefix('KL '):>6}{gains[0]:>18}{gains[1]:>18}{share:>7.0%}"
+            )
+    print(
+        "Gains over the base model. share: of the judge's largest gain among arms without noise.\n"
+    )
+
+
+def _gain(mean: float, half_width: float | None) -> str:
+    return f"{mean:.3f}" if half_width is None else f"{mean:.3f} ± {half_width:.3f}"
 
 
 def _check(figure: str, env_ids: tuple[str, ...]) -> None:

@@ -1,0 +1,284 @@
+"""Figure 7 of Rio et al. 2025: a language model tuned to people's ratings of film reviews.
+
+The paper tunes GPT-2 with noise that is worth epsilon 5426 at delta 1e-5. Here SmolLM2-135M is
+tuned, and each person is protected. Every arm's change of the model is scaled to the same KL
+divergence from the base model. What is measured is the gain over the base model: in the rating that
+people give, and in the eyes of a judge of another kind whom no training sees.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from matplotlib.axes import Axes
+
+from sotto.algorithms.rlhf import improvement, training
+from sotto.algorithms.rlhf.algorithm import RLHF
+from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.directions import first_adapter
+from sotto.algorithms.rlhf.evaluation import measure
+from sotto.algorithms.rlhf.people import People, meet
+from sotto.experiments import plots
+from sotto.experiments.engine import (
+    Arm,
+    Report,
+    Result,
+    Say,
+    Store,
+    certificates,
+    digest,
+    run,
+    write_data,
+)
+from sotto.experiments.statistics import over_seeds
+from sotto.keys import new_key
+from sotto.rl.language import Adapter
+
+KLS = (1.0, 3.0)
+"""Divergences from the base model, in nats a completion, at which arms are compared."""
+EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
+NO_NOISE = 1e-3
+"""Noise multiplier of arms that stand for no noise."""
+PROMPTS = 512
+"""Number of held-out prompts that measure."""
+SECONDS = 900.0
+"""Approximate duration of one arm and seed on one core."""
+_EVALUATION, _SAMPLES = 20260, 6
+
+DIRECT = "preferences"
+"""Name of the arm that learns from people's own preferred completions, without a reward model."""
+
+
+def arms(
+    seeds: Sequence[int], epsilons: Sequence[float], delta: float, people: int, updates: int
+) -> list[Arm]:
+    """Returns all arms.
+
+    Args:
+        seeds: seeds of people's completions, adapters and candidates.
+        epsilons: target epsilons of the private arms.
+        delta: delta of the guarantees.
+        people: number of people.
+        updates: number of updates of the language model, in arms that have them.
+    """
+    common = RLHFConfig(
+        people=people,
+        delta=delta,
+        improvement_updates=updates,
+        kl_target=max(KLS),
+        evaluation_prompts=PROMPTS,
+    )
+
+    def arm(name: str, label: str, epsilon: float | None, config: RLHFConfig) -> Arm:
+        noise = None if epsilon is not None else NO_NOISE
+        config = replace(config, target_epsilon=epsilon, noise_multiplier=noise)
+        file = f"{name}-{digest(config.first_repr() + name)}"
+        seconds = SECONDS * len(seeds)
+        return Arm(name, label, config, tuple(seeds), file, train, seconds, (), True, epsilon)
+
+    steering = replace(common, adapter="steering", method="policy-gradient", clip_norm=0.1)
+    imitation = replace(steering, method="best-of-n", clip_norm=1.0)
+    methods = {
+        "reward-model": ("reward model (sotto)", common),
+        "policy-gradient": ("policy gradient, steering vector", steering),
+        "best-of-n": ("imitation of the best, steering vector", imitation),
+    }
+    return [
+        arm(DIRECT, "preferences, not private", None, common),
+        *(
+            arm(name, label, epsilon, config)
+            for name, (label, config) in methods.items()
+            for epsilon in (None, *epsilons)
+        ),
+    ]
+
+
+@lru_cache(maxsize=1)
+def _met(config: RLHFConfig) -> People:
+    """Returns people who have rated completions of the base model, which all arms share."""
+    found = meet(config)
+    return replace(found, log=found.rated(config, first_adapter(config, found), 0))
+
+
+def _people(config: RLHFConfig) -> People:
+    shared = {name: getattr(config, name) for name in ("people", "completions", "seed")}
+    return _met(RLHFConfig(**shared))
+
+
+@lru_cache(maxsize=2)
+def _base(people: People) -> dict[str, float]:
+    """Returns the measurements of the base model."""
+    config = RLHFConfig()
+    unchanged = first_adapter(config, people)
+    return measure(config, people, unchanged, new_key(_EVALUATION), PROMPTS).means()
+
+
+def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[Result]:
+    """Trains each seed and measures it at every KL divergence."""
+    results = []
+    for number, seed in enumerate(seeds):
+        config: RLHFConfig = replace(arm.settings, seed=seed)
+        people, place = _people(config), folder / f"seed-{seed}"
+        said: dict[str, Any] = {}
+        curves: dict[str, list[float]] = {"rating": []}
+        points: list[int] = []
+        if arm.name == DIRECT:
+            adapter = _direct(config, people)
+        else:
+            algorithm = RLHF()
+            ledger = algorithm.create_ledger(config, place / "ledger.sqlite", arm.name)
+            state = training.initial_state(config, people)
+            states = jax.tree.map(lambda x: np.asarray(x)[None], state)
+            for progress in training.train(config, people, [ledger], states, 0, [place]):
+                states = progress.states
+                if progress.evaluation:
+                    points.append(progress.updates)
+                    curves["rating"].append(float(progress.evaluation["last"][0]))
+            adapter = jax.tree.map(lambda x: x[0], states.adapter)
+            said = certificates([ledger], [place])
+        returns, samples = _at_each_kl(config, people, adapter)
+        shown = {kind: np.array([values]) for kind, values in curves.items() if points}
+        results.append(
+            Result(
+                arm, (seed,), np.array(points), shown, returns, more={"samples": samples}, **said
+            )
+        )
+        report((number + 1) / len(seeds))
+    return results
+
+
+def _direct(config: RLHFConfig, people: People) -> Adapter:
+    """Returns the adapter trained on each person's best and worst completion, without privacy."""
+    assert people.log is not None
+    ratings = people.log.ratings
+    chosen = np.stack([ratings.argmax(axis=1), ratings.argmin(axis=1)], axis=1)
+    every = np.arange(len(chosen))[:, None]
+    preferred = type(people.log)(*(leaf[every, chosen] for leaf in people.log))
+    adapter = first_adapter(config, people)
+    start = improvement.Improved(adapter, improvement.first_moments(config, adapter), 0.0)
+    updates = range(config.improvement_updates)
+    *_, last = improvement.improve(config, people.language.decoder, preferred, start, updates)
+    return last.adapter
+
+
+def _at_each_kl(
+    config: RLHFConfig, people: People, adapter: Adapter
+) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """Returns gains over the base model and other measurements, by KL divergence, and samples."""
+    base, found, samples = _base(people), {}, {}
+    for kl in KLS:
+        wanted = replace(config, kl_target=kl)
+        scaled, _ = improvement.scaled_to_target(wanted, people, adapter, new_key(config.seed))
+        measured = measure(config, people, scaled, new_key(_EVALUATION), PROMPTS)
+        means = measured.means()
+        for kind in ("rating", "judge"):
+            found[f"{kind} gain at KL {kl:g}"] = np.array([means[kind] - base[kind]])
+        for kind in ("kl", "distinct_2"):
+            found[f"{kind} at KL {kl:g}"] = np.array([means[kind]])
+        pairs = zip(measured.prompts, measured.completions, strict=True)
+        samples[f"{kl:g}"] = [f"{prompt} |{said}" for prompt, said in pairs][:_SAMPLES]
+    return found, samples
+
+
+# --- the figure ----------------------------------------------------------------------------------
+
+
+def make_language(
+    seeds: Sequence[int],
+    epsilons: Sequence[float],
+    delta: float,
+    people: int,
+    updates: int,
+    out: Path,
+    say: Say,
+) -> dict[str, Any]:
+    """Trains the missing arms, writes picture, table and summary, and returns the summary.
+
+    Args:
+        seeds: seeds of every arm.
+        epsilons: target epsilons.
+        delta: delta of the guarantees.
+        people: number of people.
+        updates: number of updates of the language model.
+        out: folder of the results.
+        say: shows the progress.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    results = run(arms(seeds, epsilons, delta, people, updates), Store(out / "trainings"), 1, say)
+    stem = out / "fig7"
+    draw(stem.with_suffix(".png"), results, f"delta = {delta:g}, {plots.in_seeds(len(seeds))}")
+    summary = {"name": "fig7", "delta": delta, "people": people, "seeds": list(seeds)}
+    summary |= {"arms": [_about(one, results) for one in results]}
+    write_data(stem, [row for one in results for row in _rows(one)], summary)
+    return summary
+
+
+def _rows(result: Result) -> list[dict[str, Any]]:
+    return [
+        {"arm": result.arm.name, "epsilon": result.epsilon, "status": result.status, "seed": seed}
+        | {kind: float(values[row]) for kind, values in result.returns.items()}
+        for row, seed in enumerate(result.seeds)
+    ]
+
+
+def best_without_privacy(results: Sequence[Result], kind: str) -> float:
+    """Returns the largest mean gain among the arms without noise."""
+    return max(float(one.returns[kind].mean()) for one in results if one.arm.x is None)
+
+
+def _about(result: Result, results: Sequence[Result]) -> dict[str, Any]:
+    kinds = {kind: over_seeds(values) for kind, values in result.returns.items()}
+    shares = {
+        kind: float(values.mean()) / best_without_privacy(results, kind)
+        for kind, values in result.returns.items()
+        if kind.startswith("judge")
+    }
+    return {
+        "arm": result.arm.name,
+        "label": result.arm.label,
+        "target_epsilon": result.arm.x,
+        "status": result.status,
+        "certified_epsilon": result.epsilon,
+        "measured": kinds,
+        "share of the best without privacy": shares,
+    }
+
+
+def draw(path: Path, results: Sequence[Result], title: str) -> None:
+    """Draws the judge's and the people's gain against epsilon, at each KL divergence.
+
+    Args:
+        path: file of the PNG.
+        results: results of all arms; dotted lines are arms without noise.
+        title: title of the whole figure.
+    """
+    kinds = [f"{kind} gain at KL {kl:g}" for kl in KLS for kind in ("judge", "rating")]
+    with plots.panels(path, (4.6, 3.8), columns=2, rows=2) as panels:
+        for axes, kind in zip(panels, kinds, strict=True):
+            _panel(axes, results, kind)
+        plots.legend_below(panels[2], left=True, ncol=1)
+        plots.headline(panels[0], f"SmolLM2-135M tuned to people's ratings, {title}")
+
+
+def _panel(axes: Axes, results: Sequence[Result], kind: str) -> None:
+    names = list(dict.fromkeys(one.arm.name for one in results))
+    for name, colour, marker in zip(names, plots.COLOURS, plots.MARKERS, strict=False):
+        ours = [one for one in results if one.arm.name == name]
+        points = [(one.arm.x, one.returns[kind]) for one in ours if one.arm.x is not None]
+        if points:
+            x, values = zip(*points, strict=True)
+            middle = np.array([one.mean() for one in values])
+            spread = np.array([over_seeds(one)["half_width"] or 0.0 for one in values])
+            plots.line(
+                axes, x, middle, spread, color=colour, marker=marker, label=ours[0].arm.label
+            )
+        for one in ours:
+            if one.arm.x is None:
+                axes.axhline(one.returns[kind].mean(), color=colour, linestyle=":", linewidth=1.2)
+    plots.log_ticks(axes, sorted({one.arm.x for one in results if one.arm.x is not None}))
+    axes.set_xlabel("epsilon")
+    axes.set_title(kind.replace("judge", "judge's"))
