@@ -39,7 +39,7 @@ class Candidates(NamedTuple):
     """Completions of public prompts by the base model, of shape [prompts, candidates, ...]."""
 
     rated: Rated
-    """Without ratings."""
+    """Prompts and completions, with zero in place of ratings."""
     raw: Float[np.ndarray, "prompts candidates raw"]
     """Their raw features."""
 
@@ -147,7 +147,7 @@ def improve(
 
 
 def minibatch(config: RLHFConfig, count: int, update: int) -> Int[np.ndarray, " pairs"]:
-    """Returns the pairs of one update: each pass over all pairs has an order of its own."""
+    """Returns the pairs of one update: each pass over all pairs has another order."""
     size = min(MINIBATCH, count)
     each = count // size
     order = np.random.default_rng([config.seed, update // each]).permutation(count)

@@ -59,7 +59,7 @@ class RLHFState(NamedTuple):
 
 
 class Open(NamedTuple):
-    """What the door passes on: the state, and the frozen base model, which is public."""
+    """State and frozen base model, both public, which the door passes on."""
 
     state: RLHFState
     base: Decoder

@@ -2,8 +2,8 @@
 
 The paper tunes GPT-2 with noise that is worth epsilon 5426 at delta 1e-5. Here SmolLM2-135M is
 tuned, and each person is protected. Every arm's change of the model is scaled to the same KL
-divergence from the base model. What is measured is the gain over the base model: in the rating that
-people give, and in the eyes of a judge of another kind whom no training sees.
+divergence from the base model. The gain over the base model is measured twice: in people's ratings,
+and in those of a judge of another kind whom no training sees.
 """
 
 from collections.abc import Sequence
