@@ -9,6 +9,7 @@ from sotto.algorithms.baselines import ppo
 from sotto.algorithms.baselines.gymnasium import GymnasiumRun
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.gymnasium import GymnasiumStudent
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
 from sotto.algorithms.kickstarting.training import Training
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
@@ -76,7 +77,7 @@ def test_a_student_outside_jax_asks_and_follows():
         return balance(observations)
 
     with users:
-        run = GymnasiumRun(users, env, seed=1)
+        run = GymnasiumStudent(users, env, seed=1)
         teacher = ExactTeacher(rows, 2, 4)
         training = Training(config, [1], [teacher], run.student(config), collect=run.collect)
         progress = list(training)[-1]
@@ -106,7 +107,7 @@ def test_a_run_is_reproduced_by_its_seed():
 def test_continuous_actions_have_no_teacher():
     config = KickstartConfig(teacher="x", teacher_mechanism="exact")
     with GymnasiumUsers("Pendulum-v1", 1) as pendulum:
-        run = GymnasiumRun(pendulum, pendulum.described(), seed=0)
+        run = GymnasiumStudent(pendulum, pendulum.described(), seed=0)
         with pytest.raises(ValueError, match="no finite set of actions"):
             run.student(config)
 

@@ -22,6 +22,7 @@ from sotto.algorithms.baselines import ppo
 from sotto.algorithms.baselines.gymnasium import GymnasiumRun
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
+from sotto.algorithms.kickstarting.gymnasium import GymnasiumStudent
 from sotto.algorithms.kickstarting.promises import promise
 from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher, Teacher
 from sotto.algorithms.kickstarting.training import Training
@@ -332,7 +333,7 @@ def _listening_on_air_raid(
 ) -> Policy:
     users, env = air_raid(config.num_envs)
     with users:
-        run = GymnasiumRun(users, env, _only(seeds))
+        run = GymnasiumStudent(users, env, _only(seeds))
         training = Training(config, seeds, teachers, run.student(config), collect=run.collect)
         training.chunk_updates = points_every(config)
         points.add(0, [_NOTHING], np.zeros(1, int))
