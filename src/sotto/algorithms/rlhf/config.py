@@ -1,7 +1,7 @@
 """Settings of private RLHF."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -21,7 +21,7 @@ from sotto.algorithms.settings import (
 from sotto.privacy.units import Adjacency, Unit
 
 Method = Literal["reward-model", "policy-gradient", "best-of-n"]
-SMOLLM2 = "smollm2"
+SMOLLM2: Final = "smollm2"
 """Name of the model that `sotto install smollm2` installs."""
 
 
@@ -36,7 +36,8 @@ class RLHFConfig(Settings):
     """Language model: smollm2, a folder in Hugging Face's layout, or a GGUF file."""
     feedback: str | None = None
     """JSON Lines file of real people's ratings: objects with person, prompt, completion and rating
-    in [0, 1]. Nothing about these people is shown without noise. None: people are simulated."""
+    in [0, 1]. Nothing about these people is shown without noise. None: people are simulated.
+    --resume needs the same file; its ratings change nothing once the release is made."""
     public_prompts: str | None = None
     """Text file with one public prompt per line, about nobody who is protected. None: beginnings of
     film reviews, which `sotto install films` installs."""
