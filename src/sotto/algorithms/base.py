@@ -40,11 +40,12 @@ class Words:
 
     Attributes:
         measure: what `Algorithm.evaluate` measures.
-        over: what it takes one measurement of.
+        over: what it measures one by one.
         decimals: number of decimals of a measurement.
         steps: what `steps_per_update` counts.
         quantities: name and axis label of each value of `Progress.evaluation`. If it is empty, each
             value is the mean return of the policy of its name.
+        meaning: what the quantities are, in sentences.
     """
 
     measure: str = "return"
@@ -52,6 +53,7 @@ class Words:
     decimals: int = 1
     steps: str = "environment steps"
     quantities: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    meaning: str = ""
 
 
 @dataclass(frozen=True)
@@ -264,4 +266,6 @@ class Algorithm(ABC, Generic[Config]):
         """Returns the mean return of the default policy after `updates` updates."""
         key = jax.random.fold_in(new_key(_EVALUATION), updates)
         policy = self.policies(states)[self.default_policy]
-        return np.asarray(self.evaluate(config, policy, key, episodes, self.evaluates_greedily).mean(axis=1))
+        return np.asarray(
+            self.evaluate(config, policy, key, episodes, self.evaluates_greedily).mean(axis=1)
+        )

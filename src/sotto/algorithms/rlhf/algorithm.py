@@ -71,11 +71,16 @@ class RLHF(Algorithm[RLHFConfig]):
         decimals=3,
         steps="rated tokens",
         quantities={
-            "last": ("rating", "rating by simulated people"),
-            "judge": ("judge", "probability of a positive text"),
-            "kl": ("KL", "nats from the base model"),
-            "distinct_2": ("distinct-2", "share of different pairs"),
+            "last": ("rating", "mean rating"),
+            "judge": ("judge", "mean probability"),
+            "kl": ("KL", "nats a completion"),
+            "distinct_2": ("distinct-2", "share"),
         },
+        meaning=(
+            "Rating: by simulated people who never take part, from 0 to 1. Judge: probability that "
+            "a text is positive, by a judge whom no training sees. KL: divergence from the base "
+            "model. Distinct-2: share of different pairs of words among all pairs."
+        ),
     )
 
     def __init__(self) -> None:

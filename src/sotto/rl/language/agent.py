@@ -74,8 +74,19 @@ class LanguageAgent:
         if not 0 < temperature < np.inf:
             raise ValueError(f"the temperature must be positive, got {temperature:g}")
         tokens = self.language.tokenizer.encode(prompt)
-        decoder = self.language.decoder
-        check_length(decoder, len(tokens) + new_tokens)
+        check_length(self.language.decoder, len(tokens) + new_tokens)
+        adapter = None if base else self.adapter
+        return self._sampled(tokens, samples, new_tokens, temperature, adapter)
+
+    def _sampled(
+        self,
+        tokens: list[int],
+        samples: int,
+        new_tokens: int,
+        temperature: float,
+        adapter: Adapter | None,
+    ) -> list[str]:
+        decoder, decode = self.language.decoder, self.language.tokenizer.decode
         room = decoder.architecture.positions - new_tokens - len(tokens)
         padding = (0, 0), (min(-len(tokens) % _MULTIPLE, room), 0)
         rows, mask = padded([tokens] * samples)
@@ -88,8 +99,7 @@ class LanguageAgent:
             jax.random.split(key, samples),
             end=self.language.end,
             temperature=temperature,
-            adapter=None if base else self.adapter,
+            adapter=adapter,
         )
-        decode = self.language.tokenizer.decode
         written = zip(np.asarray(found.tokens), np.asarray(found.mask), strict=True)
         return [decode(row[real]) for row, real in written]
