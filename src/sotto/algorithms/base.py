@@ -36,7 +36,7 @@ class NoOptions:
 
 @dataclass(frozen=True)
 class Words:
-    """What commands and reports call the things that an algorithm measures.
+    """Names of the quantities that an algorithm measures, for commands and reports.
 
     Attributes:
         measure: what `Algorithm.evaluate` measures.
@@ -97,7 +97,7 @@ class Algorithm(ABC, Generic[Config]):
         acts: whether policies choose actions from observations. Otherwise they are language models.
         evaluates_greedily: whether policies are evaluated by their most likely actions by default.
         units: word for the individuals that a run is about.
-        words: names of what is measured.
+        words: names of the measured quantities.
         options_type: dataclass of further flags, which are not settings and are not stored.
         presets: names of settings that `--preset` offers. The first one is the default.
     """

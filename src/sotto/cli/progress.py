@@ -25,7 +25,7 @@ class Display:
     Args:
         total: Number of updates of the whole training.
         policy: Policy whose return is shown.
-        words: Names of what is measured.
+        words: Names of the measured quantities.
         silent: Whether to show nothing.
     """
 

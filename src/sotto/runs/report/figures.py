@@ -99,7 +99,7 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
 def quantities(
     path: Path, runs: Sequence[Sequence[Line]], named: Mapping[str, tuple[str, str]]
 ) -> None:
-    """Draws each quantity of the evaluations against updates, in a plot of its own.
+    """Draws the quantities of the evaluations against updates, each in one plot.
 
     Args:
         path: file of the PNG.
