@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from tiny_language import MODEL, TINY, install_films, write_feedback
 
 from sotto.cli import main
 
@@ -31,6 +32,9 @@ SHORTER = {
     "sotto experts train": "--experts 4 --hidden 8 --workers 1",
     "sotto experts collect": "--trajectories 2",
     "sotto train expert-offline": "--target-epsilon 20 --delta 0.01",
+    "sotto train rlhf --target-epsilon": f"{' '.join(TINY)} --no-judge",
+    "sotto generate": f"--model {MODEL}",
+    "sotto train rlhf --feedback": " ".join(TINY),
 }
 """Flags that shorten the commands of README that begin so, in place of the flag's value there."""
 
@@ -68,6 +72,9 @@ def test_the_demo_prints_what_the_readme_shows(tmp_path, monkeypatch, capsys) ->
 
 def test_the_commands_of_the_readme_run(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOTTO_DATA", str(tmp_path / "data"))
+    install_films(tmp_path / "data")
+    write_feedback(tmp_path)
     for command in commands():
         begun = [one for one in SHORTER if command.startswith(one)]
         assert len(begun) == 1, command

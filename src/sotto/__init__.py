@@ -7,6 +7,9 @@ action = agent.act(observation)                     # numpy in, numpy out
 run.certificate.epsilon, run.returns, sotto.verify("runs/x")
 ```
 
+A language model that was tuned by `sotto.RLHF` continues prompts:
+`sotto.load_language("runs/rlhf").generate("The film is", samples=3)`.
+
 Names are imported when they are used, so `import sotto` does not wait for JAX.
 """
 
@@ -34,14 +37,16 @@ if TYPE_CHECKING:
     from sotto.privacy.release.release import Release
     from sotto.privacy.statements import Assumption, Correlation, Once, Part, Poisson, Returning
     from sotto.privacy.units import Adjacency, Unit
+    from sotto.rl.language.agent import LanguageAgent
     from sotto.rl.networks import MLP, Policy
-    from sotto.runs.agent import Agent, load
+    from sotto.runs.agent import Agent, load, load_language
     from sotto.runs.api import TrainedRun, account, calibrate, train, verify
 
 _PUBLIC = {
     # Training and its results.
     **dict.fromkeys(("train", "verify", "calibrate", "account", "TrainedRun"), "sotto.runs.api"),
-    **dict.fromkeys(("load", "Agent"), "sotto.runs.agent"),
+    **dict.fromkeys(("load", "load_language", "Agent"), "sotto.runs.agent"),
+    "LanguageAgent": "sotto.rl.language.agent",
     "Certificate": "sotto.privacy.certificates.model",
     # Settings of the algorithms.
     "DPPG": "sotto.algorithms.dppg.config:DPPGConfig",

@@ -35,6 +35,28 @@ class NoOptions:
 
 
 @dataclass(frozen=True)
+class Words:
+    """Names of the quantities that an algorithm measures, for commands and reports.
+
+    Attributes:
+        measure: what `Algorithm.evaluate` measures.
+        over: what it measures one by one.
+        decimals: number of decimals of a measurement.
+        steps: what `steps_per_update` counts.
+        quantities: name and axis label of each value of `Progress.evaluation`. If it is empty, each
+            value is the mean return of the policy of its name.
+        meaning: what the quantities are, in sentences.
+    """
+
+    measure: str = "return"
+    over: str = "episodes"
+    decimals: int = 1
+    steps: str = "environment steps"
+    quantities: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
 class Progress:
     """State and metrics after a chunk of training. The first axis of every array is runs.
 
@@ -43,7 +65,8 @@ class Progress:
         states: everything that the next chunk needs, leaves of shape [runs, ...]. Checkpoints hold
             it, so it must be public: free of data, or a function of releases.
         released: functions of releases, [runs, updates of the chunk] each.
-        evaluation: mean return of each released policy on fresh simulated episodes, [runs] each.
+        evaluation: mean return of each released policy on fresh simulated episodes, or other
+            quantities that `Algorithm.words` names, [runs] each.
         simulated: metrics about simulated people, [runs, updates of the chunk] each. It must hold
             nothing about real people.
         env_steps: number of environment steps so far. None: `steps_per_update` for each update.
@@ -71,7 +94,10 @@ class Algorithm(ABC, Generic[Config]):
             `num_updates` and `steps_per_update`, unless the algorithm has methods for them.
         default_policy: name of the policy that is meant to be used.
         teaches: whether runs of this algorithm can be teachers of students.
+        acts: whether policies choose actions from observations. Otherwise they are language models.
+        evaluates_greedily: whether policies are evaluated by their most likely actions by default.
         units: word for the individuals that a run is about.
+        words: names of the measured quantities.
         options_type: dataclass of further flags, which are not settings and are not stored.
         presets: names of settings that `--preset` offers. The first one is the default.
     """
@@ -81,7 +107,10 @@ class Algorithm(ABC, Generic[Config]):
     config_type: type[Config]
     default_policy: ClassVar[str] = "last"
     teaches: ClassVar[bool] = False
+    acts: ClassVar[bool] = True
+    evaluates_greedily: ClassVar[bool] = True
     units: ClassVar[str] = "people"
+    words: ClassVar[Words] = Words()
     options_type: ClassVar[type[Any]] = NoOptions
     presets: ClassVar[tuple[str, ...]] = ()
 
@@ -103,6 +132,11 @@ class Algorithm(ABC, Generic[Config]):
         """Returns the largest number of environment steps behind one update, a public number."""
         wanted: Any = config
         return int(wanted.steps_per_update)
+
+    def most_steps(self, config: Config) -> int:
+        """Returns the largest number of environment steps of the whole training."""
+        steps = self.num_updates(config) * self.steps_per_update(config)
+        return int(getattr(config, "samples", steps))
 
     def use(self, options: Any, config: Config, named: Mapping[str, str]) -> None:
         """Reads this command's own options before a training starts or resumes.
@@ -168,6 +202,10 @@ class Algorithm(ABC, Generic[Config]):
     def initial_states(self, config: Config, seeds: Sequence[int]) -> PyTree:
         """Returns the states before training, leaves of shape [runs, ...], free of data."""
 
+    def one_state(self, config: Config, seed: int) -> PyTree:
+        """Returns one run's state, or arrays of its shapes, by which a checkpoint is read."""
+        return jax.tree.map(lambda x: x[0], self.initial_states(config, [seed]))
+
     @abstractmethod
     def train(
         self,
@@ -193,6 +231,28 @@ class Algorithm(ABC, Generic[Config]):
     def policies(self, states: PyTree) -> Mapping[str, Actor]:
         """Returns the policies that may be used, by name, with a leading axis of runs."""
 
+    def to_evaluate(self, config: Config, model: str | None) -> Config:
+        """Returns the settings with which policies of a run are evaluated.
+
+        Args:
+            config: settings of the run, from a file.
+            model: the language model that the user named.
+
+        Raises:
+            ValueError: nothing can be evaluated, or the user must name a file.
+        """
+        if model is not None:
+            raise ValueError(f"a run of {self.name} has no language model; leave out --model")
+        return config
+
+    def unevaluated(self, config: Config) -> str:
+        """Returns a sentence that says why a training has no evaluations."""
+        del config
+        return (
+            "The policies were not evaluated: there is no simulator, or the settings turn "
+            "evaluations off."
+        )
+
     def evaluate(
         self, config: Config, policy: Any, key: PRNGKeyArray, episodes: int, greedy: bool
     ) -> Float[np.ndarray, "runs episodes"]:
@@ -203,7 +263,9 @@ class Algorithm(ABC, Generic[Config]):
     def mean_return(
         self, config: Config, states: PyTree, updates: int, episodes: int
     ) -> Float[np.ndarray, " runs"]:
-        """Returns the mean greedy return of the default policy after `updates` updates."""
+        """Returns the mean return of the default policy after `updates` updates."""
         key = jax.random.fold_in(new_key(_EVALUATION), updates)
         policy = self.policies(states)[self.default_policy]
-        return np.asarray(self.evaluate(config, policy, key, episodes, True).mean(axis=1))
+        return np.asarray(
+            self.evaluate(config, policy, key, episodes, self.evaluates_greedily).mean(axis=1)
+        )

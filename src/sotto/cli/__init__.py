@@ -41,6 +41,8 @@ _COMMANDS = {
         "write the experts' episodes as a Minari dataset",
     ),
     "experts histogram": ("sotto.cli.experts:histogram", "plot the experts' returns"),
+    "generate": ("sotto.cli.generate:generate", "continue a prompt with a tuned language model"),
+    "chat": ("sotto.cli.generate:chat", "continue each line that you type"),
     "eval": ("sotto.cli.runs:evaluate", "print the returns of a trained policy"),
     "certificate": ("sotto.cli.runs:certificate", "print or verify what is proved about a run"),
     "report": ("sotto.cli.runs:report", "write figures and report.html of a run"),
@@ -125,10 +127,10 @@ Compute noise and privacy:
   sotto calibrate gaussian --target-epsilon 1.0 --delta 1e-5
   sotto account dpsgd --noise-multiplier 1.0 --sampling-rate 0.01 --steps 1000 --delta 1e-5
 
-Every command has --help, and all but completion have --json. With SOTTO_DEBUG=1 an error shows
-where it comes from. Use your own environment with --env-id my_module:Env-v0, and add wrappers as in
-CartPole-v1+my_module:Wrapper. sotto imports a module only if you name it with --env-id, not because
-a run directory or a dataset names it."""
+Every command has --help, and all but chat and completion have --json. With SOTTO_DEBUG=1 an error
+shows where it comes from. Use your own environment with --env-id my_module:Env-v0, and add wrappers
+as in CartPole-v1+my_module:Wrapper. sotto imports a module only if you name it with --env-id, not
+because a run directory or a dataset names it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,22 +6,33 @@ from types import TracebackType
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
+from sotto.algorithms.base import Words
+from sotto.errors import visible
 from sotto.runs.training import Update
+
+_SAMPLES = 8
+"""Largest number of samples that are shown in a training."""
 
 
 class Display:
     """Shows return, epsilon and the time left after every chunk of updates; a context manager.
 
+    A language model that learns from simulated people also shows one of its completions now and
+    then.
+
     Args:
         total: Number of updates of the whole training.
         policy: Policy whose return is shown.
+        words: Names of the measured quantities.
         silent: Whether to show nothing.
     """
 
-    def __init__(self, total: int, policy: str, silent: bool) -> None:
-        self._policy = policy
+    def __init__(self, total: int, policy: str, words: Words, silent: bool) -> None:
+        self._policy, self._words = policy, words
         self._silent = silent
+        self._shown = 0
         self._first: tuple[float, int] | None = None
         self._console = Console(stderr=True)
         self._bar = Progress(
@@ -51,12 +62,26 @@ class Display:
         self._bar.update(self._task, completed=update.updates, description=text)
         if not self._silent and not self._console.is_terminal:
             print(f"{update.updates:>6}/{update.total_updates} updates   {text}", flush=True)
+        samples = update.lines[0].samples
+        if samples and not self._silent and self._due(update):
+            prompt, completion = map(visible, samples[self._shown % len(samples)])
+            self._shown += 1
+            if self._console.is_terminal:
+                self._bar.console.print(Text.assemble(prompt, (completion, "bold")))
+            else:
+                print(f'    a sample: "{prompt}" is continued by "{completion}"', flush=True)
+
+    def _due(self, update: Update) -> bool:
+        """Returns whether the training is far enough for one more sample."""
+        return update.updates * _SAMPLES >= self._shown * update.total_updates
 
     def _quantities(self, update: Update) -> list[str]:
         shown = []
-        returns = [line.evaluation[self._policy] for line in update.lines if line.evaluation]
-        if returns:
-            shown.append(f"return {np.mean(returns):.1f}")
+        quantities = self._words.quantities or {self._policy: (self._words.measure, "")}
+        for name, (word, _) in quantities.items():
+            values = [line.evaluation[name] for line in update.lines if name in line.evaluation]
+            if values:
+                shown.append(f"{word} {np.mean(values):.{self._words.decimals}f}")
         released = [line.released.get("private_return_average") for line in update.lines]
         if all(released):
             shown.append(f"released return {np.mean([one[-1] for one in released if one]):.1f}")

@@ -14,6 +14,7 @@ from sotto.runs.directory import Experiment, Named, Run, open_experiment
 from sotto.serving.directory import Service, is_service, open_service
 
 if TYPE_CHECKING:
+    from sotto.algorithms.base import Algorithm
     from sotto.privacy.certificates.derive import Certificate
 
 
@@ -27,9 +28,12 @@ def evaluate(
     seed: int = 12345,
     env_id: str | None = None,
     video: Path | None = None,
+    model: str | None = None,
     json: Json = False,
 ) -> None:
     """Prints the returns of a trained policy over whole episodes with fresh simulated people.
+
+    A language model (rlhf) is evaluated by simulated people's ratings of sampled completions.
 
     A DPPG run offers three policies, which are equally private: the last one released ("last") and
     two averages of released policies ("ema", a moving average, and "tail"). This takes a few
@@ -49,23 +53,31 @@ def evaluate(
         env_id: Environment of the run. It is needed if its name has a module in it
             ("module:Name"), because sotto imports no module only because a file names it.
         video: Write one more episode of the first seed as a film into this .gif file.
+        model: Language model of the run (rlhf). It is needed if it is not smollm2, because a file
+            that only config.json names is not read.
     """
     if episodes < 1:
         raise ValueError(f"--episodes must be at least 1, got {episodes}")
     experiment = open_experiment(path, Named(env_id=env_id))
-    trained_on = str(experiment.settings.config.get("env_id"))
+    trained_on = str(experiment.settings.config.get("env_id", "no environment"))
     # A run that names a module is refused where it would be imported, which says what to give.
     if env_id not in (None, trained_on) and ":" not in trained_on:
         raise RunError(f"{path} was trained on {trained_on}, not on {env_id}; leave out --env-id")
-    answer = _evaluate(experiment, episodes, policy, not sampled, seed, video)
+    from sotto.runs.registry import algorithm_named
+
+    algorithm = algorithm_named(experiment.settings.algorithm)
+    answer = _evaluate(algorithm, experiment, episodes, policy, sampled, seed, video, model)
     if json:
         print_json(answer)
         return
+    words = algorithm.words
+    over = words.over if len(experiment.runs) == 1 else f"all {words.over}"
+    mean, std, least, most = (
+        f"{answer[name]:.{words.decimals}f}" for name in ("mean", "std", "min", "max")
+    )
     print(
-        f"{answer['policy']} policy, {'sampled' if sampled else 'greedy'}, {episodes} episodes"
-        f" per seed: mean {answer['mean']:.1f}, std {answer['std']:.1f} over "
-        f"{'episodes' if len(experiment.runs) == 1 else 'all episodes'}, "
-        f"min {answer['min']:.1f}, max {answer['max']:.1f}"
+        f"{answer['policy']} policy, {'greedy' if answer['greedy'] else 'sampled'}, {episodes} "
+        f"{words.over} per seed: mean {mean}, std {std} over {over}, min {least}, max {most}"
     )
     if len(experiment.runs) > 1:
         for name, one in answer["seeds"].items():
@@ -76,26 +88,27 @@ def evaluate(
 
 
 def _evaluate(
+    algorithm: "Algorithm[Any]",
     experiment: Experiment,
     episodes: int,
     policy: str | None,
-    greedy: bool,
+    sampled: bool,
     seed: int,
     video: Path | None,
+    model: str | None,
 ) -> dict[str, Any]:
     import jax
     import numpy as np
 
     from sotto.runs.checkpoints import last_checkpoint
-    from sotto.runs.registry import algorithm_named
     from sotto.runs.start import config_of
     from sotto.runs.training import load_states
 
     settings = experiment.settings
-    algorithm = algorithm_named(settings.algorithm)
-    config = config_of(experiment)
+    config = algorithm.to_evaluate(config_of(experiment), model)
+    greedy = algorithm.evaluates_greedily and not sampled
     updates = last_checkpoint(experiment)
-    policies = algorithm.policies(load_states(experiment, updates))
+    policies = algorithm.policies(load_states(experiment, updates, algorithm, config))
     name = policy or algorithm.default_policy
     if name not in policies:
         names = ", ".join(policies)

@@ -8,7 +8,7 @@ import itertools
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -148,7 +148,7 @@ def _show(
         if not options.json:
             _announce(algorithm, experiment, config)
         with Display(
-            algorithm.num_updates(config), algorithm.default_policy, options.json
+            algorithm.num_updates(config), algorithm.default_policy, algorithm.words, options.json
         ) as display:
 
             def show(update: Update) -> None:
@@ -165,9 +165,9 @@ def _show(
     assert last is not None
     seconds = time.monotonic() - started
     if options.json:
-        print_json(_summary(experiment, last, seconds))
+        print_json(_summary(algorithm, experiment, last, seconds))
     else:
-        _conclude(experiment, last, seconds)
+        _conclude(algorithm, experiment, config, last, seconds)
     if finished:
         return 0
     print(
@@ -180,19 +180,22 @@ def _show(
 
 def _announce(algorithm: Algorithm[Any], experiment: Experiment, config: Any) -> None:
     updates = algorithm.num_updates(config)
-    steps = getattr(config, "samples", updates * algorithm.steps_per_update(config))
+    steps, unit = algorithm.most_steps(config), algorithm.words.steps
     count, env_id = len(experiment.runs), getattr(config, "env_id", None)
     print(
         f"{algorithm.name}{f' on {env_id}' if env_id else ''}: {updates} updates, at most "
-        f"{steps:,} environment steps"
+        f"{steps:,} {unit}"
         + (f" for each of {count} seeds" if count > 1 else "")
         + f", into {experiment.path}"
     )
     print("Compiling takes 10 to 30 seconds. Ctrl-C stops the training; --resume continues it.")
 
 
-def _summary(experiment: Experiment, last: Update, seconds: float) -> dict[str, Any]:
+def _summary(
+    algorithm: Algorithm[Any], experiment: Experiment, last: Update, seconds: float
+) -> dict[str, Any]:
     lines = last.lines
+    measured = "evaluation" if algorithm.words.quantities else algorithm.words.measure
     summary: dict[str, Any] = {
         "out": str(experiment.path),
         "algorithm": experiment.settings.algorithm,
@@ -201,7 +204,7 @@ def _summary(experiment: Experiment, last: Update, seconds: float) -> dict[str, 
         "total_updates": last.total_updates,
         "env_steps": lines[0].env_steps,
         "seconds": round(seconds, 1),
-        "return": {
+        measured: {
             name: float(np.mean([line.evaluation[name] for line in lines]))
             for name in lines[0].evaluation
         },
@@ -219,10 +222,11 @@ def _summary(experiment: Experiment, last: Update, seconds: float) -> dict[str, 
     return summary | {"persons": worst.persons}
 
 
-def _conclude(experiment: Experiment, last: Update, seconds: float) -> None:
-    summary = _summary(experiment, last, seconds)
-    returns = ", ".join(f"{value:.1f} ({name})" for name, value in summary["return"].items())
-    print(f"{last.updates} updates in {seconds:.0f} s. Mean greedy return: {returns or 'unknown'}.")
+def _conclude(
+    algorithm: Algorithm[Any], experiment: Experiment, config: Any, last: Update, seconds: float
+) -> None:
+    summary = _summary(algorithm, experiment, last, seconds)
+    print(f"{last.updates} updates in {seconds:.0f} s. {_measured(algorithm, config, summary)}")
     if "epsilon" in summary:
         count, together = len(experiment.runs), summary.get("epsilon_of_all_seeds")
         print(
@@ -233,3 +237,16 @@ def _conclude(experiment: Experiment, last: Update, seconds: float) -> None:
             + f". Read it with: sotto certificate {experiment.path}"
         )
     print(f"Write figures and a page with: sotto report {experiment.path}")
+
+
+def _measured(algorithm: Algorithm[Any], config: Any, summary: Mapping[str, Any]) -> str:
+    """Returns a sentence with the evaluation after the last chunk."""
+    words = algorithm.words
+    if words.quantities:
+        named = [
+            f"{words.quantities[name][0]} {value:.{words.decimals}f}"
+            for name, value in summary["evaluation"].items()
+        ]
+        return f"Measured: {', '.join(named)}." if named else algorithm.unevaluated(config)
+    returns = ", ".join(f"{value:.1f} ({name})" for name, value in summary["return"].items())
+    return f"Mean greedy return: {returns or 'unknown'}."

@@ -1,4 +1,4 @@
-"""Trained agents that act, with numpy inputs and outputs."""
+"""Trained agents: policies with numpy inputs and outputs, and language models."""
 
 import os
 from collections.abc import Callable
@@ -11,11 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sotto.algorithms.base import Algorithm
+from sotto.algorithms.rlhf.algorithm import RLHF
 from sotto.errors import RunError
 from sotto.keys import new_key
+from sotto.rl.language.agent import LanguageAgent
 from sotto.rl.rollout import Actor
 from sotto.runs import checkpoints
-from sotto.runs.directory import Named, open_experiment
+from sotto.runs.directory import Experiment, Named, open_experiment
 from sotto.runs.export import export
 from sotto.runs.registry import algorithm_named
 from sotto.runs.start import config_of
@@ -100,18 +103,61 @@ def load(
         raise RunError(
             f"{path} has {len(experiment.runs)} seeds; load one of them, such as {first}"
         )
-    settings = experiment.settings
-    algorithm = algorithm_named(settings.algorithm)
-    config = config_of(experiment)
+    algorithm = algorithm_named(experiment.settings.algorithm)
+    if not algorithm.acts:
+        raise RunError(f"{path} has a language model, which does not act; use sotto.load_language")
+    one, name, updates = _policy(algorithm, config_of(experiment), experiment, policy)
+    return Agent(one, name, updates, seed)
+
+
+def load_language(
+    path: Path | str,
+    *,
+    policy: str | None = None,
+    seed: int | None = None,
+    model: Path | str | None = None,
+) -> LanguageAgent:
+    """Loads the tuned language model of a run of rlhf.
+
+    Args:
+        path: run directory.
+        policy: name of the policy: "last", or "average" of the last released changes.
+        seed: seed of the completions; by default every call samples differently.
+        model: the base model, a folder or a GGUF file. It is needed if the run's is not smollm2,
+            because a file that only config.json names is not read.
+
+    Raises:
+        ValueError: the base model must be named, or cannot be read.
+        RunError: there is no run of rlhf, checkpoint or policy of this name.
+    """
+    experiment = open_experiment(Path(path))
+    algorithm = algorithm_named(experiment.settings.algorithm)
+    if not isinstance(algorithm, RLHF):
+        raise RunError(
+            f"{path} is a run of {algorithm.name}, which has no language model; give a run of rlhf"
+        )
+    config = algorithm.to_generate(config_of(experiment), None if model is None else str(model))
+    try:
+        tuned, name, updates = _policy(algorithm, config, experiment, policy)
+    except RunError as error:
+        if model is None:
+            raise
+        raise RunError(f"{error}; or {model} is not the model of this run") from error
+    return LanguageAgent(algorithm.language(config), tuned.adapter, name, updates, seed)
+
+
+def _policy(
+    algorithm: Algorithm[Any], config: Any, experiment: Experiment, policy: str | None
+) -> tuple[Any, str, int]:
+    """Returns a policy of the last checkpoint, its name, and the number of updates before it."""
     updates = checkpoints.last_checkpoint(experiment)
     policies = algorithm.policies(checkpoints.load_all(algorithm, config, experiment, updates))
     name = policy or algorithm.default_policy
     if name not in policies:
         raise RunError(
-            f"a run of {settings.algorithm} has no policy {name!r}; it has {', '.join(policies)}"
+            f"a run of {algorithm.name} has no policy {name!r}; it has {', '.join(policies)}"
         )
-    one: Any = jax.tree.map(lambda x: x[0], policies[name])
-    return Agent(one, name, updates, seed)
+    return jax.tree.map(lambda x: x[0], policies[name]), name, updates
 
 
 def _act(

@@ -154,9 +154,7 @@ def load_all(
     Raises:
         RunError: a checkpoint is damaged or missing.
     """
-    like = jax.tree.map(
-        lambda x: x[0], algorithm.initial_states(config, experiment.settings.seeds[:1])
-    )
+    like = algorithm.one_state(config, experiment.settings.seeds[0])
     states = [load(run.checkpoints, updates, like) for run in experiment.runs]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 

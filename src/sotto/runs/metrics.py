@@ -3,7 +3,8 @@
 Every quantity has a heading that says why it may be written:
 
 * `released`: functions of releases, one value per update. They are public.
-* `evaluation`: returns of released policies on fresh simulated people. They are public.
+* `evaluation`: returns of released policies on fresh simulated people, or other measurements of
+  them. They are public.
 * `simulated`: facts about the people in training, written only if these are simulated.
 """
 
@@ -31,7 +32,8 @@ class Line:
         seconds: time since this session of the training began; outside every privacy claim.
         epsilon: epsilon charged so far; None without privacy, or if nothing is proved.
         released: one value for each update of this chunk.
-        evaluation: mean return of each released policy on fresh simulated people.
+        evaluation: mean return of each released policy on fresh simulated people, or the quantities
+            that the algorithm's `words` name.
         simulated: one value for each update of this chunk; NaN if no episode ended.
         samples: prompts of simulated people, and what the model writes after them.
         charges, head_hash: the ledger's mark (`marks.Mark`); None for a run without a ledger, and

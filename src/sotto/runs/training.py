@@ -118,17 +118,28 @@ def _train(
     return True
 
 
-def load_states(experiment: Experiment, updates: int) -> PyTree:
+def load_states(
+    experiment: Experiment,
+    updates: int,
+    algorithm: Algorithm[Any] | None = None,
+    config: Any | None = None,
+) -> PyTree:
     """Reads the states of all runs after `updates` updates, leaves of shape [runs, ...].
+
+    Args:
+        experiment: the runs.
+        updates: number of updates.
+        algorithm: the experiment's algorithm, if an object has already read its files.
+        config: settings that name other files than the stored ones.
 
     Raises:
         RunError: a checkpoint is damaged or missing.
         PrivacyError: a ledger is damaged, belongs to another run or is older than the checkpoints.
     """
     _ledgers(experiment)
-    settings = experiment.settings
-    config = config_of(experiment)
-    return checkpoints.load_all(algorithm_named(settings.algorithm), config, experiment, updates)
+    algorithm = algorithm or algorithm_named(experiment.settings.algorithm)
+    config = config or config_of(experiment)
+    return checkpoints.load_all(algorithm, config, experiment, updates)
 
 
 def _ledgers(experiment: Experiment) -> list[AnyLedger]:

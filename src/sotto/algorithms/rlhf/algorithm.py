@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
-from sotto.algorithms.base import Algorithm, Progress
+from sotto.algorithms.base import Algorithm, Progress, Words
 from sotto.algorithms.rlhf import evaluation, training
 from sotto.algorithms.rlhf.config import SMOLLM2, RLHFConfig
-from sotto.algorithms.rlhf.people import People, meet
+from sotto.algorithms.rlhf.evaluation import REAL
+from sotto.algorithms.rlhf.people import People, meet, read_model
 from sotto.algorithms.rlhf.release import RLHFState
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.rl.language import Adapter
+from sotto.rl.language import Adapter, LanguageModel
 
 
 class TunedModel(eqx.Module):
@@ -61,8 +63,28 @@ class RLHF(Algorithm[RLHFConfig]):
 
     name, summary = "rlhf", "a language model tuned to people's ratings"
     config_type = RLHFConfig
+    acts = False
+    evaluates_greedily = False
+    words = Words(
+        measure="rating",
+        over="completions",
+        decimals=3,
+        steps="rated tokens",
+        quantities={
+            "last": ("rating", "mean rating"),
+            "judge": ("judge", "mean probability"),
+            "kl": ("KL", "nats a completion"),
+            "distinct_2": ("distinct-2", "share"),
+        },
+        meaning=(
+            "Rating: by simulated people who never take part, from 0 to 1. Judge: probability that "
+            "a text is positive, by a judge whom no training sees. KL: divergence from the base "
+            "model. Distinct-2: share of different pairs of words among all pairs."
+        ),
+    )
 
     def __init__(self) -> None:
+        self._read: tuple[str, LanguageModel] | None = None
         self._met: tuple[RLHFConfig, People] | None = None
 
     def use(self, options: Any, config: RLHFConfig, named: Mapping[str, str]) -> None:
@@ -70,16 +92,16 @@ class RLHF(Algorithm[RLHFConfig]):
         del options
         for name, harmless in (("model", SMOLLM2), ("feedback", None), ("public_prompts", None)):
             if getattr(config, name) != harmless and name not in named:
-                flag = name.replace("_", "-")
-                raise ValueError(
-                    f"only config.json names the file of --{flag}; give --{flag} again, so that no "
-                    "file is read that you have not named"
-                )
+                raise _unnamed(name, getattr(config, name))
 
     def resolved(self, config: RLHFConfig) -> RLHFConfig:
         """Returns the settings unchanged, if everything that they name can be read."""
         self._people(config)
         return config
+
+    def most_steps(self, config: RLHFConfig) -> int:
+        """Returns the number of tokens that people rate, at most: all of them in releases."""
+        return config.releases * config.steps_per_update
 
     def has_ledger(self, config: RLHFConfig) -> bool:
         """Returns True: every run is charged."""
@@ -107,6 +129,11 @@ class RLHF(Algorithm[RLHFConfig]):
         state = training.initial_state(config, self._people(config))
         return jax.tree.map(lambda x: np.asarray(x)[None], state)
 
+    def one_state(self, config: RLHFConfig, seed: int) -> PyTree:
+        """Returns arrays with the shapes of one run's state. Only the model is read for it."""
+        del seed
+        return training.blank_state(config, self.language(config).decoder.architecture)
+
     def train(
         self,
         config: RLHFConfig,
@@ -124,18 +151,62 @@ class RLHF(Algorithm[RLHFConfig]):
         """Returns the last change of the model, and the average of the last released ones."""
         return {"last": TunedModel(states.adapter), "average": TunedModel(states.average)}
 
+    def to_evaluate(self, config: RLHFConfig, model: str | None) -> RLHFConfig:
+        """Returns the settings with a model that the user named, and with installed prompts.
+
+        Raises:
+            ValueError: the people are real, or the model is another one and the user did not name
+                it.
+        """
+        if config.population == "real":
+            raise ValueError(REAL)
+        return replace(self.to_generate(config, model), public_prompts=None)
+
+    def to_generate(self, config: RLHFConfig, model: str | None) -> RLHFConfig:
+        """Returns the settings with a model that the user named.
+
+        Args:
+            config: settings of a run, from a file.
+            model: the language model that the user named; None stands for an installed one.
+
+        Raises:
+            ValueError: the model is another one, and the user did not name it.
+        """
+        if model is None and config.model != SMOLLM2:
+            raise _unnamed("model", config.model)
+        return replace(config, model=model or config.model)
+
+    def unevaluated(self, config: RLHFConfig) -> str:
+        """Returns a sentence that says why a training has no evaluations."""
+        del config  # simulated people evaluate every chunk
+        return f"{REAL[0].upper()}{REAL[1:]}."
+
     def evaluate(
         self, config: RLHFConfig, policy: TunedModel, key: PRNGKeyArray, episodes: int, greedy: bool
     ) -> Float[np.ndarray, "runs episodes"]:
         """Returns ratings of sampled completions by simulated people who never took part."""
         if greedy:
-            raise ValueError("completions are sampled; leave out --greedy")
+            raise ValueError("completions are sampled; evaluate with greedy=False")
         one = jax.tree.map(lambda x: x[0], policy)
         found = evaluation.measure(config, self._people(config), one.adapter, key, episodes)
         return found.rating[None]
 
+    def language(self, config: RLHFConfig) -> LanguageModel:
+        """Returns the base model of these settings, which is read once."""
+        if self._read is None or self._read[0] != config.model:
+            self._read = config.model, read_model(config.model)
+        return self._read[1]
+
     def _people(self, config: RLHFConfig) -> People:
-        """Returns the model and the people of these settings, which are read once."""
+        """Returns the model and the people of these settings, who are read once."""
         if self._met is None or self._met[0] != config:
-            self._met = config, meet(config)
+            self._met = config, meet(config, self.language(config))
         return self._met[1]
+
+
+def _unnamed(name: str, file: str) -> ValueError:
+    """Returns the refusal of a file that only config.json names."""
+    flag = name.replace("_", "-")
+    return ValueError(
+        f"only config.json names the file {file}; give --{flag} {file} again if you trust it"
+    )

@@ -36,7 +36,8 @@ class RLHFConfig(Settings):
     """Language model: smollm2, a folder in Hugging Face's layout, or a GGUF file."""
     feedback: str | None = None
     """JSON Lines file of real people's ratings: objects with person, prompt, completion and rating
-    in [0, 1]. Nothing about these people is shown without noise. None: people are simulated."""
+    in [0, 1]. Nothing about these people is shown without noise. None: people are simulated.
+    --resume needs the same file; its ratings change nothing once the release is made."""
     public_prompts: str | None = None
     """Text file with one public prompt per line, about nobody who is protected. None: beginnings of
     film reviews, which `sotto install films` installs."""

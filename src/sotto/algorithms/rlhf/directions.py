@@ -14,18 +14,18 @@ from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.people import People, complete
 from sotto.keys import new_key
 from sotto.rl.language import Adapter, Completions, Decoder, log_probabilities, lora, steering
+from sotto.rl.language.architecture import Architecture
 
 _PAIRS = 256
 _AT_ONCE = 16
 
 
-def first_adapter(config: RLHFConfig, people: People) -> Adapter:
+def first_adapter(config: RLHFConfig, architecture: Architecture) -> Adapter:
     """Returns the adapter before the first update, which changes nothing.
 
     Raises:
         ValueError: the model has no such block or linear map.
     """
-    architecture = people.language.decoder.architecture
     if config.adapter == "steering":
         return steering(architecture, config.blocks or (architecture.blocks // 2,))
     return lora(

@@ -9,6 +9,12 @@ from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.people import People, complete, log_ratios, texts
 from sotto.rl.language import Adapter
 
+REAL = (
+    "nothing is evaluated, because the people are real and nobody else rates texts like them; read "
+    "samples with: sotto generate RUN"
+)
+"""Reason why a training on real people's feedback has no evaluations."""
+
 
 class Measured(NamedTuple):
     """Measurements of a tuned model, one per prompt, and the texts that it wrote."""
@@ -41,10 +47,7 @@ def measure(
         ValueError: the people are real, so their ratings must not be shown without noise.
     """
     if people.held_out is None or people.rater is None:
-        raise ValueError(
-            "the people are real, and nobody else rates texts like them; read samples with "
-            "`sotto generate` instead"
-        )
+        raise ValueError(REAL)
     prompts = people.held_out[np.arange(count) % len(people.held_out)]
     mask = np.ones(prompts.shape, bool)
     language = people.language

@@ -63,16 +63,28 @@ class People:
     rater: Rater | None = None
     judge: Judge | None = None
 
-    def rated(self, config: RLHFConfig, adapter: Adapter, update: int) -> Rated:
+    def rated(self, config: RLHFConfig, adapter: Adapter, update: int, first: int) -> Rated:
         """Returns the data of the people of one release, leaves of shape [people, rows, ...].
 
         Args:
             config: settings.
             adapter: the released change whose completions simulated people rate.
             update: number of the release.
+            first: place of its first person among all people.
+
+        Raises:
+            RunError: too few people are left, since some were charged for a release that was lost.
         """
         size = config.people_per_release
-        whose = slice(update * size, (update + 1) * size)
+        whose = slice(first, first + size)
+        every = self.prompts if self.log is None else self.log.ratings
+        assert every is not None
+        if whose.stop > len(every):
+            raise RunError(
+                "the training was interrupted during a release, whose people stay charged, and "
+                "there are too few others to repeat it; start a new run, which costs its epsilon "
+                "once more if it is about the same people"
+            )
         if self.log is not None:
             return Rated(*(leaf[whose] for leaf in self.log))
         assert self.prompts is not None
@@ -88,15 +100,25 @@ class People:
         return Rated(*(leaf.reshape(size, config.completions, *leaf.shape[1:]) for leaf in flat))
 
 
-def meet(config: RLHFConfig) -> People:
-    """Reads the language model, the prompts and the people of these settings.
+def read_model(model: str) -> LanguageModel:
+    """Reads the language model of this name or place.
+
+    Raises:
+        RunError: it is not installed.
+        ValueError: it cannot be read.
+    """
+    require("gguf", "safetensors", "tokenizers")
+    return load(find(SMOLLM2) if model == SMOLLM2 else model)
+
+
+def meet(config: RLHFConfig, language: LanguageModel) -> People:
+    """Reads the prompts and the people of these settings.
 
     Raises:
         RunError: something is not installed, or a file cannot be read.
-        ValueError: the model cannot be read, or there are too few people or prompts.
+        ValueError: there are too few people or prompts.
     """
-    require("gguf", "safetensors", "sklearn", "tokenizers")
-    language = load(find(SMOLLM2) if config.model == SMOLLM2 else config.model)
+    require("sklearn")
     corpora = None
     if config.feedback is None or config.public_prompts is None:
         corpora = films.read(find("films"))

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from sotto.algorithms.base import Progress
@@ -27,6 +28,7 @@ from sotto.algorithms.rlhf.release import (
 from sotto.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.language import save_adapter
+from sotto.rl.language.architecture import Architecture
 
 _CHUNK = 16
 """Number of updates against the reward model between two checkpoints."""
@@ -36,24 +38,33 @@ _SHOWN = 5
 """Number of samples in the report."""
 
 
-def initial_state(config: RLHFConfig, people: People) -> RLHFState:
-    """Returns the public state before the first release, free of data, without an axis of runs."""
-    adapter = first_adapter(config, people)
+def blank_state(config: RLHFConfig, architecture: Architecture) -> RLHFState:
+    """Returns a state with the shapes of every state of a training, without an axis of runs."""
+    adapter = first_adapter(config, architecture)
     directions: Any = ()
     moments: Any = ()
-    width = people.language.decoder.architecture.width
     if config.improves:
         moments = improvement.first_moments(config, adapter)
-        candidates = improvement.draw_candidates(config, people)
-        whitening = fit_whitening(candidates.raw, config.features)
-    else:
-        whitening = Whitening(jnp.zeros((width, config.features), jnp.float32))
-        if config.directions:
-            directions = public_directions(config, people, adapter, _key(config, _DIRECTIONS))
+    elif config.directions:
+        size = ravel_pytree(adapter)[0].size
+        directions = jnp.zeros((config.directions, size), jnp.float32)
+    whitening = Whitening(jnp.zeros((architecture.width, config.features), jnp.float32))
     weights = jnp.zeros(config.features, jnp.float32)
     return RLHFState(
         adapter, adapter, weights, directions, whitening, moments, jnp.zeros((), jnp.int32)
     )
+
+
+def initial_state(config: RLHFConfig, people: People) -> RLHFState:
+    """Returns the public state before the first release, free of data, without an axis of runs."""
+    state = blank_state(config, people.language.decoder.architecture)
+    if config.improves:
+        candidates = improvement.draw_candidates(config, people)
+        return state._replace(whitening=fit_whitening(candidates.raw, config.features))
+    if not config.directions:
+        return state
+    key = _key(config, _DIRECTIONS)
+    return state._replace(directions=public_directions(config, people, state.adapter, key))
 
 
 def _key(config: RLHFConfig, use: int) -> Any:
@@ -84,17 +95,21 @@ class Training:
         yield self._finish()
 
     def _release(self, done: int) -> Iterator[Progress]:
-        """Makes the releases that are left, in a new stream with people who have not taken part."""
+        """Makes the releases that are left, in a new stream with people who have not taken part.
+
+        A person's enrolment number is their place among all people, so nobody who was charged for
+        a release that an interruption lost is taken for somebody else.
+        """
         config, people = self._config, self._people
         multiplier = noise_multiplier(config, dimension(config, self._state))
         release = replace(make_release(config, multiplier), horizon=config.releases - done)
         opened = jax.tree.map(lambda x: jnp.asarray(x)[None], self._open())
         stream = None
         for update in range(done, config.releases):
-            rated = people.rated(config, self._state.adapter, update)
+            first = self._ledger.next_person
+            rated = people.rated(config, self._state.adapter, update, first)
             if stream is None:
                 stream = release.open([self._ledger], opened, rated, chunk=1)
-            first = self._ledger.next_person
             persons = first + np.arange(release.slots).reshape(1, 1, -1)
             units = jax.tree.map(lambda x: jnp.asarray(x)[None, None], rated)
             keys = _key(config, _PEOPLE)[None]
@@ -155,7 +170,7 @@ class Training:
     ) -> Progress:
         measured: dict[str, float] = {}
         samples: tuple[tuple[str, str], ...] = ()
-        if self._config.population == "simulated" and learned:
+        if self._config.population == "simulated":
             found = evaluation.measure(
                 self._config,
                 self._people,
@@ -171,6 +186,7 @@ class Training:
             released,
             {name: np.array([value]) for name, value in measured.items()},
             simulated or {},
+            env_steps=min(updates, self._config.releases) * self._config.steps_per_update,
             learned=learned,
             samples=samples,
         )

@@ -101,7 +101,10 @@ def arms(
 def _met(config: RLHFConfig) -> People:
     """Returns people who have rated completions of the base model, which all arms share."""
     found = meet(config)
-    return replace(found, log=found.rated(config, first_adapter(config, found), 0))
+    return replace(
+        found,
+        log=found.rated(config, first_adapter(config, found.language.decoder.architecture), 0),
+    )
 
 
 def _people(config: RLHFConfig) -> People:
@@ -113,7 +116,7 @@ def _people(config: RLHFConfig) -> People:
 def _base(people: People) -> dict[str, float]:
     """Returns the measurements of the base model."""
     config = RLHFConfig()
-    unchanged = first_adapter(config, people)
+    unchanged = first_adapter(config, people.language.decoder.architecture)
     return measure(config, people, unchanged, new_key(_EVALUATION), PROMPTS).means()
 
 
@@ -158,7 +161,7 @@ def _direct(config: RLHFConfig, people: People) -> Adapter:
     chosen = np.stack([ratings.argmax(axis=1), ratings.argmin(axis=1)], axis=1)
     every = np.arange(len(chosen))[:, None]
     preferred = type(people.log)(*(leaf[every, chosen] for leaf in people.log))
-    adapter = first_adapter(config, people)
+    adapter = first_adapter(config, people.language.decoder.architecture)
     start = improvement.Improved(adapter, improvement.first_moments(config, adapter), 0.0)
     updates = range(config.improvement_updates)
     *_, last = improvement.improve(config, people.language.decoder, preferred, start, updates)

@@ -31,7 +31,7 @@ class Tokenizer:
         ids: list[int] = self.inner.encode(text, add_special_tokens=whole).ids
         return ids
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int] | Int[np.ndarray, " tokens"]) -> str:
         """Returns the text of tokens; special tokens are left out."""
         text: str = self.inner.decode([int(token) for token in tokens], skip_special_tokens=True)
         return text

@@ -1,7 +1,7 @@
 """Figures of a run, or of several seeds together, in one style."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,55 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
             steps_axis(axes)
         axes.set_ylabel("return of an episode")
         axes.legend(loc="best")
+
+
+def quantities(
+    path: Path, runs: Sequence[Sequence[Line]], named: Mapping[str, tuple[str, str]]
+) -> None:
+    """Draws the quantities of the evaluations against updates, each in one plot.
+
+    Args:
+        path: file of the PNG.
+        runs: lines of each seed.
+        named: title and axis label of each quantity. Those without values are left out.
+    """
+    there = [name for name in named if any(name in line.evaluation for line in runs[0])]
+    with mpl.rc_context(STYLE):
+        drawing = Figure(figsize=(7.2, 2.6 * math.ceil(len(there) / 2)))
+        for place, name in enumerate(there, 1):
+            axes = drawing.add_subplot(math.ceil(len(there) / 2), min(2, len(there)), place)
+            updates, values = _aligned(
+                [
+                    [
+                        (line.updates, line.evaluation[name])
+                        for line in lines
+                        if name in line.evaluation
+                    ]
+                    for lines in runs
+                ]
+            )
+            axes.plot(updates, values.mean(axis=0), color=BLUE, marker="o", markersize=3.5)
+            axes.set_title(named[name][0])
+            axes.set_xlabel("updates")
+            axes.set_ylabel(named[name][1])
+        path.parent.mkdir(exist_ok=True)
+        drawing.savefig(path, dpi=160)
+
+
+def loss(path: Path, runs: Sequence[Sequence[Line]]) -> None:
+    """Draws the released loss against updates."""
+    with figure(path, height=2.9) as axes:
+        updates, values = _released(runs, "loss")
+        axes.plot(updates, values.mean(axis=0), color=BLUE, linewidth=1.4)
+        axes.set_title("Loss")
+        axes.set_xlabel("updates")
+        axes.set_ylabel("loss")
+
+
+def mean_and_spread(values: Sequence[float], decimals: int = 1) -> str:
+    """Returns the mean over seeds, with the standard deviation if there are several."""
+    spread = f" ± {np.std(values):.{decimals}f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.{decimals}f}{spread}"
 
 
 def budget(

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-import numpy as np
-
+from sotto.algorithms.base import Words
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import Certificate, derive
 from sotto.privacy.certificates.text import meaning_of_delta, meaning_of_epsilon
@@ -19,12 +18,9 @@ from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.runs.directory import Experiment, Run
 from sotto.runs.metrics import Line, read
 from sotto.runs.registry import algorithm_named, config_from_json
-from sotto.runs.report import elements, figures
+from sotto.runs.report import elements, figures, learning
 from sotto.runs.seeds import Sharing, sharing
 
-_NOT_EVALUATED = (
-    "The policies were not evaluated: there is no simulator, or the settings turn evaluations off."
-)
 _UNPROVED = "Nothing is proved, so no charge is shown."
 _GUARANTEE = "The same guarantee at other values of delta. A smaller delta has a larger epsilon."
 
@@ -54,14 +50,17 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
         ledgers = [run.open_ledger() for run in runs]
         certificates = [derive(ledger) for ledger in ledgers]
         shared = sharing(experiment.settings, ledgers) if len(runs) > 1 else None
-    title = f"{experiment.settings.algorithm.upper()}{_task(experiment)}" + (
+    algorithm = algorithm_named(experiment.settings.algorithm)
+    config = config_from_json(algorithm, experiment.settings.config)
+    title = f"{algorithm.name.upper()}{_task(experiment)}" + (
         f", {len(runs)} seeds" if len(runs) > 1 else f", seed {runs[0].seed}"
     )
     body = [
         f"<h1>{escape(title)}</h1>",
         elements.paragraph(_started(experiment.settings.created), True),
-        _card(certificates, shared, _without_ledger(experiment)),
-        elements.tiles(_numbers(lines, certificates, shared)),
+        _card(certificates, shared, algorithm.without_ledger(config)),
+        elements.tiles(_numbers(lines, certificates, shared, algorithm.words)),
+        *learning.learning(path / "figures", lines, algorithm.words, algorithm.unevaluated(config)),
         *_pictures(path / "figures", lines, certificates, shared, _radius(experiment)),
         *(_seeds(runs, lines, certificates, shared) if len(runs) > 1 else ()),
         *(_certificate(_worst(certificates), len(runs)) if certificates else ()),
@@ -100,13 +99,6 @@ def _started(created: str) -> str:
 def _task(experiment: Experiment) -> str:
     env_id = experiment.settings.config.get("env_id")
     return f" on {env_id}" if env_id else ""
-
-
-def _without_ledger(experiment: Experiment) -> tuple[str, str]:
-    """Returns a few words and a sentence about a run without a ledger."""
-    algorithm = algorithm_named(experiment.settings.algorithm)
-    config = config_from_json(algorithm, experiment.settings.config)
-    return algorithm.without_ledger(config)
 
 
 def _card(
@@ -152,17 +144,15 @@ def _worst(certificates: Sequence[Certificate]) -> Certificate:
 
 
 def _numbers(
-    lines: Sequence[Sequence[Line]], certificates: Sequence[Certificate], shared: Sharing | None
+    lines: Sequence[Sequence[Line]],
+    certificates: Sequence[Certificate],
+    shared: Sharing | None,
+    words: Words,
 ) -> dict[str, str]:
     """Returns the main numbers of the run, by label."""
     last = [one[-1] for one in lines]
-    values = {}
-    for name, label in (("ema", "return, averaged policy"), ("last", "return, last policy")):
-        returns = [line.evaluation[name] for line in last if name in line.evaluation]
-        if returns:
-            spread = f" ± {np.std(returns):.1f}" if len(returns) > 1 else ""
-            values[label] = f"{np.mean(returns):.1f}{spread}"
-    values["environment steps, at most"] = f"{last[0].env_steps:,}"
+    values = learning.numbers(last, words)
+    values[f"{words.steps}, at most"] = f"{last[0].env_steps:,}"
     values["updates"] = f"{last[0].updates:,}"
     if "teacher_return" in last[0].simulated:
         values["the teacher's return"] = f"{last[0].simulated['teacher_return'][-1]:.1f}"
@@ -182,31 +172,13 @@ def _pictures(
     shared: Sharing | None,
     radius: float | None,
 ) -> list[str]:
-    """Draws every figure for which there are data, and returns the HTML."""
-    found = [elements.heading("Learning")]
-    if any(line.evaluation for one in lines for line in one):
-        figures.learning_curve(folder / "learning.png", lines)
-        caption = (
-            "Return of released policies in greedy episodes with fresh simulated people. The "
-            "episodes use no data of the people in training."
-        )
-        if len(lines) > 1:
-            caption += " The band is one standard deviation over seeds."
-        found.append(elements.picture(folder / "learning.png", caption))
-    else:
-        found.append(elements.paragraph(_NOT_EVALUATED))
-    if "private_return" in lines[0][-1].released:
-        figures.released_returns(folder / "returns.png", lines)
-        caption = (
-            "Mean return of the users in each release, clipped to a public range, with the noise "
-            "of the release."
-        )
-        found.append(elements.picture(folder / "returns.png", caption))
+    """Draws every figure on privacy for which there are data, and returns the HTML."""
     if not certificates:
-        return found
+        return []
     certificate = _worst(certificates)
     if certificate.answers is not None:
-        return [*found, *_cost_of_answers(folder, lines, certificate, shared)]
+        return _cost_of_answers(folder, lines, certificate, shared)
+    found: list[str] = []
     part = certificate.streams[-1].statement.parts.get("policy")
     if part is not None:
         figures.update_size(folder / "updates.png", lines, part.clip_norm, radius)

@@ -1,0 +1,95 @@
+"""The section of report.html on learning: figures of what was measured, and samples of texts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sotto.algorithms.base import Words
+from sotto.errors import visible
+from sotto.runs.metrics import Line
+from sotto.runs.report import elements, figures
+
+
+def learning(
+    folder: Path, lines: Sequence[Sequence[Line]], words: Words, unevaluated: str
+) -> list[str]:
+    """Draws the figures on learning for which there are data, and returns the HTML.
+
+    Args:
+        folder: folder of the figures.
+        lines: lines of each seed.
+        words: names of what was measured.
+        unevaluated: reason why there are no evaluations, if there are none.
+    """
+    found = [elements.heading("Learning")]
+    if not any(line.evaluation for one in lines for line in one):
+        found.append(elements.paragraph(unevaluated))
+    elif words.quantities:
+        found += _quantities(folder, lines, words)
+    else:
+        found += _returns(folder, lines)
+    if any(line.released.get("loss") for line in lines[0]) and words.quantities:
+        figures.loss(folder / "loss.png", lines)
+        caption = (
+            "Loss of the language model against the released reward model, on public prompts. It "
+            "is a function of the release."
+        )
+        found.append(elements.picture(folder / "loss.png", caption))
+    found += _samples(lines[0])
+    if "private_return" in lines[0][-1].released:
+        figures.released_returns(folder / "returns.png", lines)
+        caption = (
+            "Mean return of the users in each release, clipped to a public range, with the noise "
+            "of the release."
+        )
+        found.append(elements.picture(folder / "returns.png", caption))
+    return found
+
+
+def numbers(last: Sequence[Line], words: Words) -> dict[str, str]:
+    """Returns what was measured last, by label; `last` has one line for each seed."""
+    labels = {name: label for name, (label, _) in words.quantities.items()} or {
+        "ema": "return, averaged policy",
+        "last": "return, last policy",
+    }
+    values = {}
+    for name, label in labels.items():
+        found = [line.evaluation[name] for line in last if name in line.evaluation]
+        if found:
+            values[label] = figures.mean_and_spread(found, words.decimals)
+    return values
+
+
+def _returns(folder: Path, lines: Sequence[Sequence[Line]]) -> list[str]:
+    figures.learning_curve(folder / "learning.png", lines)
+    caption = (
+        "Return of released policies in greedy episodes with fresh simulated people. The "
+        "episodes use no data of the people in training."
+    )
+    if len(lines) > 1:
+        caption += " The band is one standard deviation over seeds."
+    return [elements.picture(folder / "learning.png", caption)]
+
+
+def _quantities(folder: Path, lines: Sequence[Sequence[Line]], words: Words) -> list[str]:
+    figures.quantities(folder / "learning.png", lines, words.quantities)
+    return [elements.picture(folder / "learning.png", words.meaning)]
+
+
+def _samples(lines: Sequence[Line]) -> list[str]:
+    """Returns a table of the first and the last samples of texts, if there are any."""
+    written = [line for line in lines if line.samples]
+    if not written:
+        return []
+    first, last = written[0], written[-1]
+    before, after = dict(first.samples), dict(last.samples)
+    rows = [[prompt, before[prompt], after[prompt]] for prompt in before if prompt in after]
+    header = ["prompt", f"after update {first.updates}", f"after update {last.updates}"]
+    return [
+        "<h3>Samples</h3>",
+        elements.table(header, [[visible(text) for text in row] for row in rows]),
+        elements.paragraph(
+            "Completions of prompts of simulated people who never take part in training, drawn "
+            "with the same random numbers.",
+            soft=True,
+        ),
+    ]

@@ -1,0 +1,284 @@
+"""Private RLHF through the command line: run directories, resuming, evaluating, reports."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_language import (
+    MODEL,
+    PEOPLE,
+    SECRET,
+    TINY,
+    install_films,
+    killed_at_checkpoint,
+    write_feedback,
+)
+
+from sotto.cli import main
+from sotto.errors import visible
+from sotto.privacy.certificates.derive import verify
+from sotto.runs import checkpoints, metrics
+from sotto.runs.directory import open_experiment
+from sotto.runs.training import load_states
+
+TRAIN = ("train", "rlhf", *TINY)
+NAMED = ("--model", str(MODEL))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder with the films of simulated people, and with the files of real people."""
+    folder = tmp_path_factory.mktemp("language")
+    install_films(folder / "data")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOTTO_DATA", str(folder / "data"))
+
+
+@pytest.fixture(scope="module")
+def real(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """A finished run about real people, and the flags that name their files."""
+    flags = write_feedback(folder)
+    assert main([*TRAIN, *flags, "--json", "--out", str(folder / "real")]) == 0
+    return folder / "real", flags
+
+
+@pytest.fixture(scope="module")
+def simulated(folder: Path) -> tuple[Path, str]:
+    """A finished run about simulated people, and what the training printed."""
+    said, out = io.StringIO(), folder / "simulated"
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
+        patch.setenv("SOTTO_DATA", str(folder / "data"))
+        assert main([*TRAIN, "--no-judge", "--out", str(out)]) == 0
+    return out, said.getvalue()
+
+
+def refused(capsys: pytest.CaptureFixture[str], *given: str) -> str:
+    capsys.readouterr()
+    assert main(given) == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    return sentence
+
+
+def resume(out: Path, *more: str) -> list[str]:
+    return ["train", "rlhf", "--out", str(out), "--resume", "--json", *NAMED, *more]
+
+
+def test_what_is_measured_has_its_own_words(simulated):
+    out, said = simulated
+    assert said.startswith(f"rlhf: 20 updates, at most {PEOPLE * 3 * 6} rated tokens, into")
+    assert "Measured: rating 0." in said
+    assert "return" not in said
+    assert "environment" not in said
+    progress = [line for line in said.splitlines() if " updates   " in line]
+    assert [line.split()[0] for line in progress] == ["1/20", "17/20", "19/20", "20/20"]
+    assert all("   rating 0." in line and "   KL " in line for line in progress)
+    (run,) = open_experiment(out).runs
+    lines = metrics.read(run.metrics)
+    assert {line.env_steps for line in lines} == {PEOPLE * 3 * 6}
+    assert lines[0].evaluation["kl"] == 0  # the base model
+    assert lines[-1].evaluation["kl"] > 0
+
+
+def test_samples_of_simulated_people_are_shown_now_and_then(simulated):
+    out, said = simulated
+    shown = [line for line in said.splitlines() if line.startswith("    a sample: ")]
+    assert len(shown) == 4
+    (run,) = open_experiment(out).runs
+    prompt, completion = metrics.read(run.metrics)[0].samples[0]
+    assert f'"{visible(prompt)}" is continued' in shown[0]
+    assert visible(completion) in shown[0]
+
+
+def test_nothing_of_real_people_is_shown_or_evaluated(capsys, real, tmp_path):
+    out, _ = real
+    (run,) = open_experiment(out).runs
+    for line in metrics.read(run.metrics):
+        assert (line.evaluation, line.simulated, line.samples) == ({}, {}, ())
+    assert main(["report", str(out)]) == 0
+    page = (out / "report.html").read_text()
+    assert "Nothing is evaluated, because the people are real" in page
+    assert "Samples" not in page
+    written = (path for path in out.rglob("*") if path.is_file())
+    assert [path for path in written if SECRET.encode() in path.read_bytes()] == []
+    assert "nothing is evaluated, because the people are real" in refused(
+        capsys, "eval", str(out), *NAMED
+    )
+
+
+def test_ratings_of_samples_are_the_evaluation(capsys, simulated):
+    out, _ = simulated
+    assert "give --model" in refused(capsys, "eval", str(out))
+    assert main(["eval", str(out), *NAMED, "--episodes", "20"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("last policy, sampled, 20 completions per seed: mean 0.")
+    assert main(["eval", str(out), *NAMED, "--episodes", "20", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert not found["greedy"]
+    assert 0 < found["min"] <= found["mean"] + 1e-9 <= found["max"] + 2e-9 < 1
+    assert f"mean {found['mean']:.3f}" in said
+
+
+def test_the_report_has_a_figure_of_each_quantity_and_samples(simulated):
+    out, _ = simulated
+    assert main(["report", str(out)]) == 0
+    assert {path.name for path in (out / "figures").iterdir()} == {
+        *("learning.png", "loss.png", "budget.png", "guarantee.png")
+    }
+    page = (out / "report.html").read_text()
+    assert "rated tokens, at most" in page
+    assert "<th>after update 1</th><th>after update 20</th>" in page
+    assert page.count("<b>0.000</b>") == 0
+    (run,) = open_experiment(out).runs
+    for line in (metrics.read(run.metrics)[0], metrics.read(run.metrics)[-1]):
+        for one in dict(line.samples):
+            assert f"<td>{visible(one)}</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--model",), "give --model"),
+        (("--feedback",), "give --feedback"),
+        (("--public-prompts",), "give --public-prompts"),
+    ],
+)
+def test_resuming_needs_every_file_again(capsys, real, given, says):
+    out, flags = real
+    every = [*NAMED, *flags]
+    at = every.index(given[0])
+    del every[at : at + 2]
+    said = refused(capsys, "train", "rlhf", "--out", str(out), "--resume", *every)
+    assert says in said
+
+
+class Killed(BaseException):
+    """End of a training in this process, after which its directory is as after kill -9."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, number: int, *given: str) -> None:
+    """Trains, and ends where checkpoint `number` would be written."""
+    left, save = [number], checkpoints.save
+
+    def killed(*state):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        save(*state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "save", killed)
+        with pytest.raises(Killed):
+            main([*TRAIN, *given])
+
+
+@pytest.mark.parametrize("saved", [1, 2, 3])
+def test_after_the_release_it_goes_on_without_another(real, tmp_path, monkeypatch, saved):
+    """Killed while the language model learns (1, 2) and before it is scaled (3).
+
+    The ratings have changed then, which changes nothing: they were read for the release only.
+    """
+    out, flags = tmp_path / "run", write_feedback(tmp_path)
+    interrupt(monkeypatch, saved, *flags, "--json", "--out", str(out))
+    (run,) = open_experiment(out).runs
+    assert checkpoints.steps(run.checkpoints)[-1] == (1, 17, 19)[saved - 1]
+    before, ratings = reward_model(out), Path(flags[1])
+    ratings.write_text(ratings.read_text().replace('"rating": 0.', '"rating": 0.5'))
+    assert main(resume(out, *flags)) == 0
+    np.testing.assert_array_equal(reward_model(out), before)
+    assert checkpoints.steps(run.checkpoints)[-1] == 20
+    ledger = run.open_ledger()
+    assert [(one.releases, one.statement.horizon) for one in ledger.streams] == [(1, 1)]
+    assert ledger.persons == PEOPLE
+    assert ledger.spent().epsilon <= 1
+    assert verify(run.certificate, ledger).status == "verified"
+
+
+def reward_model(out: Path) -> np.ndarray:
+    """The released weights in the last checkpoint."""
+    experiment = open_experiment(out)
+    states = load_states(experiment, checkpoints.last_checkpoint(experiment))
+    assert np.any(np.asarray(states.weights))
+    return np.asarray(states.weights)
+
+
+@pytest.mark.timeout(200)
+def test_a_release_that_was_lost_is_repeated_with_other_people(folder, tmp_path):
+    out = tmp_path / "run"
+    killed_at_checkpoint(0, *TRAIN, "--no-judge", "--out", str(out))
+    (run,) = open_experiment(out).runs
+    assert run.open_ledger().persons == PEOPLE
+    assert main(resume(out)) == 0
+    ledger = run.open_ledger()
+    assert [one.releases for one in ledger.streams] == [1, 1]
+    assert ledger.persons == 2 * PEOPLE
+    assert ledger.spent().epsilon <= 1
+    assert verify(run.certificate, ledger).status == "verified"
+
+
+def test_interrupted_policy_gradients_go_on_with_people_who_were_not_charged(tmp_path, monkeypatch):
+    """Killed after the last of three releases was charged, and before it was saved."""
+    out = tmp_path / "run"
+    method = ("--method", "policy-gradient", "--releases", "3", "--directions", "4")
+    interrupt(monkeypatch, 2, *method, "--no-judge", "--json", "--out", str(out))
+    (run,) = open_experiment(out).runs
+    assert checkpoints.steps(run.checkpoints) == [1, 2]
+    assert main(resume(out)) == 0
+    ledger = run.open_ledger()
+    assert [one.releases for one in ledger.streams] == [3, 1]
+    assert ledger.persons == PEOPLE + PEOPLE // 3
+    assert ledger.spent().epsilon <= 1
+    assert verify(run.certificate, ledger).status == "verified"
+    lines = metrics.read(run.metrics)
+    assert [line.updates for line in lines] == [1, 2, 3, 4]
+    assert lines[-1].env_steps == PEOPLE * 3 * 6
+    assert main(["report", str(out)]) == 0
+    assert (out / "figures" / "updates.png").is_file()
+    assert "after update 1" in (out / "report.html").read_text()
+
+
+def test_real_people_whose_release_was_lost_are_not_taken_for_others(
+    capsys, folder, tmp_path, monkeypatch
+):
+    out, flags = tmp_path / "run", write_feedback(tmp_path)
+    interrupt(monkeypatch, 0, *flags, "--json", "--out", str(out))
+    said = refused(capsys, *resume(out, *flags))
+    assert "whose people stay charged" in said
+    (run,) = open_experiment(out).runs
+    assert run.open_ledger().persons == PEOPLE
+    assert [one.releases for one in run.open_ledger().streams] == [1]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((*TRAIN, "--seeds", "2"), "do not train side by side"),
+        ((*TRAIN, "--total-steps", "9"), "unrecognized options: --total-steps"),
+        (("tune", "rlhf"), "there is no command 'tune rlhf'"),
+        (("eval", "RUN", *NAMED, "--video", "x.gif"), "has no environment that could be drawn"),
+        (("eval", "RUN", *NAMED, "--env-id", "X-v0"), "trained on no environment"),
+        (("train", "kickstart", "--teacher", "RUN", "--out", "OUT"), "which cannot teach"),
+    ],
+)
+def test_what_other_runs_can_do_is_refused_in_one_sentence(
+    capsys, simulated, tmp_path, given, says
+):
+    out, _ = simulated
+    names = {"RUN": str(out), "OUT": str(tmp_path / "out")}
+    assert says in refused(capsys, *(names.get(word, word) for word in given))
+
+
+def test_a_run_without_a_language_model_is_not_given_one(capsys, tmp_path):
+    out = tmp_path / "ppo"
+    tiny = ("--total-steps", "256", "--num-envs", "2")
+    assert (
+        main(["train", "ppo", "--env-id", "CartPole-v1", "--out", str(out), "--json", *tiny]) == 0
+    )
+    assert "has no language model" in refused(capsys, "eval", str(out), *NAMED)
+    assert "give a run of rlhf" in refused(capsys, "generate", str(out), "--prompt", "x")
