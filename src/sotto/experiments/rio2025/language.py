@@ -21,7 +21,7 @@ from sotto.algorithms.rlhf.algorithm import RLHF
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter
 from sotto.algorithms.rlhf.evaluation import measure
-from sotto.algorithms.rlhf.people import People, meet
+from sotto.algorithms.rlhf.people import People, meet, read_model
 from sotto.experiments import plots
 from sotto.experiments.engine import (
     Arm,
@@ -100,7 +100,7 @@ def arms(
 @lru_cache(maxsize=1)
 def _met(config: RLHFConfig) -> People:
     """Returns people who have rated completions of the base model, which all arms share."""
-    found = meet(config)
+    found = meet(config, read_model(config.model))
     return replace(
         found,
         log=found.rated(config, first_adapter(config, found.language.decoder.architecture), 0),
