@@ -49,7 +49,8 @@ class RLHFConfig(Settings):
     """Seed of adapters, simulated people and completions. Noise never comes from it."""
 
     people: Count = 3840
-    """Number of people. With feedback, the first so many people of the file."""
+    """Number of people. With feedback, the number of places, which divides their sum. The file has
+    at most so many people, and empty places count as zero."""
     completions: AtLeastTwo = 4
     """Number of completions that a person rates."""
     prompt_tokens: Count = 8
@@ -154,7 +155,9 @@ class RLHFConfig(Settings):
                 f"use a delta below 1/{self.people}"
             )
         if self.releases > self.people:
-            raise ValueError(f"{self.releases} releases need as many people; there are {self.people}")
+            raise ValueError(
+                f"{self.releases} releases need as many people; there are {self.people}"
+            )
         if self.people % self.releases:
             raise ValueError(
                 f"{self.people} people cannot be divided among {self.releases} releases; "
@@ -168,4 +171,3 @@ class RLHFConfig(Settings):
             )
         if self.feedback is not None and self.public_prompts is None:
             raise ValueError("real people's feedback needs --public-prompts of your own domain")
-

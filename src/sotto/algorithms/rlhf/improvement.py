@@ -86,9 +86,7 @@ def pairs(candidates: Candidates, whitening: Whitening, weights: Array) -> Rated
 
 def optimiser(config: RLHFConfig) -> optax.GradientTransformation:
     """Returns Adam, with gradients clipped to norm 1 against outliers."""
-    return optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adam(config.improvement_learning_rate)
-    )
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(config.improvement_learning_rate))
 
 
 def preference_loss(adapter: Adapter, base: Decoder, batch: Rated) -> Float[Array, ""]:
@@ -102,7 +100,10 @@ def preference_loss(adapter: Adapter, base: Decoder, batch: Rated) -> Float[Arra
 
 
 def minibatch(config: RLHFConfig, count: int, update: int) -> Int[np.ndarray, " pairs"]:
-    """Returns the pairs of one update: each pass over all pairs has an order of its own."""
+    """Returns the pairs of one update. Each pass over the pairs has an order of its own.
+
+    A pass leaves out the last pairs of its order that do not fill a minibatch.
+    """
     size = min(MINIBATCH, count)
     each = count // size
     order = np.random.default_rng([config.seed, update // each]).permutation(count)
@@ -132,15 +133,21 @@ def scaled_to_target(
 ) -> tuple[Adapter, float]:
     """Returns the change scaled to `kl_target` by bisection, and the factor.
 
-    The largest factor is used if even that does not reach the target.
+    The largest factor is used if even that does not reach the target, and 0 if every factor that is
+    tried exceeds it.
     """
-    low, high = np.log(SCALES)
-    if kl(config, people, scaled(adapter, float(np.exp(high))), key) <= config.kl_target:
-        return scaled(adapter, float(np.exp(high))), float(np.exp(high))
+
+    def meets(factor: float) -> bool:
+        return kl(config, people, scaled(adapter, factor), key) <= config.kl_target
+
+    smallest, largest = SCALES
+    if meets(largest):
+        return scaled(adapter, largest), largest
+    found, low, high = 0.0, np.log(smallest), np.log(largest)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if kl(config, people, scaled(adapter, float(np.exp(middle))), key) <= config.kl_target:
-            low = middle
+        if meets(factor := float(np.exp(middle))):
+            found, low = factor, middle
         else:
             high = middle
-    return scaled(adapter, float(np.exp(low))), float(np.exp(low))
+    return scaled(adapter, found), found

@@ -77,7 +77,9 @@ class People:
         assert self.prompts is not None and self.rater is not None
         prompts = np.repeat(self.prompts[whose], config.completions, axis=0)
         mask = np.ones(prompts.shape, bool)
-        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), _COMPLETIONS), update)
+        key = jax.random.fold_in(
+            jax.random.fold_in(jax.random.key(config.seed), _COMPLETIONS), update
+        )
         found = complete(self.language, adapter, prompts, mask, config.new_tokens, key)
         ratings = self.rater(texts(self.language, found)).astype(np.float32)
         flat = Rated(prompts, mask, *found, ratings, np.ones(len(prompts), bool))
@@ -126,6 +128,7 @@ def meet(config: RLHFConfig) -> People:
 
 
 def _log(config: RLHFConfig, language: LanguageModel) -> Rated:
+    """Returns the log of real people. Places that are left are empty, and are charged as well."""
     assert config.feedback is not None
     found = feedback.read(
         Path(config.feedback),
@@ -134,13 +137,14 @@ def _log(config: RLHFConfig, language: LanguageModel) -> Rated:
         prompt_tokens=config.prompt_tokens,
         new_tokens=config.new_tokens,
     )
-    if found.people < config.people:
-        # The number of people is not shown: it would reveal whether one person took part.
+    if found.people > config.people:
+        # With a place for everybody, nobody's absence lets another person in.
         raise RunError(
-            f"{config.feedback} has fewer than {config.people} people; choose --people below the "
-            "number of people in it"
+            f"{config.feedback} has more than {config.people} people; choose --people at or above "
+            "the number of people in it"
         )
-    return Rated(*(leaf[: config.people] for leaf in found.rated))
+    empty = config.people - found.people
+    return Rated(*(np.pad(x, [(0, empty), *[(0, 0)] * (x.ndim - 1)]) for x in found.rated))
 
 
 def _prompts(path: Path, language: LanguageModel, tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -174,7 +178,12 @@ def complete(
     keys = jax.random.split(key, len(prompts))
     make = partial(_generate, new_tokens=new_tokens, end=language.end, adapter=adapter)
     found = [
-        make(language.decoder, _rows(prompts, s, size), _rows(mask, s, size), keys=_rows(keys, s, size))
+        make(
+            language.decoder,
+            _rows(prompts, s, size),
+            _rows(mask, s, size),
+            keys=_rows(keys, s, size),
+        )
         for s in range(0, len(prompts), size)
     ]
     tokens = np.concatenate([np.asarray(one.tokens) for one in found])[: len(prompts)]
@@ -213,4 +222,7 @@ def _rows(array: np.ndarray, start: int, size: int) -> np.ndarray:
 def texts(language: LanguageModel, completions: tuple[np.ndarray, np.ndarray]) -> list[str]:
     """Returns completions as texts."""
     tokens, mask = completions
-    return [language.tokenizer.decode(row[real]) for row, real in zip(tokens, mask, strict=True)]
+    return [
+        language.tokenizer.decode(row[real].tolist())
+        for row, real in zip(tokens, mask, strict=True)
+    ]
