@@ -50,7 +50,8 @@ class RLHFConfig(Settings):
     """Seed of adapters, simulated people and completions. Noise never comes from it."""
 
     people: Count = 3840
-    """Number of people. With feedback, the first so many people of the file."""
+    """Number of people. With feedback, the number of places, which divides their sum. The file has
+    at most so many people, and empty places count as zero."""
     completions: AtLeastTwo = 4
     """Number of completions that a person rates."""
     prompt_tokens: Count = 8

@@ -18,6 +18,8 @@ from sotto.rl.language.architecture import Architecture
 
 _PAIRS = 256
 _AT_ONCE = 16
+_LEAST = 1e-9
+"""Least eigenvalue, relative to the largest, whose direction is not rounding."""
 
 
 def first_adapter(config: RLHFConfig, architecture: Architecture) -> Adapter:
@@ -47,7 +49,8 @@ def public_directions(
     of the log-probabilities of two completions of one public prompt by the base model.
 
     Raises:
-        ValueError: there are fewer parameters or public prompts than directions.
+        ValueError: there are fewer parameters or public prompts than directions, or their scores
+            do not span so many.
     """
     flat, unravel = ravel_pytree(adapter)
     count = min(_PAIRS, len(people.public_prompts)) // _AT_ONCE * _AT_ONCE
@@ -81,6 +84,11 @@ def public_directions(
             for s in range(0, count, _AT_ONCE)
         ]
     ).astype(np.float64)
-    _, vectors = np.linalg.eigh(found @ found.T)  # of the smaller matrix, [count, count]
+    values, vectors = np.linalg.eigh(found @ found.T)  # of the smaller matrix, [count, count]
+    if values[-config.directions] <= _LEAST * values[-1]:
+        raise ValueError(
+            f"the scores of the public prompts do not span {config.directions} directions; use "
+            "fewer directions, or more different prompts"
+        )
     leading = vectors[:, : -config.directions - 1 : -1].T @ found
     return jnp.asarray(leading / np.linalg.norm(leading, axis=1, keepdims=True), jnp.float32)

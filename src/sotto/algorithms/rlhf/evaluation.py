@@ -61,7 +61,7 @@ def measure(
         people.rater(written),
         judged,
         log_ratios(language, adapter, prompts, mask, said),
-        [language.tokenizer.decode(prompt) for prompt in prompts],
+        [language.tokenizer.decode(prompt.tolist()) for prompt in prompts],
         written,
     )
 

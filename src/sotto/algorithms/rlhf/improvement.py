@@ -32,7 +32,7 @@ SCALES = (2.0**-5, 2.0**2)
 """Smallest and largest factor by which the whole change is scaled to meet a target KL."""
 _KL_PROMPTS = 256
 _KEY = 7
-_HALVINGS = 6
+_MEASUREMENTS = 4
 
 
 class Candidates(NamedTuple):
@@ -147,7 +147,10 @@ def improve(
 
 
 def minibatch(config: RLHFConfig, count: int, update: int) -> Int[np.ndarray, " pairs"]:
-    """Returns the pairs of one update: each pass over all pairs has another order."""
+    """Returns the pairs of one update. Each pass over the pairs has another order.
+
+    A pass leaves out the last pairs of its order that do not fill a minibatch.
+    """
     size = min(MINIBATCH, count)
     each = count // size
     order = np.random.default_rng([config.seed, update // each]).permutation(count)
@@ -175,17 +178,14 @@ def kl(config: RLHFConfig, people: People, adapter: Adapter, key: PRNGKeyArray) 
 def scaled_to_target(
     config: RLHFConfig, people: People, adapter: Adapter, key: PRNGKeyArray
 ) -> tuple[Adapter, float]:
-    """Returns the change scaled to `kl_target` by bisection, and the factor.
+    """Returns the change scaled such that its KL divergence is about `kl_target`, and the factor.
 
-    The largest factor is used if even that does not reach the target.
+    The divergence of a small change grows like its square, so a few measurements find the factor.
+    It stays within `SCALES`.
     """
-    low, high = np.log(SCALES)
-    if kl(config, people, scaled(adapter, float(np.exp(high))), key) <= config.kl_target:
-        return scaled(adapter, float(np.exp(high))), float(np.exp(high))
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        if kl(config, people, scaled(adapter, float(np.exp(middle))), key) <= config.kl_target:
-            low = middle
-        else:
-            high = middle
-    return scaled(adapter, float(np.exp(low))), float(np.exp(low))
+    factor = 1.0
+    for _ in range(_MEASUREMENTS):
+        found = kl(config, people, scaled(adapter, factor), key)
+        growth = (config.kl_target / max(found, config.kl_target / 16)) ** 0.5
+        factor = float(np.clip(factor * growth, *SCALES))
+    return scaled(adapter, factor), factor

@@ -63,28 +63,16 @@ class People:
     rater: Rater | None = None
     judge: Judge | None = None
 
-    def rated(self, config: RLHFConfig, adapter: Adapter, update: int, first: int) -> Rated:
+    def rated(self, config: RLHFConfig, adapter: Adapter, update: int) -> Rated:
         """Returns the data of the people of one release, leaves of shape [people, rows, ...].
 
         Args:
             config: settings.
             adapter: the released change whose completions simulated people rate.
             update: number of the release.
-            first: place of its first person among all people.
-
-        Raises:
-            RunError: too few people are left, since some were charged for a release that was lost.
         """
         size = config.people_per_release
-        whose = slice(first, first + size)
-        every = self.prompts if self.log is None else self.log.ratings
-        assert every is not None
-        if whose.stop > len(every):
-            raise RunError(
-                "the training was interrupted during a release, whose people stay charged, and "
-                "there are too few others to repeat it; start a new run, which costs its epsilon "
-                "once more if it is about the same people"
-            )
+        whose = slice(update * size, (update + 1) * size)
         if self.log is not None:
             return Rated(*(leaf[whose] for leaf in self.log))
         assert self.prompts is not None
@@ -153,6 +141,7 @@ def meet(config: RLHFConfig, language: LanguageModel) -> People:
 
 
 def _log(config: RLHFConfig, language: LanguageModel) -> Rated:
+    """Returns the log of real people. Places that are left are empty, and are charged as well."""
     assert config.feedback is not None
     found = feedback.read(
         Path(config.feedback),
@@ -161,13 +150,14 @@ def _log(config: RLHFConfig, language: LanguageModel) -> Rated:
         prompt_tokens=config.prompt_tokens,
         new_tokens=config.new_tokens,
     )
-    if found.people < config.people:
-        # The number of people is not shown: it would reveal whether one person took part.
+    if found.people > config.people:
+        # With a place for everybody, nobody's absence lets another person in.
         raise RunError(
-            f"{config.feedback} has fewer than {config.people} people; choose --people below the "
-            "number of people in it"
+            f"{config.feedback} has more than {config.people} people; choose --people at or above "
+            "the number of people in it"
         )
-    return Rated(*(leaf[: config.people] for leaf in found.rated))
+    empty = config.people - found.people
+    return Rated(*(np.pad(x, [(0, empty), *[(0, 0)] * (x.ndim - 1)]) for x in found.rated))
 
 
 def _prompts(path: Path, language: LanguageModel, tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -245,4 +235,7 @@ def _rows(array: Any, start: int, size: int) -> Any:
 def texts(language: LanguageModel, completions: tuple[np.ndarray, np.ndarray]) -> list[str]:
     """Returns completions as texts."""
     tokens, mask = completions
-    return [language.tokenizer.decode(row[real]) for row, real in zip(tokens, mask, strict=True)]
+    return [
+        language.tokenizer.decode(row[real].tolist())
+        for row, real in zip(tokens, mask, strict=True)
+    ]

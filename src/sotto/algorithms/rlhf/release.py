@@ -122,6 +122,8 @@ def _local(
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Returns one person's contribution, and diagnostics of a simulated person."""
     del key  # the completions were drawn when the person rated them
+    # A row without a token is not a number. An absent one is read as padding, and weighs nothing.
+    unit = unit._replace(prompt_mask=unit.prompt_mask | ~unit.present[:, None])
     diagnostics = {"rating": _mean(unit.ratings, unit.present)}
     if config.improves:
         return {"reward": _reward_contribution(public, unit)}, diagnostics
@@ -184,17 +186,26 @@ def _server(
 ) -> tuple[Open, dict[str, Array]]:
     """Returns the next public state. It is post-processing of the release."""
     state = public.state
-    updates = state.updates + 1
     if config.improves:
         weights = released["reward"]
-        after = state._replace(weights=weights, updates=updates)
+        after = state._replace(weights=weights, updates=state.updates + 1)
         return Open(after, public.base), {"update_norm": jnp.linalg.norm(weights)}
     flat, unravel = ravel_pytree(state.adapter)
     update = released["policy"]
     step = update if isinstance(state.directions, tuple) else update @ state.directions
-    adapter: Adapter = unravel(flat + config.server_learning_rate * step)
+    after = _moved(config, state, unravel(flat + config.server_learning_rate * step))
+    return Open(after, public.base), {"update_norm": jnp.linalg.norm(update)}
+
+
+def without_release(config: RLHFConfig, state: RLHFState) -> RLHFState:
+    """Returns the state after a release that was charged and lost: the adapter stays as it is."""
+    return _moved(config, state, state.adapter)
+
+
+def _moved(config: RLHFConfig, state: RLHFState, adapter: Adapter) -> RLHFState:
+    """Returns the state with the next adapter, and with the average of the last ones."""
+    updates = state.updates + 1
     first = config.releases - max(1, round(config.tail_fraction * config.releases))
     count = jnp.maximum(updates - first, 1).astype(jnp.float32)
     average = jax.tree.map(lambda a, p: a + (p - a) / count, state.average, adapter)
-    after = state._replace(adapter=adapter, average=average, updates=updates)
-    return Open(after, public.base), {"update_norm": jnp.linalg.norm(update)}
+    return state._replace(adapter=adapter, average=average, updates=updates)

@@ -24,8 +24,10 @@ from sotto.algorithms.rlhf.release import (
     dimension,
     make_release,
     noise_multiplier,
+    without_release,
 )
 from sotto.keys import new_key
+from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.language import save_adapter
 from sotto.rl.language.architecture import Architecture
@@ -84,9 +86,11 @@ class Training:
         """Makes the updates from number `done` on, and yields after each chunk.
 
         Raises:
-            PrivacyError: the budget does not cover the releases.
+            PrivacyError: the budget does not cover the releases, or all of them were charged and
+                lost.
         """
         config = self._config
+        self._yielded = done
         if done < config.releases:
             yield from self._release(done)
         last = config.num_updates - 1
@@ -97,31 +101,36 @@ class Training:
     def _release(self, done: int) -> Iterator[Progress]:
         """Makes the releases that are left, in a new stream with people who have not taken part.
 
-        A person's enrolment number is their place among all people, so nobody who was charged for
-        a release that an interruption lost is taken for somebody else.
+        The number of a person in the ledger is that person's place in the file, or among the
+        simulated people. A release that a killed process charged is never made again, since its
+        people would pay twice.
         """
         config, people = self._config, self._people
+        charged = sum(stream.releases for stream in self._ledger.streams)
+        if done == 0 and charged == config.releases:
+            raise NothingReleased(
+                "every release of this run was charged and then lost, so nothing can be learnt "
+                "from its people any more; start a new run, whose epsilon adds to that of this one "
+                "if it is about the same people"
+            )
+        for _ in range(done, charged):
+            self._state = without_release(config, self._state)
         multiplier = noise_multiplier(config, dimension(config, self._state))
-        release = replace(make_release(config, multiplier), horizon=config.releases - done)
+        release = make_release(config, multiplier)
         opened = jax.tree.map(lambda x: jnp.asarray(x)[None], self._open())
         stream = None
-        for update in range(done, config.releases):
-            first = self._ledger.next_person
-            rated = people.rated(config, self._state.adapter, update, first)
+        for update in range(charged, config.releases):
+            rated = people.rated(config, self._state.adapter, update)
             if stream is None:
-                stream = release.open([self._ledger], opened, rated, chunk=1)
-            persons = first + np.arange(release.slots).reshape(1, 1, -1)
+                left = replace(release, horizon=config.releases - charged)
+                stream = left.open([self._ledger], opened, rated, chunk=1)
+            persons = update * release.slots + np.arange(release.slots).reshape(1, 1, -1)
             units = jax.tree.map(lambda x: jnp.asarray(x)[None, None], rated)
             keys = _key(config, _PEOPLE)[None]
             opened, log, simulated = stream.run(opened, keys, persons, units)
             self._state = jax.tree.map(lambda x: x[0], opened.state)
             ratings = {} if simulated is None else {"rating": simulated["rating"].mean(axis=2)}
-            yield self._progress(
-                update + 1,
-                {name: np.asarray(x) for name, x in log.items()},
-                {name: np.asarray(x) for name, x in ratings.items()},
-                learned=not config.improves,
-            )
+            yield self._progress(update + 1, log, ratings, learned=not config.improves)
 
     def _open(self) -> Open:
         return Open(self._state, self._people.language.decoder)
@@ -164,10 +173,23 @@ class Training:
     def _progress(
         self,
         updates: int,
-        released: dict[str, np.ndarray],
-        simulated: dict[str, np.ndarray] | None = None,
+        released: dict[str, Any],
+        simulated: dict[str, Any] | None = None,
         learned: bool = True,
     ) -> Progress:
+        """Returns the progress. Updates whose release was lost have no values (NaN)."""
+        updated, self._yielded = updates - self._yielded, updates
+
+        def series(found: dict[str, Any]) -> dict[str, np.ndarray]:
+            return {
+                name: np.pad(
+                    np.asarray(x, np.float64),
+                    [(0, 0), (updated - np.shape(x)[1], 0)],
+                    constant_values=np.nan,
+                )
+                for name, x in found.items()
+            }
+
         measured: dict[str, float] = {}
         samples: tuple[tuple[str, str], ...] = ()
         if self._config.population == "simulated":
@@ -183,9 +205,9 @@ class Training:
         return Progress(
             updates,
             jax.tree.map(lambda x: jnp.asarray(x)[None], self._state),
-            released,
+            series(released),
             {name: np.array([value]) for name, value in measured.items()},
-            simulated or {},
+            series(simulated or {}),
             env_steps=min(updates, self._config.releases) * self._config.steps_per_update,
             learned=learned,
             samples=samples,

@@ -1,0 +1,283 @@
+"""Private RLHF from settings to adapters: refusals, public choices, releases, and what follows."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from rlhf_people import MODEL, NEW, PEOPLE, PROMPT, config, simulated, write_log
+
+from sotto.algorithms.base import Progress
+from sotto.algorithms.rlhf import improvement, training
+from sotto.algorithms.rlhf.algorithm import RLHF
+from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.directions import first_adapter, public_directions
+from sotto.algorithms.rlhf.feedback import Rated
+from sotto.algorithms.rlhf.improvement import Candidates
+from sotto.algorithms.rlhf.people import complete, meet
+from sotto.algorithms.rlhf.release import make_release
+from sotto.cli import main
+from sotto.errors import RunError
+from sotto.keys import new_key
+from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.errors import BudgetExceeded
+from sotto.privacy.ledger.ledger import Ledger
+
+# --- settings ------------------------------------------------------------------------------------
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "give either target_epsilon or noise_multiplier": {"target_epsilon": 1.0},
+    "delta 0.1 is vacuous for 12 people; use a delta below 1/12": {"delta": 0.1},
+    "13 releases need as many people; there are 12": {"releases": 13},
+    "12 people cannot be divided among 5 releases": {"releases": 5, "method": "best-of-n"},
+    "reward-model makes one release with everybody; leave out releases": {"releases": 2},
+    "ratings of a file are of completions of the base model; use one release": {
+        "feedback": "log.jsonl",
+        "releases": 2,
+        "method": "policy-gradient",
+    },
+    "real people's feedback needs --public-prompts of your own domain": {"feedback": "log.jsonl"},
+}
+
+
+@pytest.mark.parametrize("sentence", REFUSED)
+def test_settings_that_contradict_each_other_are_refused(sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        config(**REFUSED[sentence])
+
+
+def test_a_file_that_only_config_json_names_is_not_read() -> None:
+    settings = config(feedback="log.jsonl", public_prompts="public.txt")
+    named = {"model": "m", "feedback": "f"}
+    with pytest.raises(ValueError, match=r"only config\.json names the file of --public-prompts"):
+        RLHF().use(None, settings, named)
+    RLHF().use(None, settings, named | {"public_prompts": "p"})
+
+
+def test_seeds_do_not_train_side_by_side() -> None:
+    with pytest.raises(ValueError, match="train them one after the other"):
+        RLHF().check_seeds(config(), [0, 1])
+
+
+# --- public choices ------------------------------------------------------------------------------
+
+
+def test_directions_are_orthonormal_and_computed_without_people() -> None:
+    settings, key = config(method="policy-gradient"), new_key(3)
+    adapter = first_adapter(settings, simulated())
+    found = np.asarray(public_directions(settings, simulated(), adapter, key), np.float64)
+    assert found.shape == (4, ravel_pytree(adapter)[0].size)
+    np.testing.assert_allclose(found @ found.T, np.eye(4), atol=1e-5)
+    others = public_directions(settings, simulated(50), adapter, key)
+    np.testing.assert_array_equal(found, np.asarray(others, np.float64))
+
+
+def test_directions_that_the_public_prompts_do_not_span_are_refused() -> None:
+    settings = config(method="policy-gradient", directions=33)
+    adapter = first_adapter(settings, simulated())
+    with pytest.raises(ValueError, match="33 directions need as many"):
+        public_directions(settings, simulated(), adapter, new_key(3))
+
+
+def some_candidates(prompts: int = 6, candidates: int = 3) -> Candidates:
+    """Candidates whose tokens say which they are."""
+    rng = np.random.default_rng(0)
+    number = np.arange(prompts * candidates, dtype=np.int32).reshape(prompts, candidates)
+    tokens = np.repeat(number[..., None], 2, axis=2)
+    mask, ratings = np.ones(tokens.shape, bool), np.zeros(number.shape, np.float32)
+    rated = Rated(tokens, mask, tokens, mask, ratings, np.ones(number.shape, bool))
+    return Candidates(rated, rng.standard_normal((prompts, candidates, 8)).astype(np.float32))
+
+
+def test_pairs_are_the_best_and_the_worst_by_the_released_weights() -> None:
+    found = some_candidates()
+    whitening = improvement.fit_whitening(found.raw, 4)
+    weights = jnp.array([1.0, -2.0, 0.5, 0.0])
+    chosen = improvement.pairs(found, whitening, weights).completions[:, :, 0]
+    for prompt in range(6):
+        scores = [
+            float(found.raw[prompt, one] @ np.asarray(whitening.projection) @ np.asarray(weights))
+            for one in range(3)
+        ]
+        best, worst = int(np.argmax(scores)), int(np.argmin(scores))
+        assert chosen[prompt].tolist() == [3 * prompt + best, 3 * prompt + worst]
+
+
+def test_whitened_features_have_variance_one_within_a_prompt() -> None:
+    found = some_candidates(prompts=50)
+    features = found.raw @ np.asarray(improvement.fit_whitening(found.raw, 4).projection)
+    centred = (features - features.mean(axis=1, keepdims=True)).reshape(-1, 4)
+    np.testing.assert_allclose(centred.T @ centred / (50 * 2), np.eye(4), atol=1e-4)
+    with pytest.raises(ValueError, match="9 features need as many differences"):
+        improvement.fit_whitening(found.raw, 9)
+
+
+def test_minibatches_cover_all_pairs_once_a_pass() -> None:
+    settings = config()
+    passes = []
+    for first in (0, 3):
+        rows = [improvement.minibatch(settings, 96, first + number) for number in range(3)]
+        assert all(len(one) == 32 for one in rows)
+        passes.append(np.concatenate(rows))
+        np.testing.assert_array_equal(np.sort(passes[-1]), np.arange(96))
+    assert passes[0].tolist() != passes[1].tolist()
+    assert len(set(improvement.minibatch(settings, 40, 5))) == 32  # the rest of a pass is left out
+
+
+# --- training on simulated people ----------------------------------------------------------------
+
+STEPS = config(
+    method="policy-gradient",
+    adapter="steering",
+    releases=4,
+    directions=0,
+    noise_multiplier=None,
+    target_epsilon=2.0,
+    server_learning_rate=5.0,
+    kl_target=0.05,
+)
+
+
+def train(where: Path, settings: RLHFConfig = STEPS) -> Iterator[Progress]:
+    """Trains with simulated people in a new ledger."""
+    ledger = RLHF().create_ledger(settings, where / "ledger.sqlite", "run")
+    states = jax.tree.map(lambda x: x[None], training.initial_state(settings, simulated()))
+    return training.train(settings, simulated(), [ledger], states, 0, [where / "released"])
+
+
+def vector(adapter: Any) -> np.ndarray:
+    return np.asarray(ravel_pytree(adapter)[0])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Progress]]:
+    where = tmp_path_factory.mktemp("steps")
+    return where, list(train(where))
+
+
+def test_releases_with_correlated_noise_cost_one_gaussian_release(trained) -> None:
+    where, _ = trained
+    (stream,) = Ledger.open(where / "ledger.sqlite").streams
+    assert stream.statement.correlation.kind == "prefix-sum"
+    assert (stream.releases, stream.statement.horizon, stream.statement.divisor) == (4, 4, 3.0)
+    spent = Ledger.open(where / "ledger.sqlite").spent()
+    multiplier = stream.statement.parts["policy"].noise_multiplier
+    assert spent.epsilon == pytest.approx(gaussian_epsilon(multiplier, 1e-3), rel=1e-3)
+    assert 1.9 < spent.epsilon <= 2.0
+    independent = make_release(config(method="best-of-n", releases=4, correlated_noise=False), 4.0)
+    assert independent.correlation.kind == "independent"
+
+
+def test_everybody_takes_part_once_under_the_number_of_their_place(trained) -> None:
+    where, _ = trained
+    ledger = Ledger.open(where / "ledger.sqlite")
+    assert (ledger.persons, ledger.next_person) == (PEOPLE, PEOPLE)
+
+
+def test_the_average_is_that_of_the_last_released_adapters(trained) -> None:
+    *released, finished = trained[1]
+    adapters = [vector(one.states.adapter) for one in released]
+    assert [one.updates for one in trained[1]] == [1, 2, 3, 4, 5]
+    last = vector(released[-1].states.average)
+    np.testing.assert_allclose(last, np.mean(adapters[2:], axis=0), rtol=1e-4, atol=1e-6)
+    average = vector(finished.states.average)  # scaled to the target, and otherwise the same
+    np.testing.assert_allclose(
+        average / np.linalg.norm(average), last / np.linalg.norm(last), atol=1e-4
+    )
+
+
+def test_what_is_said_of_simulated_people(trained) -> None:
+    first, *_ = trained[1]
+    assert set(first.simulated) == {"rating"}
+    assert set(first.evaluation) == {"last", "kl", "distinct_2"}
+    assert len(first.samples) == 5
+
+
+def test_the_change_meets_the_kl_target(trained) -> None:
+    released, finished = trained[1][-2:]
+    key = training._key(STEPS, training._KL)
+    adapter = jax.tree.map(lambda x: x[0], finished.states.adapter)
+    assert improvement.kl(STEPS, simulated(), adapter, key) <= 0.05
+    scale = float(finished.released["scale"][0, 0])
+    expected = vector(released.states.adapter) * scale
+    np.testing.assert_allclose(vector(finished.states.adapter), expected, rtol=1e-5, atol=1e-7)
+    huge = improvement.scaled(adapter, 1e4)
+    nothing, factor = improvement.scaled_to_target(STEPS, simulated(), huge, key)
+    assert factor == 0
+    assert not vector(nothing).any()
+
+
+def test_the_same_seed_never_gives_the_same_noise(trained, tmp_path: Path) -> None:
+    first, again = trained[1][0], next(train(tmp_path))
+    np.testing.assert_array_equal(first.simulated["rating"], again.simulated["rating"])
+    assert (vector(first.states.adapter) != vector(again.states.adapter)).all()
+
+
+def test_a_release_beyond_the_budget_is_refused(tmp_path: Path) -> None:
+    ledger = RLHF().create_ledger(
+        config(target_epsilon=0.5, noise_multiplier=None), tmp_path / "l", "r"
+    )
+    settings = config()  # with noise multiplier 4, which costs 0.97
+    states = jax.tree.map(lambda x: x[None], training.initial_state(settings, simulated()))
+    with pytest.raises(BudgetExceeded):
+        next(training.train(settings, simulated(), [ledger], states, 0, [tmp_path]))
+    assert not ledger.streams
+
+
+def test_a_completion_depends_on_its_own_prompt_and_key_alone() -> None:
+    """In a batch of one shape, other rows move no bit of a row."""
+    people, key = simulated(), new_key(4)
+    mask = np.ones((PEOPLE, PROMPT), bool)
+    assert people.prompts is not None
+    moved = people.prompts.copy()
+    moved[1:] = moved[1:] % 200 + 7
+    both = [
+        complete(people.language, None, prompts, mask, NEW, key)
+        for prompts in (people.prompts, moved)
+    ]
+    np.testing.assert_array_equal(both[0][0][0], both[1][0][0])
+    assert (both[0][0][1:] != both[1][0][1:]).any()
+
+
+# --- real people ---------------------------------------------------------------------------------
+
+FLAGS = (
+    *("--model", str(MODEL), "--people", "14", "--completions", "3", "--prompt-tokens", "4"),
+    *("--new-tokens", "5", "--features", "4", "--improvement-updates", "3", "--rank", "2"),
+    *("--improvement-prompts", "16", "--candidates", "3", "--delta", "1e-3"),
+    *("--targets", "q_proj", "--json"),
+)
+
+
+def test_real_people_leave_no_diagnostics_samples_or_evaluation(tmp_path: Path) -> None:
+    log, public = write_log(tmp_path)
+    out = tmp_path / "run"
+    words = ("--feedback", str(log), "--public-prompts", str(public), "--out", str(out))
+    assert main(["train", "rlhf", *FLAGS, *words]) == 0
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [set(line["released"]) for line in lines] == [{"update_norm"}, {"loss"}, {"scale"}]
+    for line in lines:
+        assert (line["evaluation"], line["simulated"], line["samples"]) == ({}, {}, [])
+    certificate = json.loads((out / "certificate.json").read_text())
+    assert certificate["status"] == "proved"
+    settings = config(feedback=str(log), public_prompts=str(public))
+    model = RLHF().policies(_state(settings))["last"]
+    with pytest.raises(ValueError, match="the people are real"):
+        RLHF().evaluate(settings, model, new_key(0), 4, False)
+
+
+def _state(settings: RLHFConfig) -> Any:
+    return jax.tree.map(lambda x: x[None], training.initial_state(settings, meet(settings)))
+
+
+def test_a_log_with_more_people_than_places_is_refused(tmp_path: Path) -> None:
+    log, public = write_log(tmp_path, people=5)
+    settings = config(feedback=str(log), public_prompts=str(public), people=4)
+    with pytest.raises(RunError, match="has more than 4 people; choose --people at or above"):
+        meet(settings)
