@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 from rlhf_people import MODEL, NEW, PEOPLE, PROMPT, config, simulated, write_log
+from tiny_models import model
 
 from sotto.algorithms.base import Progress
 from sotto.algorithms.rlhf import improvement, training
 from sotto.algorithms.rlhf.algorithm import RLHF
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
+from sotto.algorithms.rlhf.features import fit_whitening
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.improvement import Candidates
 from sotto.algorithms.rlhf.people import complete, meet
@@ -70,7 +72,7 @@ def test_seeds_do_not_train_side_by_side() -> None:
 
 def test_directions_are_orthonormal_and_computed_without_people() -> None:
     settings, key = config(method="policy-gradient"), new_key(3)
-    adapter = first_adapter(settings, simulated())
+    adapter = first_adapter(settings, simulated().language.decoder.architecture)
     found = np.asarray(public_directions(settings, simulated(), adapter, key), np.float64)
     assert found.shape == (4, ravel_pytree(adapter)[0].size)
     np.testing.assert_allclose(found @ found.T, np.eye(4), atol=1e-5)
@@ -80,7 +82,7 @@ def test_directions_are_orthonormal_and_computed_without_people() -> None:
 
 def test_directions_that_the_public_prompts_do_not_span_are_refused() -> None:
     settings = config(method="policy-gradient", directions=33)
-    adapter = first_adapter(settings, simulated())
+    adapter = first_adapter(settings, simulated().language.decoder.architecture)
     with pytest.raises(ValueError, match="33 directions need as many"):
         public_directions(settings, simulated(), adapter, new_key(3))
 
@@ -97,7 +99,7 @@ def some_candidates(prompts: int = 6, candidates: int = 3) -> Candidates:
 
 def test_pairs_are_the_best_and_the_worst_by_the_released_weights() -> None:
     found = some_candidates()
-    whitening = improvement.fit_whitening(found.raw, 4)
+    whitening = fit_whitening(found.raw, 4)
     weights = jnp.array([1.0, -2.0, 0.5, 0.0])
     chosen = improvement.pairs(found, whitening, weights).completions[:, :, 0]
     for prompt in range(6):
@@ -111,11 +113,11 @@ def test_pairs_are_the_best_and_the_worst_by_the_released_weights() -> None:
 
 def test_whitened_features_have_variance_one_within_a_prompt() -> None:
     found = some_candidates(prompts=50)
-    features = found.raw @ np.asarray(improvement.fit_whitening(found.raw, 4).projection)
+    features = found.raw @ np.asarray(fit_whitening(found.raw, 4).projection)
     centred = (features - features.mean(axis=1, keepdims=True)).reshape(-1, 4)
     np.testing.assert_allclose(centred.T @ centred / (50 * 2), np.eye(4), atol=1e-4)
     with pytest.raises(ValueError, match="9 features need as many differences"):
-        improvement.fit_whitening(found.raw, 9)
+        fit_whitening(found.raw, 9)
 
 
 def test_minibatches_cover_all_pairs_once_a_pass() -> None:
@@ -203,14 +205,13 @@ def test_the_change_meets_the_kl_target(trained) -> None:
     released, finished = trained[1][-2:]
     key = training._key(STEPS, training._KL)
     adapter = jax.tree.map(lambda x: x[0], finished.states.adapter)
-    assert improvement.kl(STEPS, simulated(), adapter, key) <= 0.05
+    assert improvement.kl(STEPS, simulated(), adapter, key) == pytest.approx(0.05, rel=0.15)
     scale = float(finished.released["scale"][0, 0])
     expected = vector(released.states.adapter) * scale
     np.testing.assert_allclose(vector(finished.states.adapter), expected, rtol=1e-5, atol=1e-7)
     huge = improvement.scaled(adapter, 1e4)
-    nothing, factor = improvement.scaled_to_target(STEPS, simulated(), huge, key)
-    assert factor == 0
-    assert not vector(nothing).any()
+    _, factor = improvement.scaled_to_target(STEPS, simulated(), huge, key)
+    assert factor == improvement.SCALES[0]
 
 
 def test_the_same_seed_never_gives_the_same_noise(trained, tmp_path: Path) -> None:
@@ -273,11 +274,13 @@ def test_real_people_leave_no_diagnostics_samples_or_evaluation(tmp_path: Path) 
 
 
 def _state(settings: RLHFConfig) -> Any:
-    return jax.tree.map(lambda x: x[None], training.initial_state(settings, meet(settings)))
+    return jax.tree.map(
+        lambda x: x[None], training.initial_state(settings, meet(settings, model("llama")))
+    )
 
 
 def test_a_log_with_more_people_than_places_is_refused(tmp_path: Path) -> None:
     log, public = write_log(tmp_path, people=5)
     settings = config(feedback=str(log), public_prompts=str(public), people=4)
     with pytest.raises(RunError, match="has more than 4 people; choose --people at or above"):
-        meet(settings)
+        meet(settings, model("llama"))

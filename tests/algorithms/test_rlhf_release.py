@@ -17,6 +17,7 @@ from tiny_models import log_probabilities
 
 from sotto.algorithms.rlhf import training
 from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.directions import first_adapter
 from sotto.algorithms.rlhf.features import fit_whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.release import Open, RLHFState, make_release
@@ -51,7 +52,9 @@ def public(method: str) -> Open:
 @cache
 def rated() -> Rated:
     """Ratings of everybody; the second person rated two completions only."""
-    found = simulated().rated(config(), training.first_adapter(config(), simulated()), 0)
+    found = simulated().rated(
+        config(), first_adapter(config(), simulated().language.decoder.architecture), 0
+    )
     return without_row(found, 1, 2)
 
 

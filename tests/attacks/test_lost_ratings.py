@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from rlhf_people import MODEL, PEOPLE, config, simulated, write_log
+from tiny_models import model
 
 from sotto.algorithms.base import Progress
 from sotto.algorithms.rlhf import training
@@ -46,7 +47,7 @@ def test_a_lost_release_of_real_people_is_not_made_again_under_new_numbers(tmp_p
     """It would be about the same ratings, and be certified as about other people."""
     log, public = write_log(tmp_path)
     settings = config(feedback=str(log), public_prompts=str(public), delta=1e-3)
-    people = meet(settings)
+    people = meet(settings, model("llama"))
     states = begin(settings, people)
     ledger = RLHF().create_ledger(settings, tmp_path / "ledger.sqlite", "run")
     next(train(settings, people, ledger, states, 0, tmp_path))  # killed before its checkpoint
@@ -125,7 +126,7 @@ def test_nobody_comes_in_when_somebody_is_absent(tmp_path: Path) -> None:
     for count in (PEOPLE, PEOPLE - 1):
         (folder := tmp_path / str(count)).mkdir()
         log, public = write_log(folder, people=count)
-        people = meet(config(feedback=str(log), public_prompts=str(public)))
+        people = meet(config(feedback=str(log), public_prompts=str(public)), model("llama"))
         found.append(people.rated(config(), None, 0))
     for whole, without in zip(*found, strict=True):
         np.testing.assert_array_equal(whole[:-1], without[:-1])
