@@ -41,7 +41,7 @@ class RLHFConfig(Settings):
     """Text file with one public prompt per line, about nobody who is protected. None: beginnings of
     film reviews, which `sotto install films` installs."""
     method: Method = "reward-model"
-    """What is released about people. reward-model: a linear model of their ratings, in one
+    """Kind of release about people. reward-model: a linear model of their ratings, in one
     release; the language model is then tuned against it, which costs nothing more.
     policy-gradient: clipped policy gradients of their own completions (DPPG). best-of-n: clipped
     gradients that imitate each person's best-rated completion."""
@@ -75,8 +75,8 @@ class RLHFConfig(Settings):
     """Number of people whose contributions are computed at once."""
 
     adapter: Literal["lora", "steering"] = "lora"
-    """What is trained. lora: low-rank changes of linear maps. steering: vectors that are added to
-    the residual stream."""
+    """Parameters that are trained. lora: low-rank changes of linear maps. steering: vectors that
+    are added to the residual stream."""
     rank: Count = 8
     """Rank of the low-rank changes."""
     targets: tuple[str, ...] = ("q_proj", "v_proj", "o_proj", "down_proj")

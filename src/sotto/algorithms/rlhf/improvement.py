@@ -36,7 +36,7 @@ class Candidates(NamedTuple):
     """Completions of public prompts by the base model, arrays of shape [prompts, candidates, ...]."""
 
     rated: Rated
-    """Without ratings."""
+    """The prompts and their completions, with ratings of zero."""
     raw: Float[np.ndarray, "prompts candidates raw"]
     """Their raw features."""
 
@@ -100,7 +100,7 @@ def preference_loss(adapter: Adapter, base: Decoder, batch: Rated) -> Float[Arra
 
 
 def minibatch(config: RLHFConfig, count: int, update: int) -> Int[np.ndarray, " pairs"]:
-    """Returns the pairs of one update. Each pass over the pairs has an order of its own.
+    """Returns the pairs of one update. Each pass over the pairs has another order.
 
     A pass leaves out the last pairs of its order that do not fill a minibatch.
     """

@@ -59,7 +59,7 @@ class RLHFState(NamedTuple):
 
 
 class Open(NamedTuple):
-    """What the door passes on: the state, and the frozen base model, which is public."""
+    """The state that the door passes on, and the frozen base model, which is public."""
 
     state: RLHFState
     base: Decoder

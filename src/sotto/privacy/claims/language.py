@@ -1,4 +1,4 @@
-"""What certificates say about language models that are tuned to people's ratings."""
+"""Sentences of certificates about language models that are tuned to people's ratings."""
 
 from sotto.privacy.claims.claim import Claim
 
