@@ -67,7 +67,7 @@ class _Opinions:
 
 @cache
 def simulated(seed: int = 0) -> People:
-    """Simulated people. Another seed has other people, and the same public prompts."""
+    """Returns simulated people. Another seed has other people, and the same public prompts."""
     language = model("llama")
     return People(
         language,

@@ -1,6 +1,5 @@
 """Private RLHF from settings to adapters: refusals, public choices, releases, and what follows."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from rlhf_people import MODEL, NEW, PEOPLE, PROMPT, config, simulated, write_log
+from rlhf_people import NEW, PEOPLE, PROMPT, config, simulated, write_log
 from tiny_models import model
 
 from sotto.algorithms.base import Progress
-from sotto.algorithms.rlhf import improvement, training
+from sotto.algorithms.rlhf import evaluation, improvement, training
 from sotto.algorithms.rlhf.algorithm import RLHF
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
@@ -24,7 +23,6 @@ from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.improvement import Candidates
 from sotto.algorithms.rlhf.people import complete, meet
 from sotto.algorithms.rlhf.release import make_release
-from sotto.cli import main
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.privacy.accounting.composition import gaussian_epsilon
@@ -57,7 +55,7 @@ def test_settings_that_contradict_each_other_are_refused(sentence: str) -> None:
 def test_a_file_that_only_config_json_names_is_not_read() -> None:
     settings = config(feedback="log.jsonl", public_prompts="public.txt")
     named = {"model": "m", "feedback": "f"}
-    with pytest.raises(ValueError, match=r"only config\.json names the file of --public-prompts"):
+    with pytest.raises(ValueError, match=r"only config\.json names the file public\.txt"):
         RLHF().use(None, settings, named)
     RLHF().use(None, settings, named | {"public_prompts": "p"})
 
@@ -135,7 +133,7 @@ def test_minibatches_cover_all_pairs_once_a_pass() -> None:
 # --- training on simulated people ----------------------------------------------------------------
 
 STEPS = config(
-    method="policy-gradient",
+    method="best-of-n",
     adapter="steering",
     releases=4,
     directions=0,
@@ -248,35 +246,21 @@ def test_a_completion_depends_on_its_own_prompt_and_key_alone() -> None:
 
 # --- real people ---------------------------------------------------------------------------------
 
-FLAGS = (
-    *("--model", str(MODEL), "--people", "14", "--completions", "3", "--prompt-tokens", "4"),
-    *("--new-tokens", "5", "--features", "4", "--improvement-updates", "3", "--rank", "2"),
-    *("--improvement-prompts", "16", "--candidates", "3", "--delta", "1e-3"),
-    *("--targets", "q_proj", "--json"),
-)
 
-
-def test_real_people_leave_no_diagnostics_samples_or_evaluation(tmp_path: Path) -> None:
+def test_real_people_are_neither_measured_nor_shown(tmp_path: Path) -> None:
     log, public = write_log(tmp_path)
-    out = tmp_path / "run"
-    words = ("--feedback", str(log), "--public-prompts", str(public), "--out", str(out))
-    assert main(["train", "rlhf", *FLAGS, *words]) == 0
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert [set(line["released"]) for line in lines] == [{"update_norm"}, {"loss"}, {"scale"}]
-    for line in lines:
-        assert (line["evaluation"], line["simulated"], line["samples"]) == ({}, {}, [])
-    certificate = json.loads((out / "certificate.json").read_text())
-    assert certificate["status"] == "proved"
     settings = config(feedback=str(log), public_prompts=str(public))
-    model = RLHF().policies(_state(settings))["last"]
+    people = meet(settings, model("llama"))
+    assert settings.population == "real"
+    assert (people.rater, people.judge, people.held_out, people.prompts) == (None,) * 4
     with pytest.raises(ValueError, match="the people are real"):
-        RLHF().evaluate(settings, model, new_key(0), 4, False)
-
-
-def _state(settings: RLHFConfig) -> Any:
-    return jax.tree.map(
-        lambda x: x[None], training.initial_state(settings, meet(settings, model("llama")))
-    )
+        evaluation.measure(
+            settings,
+            people,
+            first_adapter(settings, people.language.decoder.architecture),
+            new_key(0),
+            4,
+        )
 
 
 def test_a_log_with_more_people_than_places_is_refused(tmp_path: Path) -> None:

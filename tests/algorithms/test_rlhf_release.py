@@ -1,4 +1,4 @@
-"""What one person's feedback contributes to a release, and what is released."""
+"""Contributions of people's feedback to a release, and the noise of the release."""
 
 import math
 from collections.abc import Callable

@@ -59,6 +59,11 @@ def test_a_lost_release_of_real_people_is_not_made_again_under_new_numbers(tmp_p
     assert (again.persons, [one.releases for one in again.streams]) == (PEOPLE, [1])
 
 
+STEPS = config(
+    method="best-of-n", adapter="steering", directions=0, releases=4, evaluation_prompts=2
+)
+
+
 class Watched(People):
     """Simulated people of whom it is noted who was asked."""
 
@@ -73,15 +78,12 @@ class Watched(People):
 
 def test_simulated_people_of_a_lost_release_are_not_asked_again(tmp_path: Path) -> None:
     """Two of four releases are made, the second one is lost, and the last two people remain."""
-    settings = config(
-        method="best-of-n", adapter="steering", directions=0, releases=4, evaluation_prompts=2
-    )
     people = Watched(**vars(simulated()))
-    ledger = RLHF().create_ledger(settings, tmp_path / "ledger.sqlite", "run")
-    running = train(settings, people, ledger, begin(settings, people), 0, tmp_path)
+    ledger = RLHF().create_ledger(STEPS, tmp_path / "ledger.sqlite", "run")
+    running = train(STEPS, people, ledger, begin(STEPS, people), 0, tmp_path)
     first, _ = next(running), next(running)
     again = Ledger.open(tmp_path / "ledger.sqlite", "run")
-    *rest, last = train(settings, people, again, first.states, first.updates, tmp_path)
+    *rest, last = train(STEPS, people, again, first.states, first.updates, tmp_path)
     assert people.asked == [0, 1, 2, 3]
     assert (again.persons, again.next_person) == (PEOPLE, PEOPLE)
     assert [one.releases for one in again.streams] == [2, 2]
@@ -95,15 +97,12 @@ def test_simulated_people_of_a_lost_release_are_not_asked_again(tmp_path: Path) 
 
 
 def test_a_training_whose_last_release_is_lost_ends_with_what_it_has(tmp_path: Path) -> None:
-    settings = config(
-        method="best-of-n", adapter="steering", directions=0, releases=2, evaluation_prompts=2
-    )
-    ledger = RLHF().create_ledger(settings, tmp_path / "ledger.sqlite", "run")
-    running = train(settings, simulated(), ledger, begin(settings, simulated()), 0, tmp_path)
-    first, _ = next(running), next(running)
+    ledger = RLHF().create_ledger(STEPS, tmp_path / "ledger.sqlite", "run")
+    running = train(STEPS, simulated(), ledger, begin(STEPS, simulated()), 0, tmp_path)
+    *_, third, _ = (next(running) for _ in range(4))
     again = Ledger.open(tmp_path / "ledger.sqlite", "run")
-    (last,) = train(settings, simulated(), again, first.states, first.updates, tmp_path)
-    assert last.updates == settings.num_updates
+    (last,) = train(STEPS, simulated(), again, third.states, third.updates, tmp_path)
+    assert last.updates == STEPS.num_updates
     assert again.persons == PEOPLE
 
 
@@ -141,7 +140,7 @@ FLAGS = (
     *("--prompt-tokens", "4", "--new-tokens", "5", "--features", "4", "--delta", "1e-3"),
     *("--improvement-updates", "3", "--improvement-prompts", "16", "--candidates", "3"),
     *("--rank", "2", "--targets", "q_proj", "--json"),
-    *("--noise-multiplier", "4", "--target-epsilon", "none"),
+    *("--noise-multiplier", "4"),
 )
 
 
@@ -178,3 +177,6 @@ def test_whatever_a_run_leaves_is_a_function_of_its_release(tmp_path: Path, monk
     for here, there in zip(*map(jax.tree.leaves, (one[0], other[0])), strict=True):
         np.testing.assert_array_equal(np.asarray(here), np.asarray(there))
     assert one[1:] == other[1:]
+    series = [set(released) for _, released, *_ in one[1]]
+    assert series == [{"update_norm"}, {"loss"}, {"scale"}]
+    assert all(shown == [{}, {}, ()] for _, _, *shown in one[1])  # of single people

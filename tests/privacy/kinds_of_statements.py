@@ -17,6 +17,7 @@ from sotto.privacy.answers.distances import (
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.claims import Facts
 from sotto.privacy.claims import experts as of_experts
+from sotto.privacy.claims import language as of_language
 from sotto.privacy.claims import rewards as of_rewards
 from sotto.privacy.claims import streams as of_streams
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
@@ -193,6 +194,21 @@ KINDS: dict[str, Facts] = {
                 assumptions=tuple(
                     one.assumption()
                     for one in (of_streams.NO_MEMORY, of_streams.UNSEEN, of_streams.OWN_OUTPUT)
+                ),
+            ),
+        ),
+        settings_checked=True,
+    ),
+    "ratings of completions": Facts(
+        (
+            stream(
+                unit=Unit(kind="feedback", adjacency="zero-out"),
+                noise_law="on-grid",
+                protects=(of_language.TUNED(),),
+                does_not_protect=(of_language.PATTERNS(), of_language.WHILE_ASKED()),
+                assumptions=tuple(
+                    one.assumption()
+                    for one in (of_language.PUBLIC_MODEL, of_language.OWN_COMPLETIONS)
                 ),
             ),
         ),

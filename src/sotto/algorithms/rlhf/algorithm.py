@@ -87,6 +87,12 @@ class RLHF(Algorithm[RLHFConfig]):
         self._read: tuple[str, LanguageModel] | None = None
         self._met: tuple[RLHFConfig, People] | None = None
 
+    def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
+        """Returns no target epsilon if the flags give a noise multiplier instead."""
+        if "noise_multiplier" in flags and "target_epsilon" not in flags:
+            return {"target_epsilon": None, "noise_multiplier": 1.0}  # which the flag replaces
+        return {}
+
     def use(self, options: Any, config: RLHFConfig, named: Mapping[str, str]) -> None:
         """Refuses files that only config.json names."""
         del options
