@@ -5,8 +5,9 @@ file are run until one fails. A mutant that no test notices is a survivor: a mis
 change that changes nothing. Those of the second kind are listed in `equivalent.json` with the
 reason. The run prints the survivors that are not listed and fails if there are any.
 
-A mutant's tests run in a fork of a process that has imported JAX already, and end at the first
-failure. All of them take over an hour on two cores; `--sample 100` takes ten minutes.
+A mutant's tests run in a fork of a process that has imported JAX already, those of `slow.txt` last,
+and end at the first failure. All of them take over an hour on two cores; `--sample 100` takes ten
+minutes.
 """
 
 import argparse
@@ -133,8 +134,10 @@ def import_once() -> None:
     import conftest  # noqa: F401  # the environment that JAX is started in
     import dp_accounting.pld  # noqa: F401
     import equinox  # noqa: F401
+    import hypothesis  # noqa: F401
     import jax.numpy  # noqa: F401
     import pydantic  # noqa: F401
+    import randomgen  # noqa: F401
     import scipy.stats  # noqa: F401
     import sqlalchemy  # noqa: F401
 
@@ -162,7 +165,16 @@ def _start(place: Path, job: Job) -> int:
     sys.path.insert(0, str(place))
     os.chdir(ROOT)
     tests = [f"tests/privacy/test_{test}.py" for test in TESTS[name].split()]
-    os._exit(int(pytest.main(["-x", "-q", "-p", "no:xdist", *tests])))
+    os._exit(int(pytest.main(["-x", "-q", "-p", "no:xdist", *tests], plugins=[SlowLast()])))
+
+
+class SlowLast:
+    """Lets the tests of `slow.txt` run after all others, which notice most mutants sooner."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Sorts the tests, after `conftest.py` has marked the slow ones."""
+        items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 
 if __name__ == "__main__":
