@@ -32,19 +32,19 @@ EQUIVALENT = Path(__file__).parent / "equivalent.json"
 """For each file, changes that no test can notice, each with the reason."""
 
 TESTS = {
-    "mechanisms/gaussian.py": "gaussian releases factored",
-    "release/release.py": "releases factored correlated",
-    "release/declaration.py": "releases ledger",
-    "release/stream.py": "releases ledger",
-    "release/factored.py": "factored releases",
-    "ledger/spending.py": "spending ledger",
-    "ledger/costs.py": "spending ledger",
-    "ledger/records.py": "ledger spending",
-    "ledger/entries.py": "ledger spending",
-    "ledger/ledger.py": "ledger releases",
-    "statements.py": "statements claims certificate ledger spending units",
+    "mechanisms/gaussian.py": "privacy/gaussian privacy/releases privacy/factored",
+    "release/release.py": "privacy/releases privacy/factored privacy/correlated",
+    "release/declaration.py": "privacy/releases privacy/factored",
+    "release/stream.py": "privacy/releases privacy/factored",
+    "release/factored.py": "privacy/factored privacy/releases",
+    "ledger/spending.py": "privacy/spending privacy/statements attacks/later_streams privacy/ledger",
+    "ledger/costs.py": "privacy/spending attacks/later_streams privacy/ledger",
+    "ledger/records.py": "privacy/ledger privacy/spending",
+    "ledger/entries.py": "privacy/ledger privacy/ledger_postgresql privacy/answer_ledger",
+    "ledger/ledger.py": "privacy/ledger attacks/later_streams privacy/ledger_postgresql",
+    "statements.py": "privacy/statements privacy/claims privacy/certificate privacy/spending",
 }
-"""The files that are mutated and the tests in tests/privacy that run for each, in this order."""
+"""The files that are mutated and the tests that run for each, the slow ones last."""
 
 SECONDS = 600
 """A mutant whose tests run for longer hangs, which counts as noticed."""
@@ -164,7 +164,8 @@ def _start(place: Path, job: Job) -> int:
     Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
     sys.path.insert(0, str(place))
     os.chdir(ROOT)
-    tests = [f"tests/privacy/test_{test}.py" for test in TESTS[name].split()]
+    places = [test.rpartition("/") for test in TESTS[name].split()]
+    tests = [f"tests/{folder}/test_{test}.py" for folder, _, test in places]
     os._exit(int(pytest.main(["-x", "-q", "-p", "no:xdist", *tests], plugins=[SlowLast()])))
 
 
