@@ -37,7 +37,9 @@ TESTS = {
     "release/declaration.py": "privacy/releases privacy/factored",
     "release/stream.py": "privacy/releases privacy/factored",
     "release/factored.py": "privacy/factored privacy/releases",
-    "ledger/spending.py": "privacy/spending privacy/statements attacks/later_streams privacy/ledger",
+    "ledger/spending.py": (
+        "privacy/spending privacy/statements attacks/later_streams privacy/ledger"
+    ),
     "ledger/costs.py": "privacy/spending attacks/later_streams privacy/ledger",
     "ledger/records.py": "privacy/ledger privacy/spending",
     "ledger/entries.py": "privacy/ledger privacy/ledger_postgresql privacy/answer_ledger",
