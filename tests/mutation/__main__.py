@@ -38,9 +38,9 @@ TESTS = {
     "release/stream.py": "privacy/releases privacy/factored",
     "release/factored.py": "privacy/factored privacy/releases",
     "ledger/spending.py": (
-        "privacy/spending privacy/statements attacks/later_streams privacy/ledger"
+        "privacy/account privacy/spending privacy/statements attacks/later_streams privacy/ledger"
     ),
-    "ledger/costs.py": "privacy/spending attacks/later_streams privacy/ledger",
+    "ledger/costs.py": "privacy/account privacy/spending attacks/later_streams privacy/ledger",
     "ledger/records.py": "privacy/ledger privacy/spending",
     "ledger/entries.py": "privacy/ledger privacy/ledger_postgresql privacy/answer_ledger",
     "ledger/ledger.py": "privacy/ledger attacks/later_streams privacy/ledger_postgresql",
