@@ -41,9 +41,11 @@ TESTS = {
         "privacy/account privacy/spending privacy/statements attacks/later_streams privacy/ledger"
     ),
     "ledger/costs.py": "privacy/account privacy/spending attacks/later_streams privacy/ledger",
-    "ledger/records.py": "privacy/ledger privacy/spending",
-    "ledger/entries.py": "privacy/ledger privacy/ledger_postgresql privacy/answer_ledger",
-    "ledger/ledger.py": "privacy/ledger attacks/later_streams privacy/ledger_postgresql",
+    "ledger/records.py": "privacy/spending privacy/ledger",
+    "ledger/entries.py": (
+        "privacy/entries privacy/ledger privacy/ledger_postgresql privacy/answer_ledger"
+    ),
+    "ledger/ledger.py": "privacy/entries privacy/ledger attacks/later_streams",
     "statements.py": "privacy/statements privacy/claims privacy/certificate privacy/spending",
 }
 """The files that are mutated and the tests that run for each, the slow ones last."""

@@ -1,4 +1,4 @@
-"""The account rule by rule: who pays for which streams, and what is refused at the very edge."""
+"""The account rule by rule: the streams that each group pays for, and every refusal at its edge."""
 
 import math
 from typing import Any
@@ -83,7 +83,7 @@ def test_what_is_unplanned_is_a_shared_stream_after_a_charge_of_another(
 
 
 def test_each_group_pays_and_a_smaller_one_is_not_listed_again() -> None:
-    """Who is in one stream pays no more than who is in both, and who is elsewhere pays apart."""
+    """People of one of two streams pay no more than people of both; other people pay apart."""
     made = account(shared(), shared(), stream(), sharing="assumed")
     charge(made, 0, (0, 10))
     charge(made, 1, (5, 8))
