@@ -35,8 +35,10 @@ TESTS = {
     "mechanisms/gaussian.py": "privacy/gaussian privacy/releases privacy/factored",
     "release/release.py": "privacy/door_opening privacy/releases privacy/factored",
     "release/declaration.py": "privacy/door_opening privacy/releases privacy/factored",
-    "release/stream.py": "privacy/releases privacy/door_opening privacy/factored",
-    "release/factored.py": "privacy/factored privacy/releases",
+    "release/stream.py": (
+        "privacy/open_streams privacy/releases privacy/door_opening privacy/factored"
+    ),
+    "release/factored.py": "privacy/factored_limits privacy/factored privacy/releases",
     "ledger/spending.py": (
         "privacy/account privacy/spending privacy/statements attacks/later_streams privacy/ledger"
     ),
