@@ -178,7 +178,7 @@ def _start(place: Path, job: Job) -> int:
     os.chdir(ROOT)
     places = [test.rpartition("/") for test in TESTS[name].split()]
     tests = [f"tests/{folder}/test_{test}.py" for folder, _, test in places]
-    arguments = ["-x", "-q", "-p", "no:xdist", "-k", UNTIMED, *tests]
+    arguments = ["-x", "-q", "-p", "no:xdist", "--timeout=100", "-k", UNTIMED, *tests]
     os._exit(int(pytest.main(arguments, plugins=[SlowLast()])))
 
 

@@ -164,7 +164,7 @@ def test_no_more_people_are_mapped_at_once_than_a_microbatch_holds(
 def test_noise_is_larger_by_both_kinds_of_rounding(
     make_ledgers: MakeLedgers, correlated: bool, is_factored: bool
 ) -> None:
-    """The scale of the draws is z times the clip norm and the sensitivity, and what is stated."""
+    """The scale of the draws is z times clip norm and sensitivity, and grows by both roundings."""
 
     def local(state: Any, unit: Any, key: Array) -> Any:
         whole = Factored(jnp.zeros(200), jnp.zeros(200))
