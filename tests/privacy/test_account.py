@@ -124,6 +124,8 @@ def test_a_filter_and_the_reserve_of_its_samplers_are_within_delta() -> None:
         bound = compose([filter_bound(epsilon, DELTA)])
         assert bound.epsilon(DELTA * (1 - SAMPLER_RESERVE)) <= epsilon
         assert bound.epsilon(DELTA * (1 - 1e-8)) > epsilon
+    with pytest.raises(ValueError, match="finite"):
+        filter_bound(math.inf, DELTA)
 
 
 # --- what may be opened --------------------------------------------------------------------------
@@ -180,7 +182,14 @@ def test_only_an_equal_stream_that_was_never_charged_is_taken_up() -> None:
     charge(made, 1, (0, 3))
     assert made.unused(shared(4.0), []) is None
     assert made.unused(shared(), [1]) == 0
-    assert account(shared(), sharing="adaptive").unused(shared(), []) is None
+    assert account(shared(), sharing="adaptive", epsilon=9.0).unused(shared(), []) is None
+
+
+def test_a_filter_needs_a_budget() -> None:
+    with pytest.raises(ValueError, match="give it a finite epsilon"):
+        account(sharing="adaptive", epsilon=math.inf)
+    for sharing in ("planned", "assumed"):
+        assert account(sharing=sharing).spent().epsilon == 0
 
 
 def test_a_filter_that_was_exceeded_is_found_in_every_group() -> None:

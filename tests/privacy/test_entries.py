@@ -233,19 +233,29 @@ def test_entries_that_break_the_rules_are_found(
         Ledger.open(tmp_path / "ledger")
 
 
-@pytest.mark.parametrize(("kind", "format_"), [("open", 1), ("create", 2)])
-def test_a_first_entry_of_another_kind_or_format_is_refused(
-    engine: sa.Engine, kind: Any, format_: int
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("open", {}, "out of place"),
+        ("create", {"format": 2}, "has format 2, not 1"),
+        ("create", {"sharing": "adaptive"}, "give it a finite epsilon"),
+        ("create", {"sharing": "whatever"}, "breaks its rules"),
+    ],
+)
+def test_a_first_entry_that_no_ledger_begins_with_is_refused(
+    engine: sa.Engine, kind: Any, changes: dict[str, Any], message: str
 ) -> None:
+    """The budget of this one is infinite, so that an adaptive ledger would state nothing."""
     contents = {
-        "format": format_,
+        "format": 1,
         "created": NO_TIME,
         "unit": entries.plain(PERSON),
-        "budget": entries.plain(BUDGET),
+        "budget": {"epsilon": "Infinity", "delta": 1e-5},
         "versions": {},
     }
-    entries.create(engine, Entry("run", 0, kind, entries.canonical(contents), GENESIS))
-    with pytest.raises(PrivacyError, match=r"out of place|has format 2, not 1"):
+    text = entries.canonical(contents | changes)
+    entries.create(engine, Entry("run", 0, kind, text, GENESIS))
+    with pytest.raises(PrivacyError, match=message):
         Ledger(engine, "run")
 
 
