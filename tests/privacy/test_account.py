@@ -215,6 +215,19 @@ def test_people_of_one_stream_are_refused_in_another_only_where_one_is_exclusive
         charge(made, 0, (5, 6))
 
 
+def test_who_returns_too_soon_is_refused_before_the_charge_is_written() -> None:
+    made = account(shared())
+    charge(made, 0, (0, 3), (0, 3))
+    with pytest.raises(ParticipationViolation, match="person 1 has taken part 2 times"):
+        made.check_charge(0, 2, [(PersonBlock(1, 2),)])
+    assert made.streams[0].releases == 2
+
+
+def test_under_poisson_sampling_everybody_of_the_population_pays() -> None:
+    made = account(stream(participation=Poisson(sampling_rate=0.1, population=5)))
+    assert made.taking_part(0, 2, None) == [(PersonBlock(0, 5),)] * 2
+
+
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 0.5), (0.5, 1e-9), (math.inf, 0.999)])
 def test_every_budget_that_means_something_is_accepted(epsilon: float, delta: float) -> None:
     budget = Budget(epsilon=epsilon, delta=delta)
