@@ -223,6 +223,17 @@ def test_who_returns_too_soon_is_refused_before_the_charge_is_written() -> None:
     assert made.streams[0].releases == 2
 
 
+def test_people_who_come_again_are_counted_once() -> None:
+    """Delta must stay below 1 / 15: ten people are few enough, however often they return."""
+    made = Account(PERSON, Budget(epsilon=math.inf, delta=1 / 15))
+    made.apply_open(shared())
+    charge(made, 0, (0, 10))
+    charge(made, 0, (4, 14))
+    assert len(made.everyone) == 14
+    with pytest.raises(BudgetExceeded, match="vacuous for 15 persons"):
+        charge(made, 0, (14, 15))
+
+
 def test_under_poisson_sampling_everybody_of_the_population_pays() -> None:
     made = account(stream(participation=Poisson(sampling_rate=0.1, population=5)))
     assert made.taking_part(0, 2, None) == [(PersonBlock(0, 5),)] * 2
