@@ -18,7 +18,7 @@ from sotto.privacy.ledger.entries import GENESIS, Entry
 from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.statements import Correlation
+from sotto.privacy.statements import Correlation, Part, Returning
 
 BUDGET = Budget(epsilon=1.5, delta=1e-5)
 
@@ -301,3 +301,23 @@ def test_correlated_noise_is_forgotten_by_the_stream_that_was_charged(
             later.resume_stream(correlated)
     else:
         assert later.resume_stream(correlated).index == 1
+
+
+def test_each_equal_stream_of_an_interrupted_plan_is_taken_up_once(tmp_path: Path) -> None:
+    """Two users of one stream would share what only one of them is charged for."""
+    cheap = stream(
+        participation=Returning(max_participations=1, min_separation=1),
+        parts={"policy": Part(clip_norm=1.0, noise_multiplier=30.0)},
+    )
+    made = create(tmp_path)
+    assert [made.open_stream(cheap).index for _ in range(2)] == [0, 1]
+    later = Ledger.open(tmp_path / "ledger")
+    assert [later.open_stream(cheap).index for _ in range(3)] == [0, 1, 2]
+
+
+def test_a_stream_of_an_earlier_law_is_named_among_others(tmp_path: Path) -> None:
+    made = create(tmp_path)
+    for name in ("another", "old"):
+        made.open_stream(stream(name=name))
+    with pytest.raises(LedgerMismatch, match="'old' was opened by an earlier version"):
+        Ledger.open(tmp_path / "ledger").resume_stream(stream(name="old", noise_law="on-grid"))
