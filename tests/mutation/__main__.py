@@ -47,7 +47,9 @@ TESTS = {
     "ledger/entries.py": (
         "privacy/entries privacy/ledger privacy/ledger_postgresql privacy/answer_ledger"
     ),
-    "ledger/ledger.py": "privacy/entries privacy/ledger attacks/later_streams",
+    "ledger/ledger.py": (
+        "privacy/entries privacy/ledger attacks/later_streams attacks/after_the_rebuilding"
+    ),
     "statements.py": "privacy/statements privacy/claims privacy/certificate privacy/spending",
 }
 """The files that are mutated and the tests that run for each, the slow ones last."""

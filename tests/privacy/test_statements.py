@@ -1,5 +1,6 @@
 """What a statement accepts, and what a stream that follows from it costs."""
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
@@ -167,3 +168,25 @@ def test_the_cost_of_a_stream() -> None:
     values = {"unit": TRANSITION, "participation": RETURNING, "parts": {"values": PART}}
     assert isinstance(stream(**values).event, NoGuarantee)
     assert stream(**values, noise_law="on-grid").event == Gaussian(noise_multiplier=1.5)
+
+
+def test_what_earlier_versions_did_not_state_is_written_only_where_it_says_something() -> None:
+    """The statements in their ledgers, and so their hashes, stay as they were written."""
+    silent = json.loads(stream(selection=Selection(mean=2, candidates=2)).model_dump_json())
+    assert "accounting" not in silent["selection"]
+    later = {"sum_rounding", "noise_rounding", "noise_law", "prefixes"}
+    assert later.isdisjoint(silent)
+    assert "selection" not in stream().model_dump()
+    assert "exclusive" not in stream(participation=RETURNING).model_dump()["participation"]
+    told = stream(
+        participation=RETURNING.model_copy(update={"exclusive": True}),
+        selection=Selection(mean=2, candidates=2, accounting=2),
+        sum_rounding=0.01,
+        noise_rounding=0.02,
+        noise_law="on-grid",
+    )
+    written = json.loads(told.model_dump_json())
+    assert written["selection"]["accounting"] == 2
+    assert written["participation"]["exclusive"] is True
+    assert [written[name] for name in sorted(later - {"prefixes"})] == ["on-grid", 0.02, 0.01]
+    assert type(told).model_validate_json(told.model_dump_json()) == told
