@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kinds_of_statements import PERSON, stream
+from kinds_of_statements import PERSON, PREFIXES, stream
 from pydantic import BaseModel, ValidationError
 
 from sotto.privacy.accounting.events import Gaussian, NoGuarantee, RepeatAndSelect, SampledGaussian
@@ -21,6 +21,7 @@ from sotto.privacy.statements import (
     Poisson,
     Returning,
     Selection,
+    StreamStatement,
     is_exclusive,
 )
 from sotto.privacy.units import TRANSITION, Unit
@@ -144,11 +145,25 @@ def test_which_streams_release_values(changes: dict[str, Any], releases_values: 
     assert stream(**changes).releases_values is releases_values
 
 
+def test_stable_prefixes_are_neither_parts_nor_among_settings() -> None:
+    """Their statement has a mechanism of its own, which no selection has an accounting for."""
+    fields = PREFIXES.model_dump()
+    assert StreamStatement.model_validate(fields) == PREFIXES
+    assert PREFIXES.event == PREFIXES.prefixes.event(PREFIXES.horizon)
+    selection = Selection(mean=2, candidates=2).model_dump()
+    with pytest.raises(ValidationError, match="not of stable prefixes"):
+        StreamStatement.model_validate(fields | {"selection": selection})
+    parts = {"parts": {"policy": PART.model_dump()}, "dimensions": {"policy": 1}}
+    with pytest.raises(ValidationError, match="at least one, or stable prefixes"):
+        StreamStatement.model_validate(fields | parts)
+
+
 def test_parts_clipped_apart_add_up() -> None:
     """1 / z^2 is the sum of the parts' 1 / z_p^2; joint parts carry the one multiplier."""
     three, four = PART, Part(clip_norm=2.0, noise_multiplier=4.0)
     assert stream(parts={"a": three, "b": four}).noise_multiplier == pytest.approx(2.4)
     assert stream(parts={"a": three, "b": three}, clipping="joint").noise_multiplier == 3.0
+    assert stream(parts={"a": three}, clipping="joint").noise_multiplier == 3.0
     replace_one = Unit(kind="trajectory", adjacency="replace-one")
     assert stream(unit=replace_one).noise_multiplier == 1.5
 
