@@ -146,7 +146,7 @@ def test_which_streams_release_values(changes: dict[str, Any], releases_values: 
 
 
 def test_stable_prefixes_are_neither_parts_nor_among_settings() -> None:
-    """Their statement has a mechanism of its own, which no selection has an accounting for."""
+    """Their statement holds a mechanism, and no selection has an accounting for it."""
     fields = PREFIXES.model_dump()
     assert StreamStatement.model_validate(fields) == PREFIXES
     assert PREFIXES.event == PREFIXES.prefixes.event(PREFIXES.horizon)
