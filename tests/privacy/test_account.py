@@ -10,7 +10,7 @@ from sotto.privacy.accounting.composition import compose
 from sotto.privacy.accounting.events import Gaussian
 from sotto.privacy.accounting.gaussian import epsilon_of_shift
 from sotto.privacy.errors import BudgetExceeded, LedgerCorrupt, ParticipationViolation
-from sotto.privacy.ledger.costs import SAMPLER_RESERVE, filter_bound, groups
+from sotto.privacy.ledger.costs import SAMPLER_RESERVE, filter_bound
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Account, Budget
 from sotto.privacy.mechanisms.noise import SAMPLER_SHARE
@@ -91,18 +91,6 @@ def test_each_group_pays_and_a_smaller_one_is_not_listed_again() -> None:
     spent = made.spent()
     assert sorted(one.streams for one in spent.compositions) == [(0, 1), (2,)]
     assert spent.epsilon == pytest.approx(TWO, rel=1e-6)
-
-
-def test_person_0_alone_is_a_group() -> None:
-    """Enrolment numbers begin with 0, and a block of one person ends at 1."""
-    made = account(shared(), shared(), sharing="assumed")
-    charge(made, 0, (0, 1))
-    charge(made, 1, (0, 2))
-    assert groups([record.persons for record in made.streams]) == {
-        frozenset({0, 1}),
-        frozenset({1}),
-    }
-    assert made.spent().epsilon == pytest.approx(TWO, rel=1e-6)
 
 
 def test_people_of_a_once_only_stream_do_not_pay_for_a_plan_of_others() -> None:
