@@ -5,8 +5,9 @@ file are run until one fails. A mutant that no test notices is a survivor: a mis
 change that changes nothing. Those of the second kind are listed in `equivalent.json` with the
 reason. The run prints the survivors that are not listed and fails if there are any.
 
-A mutant's tests run in a fork of a process that has imported JAX already, and end at the first
-failure. All of them take over an hour on two cores; `--sample 100` takes ten minutes.
+A mutant's tests run in a fork of a process that has imported JAX already, those of `slow.txt` last,
+and end at the first failure. All of them take over an hour on two cores; `--sample 100` takes ten
+minutes.
 """
 
 import argparse
@@ -31,19 +32,30 @@ EQUIVALENT = Path(__file__).parent / "equivalent.json"
 """For each file, changes that no test can notice, each with the reason."""
 
 TESTS = {
-    "mechanisms/gaussian.py": "gaussian releases factored",
-    "release/release.py": "releases factored correlated",
-    "release/declaration.py": "releases ledger",
-    "release/stream.py": "releases ledger",
-    "release/factored.py": "factored releases",
-    "ledger/spending.py": "spending ledger",
-    "ledger/costs.py": "spending ledger",
-    "ledger/records.py": "ledger spending",
-    "ledger/entries.py": "ledger spending",
-    "ledger/ledger.py": "ledger releases",
-    "statements.py": "statements claims certificate ledger spending units",
+    "mechanisms/gaussian.py": "privacy/gaussian privacy/releases privacy/factored",
+    "release/release.py": "privacy/door_opening privacy/releases privacy/factored",
+    "release/declaration.py": "privacy/door_opening privacy/releases privacy/factored",
+    "release/stream.py": (
+        "privacy/open_streams privacy/releases privacy/door_opening privacy/factored"
+    ),
+    "release/factored.py": "privacy/factored_limits privacy/factored privacy/releases",
+    "ledger/spending.py": (
+        "privacy/account privacy/spending privacy/statements attacks/later_streams privacy/ledger"
+    ),
+    "ledger/costs.py": "privacy/account privacy/spending attacks/later_streams privacy/ledger",
+    "ledger/records.py": "privacy/spending privacy/ledger",
+    "ledger/entries.py": (
+        "privacy/entries privacy/ledger privacy/ledger_postgresql privacy/answer_ledger"
+    ),
+    "ledger/ledger.py": (
+        "privacy/entries privacy/ledger attacks/later_streams attacks/after_the_rebuilding"
+    ),
+    "statements.py": "privacy/statements privacy/claims privacy/certificate privacy/spending",
 }
-"""The files that are mutated and the tests in tests/privacy that run for each, in this order."""
+"""The files that are mutated and the tests that run for each, the slow ones last."""
+
+UNTIMED = "not quick and not killed_at_any_moment"
+"""Leaves out tests that fail without a mutant where the machine is busy."""
 
 SECONDS = 600
 """A mutant whose tests run for longer hangs, which counts as noticed."""
@@ -133,10 +145,15 @@ def import_once() -> None:
     import conftest  # noqa: F401  # the environment that JAX is started in
     import dp_accounting.pld  # noqa: F401
     import equinox  # noqa: F401
+    import hypothesis
     import jax.numpy  # noqa: F401
     import pydantic  # noqa: F401
+    import randomgen  # noqa: F401
     import scipy.stats  # noqa: F401
     import sqlalchemy  # noqa: F401
+
+    hypothesis.settings.register_profile("busy", deadline=None)
+    hypothesis.settings.load_profile("busy")
 
 
 def _copy(place: Path) -> Path:
@@ -161,8 +178,19 @@ def _start(place: Path, job: Job) -> int:
     Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
     sys.path.insert(0, str(place))
     os.chdir(ROOT)
-    tests = [f"tests/privacy/test_{test}.py" for test in TESTS[name].split()]
-    os._exit(int(pytest.main(["-x", "-q", "-p", "no:xdist", *tests])))
+    places = [test.rpartition("/") for test in TESTS[name].split()]
+    tests = [f"tests/{folder}/test_{test}.py" for folder, _, test in places]
+    arguments = ["-x", "-q", "-p", "no:xdist", "--timeout=100", "-k", UNTIMED, *tests]
+    os._exit(int(pytest.main(arguments, plugins=[SlowLast()])))
+
+
+class SlowLast:
+    """Lets the tests of `slow.txt` run after all others, which notice most mutants sooner."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Sorts the tests, after `conftest.py` has marked the slow ones."""
+        items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 
 if __name__ == "__main__":

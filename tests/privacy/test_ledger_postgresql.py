@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
-from sotto.privacy.ledger import databases
+from sotto.privacy.ledger import databases, entries
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
@@ -150,6 +150,20 @@ def test_a_ledger_is_read_while_another_process_writes(ledger: Ledger, postgresq
     with other._engine.begin() as connection:
         connection.execute(sa.text("LOCK TABLE entries IN EXCLUSIVE MODE"))
         assert state(Ledger.open(postgresql_url)) == state(ledger)
+
+
+def test_a_run_is_locked_from_its_first_entry_on_and_no_other_run_is(
+    ledger: Ledger, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "LOCK_WAIT_SECONDS", 0.2)
+    Ledger.create(postgresql_url, "run-b", unit=UNIT, budget=BUDGET)
+    engine = databases.database(postgresql_url)
+    with engine.begin() as first:
+        entries.lock(first, "run-a")
+        with engine.begin() as second:
+            entries.lock(second, "run-b")
+            with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
+                entries.lock(second, "run-a")
 
 
 def test_nobody_waits_for_ever(postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,12 @@
 """What a statement accepts, and what a stream that follows from it costs."""
 
+import json
 import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kinds_of_statements import PERSON, stream
+from kinds_of_statements import PERSON, PREFIXES, stream
 from pydantic import BaseModel, ValidationError
 
 from sotto.privacy.accounting.events import Gaussian, NoGuarantee, RepeatAndSelect, SampledGaussian
@@ -20,6 +21,7 @@ from sotto.privacy.statements import (
     Poisson,
     Returning,
     Selection,
+    StreamStatement,
     is_exclusive,
 )
 from sotto.privacy.units import TRANSITION, Unit
@@ -143,11 +145,25 @@ def test_which_streams_release_values(changes: dict[str, Any], releases_values: 
     assert stream(**changes).releases_values is releases_values
 
 
+def test_stable_prefixes_are_neither_parts_nor_among_settings() -> None:
+    """Their statement holds a mechanism, and no selection has an accounting for it."""
+    fields = PREFIXES.model_dump()
+    assert StreamStatement.model_validate(fields) == PREFIXES
+    assert PREFIXES.event == PREFIXES.prefixes.event(PREFIXES.horizon)
+    selection = Selection(mean=2, candidates=2).model_dump()
+    with pytest.raises(ValidationError, match="not of stable prefixes"):
+        StreamStatement.model_validate(fields | {"selection": selection})
+    parts = {"parts": {"policy": PART.model_dump()}, "dimensions": {"policy": 1}}
+    with pytest.raises(ValidationError, match="at least one, or stable prefixes"):
+        StreamStatement.model_validate(fields | parts)
+
+
 def test_parts_clipped_apart_add_up() -> None:
     """1 / z^2 is the sum of the parts' 1 / z_p^2; joint parts carry the one multiplier."""
     three, four = PART, Part(clip_norm=2.0, noise_multiplier=4.0)
     assert stream(parts={"a": three, "b": four}).noise_multiplier == pytest.approx(2.4)
     assert stream(parts={"a": three, "b": three}, clipping="joint").noise_multiplier == 3.0
+    assert stream(parts={"a": three}, clipping="joint").noise_multiplier == 3.0
     replace_one = Unit(kind="trajectory", adjacency="replace-one")
     assert stream(unit=replace_one).noise_multiplier == 1.5
 
@@ -167,3 +183,25 @@ def test_the_cost_of_a_stream() -> None:
     values = {"unit": TRANSITION, "participation": RETURNING, "parts": {"values": PART}}
     assert isinstance(stream(**values).event, NoGuarantee)
     assert stream(**values, noise_law="on-grid").event == Gaussian(noise_multiplier=1.5)
+
+
+def test_what_earlier_versions_did_not_state_is_written_only_where_it_says_something() -> None:
+    """The statements in their ledgers, and so their hashes, stay as they were written."""
+    silent = json.loads(stream(selection=Selection(mean=2, candidates=2)).model_dump_json())
+    assert "accounting" not in silent["selection"]
+    later = {"sum_rounding", "noise_rounding", "noise_law", "prefixes"}
+    assert later.isdisjoint(silent)
+    assert "selection" not in stream().model_dump()
+    assert "exclusive" not in stream(participation=RETURNING).model_dump()["participation"]
+    told = stream(
+        participation=RETURNING.model_copy(update={"exclusive": True}),
+        selection=Selection(mean=2, candidates=2, accounting=2),
+        sum_rounding=0.01,
+        noise_rounding=0.02,
+        noise_law="on-grid",
+    )
+    written = json.loads(told.model_dump_json())
+    assert written["selection"]["accounting"] == 2
+    assert written["participation"]["exclusive"] is True
+    assert [written[name] for name in sorted(later - {"prefixes"})] == ["on-grid", 0.02, 0.01]
+    assert type(told).model_validate_json(told.model_dump_json()) == told

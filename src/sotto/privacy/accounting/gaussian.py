@@ -94,9 +94,13 @@ def epsilon_of_shift(mu: float, delta: float) -> float:
 
 
 def largest_shift(epsilon: float, delta: float) -> float:
-    """Returns the largest shift that costs at most epsilon at this delta, rounded down."""
+    """Returns the largest shift that costs at most epsilon at this delta, rounded down.
+
+    Raises:
+        ValueError: if epsilon is negative, infinite or not a number.
+    """
     lower, upper = 0.0, 1.0
-    while epsilon_of_shift(upper, delta) <= epsilon:
+    while epsilon_of_shift(upper, delta) <= checked_epsilon(epsilon):
         lower, upper = upper, 2 * upper
     while upper - lower > 1e-14 * upper:
         middle = (lower + upper) / 2

@@ -10,7 +10,6 @@ Entries hold statements, enrolment numbers and counts: no data, no parameters, n
 """
 
 import json
-import math
 import os
 import threading
 import uuid
@@ -138,8 +137,8 @@ class Ledger:
             LedgerUnavailable: it cannot be written.
             ValueError: an adaptive ledger without a finite epsilon.
         """
-        if adaptive and budget.epsilon == math.inf:
-            raise ValueError("an adaptive ledger certifies its budget; give it a finite epsilon")
+        sharing: Sharing = "adaptive" if adaptive else "planned"
+        Account(unit, budget, sharing=sharing)  # refuses a rule that the budget does not allow
         engine = database(where)
         run_id = run_id or uuid.uuid4().hex
         contents = {
@@ -147,7 +146,7 @@ class Ledger:
             "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
             "unit": plain(unit),
             "budget": plain(budget),
-            "sharing": "adaptive" if adaptive else "planned",
+            "sharing": sharing,
             "versions": versions(),
         }
         entry = Entry(run_id, 0, "create", canonical(contents), GENESIS)

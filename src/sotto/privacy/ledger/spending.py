@@ -95,6 +95,10 @@ class Account:
     sharing: Sharing = "planned"
     unplanned: bool = False
 
+    def __post_init__(self) -> None:
+        if self.sharing == "adaptive" and math.isinf(self.budget.epsilon):
+            raise ValueError("an adaptive ledger certifies its budget; give it a finite epsilon")
+
     @property
     def next_person(self) -> int:
         """The first unused enrolment number, beyond all populations of Poisson streams."""
@@ -140,9 +144,8 @@ class Account:
                 f"the noise sampler alone costs delta {statement.sampler_delta:.2g}, more than a "
                 f"hundredth of the budget's {self.budget.delta:.2g}; use a larger noise_multiplier"
             )
-        participation = statement.participation
-        if isinstance(participation, Poisson):
-            self._check_delta(participation.population)
+        if isinstance(rule := statement.participation, Poisson):
+            self._check_delta(rule.population)
         self._check_live(statement, live, [statement])
 
     def check_order(self, statement: StreamStatement) -> None:
