@@ -22,7 +22,7 @@ def test_one_update_is_a_step_along_the_policy_gradient():
     env = replace(described("Pendulum-v1"), reward_per_step=-1.0)
     with GymnasiumUsers("Pendulum-v1", 4) as users:
         run = GymnasiumRun(users, env, seed=2)
-        before = ppo.begin(settings, env, run._network_key, ())
+        before = ppo.begin(settings, env, run.network_key, ())
         after, metrics = next(run.train_ppo(settings))
         key = jax.random.split(jax.random.fold_in(run.key, 0))[0]
         users.begin(range(8, 12))

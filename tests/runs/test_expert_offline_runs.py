@@ -35,6 +35,7 @@ from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
 from sotto.runs import checkpoints, metrics
 from sotto.runs.directory import open_experiment
+from sotto.runs.start import config_of
 from sotto.runs.training import Update, load_states
 
 COUNT = 30
@@ -124,7 +125,9 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     printed = json.loads(capsys.readouterr().out)
     assert printed["epsilon_of_all_seeds"] == answer["epsilon_of_all_seeds"]
     assert [one["epsilon"] for one in printed["certificates"]] == [answer["epsilon"]] * 2
-    _conclude(open_experiment(out), Update(1, 1, tuple(metrics.read(run.metrics))), 1.0)
+    algorithm, experiment = ExpertOffline(), open_experiment(out)
+    update = Update(1, 1, tuple(metrics.read(run.metrics)))
+    _conclude(algorithm, experiment, config_of(experiment), update, 1.0)
     assert (
         f"for each of 2 seeds, and {both:.4g} for all of them together" in capsys.readouterr().out
     )

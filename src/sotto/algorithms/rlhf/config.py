@@ -98,18 +98,18 @@ class RLHFConfig(Settings):
 
     features: Count = 32
     """Number of public features of a completion that the released reward model weighs."""
-    improvement_updates: Count = 64
+    improvement_updates: Count = 24
     """Number of updates of the language model against the released reward model, on public
     prompts."""
     improvement_prompts: Count = 512
     """Number of public prompts for it."""
     candidates: AtLeastTwo = 8
     """Number of completions of each public prompt among which the released reward model chooses."""
-    improvement_learning_rate: Positive = 1e-3
+    improvement_learning_rate: Positive = 3e-4
     """Learning rate of these updates (Adam)."""
     kl_target: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """Largest KL divergence from the base model, in nats a completion on public prompts. The last
-    update scales the whole change such that it is met."""
+    """KL divergence from the base model, in nats a completion on public prompts. The last update
+    scales the whole change such that it is about met."""
     evaluation_prompts: Count = 256
     """Number of fresh simulated people's prompts with which released adapters are evaluated."""
     judge: bool = True

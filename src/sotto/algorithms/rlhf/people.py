@@ -23,6 +23,7 @@ from sotto.data import films
 from sotto.data.packages import find
 from sotto.errors import RunError
 from sotto.extras import require
+from sotto.keys import new_key
 from sotto.rl.language import (
     Adapter,
     Completions,
@@ -79,9 +80,7 @@ class People:
         assert self.rater is not None
         prompts = np.repeat(self.prompts[whose], config.completions, axis=0)
         mask = np.ones(prompts.shape, bool)
-        key = jax.random.fold_in(
-            jax.random.fold_in(jax.random.key(config.seed), _COMPLETIONS), update
-        )
+        key = jax.random.fold_in(jax.random.fold_in(new_key(config.seed), _COMPLETIONS), update)
         found = complete(self.language, adapter, prompts, mask, config.new_tokens, key)
         ratings = self.rater(texts(self.language, found)).astype(np.float32)
         flat = Rated(prompts, mask, *found, ratings, np.ones(len(prompts), bool))

@@ -25,7 +25,7 @@ def rio(
     noise_multipliers: tuple[float, ...] = cells.NOISE_MULTIPLIERS,
     episodes: int = 2000,
     people: int = 3840,
-    updates: int = 32,
+    updates: int = 24,
     seeds: Seeds = 10,
     first_seed: FirstSeed = 100,
     total_steps: int | None = None,
