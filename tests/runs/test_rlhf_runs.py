@@ -83,7 +83,7 @@ def test_what_is_measured_has_its_own_words(simulated):
     lines = metrics.read(run.metrics)
     assert {line.env_steps for line in lines} == {PEOPLE * 3 * 6}
     assert lines[0].evaluation["kl"] == 0  # the base model
-    assert lines[-1].evaluation["kl"] > 0
+    assert lines[-1].evaluation["kl"] != 0
 
 
 def test_samples_of_simulated_people_are_shown_now_and_then(simulated):
