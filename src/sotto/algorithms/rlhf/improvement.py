@@ -28,11 +28,11 @@ from sotto.rl.language import Adapter, Completions, Decoder, LowRank, log_probab
 BETA = 0.1
 MINIBATCH = 32
 """Number of pairs in one update."""
-SCALES = (2.0**-5, 2.0**2)
+SCALES = (2.0**-5, 2.0**10)
 """Smallest and largest factor by which the whole change is scaled to meet a target KL."""
 _KL_PROMPTS = 256
 _KEY = 7
-_MEASUREMENTS = 4
+_MEASUREMENTS = 6
 
 
 class Candidates(NamedTuple):
