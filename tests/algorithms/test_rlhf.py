@@ -21,6 +21,7 @@ from sotto.algorithms.rlhf.directions import first_adapter, public_directions
 from sotto.algorithms.rlhf.features import fit_whitening
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.improvement import Candidates
+from sotto.algorithms.rlhf.keys import Use, key_of
 from sotto.algorithms.rlhf.people import complete, meet
 from sotto.algorithms.rlhf.release import make_release
 from sotto.errors import RunError
@@ -201,7 +202,7 @@ def test_what_is_said_of_simulated_people(trained) -> None:
 
 def test_the_change_meets_the_kl_target(trained) -> None:
     released, finished = trained[1][-2:]
-    key = training._key(STEPS, training._KL)
+    key = key_of(STEPS.seed, Use.KL)
     adapter = jax.tree.map(lambda x: x[0], finished.states.adapter)
     found = improvement.kl(STEPS, simulated(), adapter, key)
     assert found == pytest.approx(0.05, rel=0.5)

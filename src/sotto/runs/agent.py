@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sotto.algorithms.base import Algorithm
-from sotto.algorithms.rlhf.algorithm import RLHF
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.rl.language.agent import LanguageAgent
@@ -131,8 +130,8 @@ def load_language(
         RunError: there is no run of rlhf, checkpoint or policy of this name.
     """
     experiment = open_experiment(Path(path))
-    algorithm = algorithm_named(experiment.settings.algorithm)
-    if not isinstance(algorithm, RLHF):
+    algorithm: Any = algorithm_named(experiment.settings.algorithm)
+    if algorithm.acts:
         raise RunError(
             f"{path} is a run of {algorithm.name}, which has no language model; give a run of rlhf"
         )

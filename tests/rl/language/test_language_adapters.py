@@ -168,11 +168,11 @@ def test_a_steering_vector_acts_after_its_block():
         np.abs(logits(decoder, tokens, adapter=late) - logits(decoder, tokens, adapter=early)).max()
         > 0.1
     )
-    from sotto.rl.language.model import causal, hidden_states, positions_of
+    from sotto.rl.language.model import causal, positions_of, residual_stream
 
     mask = jnp.ones(tokens.shape, bool)
     states = [
-        hidden_states(decoder, tokens, positions_of(mask), causal(mask), adapter)[0]
+        decoder.norm(residual_stream(decoder, tokens, positions_of(mask), causal(mask), adapter)[0])
         for adapter in (None, late)
     ]
     norm = decoder.norm.weight

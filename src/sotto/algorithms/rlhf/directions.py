@@ -4,6 +4,8 @@ A gradient in all parameters of an adapter has far more noise than signal at a u
 directions that were chosen without private data keep most of the signal.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.rlhf.config import RLHFConfig
-from sotto.algorithms.rlhf.people import People, complete
+from sotto.algorithms.rlhf.people import People, complete, in_batches
 from sotto.keys import new_key
 from sotto.rl.language import Adapter, Completions, Decoder, log_probabilities, lora, steering
 from sotto.rl.language.architecture import Architecture
@@ -78,12 +80,8 @@ def public_directions(
 
     scores = jax.jit(jax.vmap(difference, in_axes=(None, 0, 0, 0, 0)))
     rows = [x.reshape(count, 2, -1) for x in (prompts, mask, tokens, real)]
-    found = np.concatenate(
-        [
-            np.asarray(scores(people.language.decoder, *(x[s : s + _AT_ONCE] for x in rows)))
-            for s in range(0, count, _AT_ONCE)
-        ]
-    ).astype(np.float64)
+    found = in_batches(partial(scores, people.language.decoder), _AT_ONCE, *rows)
+    found = found.astype(np.float64)
     values, vectors = np.linalg.eigh(found @ found.T)  # of the smaller matrix, [count, count]
     if values[-config.directions] <= _LEAST * values[-1]:
         raise ValueError(

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
 from sotto.algorithms.rlhf.config import RLHFConfig
-from sotto.algorithms.rlhf.people import People, complete, log_ratios, texts
+from sotto.algorithms.rlhf.people import People, complete, log_ratios
 from sotto.rl.language import Adapter
 
 REAL = (
@@ -52,7 +52,7 @@ def measure(
     mask = np.ones(prompts.shape, bool)
     language = people.language
     said = complete(language, adapter, prompts, mask, config.new_tokens, key)
-    written = texts(language, said)
+    written = language.tokenizer.texts(*said)
     judged = None
     if people.judge is not None:
         rows = [[*p, *t[real]] for p, t, real in zip(prompts, *said, strict=True)]
@@ -61,7 +61,7 @@ def measure(
         people.rater(written),
         judged,
         log_ratios(language, adapter, prompts, mask, said),
-        [language.tokenizer.decode(prompt.tolist()) for prompt in prompts],
+        [language.tokenizer.decode(prompt) for prompt in prompts],
         written,
     )
 

@@ -1,9 +1,9 @@
 """Public features of completions, which the released reward model weighs.
 
 The features come from the residual stream of the frozen base model: its mean over all tokens of
-prompt and completion. They are projected on the directions in
-which completions of one prompt differ most, and scaled to variance one in each. Both are computed
-on completions of public prompts.
+prompt and completion. The mean is projected on the directions in which completions of one prompt
+differ most, and scaled to variance one in each direction. Directions and scales are computed on
+completions of public prompts.
 """
 
 from typing import NamedTuple
@@ -17,6 +17,8 @@ from sotto.rl.language import Decoder, block_features
 
 DEPTH = 0.6
 """Share of the model's blocks after which the residual stream is read."""
+_LEAST = 1e-9
+"""Least variance, relative to the largest, of a direction that is not rounding."""
 
 
 class Whitening(NamedTuple):
@@ -48,7 +50,8 @@ def fit_whitening(raw: Float[np.ndarray, "prompts candidates raw"], features: in
         features: number of features to keep.
 
     Raises:
-        ValueError: there are fewer completions, or fewer numbers, than features.
+        ValueError: there are fewer completions, or fewer numbers, than features, or completions do
+            not differ in so many directions.
     """
     centred = (raw - raw.mean(axis=1, keepdims=True)).reshape(-1, raw.shape[2]).astype(np.float64)
     freedom = raw.shape[0] * (raw.shape[1] - 1)
@@ -59,5 +62,9 @@ def fit_whitening(raw: Float[np.ndarray, "prompts candidates raw"], features: in
         )
     values, vectors = np.linalg.eigh(centred.T @ centred / freedom)
     leading = slice(None, -features - 1, -1)
-    scale = np.maximum(values[leading], np.finfo(np.float32).tiny) ** -0.5
-    return Whitening(jnp.asarray(vectors[:, leading] * scale, jnp.float32))
+    if values[-features] <= _LEAST * values[-1]:
+        raise ValueError(
+            f"completions of the public prompts do not differ in {features} directions; use fewer "
+            "features, or more different prompts"
+        )
+    return Whitening(jnp.asarray(vectors[:, leading] * values[leading] ** -0.5, jnp.float32))

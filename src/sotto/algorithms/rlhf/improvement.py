@@ -10,7 +10,7 @@ base model. This is direct preference optimisation (Rafailov et al. 2023, equati
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +21,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
-from sotto.algorithms.rlhf.people import BATCH, People, complete, log_ratios
-from sotto.keys import new_key
+from sotto.algorithms.rlhf.keys import Use, key_of
+from sotto.algorithms.rlhf.people import BATCH, People, complete, in_batches, log_ratios
 from sotto.rl.language import Adapter, Completions, Decoder, LowRank, log_probabilities
 
 BETA = 0.1
@@ -31,8 +31,9 @@ MINIBATCH = 32
 SCALES = (2.0**-5, 2.0**10)
 """Smallest and largest factor by which the whole change is scaled to meet a target KL."""
 _KL_PROMPTS = 256
-_KEY = 7
 _MEASUREMENTS = 6
+_CLOSE = 1.02
+"""Factor that is too small to be worth another measurement."""
 
 
 class Candidates(NamedTuple):
@@ -54,21 +55,16 @@ def draw_candidates(config: RLHFConfig, people: People) -> Candidates:
 @lru_cache(maxsize=1)  # whitening and improvement need the same ones, and they take minutes
 def _drawn(people: People, wanted: int, candidates: int, new_tokens: int, seed: int) -> Candidates:
     count = min(wanted, len(people.public_prompts))
-    key = jax.random.fold_in(new_key(seed), _KEY)
     prompts, mask = (
         np.repeat(one[:count], candidates, axis=0)
         for one in (people.public_prompts, people.public_mask)
     )
+    key = key_of(seed, Use.CANDIDATES)
     tokens, real = complete(people.language, None, prompts, mask, new_tokens, key)
     nothing = np.zeros(len(prompts), np.float32)
     rated = Rated(prompts, mask, tokens, real, nothing, np.ones(len(prompts), bool))
-    size = min(BATCH, len(prompts))
-    read = jax.jit(raw_features)
-    raw = []
-    for start in range(0, len(prompts), size):
-        rows = np.arange(start, start + size) % len(prompts)
-        raw.append(np.asarray(read(people.language.decoder, Rated(*(x[rows] for x in rated)))))
-    features = np.concatenate(raw)[: len(prompts)]
+    read = jax.jit(lambda base, *rows: raw_features(base, Rated(*rows)))
+    features = in_batches(partial(read, people.language.decoder), BATCH, *rated)
 
     def by_prompt(leaf: np.ndarray) -> np.ndarray:
         return leaf.reshape(count, candidates, *leaf.shape[1:])
@@ -188,4 +184,6 @@ def scaled_to_target(
         found = kl(config, people, scaled(adapter, factor), key)
         growth = (config.kl_target / max(found, config.kl_target / 16)) ** 0.5
         factor = float(np.clip(factor * growth, *SCALES))
+        if 1 / _CLOSE < growth < _CLOSE:
+            break
     return scaled(adapter, factor), factor

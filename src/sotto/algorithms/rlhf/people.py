@@ -5,28 +5,28 @@ one sentence as the prompt, and rates completions of it like the `Rater`, which 
 people's sentences. Real people come from a file of ratings.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.rlhf import feedback
 from sotto.algorithms.rlhf.config import SMOLLM2, RLHFConfig
 from sotto.algorithms.rlhf.feedback import Rated
+from sotto.algorithms.rlhf.keys import Use, key_of
 from sotto.algorithms.rlhf.raters import Judge, Rater
 from sotto.data import films
 from sotto.data.packages import find
 from sotto.errors import RunError
 from sotto.extras import require
-from sotto.keys import new_key
 from sotto.rl.language import (
     Adapter,
     Completions,
+    Decoder,
     LanguageModel,
     generate,
     load,
@@ -36,9 +36,10 @@ from sotto.rl.language import (
 
 BATCH = 256
 """Number of rows that the language model completes at once."""
+_AT_ONCE = 64
+"""Number of rows that it reads at once; more do not fit the caches of a CPU."""
 SPLIT_SEED = 0
 """Seed that divides the film sentences among raters, held-out texts and people."""
-_COMPLETIONS = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +81,9 @@ class People:
         assert self.rater is not None
         prompts = np.repeat(self.prompts[whose], config.completions, axis=0)
         mask = np.ones(prompts.shape, bool)
-        key = jax.random.fold_in(jax.random.fold_in(new_key(config.seed), _COMPLETIONS), update)
+        key = jax.random.fold_in(key_of(config.seed, Use.COMPLETIONS), update)
         found = complete(self.language, adapter, prompts, mask, config.new_tokens, key)
-        ratings = self.rater(texts(self.language, found)).astype(np.float32)
+        ratings = self.rater(self.language.tokenizer.texts(*found)).astype(np.float32)
         flat = Rated(prompts, mask, *found, ratings, np.ones(len(prompts), bool))
         return Rated(*(leaf.reshape(size, config.completions, *leaf.shape[1:]) for leaf in flat))
 
@@ -105,7 +106,6 @@ def meet(config: RLHFConfig, language: LanguageModel) -> People:
         RunError: something is not installed, or a file cannot be read.
         ValueError: there are too few people or prompts.
     """
-    require("sklearn")
     corpora = None
     if config.feedback is None or config.public_prompts is None:
         corpora = films.read(find("films"))
@@ -171,7 +171,6 @@ def _prompts(path: Path, language: LanguageModel, tokens: int) -> tuple[np.ndarr
 
 
 _generate = jax.jit(generate, static_argnames=("new_tokens", "end"))
-_log_probabilities = jax.jit(log_probabilities)
 
 
 def complete(
@@ -186,21 +185,15 @@ def complete(
 
     Rows are completed in batches of one size, so that one program serves all of them.
     """
-    size = min(BATCH, len(prompts))
-    keys = jax.random.split(key, len(prompts))
-    make = partial(_generate, new_tokens=new_tokens, end=language.end, adapter=adapter)
-    found = [
-        make(
-            language.decoder,
-            _rows(prompts, s, size),
-            _rows(mask, s, size),
-            keys=_rows(keys, s, size),
+
+    def batch(prompts: Array, mask: Array, keys: PRNGKeyArray) -> Completions:
+        return _generate(
+            language.decoder, prompts, mask, new_tokens, keys, end=language.end, adapter=adapter
         )
-        for s in range(0, len(prompts), size)
-    ]
-    tokens = np.concatenate([np.asarray(one.tokens) for one in found])[: len(prompts)]
-    real = np.concatenate([np.asarray(one.mask) for one in found])[: len(prompts)]
-    return tokens, real
+
+    keys = jax.random.split(key, len(prompts))
+    found: Completions = in_batches(batch, BATCH, prompts, mask, keys)
+    return np.asarray(found.tokens), np.asarray(found.mask)
 
 
 def log_ratios(
@@ -215,26 +208,31 @@ def log_ratios(
     Its mean over completions that `adapter` sampled estimates the KL divergence from the base
     model, in nats a completion.
     """
-    size = min(BATCH, len(prompts))
+
+    def batch(prompts: Array, mask: Array, tokens: Array, real: Array) -> Array:
+        given = language.decoder, prompts, mask, Completions(tokens, real)
+        return _total(*given, adapter) - _total(*given)
+
+    found: np.ndarray = in_batches(batch, _AT_ONCE, prompts, mask, *completions)
+    return found
+
+
+@jax.jit
+def _total(
+    base: Decoder, prompts: Array, mask: Array, said: Completions, adapter: Adapter | None = None
+) -> Float[Array, " rows"]:
+    return log_probabilities(base, prompts, mask, said, adapter).sum(axis=1)
+
+
+def in_batches(function: Callable[..., Any], size: int, *rows: Any) -> Any:
+    """Returns `function` of rows, computed on batches of `size`, so that one program serves all.
+
+    The first rows fill up the last batch. Leaves of the result are numpy arrays, one row each.
+    """
+    count = len(rows[0])
+    size = min(size, count)
     found = []
-    for start in range(0, len(prompts), size):
-        rows = [_rows(one, start, size) for one in (prompts, mask)]
-        said = Completions(*(jnp.asarray(_rows(one, start, size)) for one in completions))
-        changed = _log_probabilities(language.decoder, *rows, said, adapter)
-        base = _log_probabilities(language.decoder, *rows, said)
-        found.append(np.asarray((changed - base).sum(axis=1)))
-    return np.concatenate(found)[: len(prompts)]
-
-
-def _rows(array: Any, start: int, size: int) -> Any:
-    """Returns rows from `start` on; the first rows fill up the last batch."""
-    return array[np.arange(start, start + size) % len(array)]
-
-
-def texts(language: LanguageModel, completions: tuple[np.ndarray, np.ndarray]) -> list[str]:
-    """Returns completions as texts."""
-    tokens, mask = completions
-    return [
-        language.tokenizer.decode(row[real].tolist())
-        for row, real in zip(tokens, mask, strict=True)
-    ]
+    for start in range(0, count, size):
+        chosen = np.arange(start, start + size) % count
+        found.append(jax.tree.map(np.asarray, function(*(one[chosen] for one in rows))))
+    return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)

@@ -17,6 +17,7 @@ from sotto.algorithms.rlhf import evaluation, improvement
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
 from sotto.algorithms.rlhf.features import Whitening, fit_whitening
+from sotto.algorithms.rlhf.keys import Use, key_of
 from sotto.algorithms.rlhf.people import People
 from sotto.algorithms.rlhf.release import (
     Open,
@@ -26,7 +27,6 @@ from sotto.algorithms.rlhf.release import (
     noise_multiplier,
     without_release,
 )
-from sotto.keys import new_key
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.language import save_adapter
@@ -34,8 +34,6 @@ from sotto.rl.language.architecture import Architecture
 
 _CHUNK = 16
 """Number of updates against the reward model between two checkpoints."""
-_PEOPLE, _DIRECTIONS, _KL, _EVALUATION = range(4)
-"""Numbers by which keys are folded."""
 _SHOWN = 5
 """Number of samples in the report."""
 
@@ -65,32 +63,34 @@ def initial_state(config: RLHFConfig, people: People) -> RLHFState:
         return state._replace(whitening=fit_whitening(candidates.raw, config.features))
     if not config.directions:
         return state
-    key = _key(config, _DIRECTIONS)
+    key = key_of(config.seed, Use.DIRECTIONS)
     return state._replace(directions=public_directions(config, people, state.adapter, key))
-
-
-def _key(config: RLHFConfig, use: int) -> Any:
-    return jax.random.fold_in(new_key(config.seed), use)
 
 
 class Training:
     """One training, from any state to the end."""
 
     def __init__(
-        self, config: RLHFConfig, people: People, ledger: Ledger, states: PyTree, folder: Path
+        self,
+        config: RLHFConfig,
+        people: People,
+        ledger: Ledger,
+        states: PyTree,
+        done: int,
+        folder: Path,
     ) -> None:
         self._config, self._people, self._ledger, self._folder = config, people, ledger, folder
+        self._done = done
         self._state: RLHFState = jax.tree.map(lambda x: x[0], states)
 
-    def run(self, done: int) -> Iterator[Progress]:
-        """Makes the updates from number `done` on, and yields after each chunk.
+    def run(self) -> Iterator[Progress]:
+        """Makes the updates that are left, and yields after each chunk.
 
         Raises:
             PrivacyError: the budget does not cover the releases, or all of them were charged and
                 lost.
         """
-        config = self._config
-        self._yielded = done
+        config, done = self._config, self._done
         if done < config.releases:
             yield from self._release(done)
         last = config.num_updates - 1
@@ -117,7 +117,8 @@ class Training:
             self._state = without_release(config, self._state)
         multiplier = noise_multiplier(config, dimension(config, self._state))
         release = make_release(config, multiplier)
-        opened = jax.tree.map(lambda x: jnp.asarray(x)[None], self._open())
+        public = Open(self._state, people.language.decoder)
+        opened = jax.tree.map(lambda x: jnp.asarray(x)[None], public)
         stream = None
         for update in range(charged, config.releases):
             rated = people.rated(config, self._state.adapter, update)
@@ -126,14 +127,11 @@ class Training:
                 stream = left.open([self._ledger], opened, rated, chunk=1)
             persons = update * release.slots + np.arange(release.slots).reshape(1, 1, -1)
             units = jax.tree.map(lambda x: jnp.asarray(x)[None, None], rated)
-            keys = _key(config, _PEOPLE)[None]
+            keys = key_of(config.seed, Use.PEOPLE)[None]
             opened, log, simulated = stream.run(opened, keys, persons, units)
             self._state = jax.tree.map(lambda x: x[0], opened.state)
             ratings = {} if simulated is None else {"rating": simulated["rating"].mean(axis=2)}
             yield self._progress(update + 1, log, ratings, learned=not config.improves)
-
-    def _open(self) -> Open:
-        return Open(self._state, self._people.language.decoder)
 
     def _improve(self, done: int, last: int) -> Iterator[Progress]:
         """Tunes the adapter against the released reward model."""
@@ -160,7 +158,9 @@ class Training:
     def _finish(self) -> Progress:
         """Scales both adapters to the target KL, and writes them for other tools."""
         config, people, state = self._config, self._people, self._state
-        meet = partial(improvement.scaled_to_target, config, people, key=_key(config, _KL))
+        meet = partial(
+            improvement.scaled_to_target, config, people, key=key_of(config.seed, Use.KL)
+        )
         adapter, factor = meet(state.adapter)
         average = adapter if config.improves else meet(state.average)[0]
         self._state = state._replace(
@@ -178,7 +178,7 @@ class Training:
         learned: bool = True,
     ) -> Progress:
         """Returns the progress. Updates whose release was lost have no values (NaN)."""
-        updated, self._yielded = updates - self._yielded, updates
+        updated, self._done = updates - self._done, updates
 
         def series(found: dict[str, Any]) -> dict[str, np.ndarray]:
             return {
@@ -197,7 +197,7 @@ class Training:
                 self._config,
                 self._people,
                 self._state.adapter,
-                _key(self._config, _EVALUATION),
+                key_of(self._config.seed, Use.EVALUATION),
                 self._config.evaluation_prompts,
             )
             measured = {"last": (means := found.means()).pop("rating"), **means}
@@ -224,4 +224,4 @@ def train(
 ) -> Iterator[Progress]:
     """Makes the updates from number `done` on; see `sotto.algorithms.base.Algorithm.train`."""
     (ledger,), (folder,) = ledgers, folders
-    yield from Training(config, people, ledger, states, folder).run(done)
+    yield from Training(config, people, ledger, states, done, folder).run()

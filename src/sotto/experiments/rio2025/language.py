@@ -20,7 +20,8 @@ from sotto.algorithms.rlhf import improvement, training
 from sotto.algorithms.rlhf.algorithm import RLHF
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter
-from sotto.algorithms.rlhf.evaluation import measure
+from sotto.algorithms.rlhf.evaluation import Measured, measure
+from sotto.algorithms.rlhf.keys import Use, key_of
 from sotto.algorithms.rlhf.people import People, meet, read_model
 from sotto.experiments import plots
 from sotto.experiments.engine import (
@@ -46,11 +47,13 @@ NO_NOISE = 0.1
 
 The sampler's precision does not allow much less.
 """
-PROMPTS = 512
-"""Number of held-out prompts that measure."""
+PROMPTS = 1024
+"""Number of held-out prompts that measure. Each arm completes the same ones, with the same keys."""
 SECONDS = 900.0
 """Approximate duration of one arm and seed on one core."""
-_EVALUATION, _SAMPLES = 20260, 6
+KINDS = ("rating", "judge")
+"""Kinds of gains: those in people's ratings, and the judge's."""
+_EVALUATION, _SAMPLES, _CURVE_PROMPTS = 20260, 6, 64
 
 DIRECT = "preferences"
 """Name of the arm that learns from people's own preferred completions, without a reward model."""
@@ -59,7 +62,7 @@ DIRECT = "preferences"
 def arms(
     seeds: Sequence[int], epsilons: Sequence[float], delta: float, people: int, updates: int
 ) -> list[Arm]:
-    """Returns all arms.
+    """Returns all arms, seed by seed, because the arms of one seed share their people.
 
     Args:
         seeds: seeds of people's completions, adapters and candidates.
@@ -73,15 +76,14 @@ def arms(
         delta=delta,
         improvement_updates=updates,
         kl_target=max(KLS),
-        evaluation_prompts=PROMPTS,
+        evaluation_prompts=_CURVE_PROMPTS,
     )
 
-    def arm(name: str, label: str, epsilon: float | None, config: RLHFConfig) -> Arm:
+    def arm(name: str, label: str, epsilon: float | None, config: RLHFConfig, seed: int) -> Arm:
         noise = None if epsilon is not None else NO_NOISE
         config = replace(config, target_epsilon=epsilon, noise_multiplier=noise)
         file = f"{name}-{digest(config.first_repr() + name)}"
-        seconds = SECONDS * len(seeds)
-        return Arm(name, label, config, tuple(seeds), file, train, seconds, (), True, epsilon)
+        return Arm(name, label, config, (seed,), file, train, SECONDS, (), True, epsilon)
 
     steering = replace(common, adapter="steering", method="policy-gradient", clip_norm=0.1)
     imitation = replace(steering, method="best-of-n", clip_norm=1.0)
@@ -90,14 +92,13 @@ def arms(
         "policy-gradient": ("policy gradient, steering vector", steering),
         "best-of-n": ("imitation of the best, steering vector", imitation),
     }
-    return [
-        arm(DIRECT, "preferences, not private", None, common),
-        *(
-            arm(name, label, epsilon, config)
-            for name, (label, config) in methods.items()
-            for epsilon in (None, *epsilons)
-        ),
+    chosen = [(DIRECT, "preferences, not private", None, common)]
+    chosen += [
+        (name, label, epsilon, config)
+        for name, (label, config) in methods.items()
+        for epsilon in (None, *epsilons)
     ]
+    return [arm(*one, seed) for seed in seeds for one in chosen]
 
 
 @lru_cache(maxsize=1)
@@ -116,45 +117,40 @@ def _people(config: RLHFConfig) -> People:
 
 
 @lru_cache(maxsize=2)
-def _base(people: People) -> dict[str, float]:
+def _base(people: People) -> Measured:
     """Returns the measurements of the base model."""
     config = RLHFConfig()
     unchanged = first_adapter(config, people.language.decoder.architecture)
-    return measure(config, people, unchanged, new_key(_EVALUATION), PROMPTS).means()
+    return measure(config, people, unchanged, new_key(_EVALUATION), PROMPTS)
 
 
 def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[Result]:
-    """Trains each seed and measures it at every KL divergence."""
-    results = []
-    for number, seed in enumerate(seeds):
-        config: RLHFConfig = replace(arm.settings, seed=seed)
-        people, place = _people(config), folder / f"seed-{seed}"
-        said: dict[str, Any] = {}
-        curves: dict[str, list[float]] = {"rating": []}
-        points: list[int] = []
-        if arm.name == DIRECT:
-            adapter = _direct(config, people)
-        else:
-            algorithm = RLHF()
-            ledger = algorithm.create_ledger(config, place / "ledger.sqlite", arm.name)
-            state = training.initial_state(config, people)
-            states = jax.tree.map(lambda x: np.asarray(x)[None], state)
-            for progress in training.train(config, people, [ledger], states, 0, [place]):
-                states = progress.states
-                if progress.evaluation:
-                    points.append(progress.updates)
-                    curves["rating"].append(float(progress.evaluation["last"][0]))
-            adapter = jax.tree.map(lambda x: x[0], states.adapter)
-            said = certificates([ledger], [place])
-        returns, samples = _at_each_kl(config, people, adapter)
-        shown = {kind: np.array([values]) for kind, values in curves.items() if points}
-        results.append(
-            Result(
-                arm, (seed,), np.array(points), shown, returns, more={"samples": samples}, **said
-            )
-        )
-        report((number + 1) / len(seeds))
-    return results
+    """Trains one seed and measures it at every KL divergence."""
+    (seed,) = seeds
+    config: RLHFConfig = replace(arm.settings, seed=seed)
+    people, place = _people(config), folder / f"seed-{seed}"
+    said: dict[str, Any] = {}
+    points: list[int] = []
+    curve: list[float] = []
+    if arm.name == DIRECT:
+        adapter = _direct(config, people)
+    else:
+        algorithm = RLHF()
+        ledger = algorithm.create_ledger(config, place / "ledger.sqlite", arm.name)
+        state = training.initial_state(config, people)
+        states = jax.tree.map(lambda x: np.asarray(x)[None], state)
+        for progress in training.train(config, people, [ledger], states, 0, [place]):
+            states = progress.states
+            report(progress.updates / (config.num_updates + len(KLS)))
+            if progress.evaluation:
+                points.append(progress.updates)
+                curve.append(float(progress.evaluation["last"][0]))
+        adapter = jax.tree.map(lambda x: x[0], states.adapter)
+        said = certificates([ledger], [place])
+    returns, samples = _at_each_kl(config, people, adapter)
+    curves = {"rating": np.array([curve])} if curve else {}
+    more = {"samples": samples}
+    return [Result(arm, (seed,), np.array(points), curves, returns, more=more, **said)]
 
 
 def _direct(config: RLHFConfig, people: People) -> Adapter:
@@ -175,14 +171,19 @@ def _at_each_kl(
     config: RLHFConfig, people: People, adapter: Adapter
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
     """Returns gains over the base model and other measurements, by KL divergence, and samples."""
-    base, found, samples = _base(people), {}, {}
+    base = _base(people)
+    found: dict[str, np.ndarray] = {}
+    samples = {}
     for kl in KLS:
-        wanted = replace(config, kl_target=kl)
-        scaled, _ = improvement.scaled_to_target(wanted, people, adapter, new_key(config.seed))
+        wanted, key = replace(config, kl_target=kl), key_of(config.seed, Use.KL)
+        scaled, _ = improvement.scaled_to_target(wanted, people, adapter, key)
         measured = measure(config, people, scaled, new_key(_EVALUATION), PROMPTS)
+        for kind in KINDS:
+            gains = getattr(measured, kind) - getattr(base, kind)
+            found[f"{kind} gain at KL {kl:g}"] = np.array([gains.mean()])
+            error = gains.std() / len(gains) ** 0.5
+            found[f"{kind} standard error at KL {kl:g}"] = np.array([error])
         means = measured.means()
-        for kind in ("rating", "judge"):
-            found[f"{kind} gain at KL {kl:g}"] = np.array([means[kind] - base[kind]])
         for kind in ("kl", "distinct_2"):
             found[f"{kind} at KL {kl:g}"] = np.array([means[kind]])
         pairs = zip(measured.prompts, measured.completions, strict=True)
@@ -241,7 +242,7 @@ def _about(result: Result, results: Sequence[Result]) -> dict[str, Any]:
     shares = {
         kind: float(values.mean()) / best_without_privacy(results, kind)
         for kind, values in result.returns.items()
-        if kind.startswith("judge")
+        if "gain" in kind
     }
     return {
         "arm": result.arm.name,
@@ -250,7 +251,7 @@ def _about(result: Result, results: Sequence[Result]) -> dict[str, Any]:
         "status": result.status,
         "certified_epsilon": result.epsilon,
         "measured": kinds,
-        "share of the best without privacy": shares,
+        "share_of_best": shares,
     }
 
 
@@ -262,7 +263,7 @@ def draw(path: Path, results: Sequence[Result], title: str) -> None:
         results: results of all arms; dotted lines are arms without noise.
         title: title of the whole figure.
     """
-    kinds = [f"{kind} gain at KL {kl:g}" for kl in KLS for kind in ("judge", "rating")]
+    kinds = [f"{kind} gain at KL {kl:g}" for kl in KLS for kind in reversed(KINDS)]
     with plots.panels(path, (4.6, 3.8), columns=2, rows=2) as panels:
         for axes, kind in zip(panels, kinds, strict=True):
             _panel(axes, results, kind)

@@ -99,8 +99,9 @@ def largest_shift(epsilon: float, delta: float) -> float:
     Raises:
         ValueError: if epsilon is negative, infinite or not a number.
     """
+    checked_epsilon(epsilon)
     lower, upper = 0.0, 1.0
-    while epsilon_of_shift(upper, delta) <= checked_epsilon(epsilon):
+    while epsilon_of_shift(upper, delta) <= epsilon:
         lower, upper = upper, 2 * upper
     while upper - lower > 1e-14 * upper:
         middle = (lower + upper) / 2

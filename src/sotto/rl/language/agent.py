@@ -86,7 +86,7 @@ class LanguageAgent:
         temperature: float,
         adapter: Adapter | None,
     ) -> list[str]:
-        decoder, decode = self.language.decoder, self.language.tokenizer.decode
+        decoder = self.language.decoder
         room = decoder.architecture.positions - new_tokens - len(tokens)
         padding = (0, 0), (min(-len(tokens) % _MULTIPLE, room), 0)
         rows, mask = padded([tokens] * samples)
@@ -101,5 +101,4 @@ class LanguageAgent:
             temperature=temperature,
             adapter=adapter,
         )
-        written = zip(np.asarray(found.tokens), np.asarray(found.mask), strict=True)
-        return [decode(row[real]) for row, real in written]
+        return self.language.tokenizer.texts(np.asarray(found.tokens), np.asarray(found.mask))

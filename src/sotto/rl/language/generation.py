@@ -12,10 +12,10 @@ from sotto.rl.language.model import (
     Decoder,
     causal,
     check_length,
-    hidden_states,
     last_of,
     output,
     positions_of,
+    residual_stream,
 )
 from sotto.rl.language.sampling import most_likely, sample
 
@@ -81,7 +81,7 @@ def generate(
         return jnp.isin(tokens, jnp.asarray(end, tokens.dtype))
 
     visible = jnp.pad(causal(mask), ((0, 0), (0, 0), (0, new_tokens)))
-    stream, cache = hidden_states(
+    stream, cache = residual_stream(
         model, prompts, positions_of(mask), visible, adapter, Cache.empty(model, batch, slots)
     )
     last = last_of(mask)[:, None, None]
@@ -96,7 +96,7 @@ def generate(
         slot = length + step - 1
         seen = used | ((jnp.arange(slots) >= length) & (jnp.arange(slots) <= slot))
         position = (count + step - 1)[:, None]
-        stream, cache = hidden_states(
+        stream, cache = residual_stream(
             model, token[:, None], position, seen[:, None], adapter, cache, slot
         )
         done = done | is_end(token)
@@ -128,7 +128,7 @@ def log_probabilities(
     tokens = jnp.concatenate([prompts, completions.tokens], axis=1)
     real = jnp.concatenate([mask, completions.mask], axis=1)
     check_length(model, tokens.shape[1])
-    stream, _ = hidden_states(model, tokens, positions_of(real), causal(real), adapter)
+    stream, _ = residual_stream(model, tokens, positions_of(real), causal(real), adapter)
 
     # The first token of a completion follows the last real token of the prompt.
     length = prompts.shape[1]

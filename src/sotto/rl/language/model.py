@@ -128,25 +128,6 @@ class Cache(eqx.Module):
         return Cache(blank, blank)
 
 
-def hidden_states(
-    model: Decoder,
-    tokens: Int[Array, "batch time"],
-    positions: Int[Array, "batch time"],
-    visible: Bool[Array, "batch time slots"],
-    adapter: Adapter | None = None,
-    cache: Cache | None = None,
-    slot: Int[Array, ""] | int = 0,
-) -> tuple[Float[Array, "batch time width"], Cache | None]:
-    """Returns the normalised residual stream after the last block, and the cache with the tokens.
-
-    Without a cache the slots are the tokens themselves. With one, the tokens take the slots from
-    `slot` on. `visible` says which slots each token sees.
-    """
-    stream, cache = residual_stream(model, tokens, positions, visible, adapter, cache, slot)
-    norm: Norm = lax.stop_gradient(model.norm)
-    return norm(stream), cache
-
-
 def residual_stream(
     model: Decoder,
     tokens: Int[Array, "batch time"],
@@ -159,7 +140,8 @@ def residual_stream(
 ) -> tuple[Float[Array, "batch time width"], Cache | None]:
     """Returns the residual stream after the first `blocks` blocks, and the cache with the tokens.
 
-    The other arguments are those of `hidden_states`. None means all blocks; a cache needs all.
+    Without a cache the slots are the tokens themselves. With one, the tokens take the slots from
+    `slot` on. `visible` says which slots each token sees. None means all blocks; a cache needs all.
     """
     model = lax.stop_gradient(model)
     stream = model.embedding[tokens].astype(jnp.float32)
@@ -286,16 +268,18 @@ def logits(
     """
     mask = jnp.ones(tokens.shape, bool) if mask is None else mask
     check_length(model, tokens.shape[1])
-    stream, _ = hidden_states(model, tokens, positions_of(mask), causal(mask), adapter)
+    stream, _ = residual_stream(model, tokens, positions_of(mask), causal(mask), adapter)
     return output(model, stream)
 
 
 def output(
     model: Decoder, stream: Float[Array, "*batch width"]
 ) -> Float[Array, "*batch vocabulary"]:
-    """Returns the logits of the residual stream's numbers."""
-    head: Linear = lax.stop_gradient(model.head)
-    return head(stream)
+    """Returns the logits of the residual stream after the last block."""
+    norm: Norm
+    head: Linear
+    norm, head = lax.stop_gradient((model.norm, model.head))
+    return head(norm(stream))
 
 
 def positions_of(mask: Bool[Array, "batch time"]) -> Int[Array, "batch time"]:

@@ -36,6 +36,12 @@ class Tokenizer:
         text: str = self.inner.decode([int(token) for token in tokens], skip_special_tokens=True)
         return text
 
+    def texts(
+        self, tokens: Int[np.ndarray, "batch time"], mask: Bool[np.ndarray, "batch time"]
+    ) -> list[str]:
+        """Returns the text of each row's tokens that are real."""
+        return [self.decode(row[real]) for row, real in zip(tokens, mask, strict=True)]
+
     def check(self, vocabulary: int) -> None:
         """Raises ValueError if a token has no row in a model's embedding."""
         largest = max(self.inner.get_vocab(with_added_tokens=True).values(), default=-1)

@@ -4,6 +4,7 @@ Everybody has as many completions as there are people, with ratings. The model o
 on the chosen ones. A person who rates all completions highly takes the places of all others.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,10 +13,8 @@ import numpy as np
 from jaxtyping import Array
 
 from sotto.privacy.audits.audit import ReleaseTrials
-from sotto.privacy.audits.leaks.leak import PERSON, SMALL_CLIP, Leak, against, against_certificate
+from sotto.privacy.audits.leaks.leak import Leak, against, against_certificate, one_update
 from sotto.privacy.audits.leaks.rlhf import CLAIMED, MODEL, USERS, Z, policy_gradient
-from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Part
 
 _BEST = USERS
 _COMPLETIONS = USERS
@@ -57,27 +56,8 @@ def _best_of_person_local(state: Any, unit: Any, _key: Array) -> tuple[Any, Any]
     return _tuned(state, unit, jax.nn.one_hot(jnp.argmax(unit["ratings"]), _COMPLETIONS))
 
 
-def _server(state: Any, released: Any) -> tuple[Any, Any]:
-    return state + released["policy"], released["policy"]
-
-
-def _observe(log: np.ndarray) -> np.ndarray:
-    return log.reshape(len(log), -1)
-
-
-def _trials(within_person: bool) -> ReleaseTrials:
-    release = Release(
-        name="policy",
-        local=_best_of_person_local if within_person else _best_of_batch_local,
-        server=_server,
-        unit=PERSON,
-        parts={"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=Z)},
-        slots=USERS,
-        divisor=USERS,
-        horizon=1,
-        population="simulated",
-    )
-    return ReleaseTrials(release, jnp.asarray(MODEL), _inputs, _observe)
+def _trials(local: Callable[[Any, Any, Array], tuple[Any, Any]]) -> ReleaseTrials:
+    return one_update(local, _inputs, jnp.asarray(MODEL), people=USERS, noise_multiplier=Z)
 
 
 BEST_OF_N = Leak(
@@ -88,6 +68,6 @@ BEST_OF_N = Leak(
     remedy="the best completion is chosen among those of one person",
     theory="docs/privacy.md, section 3",
     claimed_epsilon=CLAIMED,
-    leaky=against(CLAIMED, _trials(within_person=False)),
-    sound=against_certificate(_trials(within_person=True)),
+    leaky=against(CLAIMED, _trials(_best_of_batch_local)),
+    sound=against_certificate(_trials(_best_of_person_local)),
 )

@@ -2,8 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from sotto.privacy.audits.audit import AuditResult, Mechanism, ReleaseTrials, audit_mechanism
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Part
 from sotto.privacy.units import Adjacency, Unit
 
 DELTA = 1e-5
@@ -52,3 +57,42 @@ def against_certificate(trials: ReleaseTrials) -> Audit:
     return lambda samples, seed: audit_mechanism(
         trials, samples, seed, DELTA, certified_epsilon=trials.certified_epsilon(DELTA)
     )
+
+
+def one_update(
+    local: Callable[[Any, Any, Any], tuple[Any, Any]],
+    inputs: Callable[[bool], tuple[Any, Any]],
+    state: Any,
+    *,
+    people: int,
+    noise_multiplier: float,
+) -> ReleaseTrials:
+    """Returns trials of one release that adds the noisy mean update to a public state.
+
+    Args:
+        local: as in `Release`, with the part "policy".
+        inputs: people and their data, with the person under test or without.
+        state: the public state before the release.
+        people: number of people.
+        noise_multiplier: noise standard deviation divided by the clip norm.
+    """
+    release = Release(
+        name="policy",
+        local=local,
+        server=_add,
+        unit=PERSON,
+        parts={"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=noise_multiplier)},
+        slots=people,
+        divisor=people,
+        horizon=1,
+        population="simulated",
+    )
+    return ReleaseTrials(release, state, inputs, _flat)
+
+
+def _add(state: Any, released: Any) -> tuple[Any, Any]:
+    return state + released["policy"], released["policy"]
+
+
+def _flat(log: np.ndarray) -> np.ndarray:
+    return np.asarray(log).reshape(len(log), -1)

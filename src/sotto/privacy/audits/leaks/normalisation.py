@@ -22,6 +22,7 @@ from sotto.privacy.audits.leaks.leak import (
     Leak,
     against,
     against_certificate,
+    one_update,
 )
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Gap, Part
@@ -131,10 +132,6 @@ def _policy_gradient(state: Array, actions: Array, advantages: Array) -> Array:
     return 100 * jnp.mean((actions - jax.nn.sigmoid(state)) * advantages)
 
 
-def _advantage_server(state: Any, released: Any) -> tuple[Any, Any]:
-    return state + released["policy"], released["policy"]
-
-
 def _advantage_persons(present: bool) -> np.ndarray:
     persons = np.arange(_USERS)
     persons[0] = 0 if present else -1
@@ -154,19 +151,9 @@ def _normalised_inputs(present: bool) -> tuple[np.ndarray, dict[str, np.ndarray]
 
 
 def _advantage_trials(within_person: bool) -> ReleaseTrials:
-    release = Release(
-        name="policy",
-        local=_advantage_local if within_person else _normalised_outside_local,
-        server=_advantage_server,
-        unit=PERSON,
-        parts={"policy": Part(clip_norm=SMALL_CLIP, noise_multiplier=_ADV_Z)},
-        slots=_USERS,
-        divisor=_USERS,
-        horizon=1,
-        population="simulated",
-    )
+    local = _advantage_local if within_person else _normalised_outside_local
     inputs = _raw_inputs if within_person else _normalised_inputs
-    return ReleaseTrials(release, jnp.float32(0.0), inputs, np.asarray)
+    return one_update(local, inputs, jnp.float32(0.0), people=_USERS, noise_multiplier=_ADV_Z)
 
 
 _ADV_CLAIMED = gaussian_epsilon(_ADV_Z, DELTA)
