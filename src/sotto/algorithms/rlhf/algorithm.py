@@ -13,7 +13,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from sotto.algorithms.base import Algorithm, Progress, Words
 from sotto.algorithms.rlhf import evaluation, training
-from sotto.algorithms.rlhf.config import SMOLLM2, RLHFConfig
+from sotto.algorithms.rlhf.config import PAPER, SMOLLM2, RLHFConfig
 from sotto.algorithms.rlhf.evaluation import REAL
 from sotto.algorithms.rlhf.people import People, meet, read_model
 from sotto.algorithms.rlhf.release import RLHFState
@@ -57,12 +57,14 @@ class RLHF(Algorithm[RLHFConfig]):
         sotto train rlhf --target-epsilon 1 --out runs/rlhf
         sotto generate runs/rlhf --prompt "The film is"
         sotto train rlhf --method policy-gradient --adapter steering --releases 8 --out runs/steps
+        sotto train rlhf --preset paper --out runs/paper
         sotto train rlhf --feedback ratings.jsonl --public-prompts prompts.txt --people 500 \\
           --out runs/real
     """
 
     name, summary = "rlhf", "a language model tuned to people's ratings"
     config_type = RLHFConfig
+    presets = ("sotto", "paper")
     acts = False
     evaluates_greedily = False
     words = Words(
@@ -88,10 +90,16 @@ class RLHF(Algorithm[RLHFConfig]):
         self._met: tuple[RLHFConfig, People] | None = None
 
     def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
-        """Returns no target epsilon if the flags give a noise multiplier instead."""
-        if "noise_multiplier" in flags and "target_epsilon" not in flags:
-            return {"target_epsilon": None, "noise_multiplier": 1.0}  # which the flag replaces
-        return {}
+        """Returns the preset's settings, with a target epsilon or a noise multiplier."""
+        name = flags.get("preset", self.presets[0])
+        if name not in self.presets:
+            raise ValueError(f"there is no preset {name!r}; use {' or '.join(self.presets)}")
+        values = PAPER if name == "paper" else {}
+        if "target_epsilon" in flags:
+            return values | {"target_epsilon": 1.0, "noise_multiplier": None}  # the flag replaces 1
+        if "noise_multiplier" in flags:
+            return values | {"target_epsilon": None, "noise_multiplier": 1.0}
+        return values
 
     def use(self, options: Any, config: RLHFConfig, named: Mapping[str, str]) -> None:
         """Refuses files that only config.json names."""

@@ -1,7 +1,7 @@
 """Settings of private RLHF."""
 
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,22 @@ from sotto.privacy.units import Adjacency, Unit
 Method = Literal["reward-model", "policy-gradient", "best-of-n"]
 SMOLLM2: Final = "smollm2"
 """Name of the model that `sotto install smollm2` installs."""
+
+
+PAPER: Final[dict[str, Any]] = {
+    "method": "policy-gradient",
+    "critic": "paper",
+    "target_epsilon": None,
+    "noise_multiplier": 0.01,
+    "clip_norm": 1.0,
+    "releases": 30,  # batches of 128 people, as in TRL's example, from which the paper starts
+    "correlated_noise": False,
+    "directions": 0,
+    "kl_coefficient": 0.05,
+    "tail_fraction": 0.0,
+}
+"""Settings of preset `paper`: Rio et al. 2025, section 6. SmolLM2 and LoRA take the place of GPT-2
+and all of its parameters. A person's update is one clipped gradient."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +109,10 @@ class RLHFConfig(Settings):
     """Factor on each released update."""
     kl_coefficient: NotNegative = 0.0
     """Weight of the KL penalty to the base model in a person's own update (policy-gradient)."""
+    critic: Literal["none", "paper"] = "none"
+    """Baseline of policy-gradient. none: the mean of a person's other ratings. paper: a learnt
+    value of each prompt, fitted without noise, so the certificate only states the paper's claim
+    (status `paper-claim`)."""
     tail_fraction: Share = 0.5
     """Share of the released adapters, the last ones, whose average is the policy `average`."""
 
@@ -170,5 +190,7 @@ class RLHFConfig(Settings):
             raise ValueError(
                 "ratings of a file are of completions of the base model; use one release"
             )
+        if self.critic == "paper" and self.method != "policy-gradient":
+            raise ValueError("the paper's critic is for policy-gradient; leave out critic")
         if self.feedback is not None and self.public_prompts is None:
             raise ValueError("real people's feedback needs --public-prompts of your own domain")

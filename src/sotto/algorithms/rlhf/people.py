@@ -187,9 +187,10 @@ def complete(
     """
 
     def batch(prompts: Array, mask: Array, keys: PRNGKeyArray) -> Completions:
-        return _generate(
+        found: Completions = _generate(
             language.decoder, prompts, mask, new_tokens, keys, end=language.end, adapter=adapter
         )
+        return found
 
     keys = jax.random.split(key, len(prompts))
     found: Completions = in_batches(batch, BATCH, prompts, mask, keys)
@@ -211,7 +212,8 @@ def log_ratios(
 
     def batch(prompts: Array, mask: Array, tokens: Array, real: Array) -> Array:
         given = language.decoder, prompts, mask, Completions(tokens, real)
-        return _total(*given, adapter) - _total(*given)
+        ratios: Array = _total(*given, adapter) - _total(*given)
+        return ratios
 
     found: np.ndarray = in_batches(batch, _AT_ONCE, prompts, mask, *completions)
     return found

@@ -20,6 +20,7 @@ Guarantee:
     prompts, completions and ratings. Each person takes part in one release.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.rlhf import critic
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.features import Whitening, completion_features
 from sotto.algorithms.rlhf.feedback import Rated
@@ -48,6 +50,8 @@ class RLHFState(NamedTuple):
     """Average of the last released changes."""
     weights: Float[Array, " features"]
     """Released reward model: weights of the whitened features. Zero for other methods."""
+    critic: Float[Array, " inputs"] | tuple[()]
+    """The paper's critic, which is not private. (): there is none."""
     directions: Float[Array, "directions parameters"] | tuple[()]
     """Public directions of people's updates, with orthonormal rows. (): all parameters."""
     whitening: Whitening
@@ -73,6 +77,7 @@ def make_release(config: RLHFConfig, multiplier: float) -> Release:
         local=partial(_local, config),
         server=partial(_server, config),
         unit=config.privacy_unit,
+        unprotected={"critic": critic.GAP} if config.critic == "paper" else None,
         parts={name: Part(clip_norm=config.clip_norm, noise_multiplier=multiplier)},
         slots=config.people_per_release,
         divisor=float(config.people_per_release),
@@ -127,7 +132,16 @@ def _local(
     diagnostics = {"rating": _mean(unit.ratings, unit.present)}
     if config.improves:
         return {"reward": _reward_contribution(public, unit)}, diagnostics
-    return {"policy": _gradient(config, public, unit)}, diagnostics
+    if config.critic == "none":
+        weights = partial(_advantages, present=unit.present)
+        return {"policy": _gradient(config, public, unit, weights)}, diagnostics
+    assert not isinstance(public.state.critic, tuple)
+    found, inputs = critic.values(public.base, public.state.critic, unit)
+    rows = jnp.maximum(jnp.sum(unit.present), 1)
+    policy = _gradient(
+        config, public, unit, lambda values: jnp.where(unit.present, values - found, 0) / rows
+    )
+    return {"policy": policy, "critic": critic.step(found, inputs, unit)}, diagnostics
 
 
 def _mean(values: Float[Array, " rows"], present: Array) -> Float[Array, ""]:
@@ -144,7 +158,9 @@ def _reward_contribution(public: Open, unit: Rated) -> Float[Array, " features"]
     return ratings @ features / (rows - 1)
 
 
-def _gradient(config: RLHFConfig, public: Open, unit: Rated) -> Array:
+def _gradient(
+    config: RLHFConfig, public: Open, unit: Rated, advantages: Callable[[Array], Array]
+) -> Array:
     """Returns the gradient of the weighted log-probabilities, in the public directions."""
     flat, unravel = ravel_pytree(public.state.adapter)
     directions = public.state.directions
@@ -166,7 +182,7 @@ def _gradient(config: RLHFConfig, public: Open, unit: Rated) -> Array:
         if config.kl_coefficient > 0:
             ratio = log_probability(free) - log_probability(None)
             values = values - config.kl_coefficient * ratio
-        weights = _advantages(values, unit.present)
+        weights = jax.lax.stop_gradient(advantages(values))
     found: Array = jax.grad(lambda moved: weights @ log_probability(moved))(free)
     return found
 
@@ -176,9 +192,7 @@ def _advantages(values: Float[Array, " rows"], present: Array) -> Float[Array, "
     rows = jnp.sum(present)
     others = jnp.maximum(rows - 1, 1)
     baseline = (jnp.sum(jnp.where(present, values, 0)) - values) / others
-    return jax.lax.stop_gradient(
-        jnp.where(present & (rows > 1), values - baseline, 0) / jnp.maximum(rows, 1)
-    )
+    return jnp.where(present & (rows > 1), values - baseline, 0) / jnp.maximum(rows, 1)
 
 
 def _server(
@@ -194,6 +208,8 @@ def _server(
     update = released["policy"]
     step = update if isinstance(state.directions, tuple) else update @ state.directions
     after = _moved(config, state, unravel(flat + config.server_learning_rate * step))
+    if not isinstance(state.critic, tuple):
+        after = after._replace(critic=state.critic + released["critic"])
     return Open(after, public.base), {"update_norm": jnp.linalg.norm(update)}
 
 

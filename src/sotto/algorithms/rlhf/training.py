@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 from sotto.algorithms.base import Progress
-from sotto.algorithms.rlhf import evaluation, improvement
+from sotto.algorithms.rlhf import critic, evaluation, improvement
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
 from sotto.algorithms.rlhf.features import Whitening, fit_whitening
@@ -51,7 +51,14 @@ def blank_state(config: RLHFConfig, architecture: Architecture) -> RLHFState:
     whitening = Whitening(jnp.zeros((architecture.width, config.features), jnp.float32))
     weights = jnp.zeros(config.features, jnp.float32)
     return RLHFState(
-        adapter, adapter, weights, directions, whitening, moments, jnp.zeros((), jnp.int32)
+        adapter,
+        adapter,
+        weights,
+        critic.blank(architecture.width) if config.critic == "paper" else (),
+        directions,
+        whitening,
+        moments,
+        jnp.zeros((), jnp.int32),
     )
 
 

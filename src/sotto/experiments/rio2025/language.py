@@ -55,6 +55,13 @@ KINDS = ("rating", "judge")
 """Kinds of gains: those in people's ratings, and the judge's."""
 _EVALUATION, _SAMPLES, _CURVE_PROMPTS = 20260, 6, 64
 
+BASELINE_EPSILONS = (1.0, 8.0)
+"""Epsilons at which other private methods are trained, for comparison."""
+MANY_FEATURES = 256
+"""Number of features of a reward model that is only useful without noise."""
+LONGER = 4
+"""Factor on the number of updates of an arm without noise."""
+
 DIRECT = "preferences"
 """Name of the arm that learns from people's own preferred completions, without a reward model."""
 
@@ -87,16 +94,16 @@ def arms(
 
     steering = replace(common, adapter="steering", method="policy-gradient", clip_norm=0.1)
     imitation = replace(steering, method="best-of-n", clip_norm=1.0)
-    methods = {
-        "reward-model": ("reward model (sotto)", common),
-        "policy-gradient": ("policy gradient, steering vector", steering),
-        "best-of-n": ("imitation of the best, steering vector", imitation),
-    }
-    chosen = [(DIRECT, "preferences, not private", None, common)]
-    chosen += [
-        (name, label, epsilon, config)
-        for name, (label, config) in methods.items()
-        for epsilon in (None, *epsilons)
+    features = replace(common, features=MANY_FEATURES)
+    longer = replace(common, improvement_updates=LONGER * updates)
+    few = [epsilon for epsilon in epsilons if epsilon in BASELINE_EPSILONS]
+    chosen = [
+        *(("reward-model", "reward model (sotto)", one, common) for one in (None, *epsilons)),
+        (DIRECT, "preferences", None, common),
+        ("many-features", f"reward model, {MANY_FEATURES} features", None, features),
+        ("many-updates", f"reward model, {LONGER * updates} updates", None, longer),
+        *(("policy-gradient", "policy gradient", one, steering) for one in (None, *few)),
+        *(("best-of-n", "imitation of the best", one, imitation) for one in (None, *few)),
     ]
     return [arm(*one, seed) for seed in seeds for one in chosen]
 
