@@ -35,7 +35,7 @@ PAPER: Final[dict[str, Any]] = {
     "correlated_noise": False,
     "directions": 0,
     "kl_coefficient": 0.05,
-    "tail_fraction": 0.0,
+    "tail_fraction": 0.01,  # the last adapter alone
 }
 """Settings of preset `paper`: Rio et al. 2025, section 6. SmolLM2 and LoRA take the place of GPT-2
 and all of its parameters. A person's update is one clipped gradient."""
