@@ -165,6 +165,9 @@ def _gradient(
     flat, unravel = ravel_pytree(public.state.adapter)
     directions = public.state.directions
     free = flat if isinstance(directions, tuple) else jnp.zeros(directions.shape[0])
+    if config.method == "best-of-n":
+        best = jnp.argmax(jnp.where(unit.present, unit.ratings, -1))
+        unit = Rated(*(leaf[best][None] for leaf in unit))  # the gradient of others is not needed
     completions = Completions(unit.completions, unit.completion_mask)
 
     def log_probability(moved: Array | None) -> Float[Array, " rows"]:
@@ -175,8 +178,7 @@ def _gradient(
         return jnp.sum(found, axis=1)
 
     if config.method == "best-of-n":
-        best = jnp.argmax(jnp.where(unit.present, unit.ratings, -1))
-        weights = jax.nn.one_hot(best, unit.ratings.size) * jnp.any(unit.present)
+        weights = unit.present.astype(jnp.float32)
     else:
         values = unit.ratings
         if config.kl_coefficient > 0:
