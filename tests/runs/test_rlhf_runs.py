@@ -17,6 +17,7 @@ from tiny_language import (
     write_feedback,
 )
 
+from sotto.algorithms.rlhf import people
 from sotto.cli import main
 from sotto.errors import visible
 from sotto.privacy.certificates.derive import verify
@@ -55,6 +56,8 @@ def simulated(folder: Path) -> tuple[Path, str]:
     said, out = io.StringIO(), folder / "simulated"
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         patch.setenv("SOTTO_DATA", str(folder / "data"))
+        patch.setattr(people, "_SECONDS_BETWEEN_NOTES", 0.0)
+        patch.setattr(people, "BATCH", 8)
         assert main([*TRAIN, "--no-judge", "--out", str(out)]) == 0
     return out, said.getvalue()
 
@@ -84,6 +87,15 @@ def test_what_is_measured_has_its_own_words(simulated):
     assert {line.env_steps for line in lines} == {PEOPLE * 3 * 6}
     assert lines[0].evaluation["kl"] == 0  # the base model
     assert lines[-1].evaluation["kl"] != 0
+
+
+def test_a_long_update_says_how_far_it_is(simulated):
+    _, said = simulated
+    before, after = said.split("\n     1/20 updates", 1)
+    assert f"\n    8 of {PEOPLE * 3} completions, about " in before
+    assert "\n    release 1 of 1 is computed\n" in before
+    assert " s left\n" in after
+    assert "%" not in said
 
 
 def test_samples_of_simulated_people_are_shown_now_and_then(simulated):

@@ -1,5 +1,6 @@
 """The display of a training's progress: a bar on a terminal, plain lines elsewhere."""
 
+import logging
 import time
 from types import TracebackType
 
@@ -16,8 +17,21 @@ _SAMPLES = 8
 """Largest number of samples that are shown in a training."""
 
 
+class _Notes(logging.Handler):
+    """Shows what a long step of a training is doing."""
+
+    def __init__(self, display: "Display") -> None:
+        super().__init__(logging.INFO)
+        self._display = display
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._display.note(record.getMessage())
+
+
 class Display:
     """Shows return, epsilon and the time left after every chunk of updates; a context manager.
+
+    Between chunks it shows the notes that `sotto` logs, such as how many completions are drawn.
 
     A language model that learns from simulated people also shows one of its completions now and
     then.
@@ -43,9 +57,14 @@ class Display:
             disable=silent or not self._console.is_terminal,
         )
         self._task = self._bar.add_task("compiling", total=total)
+        self._notes, self._log = _Notes(self), logging.getLogger("sotto")
+        self._level = self._log.level
 
     def __enter__(self) -> "Display":
         self._bar.start()
+        if not self._silent:
+            self._log.addHandler(self._notes)
+            self._log.setLevel(logging.INFO)
         return self
 
     def __exit__(
@@ -55,6 +74,15 @@ class Display:
         traceback: TracebackType | None,
     ) -> None:
         self._bar.stop()
+        if not self._silent:
+            self._log.removeHandler(self._notes)
+            self._log.setLevel(self._level)
+
+    def note(self, text: str) -> None:
+        """Shows what is being done before the next chunk is complete."""
+        self._bar.update(self._task, description=text)
+        if not self._console.is_terminal:
+            print(f"    {text}", flush=True)
 
     def __call__(self, update: Update) -> None:
         """Shows the state after one chunk."""

@@ -5,6 +5,8 @@ one sentence as the prompt, and rates completions of it like the `Rater`, which 
 people's sentences. Real people come from a file of ratings.
 """
 
+import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,8 @@ from sotto.rl.language import (
 
 BATCH = 256
 """Number of rows that the language model completes at once."""
+_SECONDS_BETWEEN_NOTES = 20.0
+_log = logging.getLogger(__name__)
 _AT_ONCE = 64
 """Number of rows that it reads at once; more do not fit the caches of a CPU."""
 SPLIT_SEED = 0
@@ -117,7 +121,7 @@ def meet(config: RLHFConfig, language: LanguageModel) -> People:
     else:
         public, mask = _prompts(Path(config.public_prompts), language, config.prompt_tokens)
     if config.feedback is not None:
-        return People(language, public, mask, log=_log(config, language))
+        return People(language, public, mask, log=_real_ratings(config, language))
     assert corpora is not None
     assert sentences is not None
     prompts = sentences.people.beginnings(language.tokenizer, config.prompt_tokens)
@@ -139,7 +143,7 @@ def meet(config: RLHFConfig, language: LanguageModel) -> People:
     )
 
 
-def _log(config: RLHFConfig, language: LanguageModel) -> Rated:
+def _real_ratings(config: RLHFConfig, language: LanguageModel) -> Rated:
     """Returns the log of real people. Places that are left are empty, and are charged as well."""
     assert config.feedback is not None
     found = feedback.read(
@@ -193,7 +197,7 @@ def complete(
         return found
 
     keys = jax.random.split(key, len(prompts))
-    found: Completions = in_batches(batch, BATCH, prompts, mask, keys)
+    found: Completions = in_batches(batch, BATCH, prompts, mask, keys, what="completions")
     return np.asarray(found.tokens), np.asarray(found.mask)
 
 
@@ -226,15 +230,22 @@ def _total(
     return log_probabilities(base, prompts, mask, said, adapter).sum(axis=1)
 
 
-def in_batches(function: Callable[..., Any], size: int, *rows: Any) -> Any:
+def in_batches(
+    function: Callable[..., Any], size: int, *rows: Any, what: str = "texts read"
+) -> Any:
     """Returns `function` of rows, computed on batches of `size`, so that one program serves all.
 
-    The first rows fill up the last batch. Leaves of the result are numpy arrays, one row each.
+    The first rows fill up the last batch. Leaves of the result are numpy arrays, one row each. Now
+    and then the log says how far it is, with `what` as the word for the rows.
     """
     count = len(rows[0])
     size = min(size, count)
     found = []
+    started = said = time.monotonic()
     for start in range(0, count, size):
+        if start and (now := time.monotonic()) - said > _SECONDS_BETWEEN_NOTES:
+            said, left = now, (now - started) / start * (count - start)
+            _log.info("%d of %d %s, about %.0f s left", start, count, what, left)
         chosen = np.arange(start, start + size) % count
         found.append(jax.tree.map(np.asarray, function(*(one[chosen] for one in rows))))
     return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)

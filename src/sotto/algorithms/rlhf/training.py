@@ -1,5 +1,6 @@
 """Training of private RLHF: the noisy releases, and then post-processing that costs no privacy."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.language import save_adapter
 from sotto.rl.language.architecture import Architecture
 
+_log = logging.getLogger(__name__)
 _CHUNK = 16
 """Number of updates against the reward model between two checkpoints."""
 _SHOWN = 5
@@ -135,6 +137,7 @@ class Training:
             persons = update * release.slots + np.arange(release.slots).reshape(1, 1, -1)
             units = jax.tree.map(lambda x: jnp.asarray(x)[None, None], rated)
             keys = key_of(config.seed, Use.PEOPLE)[None]
+            _log.info("release %d of %d is computed", update + 1, config.releases)
             opened, log, simulated = stream.run(opened, keys, persons, units)
             self._state = jax.tree.map(lambda x: x[0], opened.state)
             ratings = {} if simulated is None else {"rating": simulated["rating"].mean(axis=2)}
