@@ -188,7 +188,7 @@ def test_nobody_else_reads_a_services_directory(service):
     ledger = service.open_ledger()
     ledger.add_student("ann")
     ask(ledger, service.digest_key(ledger), 7)
-    service.new_operator_token()
+    service.operator.renew()
     service.write_certificate(ledger)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in service.path.iterdir()}
     assert stat.S_IMODE(service.path.stat().st_mode) == 0o700

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 from small_teacher import ACTIONS, OBSERVATION_SIZE, statement
 
-from sotto.serving import client
-from sotto.serving.client import RemoteTeacher, TeacherRefused, TeacherUnavailable, token_from
+from sotto.serving import patient
+from sotto.serving.client import (
+    TOKEN_VARIABLE,
+    RemoteTeacher,
+    TeacherRefused,
+    TeacherUnavailable,
+    token_from,
+)
 from sotto.serving.limits import Limits
 
 
@@ -18,7 +24,7 @@ from sotto.serving.limits import Limits
 def no_proxy(monkeypatch):
     """Nothing here leaves the machine, whatever proxy the environment names."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-    monkeypatch.setattr(client, "_FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(patient, "_FIRST_WAIT_SECONDS", 0.001)
 
 
 def observations(rows: int) -> np.ndarray:
@@ -240,10 +246,10 @@ def test_bad_observations_are_not_sent(bad):
 
 
 def test_the_token_comes_from_the_environment_or_a_file(monkeypatch, tmp_path):
-    monkeypatch.delenv(client.TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
     with pytest.raises(ValueError, match="SOTTO_TEACHER_TOKEN is not set"):
         token_from(None)
-    monkeypatch.setenv(client.TOKEN_VARIABLE, " from-environment\n")
+    monkeypatch.setenv(TOKEN_VARIABLE, " from-environment\n")
     assert token_from(None) == "from-environment"
     file = tmp_path / "token"
     file.write_text("from-file\n")

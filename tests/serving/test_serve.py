@@ -289,14 +289,14 @@ def test_the_operators_token_is_kept_as_a_hash(runs, started, tmp_path, capsys):
     out = tmp_path / "s"
     assert main(words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out}", RUN=runs / "one")) == 0
     service = open_service(out)
-    assert not service.is_operator("")
+    assert not service.operator.matches("")
     tokens = []
     for _ in range(2):
         capsys.readouterr()
         assert main(["students", "operator", str(out)]) == 0
         tokens.append(capsys.readouterr().out.strip())
-    assert not service.is_operator(tokens[0])
-    assert service.is_operator(tokens[1])
+    assert not service.operator.matches(tokens[0])
+    assert service.operator.matches(tokens[1])
     file = out / "operator.sha256"
     assert tokens[1] not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

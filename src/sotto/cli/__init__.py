@@ -22,6 +22,16 @@ _COMMANDS = {
         "sotto.cli.serve:serve_teacher",
         "answer students over HTTP with a private teacher",
     ),
+    "campaign start": (
+        "sotto.cli.campaign:start",
+        "start private learning from people who come one after the other",
+    ),
+    "campaign invite": ("sotto.cli.campaign:invite", "make tokens for people"),
+    "campaign operator": ("sotto.cli.campaign:operator", "issue your own token of a campaign"),
+    "campaign serve": ("sotto.cli.campaign:serve", "serve a campaign over HTTP"),
+    "campaign update": ("sotto.cli.campaign:update", "make the releases of a campaign"),
+    "campaign status": ("sotto.cli.campaign:status", "print how far a campaign is"),
+    "simulate people": ("sotto.cli.simulate:people", "let simulated people take part"),
     "students issue": (
         "sotto.cli.students:issue",
         "issue a token to a student of a served teacher",

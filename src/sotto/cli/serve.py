@@ -125,7 +125,7 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
             service.digest_key(ledger, renew=where.new_digest_key),
             env_id=service.settings.env_id,
             limits=limits,
-            is_operator=service.is_operator,
+            is_operator=service.operator.matches,
         )
         if address.in_clear_text:
             print(

@@ -112,7 +112,7 @@ def operator(path: RunPath, /, json: Json = False) -> None:
     Args:
         path: Directory of the service.
     """
-    token = open_service(path).new_operator_token()
+    token = open_service(path).operator.renew()
     if json:
         print_json({"token": token})
         return

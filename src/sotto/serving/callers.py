@@ -12,12 +12,11 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import NamedTuple, Protocol, TypeVar
 
 from fastapi import Request
 
-from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.storage import KnownTokens
 from sotto.privacy.errors import (
     LedgerCorrupt,
@@ -42,24 +41,37 @@ class Caller(NamedTuple):
     student: str | None
 
 
+class Holders(Protocol):
+    """Those who hold tokens: students of a ledger, or people of a campaign."""
+
+    def authenticate(self, token: str) -> str | None:
+        """Returns the name of the token's holder, or None. It may block."""
+
+    def known_tokens(self) -> KnownTokens:
+        """Returns the tokens that are known now. It may block."""
+
+
 class Callers:
     """Identifies the sender of a request. It is used in one event loop.
 
     Args:
-        ledger: ledger with the students.
+        holders: those who hold tokens.
         is_operator: tells whether a token is the operator's.
         limits: limits of requests over time.
         connections: open connections, which are marked as known.
+        failures: context that turns failures of `holders` into refusals.
     """
 
     def __init__(
         self,
-        ledger: AnswerLedger,
+        holders: Holders,
         is_operator: Callable[[str], bool],
         limits: Limits,
         connections: Connections,
+        failures: Callable[[], AbstractContextManager[None]] | None = None,
     ) -> None:
-        self._ledger = ledger
+        self._holders = holders
+        self._failures = failures or ledger_failures
         self._is_operator = is_operator
         self._limits = limits
         self._connections = connections
@@ -103,7 +115,7 @@ class Callers:
             raise unknown_token()
         if not self._seems_known(token):
             self.stranger(request)
-            with ledger_failures():
+            with self._failures():
                 known = await self._read_again()
             if known.holder(token) is None and not await self._in_thread(self._is_operator, token):
                 raise unknown_token()
@@ -133,8 +145,8 @@ class Callers:
 
     async def _confirmed(self, token: str) -> Caller:
         """Returns the holder of the token according to the ledger."""
-        with ledger_failures():
-            student = await self._in_thread(self._ledger.authenticate, token)
+        with self._failures():
+            student = await self._in_thread(self._holders.authenticate, token)
         if student is not None:
             return Caller(student)
         if not await self._in_thread(self._is_operator, token):
@@ -155,7 +167,7 @@ class Callers:
             loop.time(),
             None,
         )  # later requests wait for the next reading
-        self._known = await self._in_thread(self._ledger.known_tokens)
+        self._known = await self._in_thread(self._holders.known_tokens)
         return self._known
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: str) -> _T:
@@ -169,7 +181,7 @@ def unknown_token() -> Refusal:
         401,
         "unknown-token",
         "send Authorization: Bearer TOKEN with a token that is known and was not revoked; the "
-        "operator of the teacher issues them",
+        "operator of the service issues them",
         headers={"WWW-Authenticate": "Bearer"},
     )
 

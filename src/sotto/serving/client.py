@@ -6,12 +6,9 @@ key. It is then charged only once and gets the stored answer.
 
 import logging
 import os
-import random
-import re
-import time
 import uuid
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 import numpy as np
@@ -19,18 +16,13 @@ from jaxtyping import Float, Float64
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sotto.algorithms.kickstarting.teachers import Answers, silence
-from sotto.errors import visible
 from sotto.privacy.answers.observations import checked
 from sotto.privacy.answers.statement import AnswerStatement
+from sotto.serving.patient import PATIENCE_SECONDS, PatientHttp, fields_of, message_of
 
 TOKEN_VARIABLE = "SOTTO_TEACHER_TOKEN"
 
-_TIMEOUT_SECONDS = 30.0
-_PATIENCE_SECONDS = 60.0
-_FIRST_WAIT_SECONDS = 0.1
-_LONGEST_WAIT_SECONDS = 5.0
 _SUM_TOLERANCE = 1e-6
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _log = logging.getLogger(__name__)
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -96,7 +88,7 @@ class RemoteTeacher:
         url: str,
         token: str,
         *,
-        patience_seconds: float = _PATIENCE_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """Connects to the service and asks for its statement.
@@ -112,17 +104,13 @@ class RemoteTeacher:
             TeacherRefused: the token is not accepted, or the service is no teacher.
             ValueError: the URL is not valid.
         """
-        self._url = _checked_url(url)
-        self._patience = patience_seconds
+        self._url = url
         self._said_so = False
-        self._http = httpx.Client(
-            base_url=self._url,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=_TIMEOUT_SECONDS,
-            transport=transport,
+        self._http = PatientHttp(
+            "teacher", url, token, TeacherUnavailable, patience_seconds, transport
         )
         try:
-            about = self._understood(_About, self._request("GET", "v1/teacher"))
+            about = self._understood(_About, self._http.request("GET", "v1/teacher"))
         except BaseException:
             self.close()
             raise
@@ -177,14 +165,14 @@ class RemoteTeacher:
         """Returns the answer of a batch, or None if the budget does not cover all rows to ask."""
         if still_to_ask > self._remaining:
             return None
-        response = self._request(
+        response = self._http.request(
             "POST",
             "v1/answers",
             json={"observations": rows.tolist()},
             headers={"Idempotency-Key": uuid.uuid4().hex},
         )
         if response.status_code == 403:
-            refusal = _fields(response)
+            refusal = fields_of(response)
             if refusal.get("error") == "budget-spent":
                 self._remaining = int(refusal.get("remaining", 0))
                 return None
@@ -219,35 +207,6 @@ class RemoteTeacher:
             self._said_so = True
         return silence(rows, self.actions)
 
-    def _request(self, method: str, path: str, **what: Any) -> httpx.Response:
-        """Sends a request, repeatedly if it fails, and returns the response.
-
-        Raises:
-            TeacherUnavailable: there is no response within the patience.
-        """
-        deadline = time.monotonic() + self._patience
-        wait = _FIRST_WAIT_SECONDS
-        while True:
-            asked_to_wait = 0.0
-            try:
-                response = self._http.request(method, path, **what)
-                if response.status_code != 429 and response.status_code < 500:
-                    return response
-                problem = _message(response)
-                asked_to_wait = _seconds(response.headers.get("retry-after", ""))
-            except httpx.TransportError as error:
-                problem = str(error) or type(error).__name__
-                if "CERTIFICATE_VERIFY_FAILED" in problem:
-                    raise TeacherUnavailable(
-                        f"the certificate of {self._url} is not trusted; name the authority that "
-                        "issued it in SSL_CERT_FILE"
-                    ) from error
-            pause = max(asked_to_wait, wait * random.uniform(0.5, 1.0))
-            if time.monotonic() + pause > deadline:
-                raise TeacherUnavailable(f"the teacher at {self._url} does not answer: {problem}")
-            time.sleep(pause)
-            wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
-
     def _understood(self, model: type[_M], response: httpx.Response) -> _M:
         """Returns the response as a model.
 
@@ -261,49 +220,10 @@ class RemoteTeacher:
                 "sotto students issue DIR NAME"
             )
         if response.status_code != 200:
-            raise TeacherRefused(f"the teacher at {self._url} refuses: {_message(response)}")
+            raise TeacherRefused(f"the teacher at {self._url} refuses: {message_of(response)}")
         try:
             return model.model_validate_json(response.content)
         except ValidationError as error:
             raise TeacherRefused(
                 f"{self._url} does not answer as a teacher of this version of sotto does"
             ) from error
-
-
-def _checked_url(url: str) -> str:
-    """Returns the URL if it is one of HTTP; warns if the token would be sent in clear text.
-
-    Raises:
-        ValueError: it is not a URL of HTTP.
-    """
-    try:
-        parsed = httpx.URL(url)
-    except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is no URL: {error}") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is no address of a teacher; give one with https:// or http://")
-    if parsed.scheme == "http" and parsed.host not in _LOOPBACK:
-        _log.warning(
-            "the token is sent to %s in clear text; use https outside a trusted network", url
-        )
-    return url
-
-
-def _fields(response: httpx.Response) -> dict[str, Any]:
-    """Returns the JSON object of a refusal; empty if it has none."""
-    try:
-        found = response.json()
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _message(response: httpx.Response) -> str:
-    """Returns the message of a refusal, safe to print on a terminal."""
-    text = str(_fields(response).get("message", f"HTTP status {response.status_code}"))
-    return visible(text)[:300]
-
-
-def _seconds(text: str) -> float:
-    """Returns a Retry-After header in seconds; 0 if it holds no number."""
-    return float(text) if re.fullmatch(r"\d{1,6}(\.\d+)?", text) else 0.0

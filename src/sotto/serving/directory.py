@@ -12,10 +12,6 @@ of what was asked. It is never in the database, and copies of the directory need
 the owner may read the directory and its files.
 """
 
-import hashlib
-import hmac
-import os
-import secrets
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -34,11 +30,11 @@ from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.entries import versions
 from sotto.privacy.ledger.spending import Budget
 from sotto.runs.directory import ledger_location, ledger_place
+from sotto.serving.operator import OperatorToken
 
 _SETTINGS = "service.json"
 _OPERATOR = "operator.sha256"
 _KEY = "digests.key"
-_TOKEN_BYTES = 32
 
 
 class ServiceSettings(BaseModel):
@@ -137,24 +133,10 @@ class Service:
             if file.is_file() and not file.is_symlink():
                 file.chmod(0o600)
 
-    def new_operator_token(self) -> str:
-        """Returns a new token of the operator, which replaces any earlier one and is not stored."""
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
-        file = self.path / _OPERATOR
-        temporary = file.with_name(f".{file.name}")
-        with temporary.open("w", encoding="ascii") as stream:
-            os.fchmod(stream.fileno(), 0o600)
-            stream.write(_hash(token))
-        os.replace(temporary, file)
-        return token
-
-    def is_operator(self, token: str) -> bool:
-        """Returns whether this is the operator's token."""
-        try:
-            known = (self.path / _OPERATOR).read_text(encoding="ascii")
-        except FileNotFoundError:
-            return False
-        return hmac.compare_digest(known, _hash(token))
+    @property
+    def operator(self) -> OperatorToken:
+        """The operator's token, of which the directory holds the hash."""
+        return OperatorToken(self.path / _OPERATOR)
 
     @property
     def _ledger_location(self) -> Path | str:
@@ -219,7 +201,3 @@ def open_service(path: Path, ledger: str | None = None) -> Service:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"])) or "the file"
         raise RunError(f"{file} cannot be read: {where}: {problem['msg']}") from error
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()

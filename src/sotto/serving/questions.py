@@ -1,15 +1,15 @@
 """A student's question: reads the body of a request and refuses anything but observations."""
 
-import asyncio
 import re
 from typing import Annotated, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from sotto.privacy.answers.observations import LARGEST
+from sotto.serving.bodies import read_body
 from sotto.serving.limits import Limits
 from sotto.serving.refusals import Refusal
 
@@ -41,13 +41,6 @@ async def read_question(request: Request, observation_size: int, limits: Limits)
     Raises:
         Refusal: the request is too large, too slow, or not a batch of observations.
     """
-    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise Refusal(
-            415,
-            "unsupported-media-type",
-            "send JSON, with the header Content-Type: application/json",
-        )
     key = request.headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         raise Refusal(
@@ -55,33 +48,13 @@ async def read_question(request: Request, observation_size: int, limits: Limits)
             "bad-idempotency-key",
             "an Idempotency-Key is 1 to 128 visible ASCII characters, such as a random UUID",
         )
-    body = await _read_body(request, limits.max_body_bytes(observation_size), limits.body_seconds)
-    return Question(_observations(body, observation_size, limits.max_rows), key)
-
-
-async def _read_body(request: Request, most: int, seconds: float) -> bytes:
-    too_large = Refusal(
-        413,
-        "body-too-large",
-        f"the request's body is larger than {most} bytes; send fewer observations at once",
+    body = await read_body(
+        request,
+        limits.max_body_bytes(observation_size),
+        limits.body_seconds,
+        "send fewer observations at once",
     )
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > most:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > most:
-                    raise too_large
-    except ClientDisconnect:  # nobody reads this refusal, but it is counted
-        raise Refusal(400, "body-incomplete", "the connection ended before the body") from None
-    except TimeoutError:
-        raise Refusal(
-            408, "body-too-slow", f"the request's body did not arrive within {seconds:g} seconds"
-        ) from None
-    return bytes(body)
+    return Question(_observations(body, observation_size, limits.max_rows), key)
 
 
 def _observations(

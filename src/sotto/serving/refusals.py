@@ -31,6 +31,18 @@ Code = Literal[
     "idempotency-key-reused",
     "budget-spent",
     "ledger-unavailable",
+    "not-a-person",
+    "not-the-operator",
+    "no-place",
+    "took-part",
+    "withdrew",
+    "finished",
+    "unknown-place",
+    "place-closed",
+    "contribution-conflict",
+    "bad-contribution",
+    "acts-elsewhere",
+    "store-unavailable",
     "internal-error",
 ]
 

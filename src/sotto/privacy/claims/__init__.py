@@ -20,6 +20,7 @@ from sotto.privacy.claims import (
     experts,
     language,
     ledgers,
+    people,
     rewards,
     selection,
     streams,
@@ -121,6 +122,7 @@ BROUGHT: tuple[Claim, ...] = (
     *rewards.BROUGHT,
     *experts.BROUGHT,
     *language.BROUGHT,
+    *people.BROUGHT,
 )
 """The sentences that statements of streams bring, in words."""
 

@@ -1,0 +1,298 @@
+"""`sotto campaign`: private learning from people who come one after the other."""
+
+import multiprocessing
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import arg
+
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.cli.options import Json, RunPath
+from sotto.cli.parsing import command, flags_given, parse, print_json
+from sotto.cli.settings import flags_of
+from sotto.extras import require
+from sotto.people import campaign as campaigns
+from sotto.people.campaign import Campaign, Terms
+from sotto.people.spaces import Spaces
+
+Database = Annotated[
+    str | None,
+    arg(
+        help="SQLAlchemy URL of a PostgreSQL database that several machines share. The default is "
+        "files in the directory. Give it again with every command."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a new campaign is."""
+
+    spaces: Path
+    """JSON file with the number of observations and the actions, such as {"observations": 4,
+    "actions": 2}."""
+    name: str = "campaign"
+    """Name that people see."""
+    updates: int = 100
+    """Number of updates of the policy, which is fixed from the start."""
+    database: str | None = None
+    """SQLAlchemy URL of a PostgreSQL database that several machines share. The default is files in
+    the directory."""
+    json: bool = False
+    """Print one JSON object instead of text."""
+
+
+_HIDDEN = ("env_id", "population", "total_steps")
+_DEFAULTS: dict[str, Any] = {
+    "env_id": "campaign",
+    "population": "real",
+    "one_episode": True,
+    "target_epsilon": 1.0,
+    "evaluation_episodes": 0,
+}
+
+
+def start(args: list[str]) -> int:
+    """Runs `sotto campaign start`."""
+    given = flags_given(args)
+    default = vars(DPPGConfig(target_epsilon=1.0)) | _DEFAULTS
+    if "noise_multiplier" in given and "target_epsilon" not in given:
+        default |= {"target_epsilon": None, "noise_multiplier": 1.0}  # the flag replaces it
+    start_flags, terms_flags = flags_of(Start), flags_of(Terms)
+    learning_flags = flags_of(DPPGConfig, default)
+
+    def run(path: RunPath, /, *, start: Any, terms: Any, learning: Any) -> None:
+        """Starts a campaign: people take part one after the other, and each trajectory is private.
+
+        The directory gets a ledger with the budget, and a database of people. Then make tokens for
+        people and serve the campaign.
+
+        Examples:
+          sotto campaign start study --spaces spaces.json --target-epsilon 1 --users-per-update 64
+          sotto campaign invite study 1000 > tokens.txt
+          sotto campaign serve study
+
+        Args:
+            path: Directory of the new campaign.
+        """
+        named = vars(learning)
+        for name in _HIDDEN:
+            if name in given:
+                raise ValueError(f"--{name.replace('_', '-')} is not a setting of a campaign")
+        each = named["users_per_update"] * named["steps_per_user"] * named["action_repeat"]
+        config = DPPGConfig(**named | {"total_steps": start.updates * each})
+        settings = campaigns.new_settings(
+            start.name, Spaces.read(start.spaces), config, Terms(**vars(terms)), start.database
+        )
+        require("cryptography")
+        made = campaigns.create(path, settings, start.database)
+        _announce(made, start.json)
+
+    run.__annotations__ |= {"start": start_flags, "terms": terms_flags, "learning": learning_flags}
+    run.__kwdefaults__ = {
+        "start": start_flags(spaces=tyro.MISSING),
+        "terms": terms_flags(),
+        "learning": learning_flags(**default),
+    }
+    return parse(run, args, "campaign start")
+
+
+def _announce(made: Campaign, json: bool) -> None:
+    config = made.config
+    found = {
+        "campaign": str(made.path),
+        "updates": config.num_updates,
+        "people": config.users_per_update * config.num_updates,
+        "delta": config.delta,
+        "epsilon": config.target_epsilon,
+    }
+    if json:
+        print_json(found)
+        return
+    print(f"A new campaign in {made.path}: {config.num_updates} updates of the policy.")
+    print(f"Each update has {config.users_per_update} places. {config.privacy_unit.sentence}")
+    print(f"Tokens for people:    sotto campaign invite {made.path} COUNT")
+    print(f"Token for yourself:   sotto campaign operator {made.path}")
+    print(f"Serve it:             sotto campaign serve {made.path}")
+
+
+@command("campaign invite")
+def invite(
+    path: RunPath,
+    count: tyro.conf.Positional[int],
+    /,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Makes tokens for new people and prints them, one on each line. Hashes of them are stored.
+
+    Give each person one token, and nobody two. The certificate assumes it.
+
+    Example:
+      sotto campaign invite study 100 > tokens.txt
+
+    Args:
+        path: Directory of the campaign.
+        count: Number of people.
+    """
+    if count < 1:
+        raise ValueError(f"the number of people must be at least 1, got {count}")
+    tokens = _store(campaigns.open_campaign(path, database)).enrol(count)
+    if json:
+        print_json({"tokens": tokens})
+    else:
+        print("\n".join(tokens))
+
+
+@command("campaign operator")
+def operator(path: RunPath, /, json: Json = False) -> None:
+    """Issues a new token for yourself, which replaces the last one. It is shown only now.
+
+    Example:
+      sotto campaign operator study
+
+    Args:
+        path: Directory of the campaign.
+    """
+    token = campaigns.open_campaign(path).operator.renew()
+    if json:
+        print_json({"token": token})
+    else:
+        print(token)
+
+
+@command("campaign serve")
+def serve(
+    path: RunPath,
+    /,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
+    updater: bool = True,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Serves a campaign over HTTP, with pages for the operator and for people.
+
+    Example:
+      sotto campaign serve study --host 0.0.0.0 --tls-certificate cert.pem --tls-key key.pem
+
+    Args:
+        path: Directory of the campaign.
+        host: Address to listen on; 0.0.0.0 stands for all networks of this machine.
+        port: Port to listen on; 0 takes any free port.
+        tls_certificate: PEM file of the server's certificate. With it the service uses https.
+        tls_key: PEM file of the certificate's private key.
+        updater: Whether this service also starts the process that makes releases.
+    """
+    from sotto.people.app import create_app
+    from sotto.serving.server import Address, serve
+
+    address = Address(host, port, tls_certificate, tls_key)
+    address.check()
+    found = campaigns.open_campaign(path, database)
+    if address.in_clear_text:
+        print(
+            f"sotto: tokens and trajectories are sent in clear text over {host}; give "
+            "--tls-certificate and --tls-key, or use a proxy with TLS",
+            file=sys.stderr,
+        )
+    app = create_app(found, _store(found), found.operator.matches)
+    process = None
+    if updater:
+        context = multiprocessing.get_context("spawn")
+        process = context.Process(target=_update, args=(path, database), daemon=True)
+        process.start()
+    try:
+        serve(app, address, lambda url: _ready(found, url, json))
+    finally:
+        if process is not None:
+            process.terminate()
+            process.join(timeout=20)
+
+
+def _ready(found: Campaign, url: str, json: bool) -> None:
+    if json:
+        print_json({"url": url, "campaign": str(found.path)})
+    else:
+        print(f"Campaign {found.settings.name} at {url}")
+        print(f"Dashboard:            {url}/ (token: sotto campaign operator {found.path})")
+        print(f"Page for people:      {url}/me")
+        print("Serving. Ctrl-C stops the service; the same command continues it.")
+    sys.stdout.flush()
+
+
+@command("campaign update")
+def update(path: RunPath, /, database: Database = None) -> None:
+    """Makes the releases of a campaign, where `serve` runs with --no-updater.
+
+    Several such processes may run. One of them has the lease, and another takes over if it dies.
+
+    Example:
+      sotto campaign update study --database postgresql+psycopg://host/study
+
+    Args:
+        path: Directory of the campaign.
+    """
+    _update(path, database)
+
+
+def _update(path: Path, database: str | None) -> None:
+    """Makes releases until SIGTERM or SIGINT, and finishes the one that has begun."""
+    from sotto.people.updater import run
+
+    stopped = False
+
+    def stop(_number: int, _frame: Any) -> None:
+        nonlocal stopped
+        stopped = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    run(campaigns.open_campaign(path, database), lambda: stopped)
+
+
+@command("campaign status")
+def status(path: RunPath, /, database: Database = None, json: Json = False) -> None:
+    """Prints how far a campaign is: people, updates, places and the certificate's epsilon.
+
+    Example:
+      sotto campaign status study
+
+    Args:
+        path: Directory of the campaign.
+    """
+    import time
+
+    from sotto.people.desk import Desk
+
+    found = campaigns.open_campaign(path, database)
+    overview = Desk(found, _store(found), time.time).overview()
+    if json:
+        print_json(overview)
+        return
+    people, release, privacy = (overview[name] for name in ("people", "release", "privacy"))
+    print(f"{overview['name']}: {overview['version']} of {overview['horizon']} updates are made.")
+    print(
+        f"People: {people['enrolled']} enrolled, {people['took_part']} took part, "
+        f"{people['withdrew']} withdrew."
+    )
+    print(
+        f"Places of the open release: {release['given']} given and {release['taken']} taken, of "
+        f"{release['slots']}."
+    )
+    print(f"Epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:.3g}. {privacy['unit']}")
+
+
+def _store(found: Campaign) -> Any:
+    require("cryptography")
+    from sotto.people.sealing import MasterKey
+    from sotto.people.store import Store
+
+    key = MasterKey.open(found.key)
+    return Store.open(found.people_place, found.settings.campaign_id, key)

@@ -1,0 +1,63 @@
+"""`sotto simulate people`: simulated people take part in a campaign over HTTP."""
+
+from pathlib import Path
+
+import tyro
+
+from sotto.cli.options import Json
+from sotto.cli.parsing import command, print_json
+from sotto.extras import require
+
+
+@command("simulate people")
+def people(
+    url: tyro.conf.Positional[str],
+    /,
+    tokens: Path,
+    env_id: str = "CartPole-v1",
+    drop_out: float = 0.0,
+    repeat: float = 0.0,
+    withdraw: float = 0.0,
+    at_once: int = 8,
+    episodes: int = 20,
+    seed: int = 0,
+    json: Json = False,
+) -> None:
+    """Lets simulated people take part in a campaign, and prints the return of the last policy.
+
+    Example:
+      sotto simulate people http://127.0.0.1:8000 --tokens tokens.txt --drop-out 0.05
+
+    Args:
+        url: Address of the service.
+        tokens: File with one token on each line, from `sotto campaign invite`.
+        env_id: Environment in which each person lives. It is one of those written in JAX.
+        drop_out: Probability that a person takes a place and gives nothing.
+        repeat: Probability that a person gives the same trajectory twice.
+        withdraw: Probability that a person withdraws after giving.
+        at_once: Number of people who are active at once.
+        episodes: Number of episodes in which the last policy is evaluated.
+        seed: Seed of the people.
+    """
+    require("httpx")
+    from sotto.people.client import Person
+    from sotto.people.simulate import Habits, drive, mean_return
+
+    held = tokens.read_text().split()
+    if not held:
+        raise ValueError(f"{tokens} has no token; make some with: sotto campaign invite")
+    habits = Habits(drop_out, repeat, withdraw)
+    say = (lambda _text: None) if json else print
+    counts = drive(url, held, env_id, habits=habits, at_once=at_once, seed=seed, say=say)
+    with Person(url, held[0]) as one:
+        policy = one.policy()
+    found = {
+        **counts,
+        "version": policy.version,
+        "return": mean_return(policy, env_id, episodes, seed),
+    }
+    if json:
+        print_json(found)
+        return
+    print(", ".join(f"{name} {count}" for name, count in counts.items()))
+    print(f"Policy version {policy.version}: mean return {found['return']:.1f}")

@@ -1,0 +1,372 @@
+"""The HTTP endpoints of a campaign, for people's devices, the operator and a browser.
+
+    GET  /v1/campaign       public facts and terms; GET /v1/policy  the current policy
+    POST /v1/places         {} -> {"place", "release", "version", "seconds_left"}
+    POST /v1/actions        {"place", "step", "observation"} -> {"action"}
+    POST /v1/contributions  {"place", ...} -> {"kept", "repeated"}
+    POST /v1/withdrawals    {} -> {"receipt", "meaning"}
+    GET  /v1/me             what was collected about the caller, and what it cost
+    GET  /v1/certificate    the certificate
+    GET  /v1/operator, POST /v1/people   for the operator's token
+
+Paths with v1 need `Authorization: Bearer TOKEN`. `sotto.serving.refusals` describes refusals. A
+contribution is on disk, encrypted, before it is acknowledged. What is answered to one person
+depends on that person's own requests and on released policies.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from importlib import resources
+from typing import Any, TypeVar, cast
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from sotto.people.errors import CampaignError
+from sotto.people.store import Store
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from sotto.people import openapi
+from sotto.people.campaign import Campaign
+from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
+from sotto.people.units import packed
+from sotto.serving.bodies import read_body
+from sotto.serving.callers import Caller, Callers
+from sotto.serving.connections import Connections
+from sotto.serving.limits import Limits
+from sotto.serving.refusals import Code, Guard, Refusal, log
+
+_PAGES = {
+    "/": "dashboard.html",
+    "/me": "me.html",
+    "/play": "play.html",
+    **{
+        f"/{name}": name
+        for name in (
+            *("style.css", "client.js", "dashboard.js", "me.js", "play.js"),
+            *("cartpole.js", "policy.js"),
+        )
+    },
+}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_STATUS = {
+    "no-place": 409,
+    "took-part": 403,
+    "withdrew": 403,
+    "finished": 410,
+    "unknown-place": 404,
+    "place-closed": 409,
+    "contribution-conflict": 409,
+    "bad-contribution": 422,
+}
+_RETRY_SECONDS = "2"
+_BYTES_PER_NUMBER = 32
+_MOST_TOKENS = 10_000
+_T = TypeVar("_T")
+
+
+def create_app(
+    campaign: Campaign,
+    store: Store,
+    is_operator: Callable[[str], bool],
+    limits: Limits | None = None,
+    clock: Callable[[], float] = time.time,
+) -> FastAPI:
+    """Returns the service of a campaign, for one process.
+
+    Args:
+        campaign: the campaign.
+        store: its database.
+        is_operator: tells whether a token is the operator's.
+        limits: limits of size and rate.
+        clock: returns the time in seconds, as the updater's clock does.
+    """
+    service = _Service(campaign, store, is_operator, limits or Limits(), clock)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(title="A campaign of private learning", openapi_url=None, lifespan=lifespan)
+    app.state.connections = service.connections
+    app.add_middleware(Guard, refused=lambda _code: None)
+    app.add_exception_handler(Refusal, service.refusal)
+    app.add_exception_handler(HTTPException, service.http_refusal)
+    for method, path, endpoint in (
+        ("GET", "/v1/campaign", service.campaign),
+        ("GET", "/v1/policy", service.policy),
+        ("POST", "/v1/places", service.places),
+        ("POST", "/v1/actions", service.actions),
+        ("POST", "/v1/contributions", service.contributions),
+        ("POST", "/v1/withdrawals", service.withdrawals),
+        ("GET", "/v1/me", service.me),
+        ("GET", "/v1/certificate", service.certificate),
+        ("GET", "/v1/operator", service.operator),
+        ("POST", "/v1/people", service.people),
+        ("GET", "/healthz", service.health),
+        ("GET", "/openapi.json", service.description),
+        *(("GET", page, service.page) for page in _PAGES),
+    ):
+        app.add_api_route(path, endpoint, methods=[method])
+    return app
+
+
+class _Service:
+    """The endpoints of the service. Its private methods may block unless they are async."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        store: Store,
+        is_operator: Callable[[str], bool],
+        limits: Limits,
+        clock: Callable[[], float],
+    ) -> None:
+        self._campaign, self._store, self._clock = campaign, store, clock
+        self._limits = limits
+        self._desk = Desk(campaign, store, clock)
+        self.connections = Connections(limits)
+        self._callers = Callers(store, is_operator, limits, self.connections, failures)
+        self._writing = ThreadPoolExecutor(1, "store")
+        numbers = len(packed(self._desk.plan.unit)) // 2
+        self._most_bytes = 4096 + numbers * _BYTES_PER_NUMBER
+        folder = resources.files("sotto.people").joinpath("pages")
+        self._files = {
+            path: (folder.joinpath(name).read_bytes(), _TYPES[name.rpartition(".")[2]])
+            for path, name in _PAGES.items()
+        }
+
+    def close(self) -> None:
+        """Finishes the work that has begun."""
+        self._callers.close()
+        self._writing.shutdown()
+
+    # --- for people ------------------------------------------------------------------------------
+
+    async def campaign(self, request: Request) -> Response:
+        """Returns public facts and terms."""
+        await self._callers.caller(request)
+        return _json(await self._read(self._desk.facts))
+
+    async def policy(self, request: Request) -> Response:
+        """Returns the current policy; 304 if the caller has it."""
+        await self._callers.caller(request)
+        version = await self._read(self._store.version)
+        tag = f'"{version}"'
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"etag": tag})
+        found = await self._read(self._desk.policy_json, version)
+        return Response(found, media_type="application/json", headers={"etag": tag})
+
+    async def places(self, request: Request) -> Response:
+        """Gives the caller a place in the open release."""
+        person = await self._person(request)
+        await self._object(request)
+        place = await self._write(self._store.take_place, person, self._clock())
+        return _json(
+            {
+                "place": place.id,
+                "release": place.release,
+                "version": place.release,
+                "seconds_left": max(0.0, place.expires - self._clock()),
+            }
+        )
+
+    async def actions(self, request: Request) -> Response:
+        """Chooses an action for an observation, with the policy of the place's version."""
+        person = await self._person(request)
+        if self._campaign.settings.terms.acts != "server":
+            raise Refusal(409, "acts-elsewhere", "devices of this campaign choose their actions")
+        given = await self._object(request)
+        place = _text(given, "place")
+        return _json({"action": await self._read(self._desk.action, given, place, person)})
+
+    async def contributions(self, request: Request) -> Response:
+        """Keeps what the caller gives for a place."""
+        person = await self._person(request)
+        given = await self._object(request)
+        place_id = _text(given, "place")
+        contribution = await self._read(self._desk.contribution, given, place_id, person)
+        kept = await self._write(self._store.give, place_id, person, contribution, self._clock())
+        return _json({"kept": True, "repeated": not kept})
+
+    async def withdrawals(self, request: Request) -> Response:
+        """Ends the caller's part in the campaign."""
+        person = await self._person(request)
+        await self._object(request)
+        receipt = await self._write(self._store.withdraw, person)
+        return _json(
+            {
+                "receipt": {
+                    "person": person,
+                    "deleted_from_releases": list(receipt.dropped),
+                    "part_of_releases": list(receipt.in_releases),
+                },
+                "meaning": WITHDRAWN,
+            }
+        )
+
+    async def me(self, request: Request) -> Response:
+        """Returns what was collected about the caller, and what it cost."""
+        person = await self._person(request)
+        history = await self._read(self._store.history, person)
+        facts = await self._read(self._desk.facts)
+        took_part = any(state == "released" for _, state in history.places)
+        privacy = facts["privacy"]
+        cost = {name: privacy[name] for name in ("epsilon", "delta")} if took_part else None
+        return _json(
+            {
+                "person": person,
+                "withdrew": history.withdrew,
+                "places": [{"release": r, "state": state} for r, state in history.places],
+                "cost": cost,
+                "collected": COLLECTED[self._desk.plan.gives],
+            }
+        )
+
+    async def certificate(self, request: Request) -> Response:
+        """Returns the certificate as of the last release."""
+        await self._callers.caller(request)
+        return _json(await self._read(self._desk.certificate))
+
+    # --- for the operator ------------------------------------------------------------------------
+
+    async def operator(self, request: Request) -> Response:
+        """Returns counts, the budget and the state of the updater."""
+        self._require_operator(await self._callers.caller(request))
+        return _json(await self._read(self._desk.overview))
+
+    async def people(self, request: Request) -> Response:
+        """Makes tokens of new people, which are shown once."""
+        self._require_operator(await self._callers.caller(request))
+        given = await self._object(request)
+        count = given.get("count")
+        if not isinstance(count, int) or not 1 <= count <= _MOST_TOKENS:
+            raise _bad(f"count is a whole number from 1 to {_MOST_TOKENS}")
+        return _json({"tokens": await self._write(self._store.enrol, count)})
+
+    # --- for everybody ---------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        """Returns whether the database can be read; it needs no token."""
+        self._callers.stranger(request)
+        try:
+            async with asyncio.timeout(2.0):
+                await run_in_threadpool(self._store.version)
+        except (CampaignError, TimeoutError):
+            return JSONResponse({"status": "the database cannot be used"}, 503)
+        return JSONResponse({"status": "ok"})
+
+    async def description(self, request: Request) -> Response:
+        """Returns the description of this interface (OpenAPI 3.1); it needs no token."""
+        self._callers.stranger(request)
+        return _json(openapi.description(self._campaign.settings.name))
+
+    async def page(self, request: Request) -> Response:
+        """Returns a page, a script or the style; it needs no token."""
+        self._callers.stranger(request)
+        contents, media_type = self._files[request.url.path]
+        return Response(contents, media_type=media_type)
+
+    async def refusal(self, _request: Request, error: Exception) -> Response:
+        """Returns a refusal."""
+        assert isinstance(error, Refusal)
+        return error.response()
+
+    async def http_refusal(self, request: Request, error: Exception) -> Response:
+        """Refuses unknown paths and methods, which the framework detects."""
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            message = f"this address does not take {request.method}"
+            return Refusal(405, "method-not-allowed", message, headers=error.headers).response()
+        return Refusal(404, "not-found", "there is nothing at this address").response()
+
+    # --- reading and writing ---------------------------------------------------------------------
+
+    async def _person(self, request: Request) -> int:
+        caller = await self._callers.caller(request)
+        if caller.student is None:
+            raise Refusal(403, "not-a-person", "this needs the token of a person who takes part")
+        return int(caller.student)
+
+    @staticmethod
+    def _require_operator(caller: Caller) -> None:
+        if caller.student is not None:
+            raise Refusal(403, "not-the-operator", "this needs the operator's token")
+
+    async def _object(self, request: Request) -> dict[str, Any]:
+        """Returns the JSON object of a request."""
+        body = await read_body(
+            request, self._most_bytes, self._limits.body_seconds, "send fewer steps"
+        )
+        try:
+            found = json.loads(body, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            raise Refusal(400, "not-json", "the body is not JSON") from None
+        if not isinstance(found, dict):
+            raise Refusal(400, "not-json", "the body must be a JSON object")
+        return found
+
+    async def _read(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        with failures():
+            return await run_in_threadpool(work, *arguments)
+
+    async def _write(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        """Does the work in the thread that writes, in order of arrival."""
+        loop = asyncio.get_running_loop()
+        with failures():
+            return await loop.run_in_executor(self._writing, work, *arguments)
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Turns failures of a campaign into refusals that do not say where the database is."""
+    try:
+        yield
+    except CampaignError as error:
+        if (status := _STATUS.get(error.code)) is not None:
+            retry = {"Retry-After": _RETRY_SECONDS} if error.code == "no-place" else {}
+            raise Refusal(status, cast(Code, error.code), str(error), headers=retry) from None
+        log.error("%s: %s", type(error).__name__, error)
+        raise Refusal(
+            503,
+            "store-unavailable",
+            "the service cannot use its database; nothing was kept, send the same request again",
+            headers={"Retry-After": _RETRY_SECONDS},
+        ) from None
+
+
+def _bad(message: str) -> Refusal:
+    return Refusal(422, "bad-contribution", message)
+
+
+def _text(given: dict[str, Any], name: str) -> str:
+    found = given.get(name)
+    if not isinstance(found, str) or not 1 <= len(found) <= 128:
+        raise _bad(f"{name} must be a text of 1 to 128 characters")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)  # NaN and infinities are not JSON
+
+
+def _json(values: dict[str, Any]) -> Response:
+    return Response(json.dumps(_plain(values), allow_nan=False), media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    """Returns JSON values in which an infinite number is a text."""
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "inf"
+    return value

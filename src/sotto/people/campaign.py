@@ -1,0 +1,256 @@
+"""The directory of a campaign, from which it continues after a restart.
+
+```
+DIR/  campaign.json  contributions.key  operator.sha256  certificate.json
+      ledger.sqlite  people.sqlite      (or one PostgreSQL database for both)
+```
+
+Several machines may serve copies of one directory if they share the database. The directory holds
+no tokens. The key in contributions.key encrypts the keys of releases; it is never in the database.
+"""
+
+import json
+import shutil
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sotto.algorithms.dppg.algorithm import DPPG
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.settings import Settings
+from sotto.errors import RunError
+from sotto.files import write_model
+from sotto.people.spaces import Spaces
+from sotto.privacy.ledger.entries import versions
+from sotto.runs.directory import ledger_location, ledger_place
+from sotto.runs.registry import config_from_json, config_to_json
+from sotto.serving.operator import OperatorToken
+
+_SETTINGS = "campaign.json"
+_LEDGER, _PEOPLE = "ledger.sqlite", "people.sqlite"
+
+Gives = Literal["trajectory", "update"]
+Acts = Literal["device", "server"]
+Minutes = Annotated[float, Field(gt=0, le=1e6)]
+
+
+@dataclass(frozen=True)
+class Terms(Settings):
+    """Public terms of a campaign, beside the settings of the learning algorithm."""
+
+    gives: Gives = "trajectory"
+    """What a person gives. trajectory: what was observed, done and rewarded. update: the policy's
+    update, which the device computed and clipped; the service clips it again."""
+    acts: Acts = "device"
+    """Where actions are chosen. device: the device has the policy. server: the device sends each
+    observation, and the service answers with an action."""
+    place_minutes: Minutes = 60.0
+    """Time in minutes after which a place expires whose person gave nothing."""
+    release_minutes: Minutes = 1440.0
+    """Time in minutes after which a release closes, from its first place on. Places that nobody
+    took then count as zero."""
+
+    def check(self) -> None:
+        """Refuses terms that contradict each other."""
+        if self.acts == "server" and self.gives == "update":
+            raise ValueError("a device that computes updates needs the policy; use acts device")
+
+
+class CampaignSettings(BaseModel):
+    """The contents of campaign.json.
+
+    Attributes:
+        campaign_id: name of the campaign in its ledger and its database.
+        name: name that people see.
+        spaces: what devices observe, and the actions.
+        config: settings of DPPG, as JSON values.
+        terms: public terms.
+        database: None for files in the directory, or a SQLAlchemy URL without a password.
+        versions: versions of the software that made it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: Literal[1] = 1
+    campaign_id: str
+    name: str
+    spaces: Spaces
+    config: dict[str, Any]
+    terms: Terms
+    database: str | None
+    versions: dict[str, str]
+    created: str
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """The directory of a campaign, with its settings."""
+
+    path: Path
+    settings: CampaignSettings
+    named_database: str | None = None  # what the user gave as --database
+
+    @property
+    def config(self) -> DPPGConfig:
+        """Settings of the learning algorithm."""
+        found: DPPGConfig = config_from_json(DPPG(), self.settings.config)
+        return found
+
+    @property
+    def certificate(self) -> Path:
+        """Path of the certificate, which the updater writes."""
+        return self.path / "certificate.json"
+
+    @property
+    def key(self) -> Path:
+        """Path of the key that encrypts the keys of releases."""
+        return self.path / "contributions.key"
+
+    @property
+    def operator(self) -> OperatorToken:
+        """The operator's token, of which the directory holds the hash."""
+        return OperatorToken(self.path / "operator.sha256")
+
+    @property
+    def ledger_place(self) -> Path | str:
+        """Location of the ledger, if the user named a database outside the directory."""
+        return self._place(_LEDGER)
+
+    @property
+    def people_place(self) -> Path | str:
+        """Location of the database of people."""
+        return self._place(_PEOPLE)
+
+    def _place(self, file: str) -> Path | str:
+        where = self.settings.database
+        return ledger_location(self.path, where or file, self.named_database)
+
+
+def new_settings(
+    name: str, spaces: Spaces, config: DPPGConfig, terms: Terms, database: str | None
+) -> CampaignSettings:
+    """Returns the settings of a new campaign.
+
+    Raises:
+        ValueError: the settings cannot be used with real people who come one after the other.
+        RunError: the database's URL holds a password, which campaign.json would reveal.
+    """
+    check(config, terms)
+    return CampaignSettings(
+        campaign_id=uuid.uuid4().hex,
+        name=name,
+        spaces=spaces,
+        config=config_to_json(config),
+        terms=terms,
+        database=None if database is None else ledger_place(database),
+        versions=versions(),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def check(config: DPPGConfig, terms: Terms) -> None:
+    """Refuses settings that live people cannot be served with.
+
+    Raises:
+        ValueError: names the setting.
+    """
+    refused = {
+        "population": (config.population != "real", "people are real; use population real"),
+        "unit": (config.unit != "trajectory", "each person lives one trajectory"),
+        "population_size": (
+            config.population_size is not None,
+            "people come by themselves, and are not drawn",
+        ),
+        "critic": (
+            config.critic in ("public", "paper"),
+            "there is no public simulator, and the paper's critic has no proof",
+        ),
+        "local_update": (
+            config.local_update not in ("one-step", "adam"),
+            "people follow the released policy; use one-step or adam",
+        ),
+        "parameter_noise": (config.parameter_noise > 0, "people follow the released policy"),
+        "observation_statistics": (
+            config.observation_statistics,
+            "devices scale observations by public constants",
+        ),
+        "action_repeat": (config.action_repeat > 1, "devices decide how often they ask"),
+        "stop_at_return": (config.stop_at_return is not None, "the horizon is public"),
+        "clip_norm_from": (
+            config.clip_norm_from is not None,
+            "there is no public simulator; give clip_norm",
+        ),
+        "correlated_noise": (
+            config.correlated_noise and config.participations > 1,
+            "noise that is correlated over releases is forgotten at a restart, and people who come "
+            "back would need it; use --no-correlated-noise",
+        ),
+    }
+    for name, (wrong, why) in refused.items():
+        if wrong:
+            raise ValueError(f"{name} does not fit a campaign: {why}")
+    if terms.gives == "update" and len(config.noise_ratios) > 1:
+        raise ValueError(
+            "a device's update is the policy's only; leave out critic, adaptive_clip and "
+            "private_return"
+        )
+
+
+def is_campaign(path: Path) -> bool:
+    """Returns whether a directory holds a campaign."""
+    return (path / _SETTINGS).is_file()
+
+
+def create(path: Path, settings: CampaignSettings, named_database: str | None = None) -> Campaign:
+    """Makes the directory of a campaign, with its ledger and its database.
+
+    The settings are written last, so that a directory that has them is complete.
+
+    Raises:
+        RunError: `path` exists and is not empty.
+        PrivacyError: the budget does not cover the campaign, or the ledger cannot be written.
+        CampaignError: the database cannot be written.
+    """
+    from sotto.people import updater  # it imports this module
+
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path} exists already; give another directory")
+    campaign, existed = Campaign(path, settings, named_database), path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+    try:
+        updater.create(campaign)
+    except BaseException:
+        if not existed:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    write_model(path / _SETTINGS, settings)
+    (path / _SETTINGS).chmod(0o600)
+    return campaign
+
+
+def open_campaign(path: Path, named_database: str | None = None) -> Campaign:
+    """Returns the campaign in a directory.
+
+    Args:
+        path: the directory.
+        named_database: value of --database; one that only campaign.json names is not opened.
+
+    Raises:
+        RunError: there is no campaign, or its settings cannot be read.
+    """
+    file = path / _SETTINGS
+    if not file.is_file():
+        raise RunError(f"there is no campaign at {path}; start one with: sotto campaign start")
+    try:
+        settings = CampaignSettings.model_validate(json.loads(file.read_bytes()))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"])) or "the file"
+        raise RunError(f"{file} cannot be read: {where}: {problem['msg']}") from error
+    except ValueError as error:
+        raise RunError(f"{file} is not JSON: {error}") from error
+    return Campaign(path, settings, named_database)

@@ -1,0 +1,171 @@
+"""What the service answers, as blocking functions of requests, the database and the campaign."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from sotto.people.errors import BadContribution
+from sotto.people.store import Place, Store
+
+from sotto.people.campaign import Campaign
+from sotto.people.policy import NumpyPolicy, as_json
+from sotto.people.units import LARGEST, packed, read_trajectory, read_update
+from sotto.people.updater import Plan, Published
+
+WITHDRAWN = (
+    "You take no further part, and what you gave for a release that is not made yet is deleted. "
+    "Policies that were released before stay as they are. They are private, so they tell little "
+    "about you; the epsilon that they cost is not refunded."
+)
+COLLECTED = {
+    "trajectory": "For each place: what your device observed, the actions, and the rewards. It is "
+    "encrypted, and deleted when the release is made.",
+    "update": "For each place: the update of the policy that your device computed. It is "
+    "encrypted, and deleted when the release is made.",
+}
+_ADVERSARY = {
+    "trajectory": "The operator of this service could read your trajectory until its release is "
+    "made. Everybody else sees released policies only.",
+    "update": "The operator of this service could read your device's update until its release is "
+    "made, and never your trajectory. Everybody else sees released policies only.",
+}
+
+
+class Desk:
+    """Answers for people and the operator. Released policies are kept in memory.
+
+    Args:
+        campaign: the campaign.
+        store: its database.
+        clock: returns the time in seconds.
+    """
+
+    def __init__(self, campaign: Campaign, store: Store, clock: Callable[[], float]) -> None:
+        self.plan = Plan(campaign)
+        self._campaign, self._store, self._clock = campaign, store, clock
+        self._published = lru_cache(maxsize=4)(self._read_published)
+        self._policy = lru_cache(maxsize=4)(self._read_policy)
+        self._place = lru_cache(maxsize=10_000)(store.place)
+
+    def _read_published(self, version: int) -> Published:
+        return Published.from_bytes(self._store.policy(version)[1])
+
+    def action(self, given: dict[str, Any], place_id: str, person: int) -> int | list[float]:
+        """Returns the action for an observation, by the policy of the place's version.
+
+        Raises:
+            BadContribution: step or observation is out of range.
+            UnknownPlace, PlaceClosed: the place is not this person's, or is closed.
+        """
+        place, step = self._place(place_id, person), given.get("step")
+        most = self.plan.config.steps_per_user - 1
+        if not isinstance(step, int) or not 0 <= step <= most:
+            raise BadContribution(f"step is a whole number from 0 to {most}")
+        return _action(self._policy(place.release), place, step, given.get("observation"))
+
+    def certificate(self) -> dict[str, Any]:
+        """Returns the certificate as of the last release."""
+        found: dict[str, Any] = self._published(self._store.version()).facts["certificate"]
+        return found
+
+    def policy_json(self, version: int) -> bytes:
+        """Returns the policy of a version as JSON."""
+        state = self.plan.state(self._store.policy(version)[1])
+        return json.dumps(as_json(state.policy, version), allow_nan=False).encode()
+
+    def _read_policy(self, version: int) -> NumpyPolicy:
+        return NumpyPolicy(json.loads(self.policy_json(version)))
+
+    def contribution(self, given: dict[str, Any], place_id: str, person: int) -> bytes:
+        """Returns what a person gives, checked and packed.
+
+        Raises:
+            BadContribution: it is not what this campaign takes.
+            UnknownPlace, PlaceClosed: the place is not this person's, or is closed.
+        """
+        plan = self.plan
+        if plan.gives == "update":
+            return packed(read_update(given, plan.first.policy))
+        if self._campaign.settings.terms.acts == "server":
+            if "actions" in given:
+                raise BadContribution("the service chose the actions; leave them out")
+            place = self._place(place_id, person)
+            policy = self._policy(place.release)
+            seen = given.get("observations")
+            rows = seen[:-1] if isinstance(seen, list) else []
+            chosen = [_action(policy, place, step, row) for step, row in enumerate(rows)]
+            given = given | {"actions": chosen}
+        return packed(read_trajectory(given, plan.env, plan.config.steps_per_user))
+
+    def facts(self) -> dict[str, Any]:
+        """Returns public facts and terms."""
+        settings, config = self._campaign.settings, self.plan.config
+        version = self._store.version()
+        certificate = self._published(version).facts["certificate"]
+        return {
+            "name": settings.name,
+            "spaces": settings.spaces.model_dump(mode="json"),
+            "steps": config.steps_per_user,
+            "gives": settings.terms.gives,
+            "acts": settings.terms.acts,
+            "version": version,
+            "horizon": config.num_updates,
+            "slots": config.users_per_update,
+            "participations": config.participations,
+            "state": "finished" if version >= config.num_updates else "open",
+            "privacy": {
+                "epsilon": certificate["epsilon"],
+                "delta": certificate["delta"],
+                "unit": config.privacy_unit.sentence,
+                "adversary": _ADVERSARY[self.plan.gives],
+            },
+        }
+
+    def overview(self) -> dict[str, Any]:
+        """Returns counts, the budget and the state of the updater."""
+        counts, facts = self._store.counts(), self.facts()
+        published = self._published(facts["version"])
+        now = self._clock()
+        return {
+            **{name: facts[name] for name in ("name", "version", "horizon", "state")},
+            "people": {
+                "enrolled": counts.enrolled,
+                "took_part": counts.took_part,
+                "withdrew": counts.withdrew,
+            },
+            "release": {
+                "number": counts.release,
+                "slots": facts["slots"],
+                "taken": counts.taken,
+                "given": counts.given,
+                "expired": counts.expired,
+                "withdrawn": counts.withdrawn,
+                "seconds_left": None if counts.closes is None else max(0.0, counts.closes - now),
+            },
+            "empty_slots": counts.empty_slots,
+            "releases_lost": counts.releases_lost,
+            "budget": published.facts["certificate"]["budget"],
+            "privacy": facts["privacy"],
+            "returns": published.facts.get("returns", []),
+            "health": {
+                "updater": "working" if counts.lease_until > now else "absent",
+                "last_update_seconds": None,
+            },
+        }
+
+
+def _action(policy: NumpyPolicy, place: Place, step: int, observation: Any) -> int | list[float]:
+    """Returns the action of a step, which is the same however often it is asked for."""
+    try:
+        seen = np.asarray(observation, np.float64)
+    except (TypeError, ValueError):
+        seen = np.empty(0)
+    if seen.shape != (policy.observations,) or not (np.abs(seen) <= LARGEST).all():
+        raise BadContribution(
+            f"an observation is {policy.observations} numbers between -1e6 and 1e6"
+        )
+    drawn = hashlib.blake2b(step.to_bytes(8) + seen.tobytes(), key=place.secret, digest_size=16)
+    return policy.action(seen, np.random.default_rng(int.from_bytes(drawn.digest())))

@@ -1,0 +1,100 @@
+"""A released policy as JSON, and the same policy in numpy, for devices and for the service.
+
+The JSON form has "layers" (weights [inputs, outputs] and bias), "observation_scale",
+"observation_centre" and "distribution". An input is (observation - centre) * scale. Each layer but
+the last is followed by tanh. For "softmax" the last outputs are logits of the actions. For
+"gaussian" the action's mean is action_centre + action_scale * outputs, and its standard deviation
+is action_scale * exp(log_std).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import softmax
+
+from sotto.rl.networks import Policy
+
+
+def as_json(policy: Policy, version: int) -> dict[str, Any]:
+    """Returns the JSON form of a policy."""
+    found: dict[str, Any] = {
+        "version": version,
+        "layers": [
+            {"weights": np.asarray(weights).tolist(), "bias": np.asarray(bias).tolist()}
+            for weights, bias in zip(policy.network.weights, policy.network.biases, strict=True)
+        ],
+        "activation": "tanh",
+        "observation_scale": list(policy.observation_scale),
+        "observation_centre": None
+        if policy.observation_centre is None
+        else list(policy.observation_centre),
+        "distribution": "softmax" if policy.log_std is None else "gaussian",
+    }
+    if policy.log_std is not None:
+        size = len(policy.log_std)
+        found["log_std"] = np.asarray(policy.log_std).tolist()
+        found["action_scale"] = list(policy.action_scale or (1.0,) * size)
+        found["action_centre"] = list(policy.action_centre or (0.0,) * size)
+    return found
+
+
+class NumpyPolicy:
+    """A released policy that chooses actions without JAX.
+
+    Args:
+        found: the JSON form.
+
+    Raises:
+        KeyError, ValueError: it is not the JSON form of a policy.
+    """
+
+    def __init__(self, found: Mapping[str, Any]) -> None:
+        self.version = int(found["version"])
+        self._layers = [
+            (np.asarray(layer["weights"], np.float64), np.asarray(layer["bias"], np.float64))
+            for layer in found["layers"]
+        ]
+        self._scale = np.asarray(found["observation_scale"], np.float64)
+        centre = found["observation_centre"]
+        self._centre = np.zeros_like(self._scale) if centre is None else np.asarray(centre)
+        self.discrete = found["distribution"] == "softmax"
+        if not self.discrete:
+            self._std = np.exp(found["log_std"]) * np.asarray(found["action_scale"])
+            self._action_scale = np.asarray(found["action_scale"])
+            self._action_centre = np.asarray(found["action_centre"])
+
+    @property
+    def observations(self) -> int:
+        """How many numbers an observation has."""
+        return len(self._scale)
+
+    def outputs(self, observation: Float[np.ndarray, " obs"]) -> Float[np.ndarray, " outputs"]:
+        """Returns the last layer's outputs."""
+        hidden = (observation - self._centre) * self._scale
+        for weights, bias in self._layers[:-1]:
+            hidden = np.tanh(hidden @ weights + bias)
+        weights, bias = self._layers[-1]
+        found: np.ndarray = hidden @ weights + bias
+        return found
+
+    def most_likely(self, observation: Float[np.ndarray, " obs"]) -> int | list[float]:
+        """Returns the most likely action."""
+        outputs = self.outputs(observation)
+        if self.discrete:
+            return int(outputs.argmax())
+        mean: list[float] = (self._action_centre + self._action_scale * outputs).tolist()
+        return mean
+
+    def action(
+        self, observation: Float[np.ndarray, " obs"], rng: np.random.Generator
+    ) -> int | list[float]:
+        """Returns a sampled action."""
+        outputs = self.outputs(observation)
+        if self.discrete:
+            steps = np.cumsum(softmax(outputs))
+            return int(min(np.searchsorted(steps, rng.random(), side="right"), len(steps) - 1))
+        mean = self._action_centre + self._action_scale * outputs
+        sampled: list[float] = (mean + self._std * rng.standard_normal(len(mean))).tolist()
+        return sampled

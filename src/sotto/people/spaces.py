@@ -1,0 +1,111 @@
+"""Spaces of a campaign: what people's devices observe, and which actions the policy may choose."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sotto.errors import RunError
+from sotto.rl.envs.base import Box, Discrete
+from sotto.rl.envs.gymnasium.bridge import Described
+
+_LARGEST_FILE = 2**20
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Range(BaseModel):
+    """Real actions: one lower and one upper bound for each number of an action."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    low: tuple[Number, ...] = Field(min_length=1, max_length=64)
+    high: tuple[Number, ...] = Field(min_length=1, max_length=64)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if len(self.low) != len(self.high):
+            raise ValueError("low and high need the same length")
+        if any(low >= high for low, high in zip(self.low, self.high, strict=True)):
+            raise ValueError("every number of low must be below the same number of high")
+        return self
+
+
+class Spaces(BaseModel):
+    """Public facts about the world that people live in. No simulator is needed.
+
+    Example:
+        {"observations": 4, "actions": 2, "observation_scale": [0.4, 0.5, 5, 0.5]}
+
+    Attributes:
+        observations: how many numbers an observation has.
+        actions: number of discrete actions, or the bounds of real ones.
+        observation_scale: public factors that bring each number of an observation to order one.
+        observation_centre: public typical observation, which is subtracted first.
+        reward_per_step: public reward of an ordinary step.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    observations: int = Field(ge=1, le=4096)
+    actions: Annotated[int, Field(ge=2, le=1024)] | Range
+    observation_scale: tuple[Factor, ...] | None = None
+    observation_centre: tuple[Number, ...] | None = None
+    reward_per_step: Number = 1.0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        for name in ("observation_scale", "observation_centre"):
+            given = getattr(self, name)
+            if given is not None and len(given) != self.observations:
+                raise ValueError(f"{name} needs {self.observations} numbers, got {len(given)}")
+        return self
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Reads a JSON file.
+
+        Raises:
+            RunError: there is no such file, or it does not describe spaces.
+        """
+        try:
+            with path.open("rb") as file:
+                found = json.loads(file.read(_LARGEST_FILE))
+            return cls.model_validate(found)
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            problem = error.errors()[0]
+            where = ".".join(map(str, problem["loc"])) or "the file"
+            raise RunError(f"{path} does not describe spaces: {where}: {problem['msg']}") from error
+        except ValueError as error:
+            raise RunError(f"{path} is not JSON: {error}") from error
+
+    def environment(self, name: str, steps: int) -> Described:
+        """Returns the public facts, in the form in which a training reads them.
+
+        Args:
+            name: name of the campaign.
+            steps: largest number of steps of a trajectory.
+        """
+        action = (
+            Discrete(self.actions)
+            if isinstance(self.actions, int)
+            else Box(self.actions.low, self.actions.high, *_middle(self.actions))
+        )
+        return Described(
+            id=name,
+            observation_size=self.observations,
+            action=action,
+            default_params=(),
+            reset_size=0,
+            max_episode_steps=steps,
+            observation_centre=self.observation_centre,
+            observation_scale=self.observation_scale or (1.0,) * self.observations,
+            reward_per_step=self.reward_per_step,
+        )
+
+
+def _middle(bounds: Range) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the centre and half of the width of real actions."""
+    pairs = list(zip(bounds.low, bounds.high, strict=True))
+    return tuple((a + b) / 2 for a, b in pairs), tuple((b - a) / 2 for a, b in pairs)

@@ -1,0 +1,277 @@
+"""The updater: it makes the noisy releases of a campaign, and publishes policies.
+
+One process at a time has the lease. Safety does not depend on the lease: a release is charged to
+the ledger before any noise is drawn, and the database publishes one policy for each release.
+
+Guarantee:
+    The releases are those of `sotto.algorithms.dppg.release`, through the door, with the
+    contributions that the database holds as unit data. A person's slot in a release is the person's
+    place. Someone who gave nothing, withdrew in time or let the place expire is an empty slot. A
+    release that was charged and lost with its process is never made again: its people's data are
+    deleted, and the policy stays as it was.
+"""
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from sotto.people.sealing import MasterKey
+from sotto.people.store import Closed, Store
+
+from sotto.algorithms.dppg import noise
+from sotto.algorithms.dppg import release as dppg
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.parts import extra_parts
+from sotto.algorithms.dppg.release import DPPGState
+from sotto.keys import new_key
+from sotto.people.campaign import Campaign
+from sotto.people.units import empty_trajectory, packed, unpacked
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims import people as claims
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.release.release import Release
+from sotto.privacy.release.stream import Stream
+from sotto.rl.networks import Policy
+
+LEASE_SECONDS = 30.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What one version of the database holds: facts for everybody, and the public state.
+
+    Attributes:
+        facts: certified budget and certificate, as JSON values.
+        state: packed state of the training.
+    """
+
+    facts: dict[str, Any]
+    state: bytes
+
+    def to_bytes(self) -> bytes:
+        """Returns one line of JSON, and then the state."""
+        return json.dumps(self.facts).encode() + b"\n" + self.state
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Published":
+        """Reads what `to_bytes` wrote."""
+        line, _, state = data.partition(b"\n")
+        return cls(json.loads(line), state)
+
+
+class Plan:
+    """Everything about a campaign's releases that follows from its settings."""
+
+    def __init__(self, campaign: Campaign) -> None:
+        settings = campaign.settings
+        self.config: DPPGConfig = campaign.config
+        self.gives = settings.terms.gives
+        self.env = settings.spaces.environment(settings.name, self.config.steps_per_user)
+        self.first: DPPGState = dppg.initial_state(
+            self.config, self.env, jnp.int32(self.config.seed)
+        )
+
+    @property
+    def unit(self) -> Any:
+        """What an empty slot gives: a trajectory without a step, or the update zero."""
+        if self.gives == "trajectory":
+            return empty_trajectory(self.env, self.config.steps_per_user)
+        return jax.tree.map(lambda x: np.zeros(x.shape, np.float32), self.first.policy)
+
+    def state(self, published: bytes) -> DPPGState:
+        """Returns the public state in a version of the database."""
+        found: DPPGState = unpacked(Published.from_bytes(published).state, self.first)
+        return found
+
+    def release(self, horizon: int) -> Release:
+        """Returns the release of one update, with the sentences of a campaign.
+
+        Args:
+            horizon: number of releases that remain.
+        """
+        config, policy = self.config, self.first.policy
+        size = sum(leaf.size for leaf in jax.tree.leaves(policy))
+        size += sum(part.size for part in extra_parts(config, self.env))
+        if config.critic == "private":
+            size += sum(leaf.size for leaf in jax.tree.leaves(self.first.critic))
+        total = noise.total_noise_multiplier(config, size)
+        made = dppg.make_release(
+            config,
+            self.env,
+            multipliers=noise.part_multipliers(config, total),
+            clip_norm=config.clip_norm,
+            horizon=horizon,
+            collected=True,
+        )
+        seen = claims.SEES_TRAJECTORIES if self.gives == "trajectory" else claims.SEES_UPDATES
+        return replace(
+            made,
+            local=made.local if self.gives == "trajectory" else _given_update,
+            protects=(claims.JOINT(), *made.protects),
+            does_not_protect=(*made.does_not_protect[:1], seen(), claims.PARTICIPATION()),
+            assumptions=(claims.OWN_WORLD.assumption(), claims.ONE_TOKEN.assumption()),
+        )
+
+
+def _given_update(_state: DPPGState, unit: Policy, _key: Array) -> tuple[dict[str, Any], Any]:
+    """Returns the update that a device computed. The door clips it."""
+    return {"policy": unit}, {}
+
+
+def create(campaign: Campaign) -> None:
+    """Makes the ledger and the database of a new campaign, with policy version 0."""
+    plan, config, terms = Plan(campaign), campaign.config, campaign.settings.terms
+    budget = Budget(epsilon=noise.budget_epsilon(config), delta=config.delta)
+    ledger = Ledger.create(
+        campaign.ledger_place,
+        campaign.settings.campaign_id,
+        unit=config.privacy_unit,
+        budget=budget,
+    )
+    # The stream is opened here, so that a budget that does not cover it is refused at once.
+    _open(plan, ledger, plan.first)
+    facts = _facts(ledger)
+    Store.create(
+        campaign.people_place,
+        campaign.settings.campaign_id,
+        slots=config.users_per_update,
+        horizon=config.num_updates,
+        participations=config.participations,
+        min_separation=config.separation if config.participations > 1 else None,
+        place_seconds=60 * terms.place_minutes,
+        release_seconds=60 * terms.release_minutes,
+        contribution_bytes=len(packed(plan.unit)),
+        master=MasterKey.create(campaign.key),
+        first_policy=Published(facts, packed(plan.first)).to_bytes(),
+    )
+
+
+def _facts(ledger: Ledger) -> dict[str, Any]:
+    certificate = derive(ledger)
+    return {"certificate": json.loads(certificate.model_dump_json())}
+
+
+def _open(plan: Plan, ledger: Ledger, state: DPPGState) -> Stream:
+    """Opens the stream of the releases that are left.
+
+    Correlated noise starts again in a new stream, and independent noise goes on in the old one.
+    """
+    config = plan.config
+    charged = sum(one.releases for one in ledger.streams)
+    continues = bool(ledger.streams) and (charged == 0 or not config.correlated_noise)
+    horizon = config.num_updates if continues else config.num_updates - charged
+    units = jax.tree.map(
+        lambda leaf: np.zeros((config.users_per_update, *leaf.shape), leaf.dtype), plan.unit
+    )
+    return plan.release(horizon).open([ledger], _one(state), units, chunk=1, resume=continues)
+
+
+def _one(state: DPPGState) -> DPPGState:
+    """Returns the state with an axis of one run."""
+    found: DPPGState = jax.tree.map(lambda x: jnp.asarray(x)[None], state)
+    return found
+
+
+class Updater:
+    """Makes the releases of a campaign, one after the other.
+
+    Args:
+        campaign: the campaign.
+        clock: returns the time in seconds; the database compares times of one clock.
+    """
+
+    def __init__(self, campaign: Campaign, clock: Callable[[], float] = time.time) -> None:
+        self._campaign, self._clock = campaign, clock
+        self._plan = Plan(campaign)
+        self._store = Store.open(
+            campaign.people_place,
+            campaign.settings.campaign_id,
+            MasterKey.open(campaign.key),
+        )
+        self._holder = secrets.token_hex(8)
+        self._ledger: Ledger | None = None
+        self._stream: Stream | None = None
+
+    def step(self) -> bool:
+        """Makes the next release if it is due; returns whether the database changed.
+
+        Raises:
+            PrivacyError: the ledger refuses, or cannot be written.
+            CampaignError: the database cannot be used.
+        """
+        if not self._store.lease(self._holder, LEASE_SECONDS, self._clock()):
+            self._ledger = self._stream = None  # another process may write to the ledger
+            return False
+        closed = self._store.close_due(self._clock())
+        if closed is None:
+            return False
+        if self._ledger is None:
+            self._ledger = Ledger.open(
+                self._campaign.ledger_place, self._campaign.settings.campaign_id
+            )
+        charged = sum(one.releases for one in self._ledger.streams)
+        _, published = self._store.policy()
+        if charged > closed.release:
+            _log.warning("release %d was charged and lost; its people are free", closed.release)
+            self._store.finish(closed.release, self._holder, published, lost=True)
+            return True
+        self._release(closed, self._plan.state(published))
+        return True
+
+    def _release(self, closed: Closed, state: DPPGState) -> None:
+        """Charges, makes and publishes one release."""
+        assert self._ledger is not None
+        if self._stream is None:
+            self._stream = _open(self._plan, self._ledger, state)
+        final = self._store.begin(closed.release, self._holder)
+        units = [
+            self._plan.unit if one is None else unpacked(one, self._plan.unit)
+            for one in final.contributions
+        ]
+        stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves))[None, None], *units)
+        key = jax.random.fold_in(new_key(self._plan.config.seed), closed.release)[None]
+        after, log, _ = self._stream.run(
+            _one(state), key, final.persons.reshape(1, 1, -1).astype(np.int64), stacked
+        )
+        facts = _facts(self._ledger) | {"returns": self._returns(log, closed.release)}
+        self._store.finish(
+            closed.release,
+            self._holder,
+            Published(facts, packed(jax.tree.map(lambda x: np.asarray(x[0]), after))).to_bytes(),
+        )
+        derive(self._ledger).write(self._campaign.certificate, mode=0o600)
+
+    def _returns(self, log: Any, release: int) -> list[dict[str, Any]]:
+        """Returns the released mean returns so far, if the settings have them."""
+        _, published = self._store.policy()
+        before: list[dict[str, Any]] = Published.from_bytes(published).facts.get("returns", [])
+        if "private_return" not in log:
+            return before
+        value = float(np.asarray(log["private_return"]).reshape(-1)[0])
+        return [*before, {"version": release + 1, "return": value}]
+
+
+def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:
+    """Makes releases until `stop` says so."""
+    updater = Updater(campaign)
+    while not stop():
+        if not updater.step():
+            time.sleep(pause)
+
+
+def write_certificate(campaign: Campaign) -> Path:
+    """Derives the certificate from the ledger, writes it, and returns its path."""
+    ledger = Ledger.open(campaign.ledger_place, campaign.settings.campaign_id)
+    derive(ledger).write(campaign.certificate, mode=0o600)
+    return campaign.certificate

@@ -1,0 +1,45 @@
+"""Sentences of certificates about people who are served one after the other by a service."""
+
+from sotto.privacy.claims.claim import Claim
+
+JOINT = Claim(
+    "people.joint",
+    "protects",
+    "Each person's trajectory, against all other people together, whatever they are served, and "
+    "against everybody who sees the released policies (joint privacy, and privacy of everything "
+    "that is released).",
+)
+SEES_TRAJECTORIES = Claim(
+    "people.sees-trajectories",
+    "does-not-protect",
+    "A person, against the operator of the service, who could read trajectories until their "
+    "release is made.",
+)
+SEES_UPDATES = Claim(
+    "people.sees-updates",
+    "does-not-protect",
+    "A person, against the operator of the service, who could read the update that the person's "
+    "device computed until its release is made.",
+)
+PARTICIPATION = Claim(
+    "people.participation",
+    "does-not-protect",
+    "The times at which people take places, give contributions and withdraw. They decide when a "
+    "policy is released, and the operator sees them.",
+)
+OWN_WORLD = Claim(
+    "people.own-world",
+    "user",
+    "What a person's device observes depends on that person and on the policies that were "
+    "released, and on nobody else who is protected.",
+    "the service gives each device the released policy only; the product around it must not carry "
+    "one person's data to another",
+)
+ONE_TOKEN = Claim(
+    "people.one-token",
+    "user",
+    "Each token was given to one person, and no person has two.",
+    "the operator hands out the tokens",
+)
+
+BROUGHT = (JOINT, SEES_TRAJECTORIES, SEES_UPDATES, PARTICIPATION, OWN_WORLD, ONE_TOKEN)
