@@ -4,7 +4,15 @@ import json
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from sotto.errors import RunError
 from sotto.rl.envs.base import Box, Discrete
@@ -31,6 +39,13 @@ class Range(BaseModel):
         return self
 
 
+Actions = Annotated[
+    Annotated[int, Field(ge=2, le=1024), Tag("number")] | Annotated[Range, Tag("range")],
+    Discriminator(lambda given: "range" if isinstance(given, dict | Range) else "number"),
+]
+"""Number of discrete actions, or bounds of real ones; an error is about the kind that was given."""
+
+
 class Spaces(BaseModel):
     """Public facts about the world that people live in. No simulator is needed.
 
@@ -47,7 +62,7 @@ class Spaces(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     observations: int = Field(ge=1, le=4096)
-    actions: Annotated[int, Field(ge=2, le=1024)] | Range
+    actions: Actions
     observation_scale: tuple[Factor, ...] | None = None
     observation_centre: tuple[Number, ...] | None = None
     reward_per_step: Number = 1.0
