@@ -143,7 +143,7 @@ def new_settings(
         campaign_id=uuid.uuid4().hex,
         name=name,
         spaces=spaces,
-        config=config_to_json(config),
+        config=config_to_json(DPPG(), config),
         terms=terms,
         database=None if database is None else ledger_place(database),
         versions=versions(),

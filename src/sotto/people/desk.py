@@ -143,15 +143,17 @@ class Desk:
                 "given": counts.given,
                 "expired": counts.expired,
                 "withdrawn": counts.withdrawn,
-                "seconds_left": None if counts.closes is None else max(0.0, counts.closes - now),
+                "seconds_left": None
+                if counts.deadline is None
+                else max(0.0, counts.deadline - now),
             },
             "empty_slots": counts.empty_slots,
-            "releases_lost": counts.releases_lost,
+            "releases_lost": counts.lost,
             "budget": published.facts["certificate"]["budget"],
             "privacy": facts["privacy"],
             "returns": published.facts.get("returns", []),
             "health": {
-                "updater": "working" if counts.lease_until > now else "absent",
+                "updater": "working" if (counts.updater_until or 0.0) > now else "absent",
                 "last_update_seconds": None,
             },
         }
