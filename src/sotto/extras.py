@@ -6,6 +6,7 @@ EXTRAS = {
     "fastapi": "serving",
     "uvicorn": "serving",
     "httpx": "serving",
+    "cryptography": "serving",
     "ale_py": "atari",
     "minari": "experts",
     "h5py": "experts",
