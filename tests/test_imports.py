@@ -21,7 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     "runs": {"privacy", "rl", "data", "algorithms"},
     "experiments": {"privacy", "rl", "data", "algorithms", "runs"},
     "serving": {"privacy", "rl", "data", "algorithms", "runs"},
-    "cli": {"privacy", "rl", "data", "algorithms", "runs", "serving", "experiments"},
+    "people": {"privacy", "rl", "data", "algorithms", "runs", "serving"},
+    "cli": {"privacy", "rl", "data", "algorithms", "runs", "serving", "experiments", "people"},
 }
 
 

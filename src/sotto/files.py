@@ -1,8 +1,9 @@
-"""Atomic writing of files, removal of their times, and silence on the terminal."""
+"""Atomic writing of files, keys in files, removal of times, and silence on the terminal."""
 
 import contextlib
 import io
 import os
+import secrets
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -76,3 +77,28 @@ def write_whole(path: Path, text: str) -> None:
 def write_model(path: Path, settings: BaseModel) -> None:
     """Writes settings as JSON, atomically."""
     write_whole(path, settings.model_dump_json(indent=2) + "\n")
+
+
+def make_secret(path: Path, size: int) -> None:
+    """Writes a new file of random bytes durably, for its owner alone, unless there is a file.
+
+    Several processes that call it at once make one file, which appears whole or not at all.
+    """
+    if path.exists():
+        return
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(size))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

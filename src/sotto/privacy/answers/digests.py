@@ -13,11 +13,10 @@ Guarantee:
 
 import hashlib
 import hmac
-import os
-import secrets
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from sotto.files import make_secret
 
 _KEY_BYTES = 32
 KEYED = "hmac-sha256"
@@ -75,19 +74,7 @@ class DigestKey:
         Raises:
             DigestKeyLost: the file does not contain a key.
         """
-        if not path.exists():
-            temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(secrets.token_bytes(_KEY_BYTES))
-                    file.flush()
-                    os.fsync(file.fileno())
-                with suppress(FileExistsError):  # another process was first
-                    os.link(temporary, path)  # the file appears whole or not at all
-            finally:
-                temporary.unlink()
-            _sync(path.parent)
+        make_secret(path, _KEY_BYTES)
         return cls.open(path)
 
     @classmethod
@@ -119,11 +106,3 @@ class DigestKey:
 
 def _mac(secret: bytes, message: bytes) -> str:
     return hmac.new(secret, message, hashlib.sha256).hexdigest()
-
-
-def _sync(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

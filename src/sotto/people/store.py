@@ -1,0 +1,332 @@
+"""The durable store of a campaign: its people, their places and contributions, and the policies.
+
+Release r has a number of places. It is *open* while people take them, *closed* when all are settled
+or time is up, and *begun* when the updater has read it for the last time. `finish` publishes
+version r + 1 of the policy and opens release r + 1. Every operation is one transaction (`tables`).
+So a process may be killed at any moment, and any number of processes may share a store.
+
+Guarantee:
+    A contribution is kept when `give` returns, and is in one release at most. A person gives to no
+    more releases than the rules allow, at the stated distance. When `finish` returns, the database
+    holds neither the contributions of the release nor its key, except as `tables` says.
+
+Times are seconds, which the caller provides. They only decide when places and releases end, and
+which updater works.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from sotto.people import tables
+from sotto.people.errors import (
+    ContributionConflict,
+    Finished,
+    MasterKeyLost,
+    NoPlace,
+    TookPart,
+    UnknownPerson,
+    UnknownPlace,
+    Withdrawn,
+)
+from sotto.people.records import History, Place, Receipt, Rules
+from sotto.people.releases import Releases, closed, number_of
+from sotto.people.sealing import MasterKey, ReleaseKey
+from sotto.people.tables import campaign, contributions, people, places, reading, writing
+from sotto.privacy.answers.storage import KnownTokens
+from sotto.privacy.ledger.persons import LARGEST_PERSON
+
+_TOKEN_BYTES = 32
+_PLACE_BYTES = 16
+_GAVE = ("given", "released", "lost")  # states of places that count as taking part
+
+_PlaceRow = sa.Row[tuple[object, ...]]
+
+
+class Store(Releases):
+    """An open store, from `Store.create` or `Store.open`.
+
+    Threads may share it. Other processes open a store each; do not use it after a fork. Every
+    method raises `StoreUnavailable` if the database cannot be used.
+    """
+
+    @staticmethod
+    def create(
+        where: Path | str,
+        campaign_id: str,
+        *,
+        slots: int,
+        horizon: int,
+        participations: int,
+        min_separation: int | None,
+        place_seconds: float,
+        release_seconds: float,
+        contribution_bytes: int,
+        master: MasterKey,
+        first_policy: bytes,
+    ) -> "Store":
+        """Creates the store of a new campaign, without people and with release 0 open.
+
+        Args:
+            where: path of an SQLite file, or URL of an SQLite or PostgreSQL database; it may hold
+                other tables, but no other campaign.
+            campaign_id: name of the campaign, of 1 to 64 printable characters.
+            slots, horizon, participations, min_separation: see `Rules`.
+            place_seconds, release_seconds, contribution_bytes: see `Rules`.
+            master: key of the campaign.
+            first_policy: version 0 of the policy.
+
+        Raises:
+            CampaignMismatch: the database holds a campaign already.
+            ValueError: the name or the rules are not valid.
+        """
+        if not 1 <= len(campaign_id) <= 64 or not campaign_id.isprintable():
+            raise ValueError("a campaign's name has 1 to 64 printable characters")
+        rules = Rules(
+            *(slots, horizon, participations, min_separation),
+            *(place_seconds, release_seconds, contribution_bytes),
+        )
+        store = Store(tables.engine(where), campaign_id, rules, master)
+        names = {"campaign_id": campaign_id, "key_name": master.name(campaign_id)}
+        row = {**names, **asdict(rules), "release": 0, "stage": "open"}
+        tables.create(store._engine, row, first_policy, store._new_key(0))
+        return store
+
+    @staticmethod
+    def open(where: Path | str, campaign_id: str, master: MasterKey) -> "Store":
+        """Opens the store of a campaign.
+
+        Raises:
+            CampaignMismatch: the database holds another campaign.
+            MasterKeyLost: it was created with another master key.
+        """
+        engine = tables.engine(where)
+        found = tables.find(engine, campaign_id)
+        if found.key_name != master.name(campaign_id):
+            raise MasterKeyLost(
+                f"campaign {campaign_id!r} was created with another master key; restore that key "
+                "from a backup"
+            )
+        rules = Rules(**{name: getattr(found, name) for name in Rules.__dataclass_fields__})
+        return Store(engine, campaign_id, rules, master)
+
+    # --- people ----------------------------------------------------------------------------------
+
+    def enrol(self, count: int) -> list[str]:
+        """Adds people, numbered on from those there are, and returns a secret token for each.
+
+        Only hashes of the tokens are stored.
+        """
+        with writing(self._engine) as (connection, _):
+            last = connection.scalar(sa.select(sa.func.max(people.c.person)))
+            first = 0 if last is None else last + 1
+            if not 1 <= count <= LARGEST_PERSON + 1 - first:
+                raise ValueError("enrol at least one person, and no more than there are numbers")
+            tokens = [secrets.token_urlsafe(_TOKEN_BYTES) for _ in range(count)]
+            rows = [
+                {"person": person, "token_hash": _hash(token), "withdrew": False}
+                for person, token in enumerate(tokens, first)
+            ]
+            connection.execute(sa.insert(people), rows)
+        return tokens
+
+    def authenticate(self, token: str) -> str | None:
+        """Returns the number of the person who has the token, as text; None if nobody has it.
+
+        People who have withdrawn keep their token.
+        """
+        query = sa.select(people.c.person).where(people.c.token_hash == _hash(token))
+        with reading(self._engine) as connection:
+            person = connection.scalar(query)
+        return None if person is None else str(person)
+
+    def known_tokens(self) -> KnownTokens:
+        """Returns the tokens known now, for comparisons without reading the database again."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(sa.select(people.c.person, people.c.token_hash)).all()
+        return KnownTokens((str(person), token_hash) for person, token_hash in rows)
+
+    def take_place(self, person: int, now: float) -> Place:
+        """Returns a place in the open release: the person's own if it still runs, or a new one.
+
+        A person gets one place in a release. Only places with a contribution count as taking part.
+
+        Raises:
+            NoPlace: no place is free now; the next release may have one.
+            TookPart: the rules let the person take part in this release no more.
+            Withdrawn: the person has withdrawn.
+            Finished: all releases are made.
+            UnknownPerson: there is no such person.
+        """
+        with writing(self._engine) as (connection, current):
+            if _withdrew(connection, person):
+                raise Withdrawn("this person has withdrawn and takes part no more")
+            if current.release == self.rules.horizon:
+                raise Finished("the campaign has made all its releases and takes no more people")
+            mine = connection.execute(sa.select(places).where(places.c.person == person)).all()
+            here = next((one for one in mine if one.release == current.release), None)
+            if here is not None and here.state == "taken" and now < here.expires:
+                return self._place(here, self._key(connection, here.release))
+            gave = [one.release for one in mine if one.state in _GAVE]
+            self._check_participation(gave, current.release)
+            deadline = current.deadline
+            if deadline is None:  # this would be the first place
+                deadline = now + self.rules.release_seconds
+            in_release = places.c.release == current.release
+            slot = number_of(connection, places, in_release)
+            is_open = current.stage == "open" and now < deadline and slot < self.rules.slots
+            if here is not None or not is_open:
+                raise NoPlace("this release has no place for you; ask again in the next one")
+            row = {
+                "place": secrets.token_urlsafe(_PLACE_BYTES),
+                "person": person,
+                "release": current.release,
+                "slot": slot,
+                "state": "taken",
+                "gave": False,
+                "expires": min(now + self.rules.place_seconds, deadline),
+            }
+            connection.execute(sa.insert(places).values(**row))
+            connection.execute(sa.update(campaign).values(deadline=deadline))
+            made = connection.execute(sa.select(places).where(in_release, places.c.slot == slot))
+            return self._place(made.one(), self._key(connection, current.release))
+
+    def place(self, place_id: str, person: int) -> Place:
+        """Returns a place of this person whose contribution can be given, or given again.
+
+        It does not look at the time; compare `expires`.
+
+        Raises:
+            UnknownPlace: the person has no such place.
+            PlaceClosed: it expired, was withdrawn, or its release is made.
+        """
+        with reading(self._engine) as connection:
+            found = _find(connection, place_id, person)
+            key = self._key(connection, found.release)
+        return self._place(found, key)
+
+    def give(self, place_id: str, person: int, contribution: bytes, now: float) -> bool:
+        """Keeps the contribution for a place; when it returns, the contribution is on disk.
+
+        Args:
+            place_id: name of the place.
+            person: who has it.
+            contribution: exactly `contribution_bytes` bytes.
+            now: the time.
+
+        Returns:
+            True if it was kept now, False if the same contribution had been kept before.
+
+        Raises:
+            ContributionConflict: another contribution was kept.
+            PlaceClosed: the place expired, was withdrawn, or its release is made.
+            UnknownPlace: the person has no such place.
+        """
+        if len(contribution) != self.rules.contribution_bytes:
+            raise ValueError(
+                f"a contribution has {self.rules.contribution_bytes} bytes, not {len(contribution)}"
+            )
+        with writing(self._engine) as (connection, _):
+            found = _find(connection, place_id, person)
+            key, name = self._key(connection, found.release), self._name(found)
+            digest = key.digest(contribution, name)
+            here = contributions.c.place == place_id
+            if found.state == "given":
+                kept = connection.scalar(sa.select(contributions.c.digest).where(here))
+                if kept is None or not hmac.compare_digest(kept, digest):
+                    raise ContributionConflict(
+                        "another contribution was given for this place, and stays; take the next "
+                        "place for a new one"
+                    )
+                return False
+            if now >= found.expires:
+                raise closed()
+            row = {"place": place_id, "sealed": key.seal(contribution, name), "digest": digest}
+            connection.execute(sa.insert(contributions).values(**row))
+            change = sa.update(places).where(places.c.place == place_id)
+            connection.execute(change.values(state="given", gave=True))
+        return True
+
+    def withdraw(self, person: int) -> Receipt:
+        """Gives the person no further place, and deletes their contribution if that can be done.
+
+        It can until the updater begins with the release. Withdrawing again changes nothing.
+
+        Raises:
+            UnknownPerson: there is no such person.
+        """
+        mine = places.c.person == person
+        with writing(self._engine) as (connection, current):
+            _withdrew(connection, person)
+            change = sa.update(people).where(people.c.person == person)
+            connection.execute(change.values(withdrew=True))
+            if current.stage != "begun":
+                unsettled = (mine, places.c.state.in_(("taken", "given")))
+                chosen = sa.select(places.c.place).where(*unsettled)
+                connection.execute(
+                    sa.delete(contributions).where(contributions.c.place.in_(chosen))
+                )
+                connection.execute(sa.update(places).where(*unsettled).values(state="withdrawn"))
+            query = sa.select(places).where(mine, places.c.gave).order_by(places.c.release)
+            gave = connection.execute(query).all()
+        return Receipt(
+            person,
+            dropped=tuple(one.release for one in gave if one.state == "withdrawn"),
+            in_releases=tuple(one.release for one in gave if one.state in ("given", "released")),
+        )
+
+    def history(self, person: int) -> History:
+        """Returns the course of one person's participation; empty for an unknown person."""
+        query = sa.select(places.c.release, places.c.state).where(places.c.person == person)
+        with reading(self._engine) as connection:
+            withdrew = connection.scalar(
+                sa.select(people.c.withdrew).where(people.c.person == person)
+            )
+            rows = connection.execute(query.order_by(places.c.release)).all()
+        return History(withdrew is not None, bool(withdrew), tuple((r, state) for r, state in rows))
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _place(self, row: _PlaceRow, key: ReleaseKey) -> Place:
+        secret = key.place_secret(self._name(row))
+        return Place(row.place, row.release, row.slot, secret, row.expires)
+
+    def _check_participation(self, gave: Sequence[int], release: int) -> None:
+        """Refuses a person who gave to these releases and may not give to this one."""
+        if len(gave) >= self.rules.participations:
+            raise TookPart(
+                "this person has taken part as often as the campaign allows, and is done"
+            )
+        free_from = max(gave) + (self.rules.min_separation or 1) if gave else 0
+        if release < free_from:
+            raise TookPart(f"this person may take part again from release {free_from} on")
+
+
+def _withdrew(connection: sa.Connection, person: int) -> bool:
+    """Returns whether a person has withdrawn; refuses unknown people."""
+    found: bool | None = connection.scalar(
+        sa.select(people.c.withdrew).where(people.c.person == person)
+    )
+    if found is None:
+        raise UnknownPerson("the campaign has no such person; enrol them first")
+    return found
+
+
+def _find(connection: sa.Connection, place_id: str, person: int) -> _PlaceRow:
+    """Returns a place of this person that is taken or given."""
+    here = (places.c.place == place_id, places.c.person == person)
+    found = connection.execute(sa.select(places).where(*here)).one_or_none()
+    if found is None:
+        raise UnknownPlace("this person has no such place; take a place first")
+    if found.state not in ("taken", "given"):
+        raise closed()
+    return found
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="backslashreplace")).hexdigest()

@@ -1,0 +1,59 @@
+"""A small campaign for tests: its rules, its master key, and people who take part."""
+
+import random
+
+from sotto.people.records import Closed, Place
+from sotto.people.sealing import MasterKey
+from sotto.people.store import Store
+
+MASTER = MasterKey(bytes(range(32)))
+RULES = {
+    "slots": 3,
+    "horizon": 4,
+    "participations": 1,
+    "min_separation": None,
+    "place_seconds": 10.0,
+    "release_seconds": 100.0,
+    "contribution_bytes": 8,
+}
+
+
+def create(where: str, **changes) -> Store:
+    """Creates the campaign with some rules changed."""
+    return Store.create(
+        where, "campaign", **(RULES | changes), master=MASTER, first_policy=b"policy 0"
+    )
+
+
+def of(person: int, size: int = 8) -> bytes:
+    """The contribution of a person."""
+    return random.Random(person).randbytes(size)
+
+
+def serve(store: Store, person: int, now: float = 0.0) -> Place:
+    """Takes a place and gives the person's contribution."""
+    place = store.take_place(person, now)
+    assert store.give(place.id, person, of(person, store.rules.contribution_bytes), now)
+    return place
+
+
+def begun(store: Store, now: float = 0.0, holder: str = "updater") -> Closed:
+    """Closes the release that is due, and begins it."""
+    closed = store.close_due(now)
+    assert closed is not None
+    return store.begin(closed.release, holder)
+
+
+def make_release(store: Store, now: float = 0.0, **how) -> Closed:
+    """Closes, begins and finishes the release that is due."""
+    closed = begun(store, now)
+    store.finish(closed.release, "updater", f"policy {closed.release + 1}".encode(), **how)
+    return closed
+
+
+def make_empty_release(store: Store, now: float = 0.0) -> None:
+    """Makes a release in which a new person lets a place expire."""
+    person = store.counts().enrolled
+    store.enrol(1)
+    store.take_place(person, now)
+    make_release(store, now + store.rules.release_seconds)
