@@ -114,7 +114,7 @@ def _announce(made: Campaign, json: bool) -> None:
         print_json(found)
         return
     print(f"A new campaign in {made.path}: {config.num_updates} updates of the policy.")
-    print(f"Each update has {config.users_per_update} places. {config.privacy_unit.sentence}")
+    print(f"Each update has {config.users_per_update} places. {config.privacy_unit.sentence()}")
     print(f"Tokens for people:    sotto campaign invite {made.path} COUNT")
     print(f"Token for yourself:   sotto campaign operator {made.path}")
     print(f"Serve it:             sotto campaign serve {made.path}")
@@ -286,7 +286,10 @@ def status(path: RunPath, /, database: Database = None, json: Json = False) -> N
         f"Places of the open release: {release['given']} given and {release['taken']} taken, of "
         f"{release['slots']}."
     )
-    print(f"Epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:.3g}. {privacy['unit']}")
+    print(
+        f"Each person pays at most epsilon {privacy['epsilon']:.4g} at delta "
+        f"{privacy['delta']:.3g}. {privacy['unit']}"
+    )
 
 
 def _store(found: Campaign) -> Any:

@@ -26,14 +26,14 @@ from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from sotto.people.errors import CampaignError
-from sotto.people.store import Store
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from sotto.people import openapi
 from sotto.people.campaign import Campaign
 from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
+from sotto.people.errors import CampaignError
+from sotto.people.store import Store
 from sotto.people.units import packed
 from sotto.serving.bodies import read_body
 from sotto.serving.callers import Caller, Callers

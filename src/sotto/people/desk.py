@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from sotto.people.errors import BadContribution
-from sotto.people.store import Place, Store
 
 from sotto.people.campaign import Campaign
+from sotto.people.errors import BadContribution
 from sotto.people.policy import NumpyPolicy, as_json
+from sotto.people.records import Place
+from sotto.people.store import Store
 from sotto.people.units import LARGEST, packed, read_trajectory, read_update
 from sotto.people.updater import Plan, Published
 
@@ -117,9 +118,9 @@ class Desk:
             "participations": config.participations,
             "state": "finished" if version >= config.num_updates else "open",
             "privacy": {
-                "epsilon": certificate["epsilon"],
-                "delta": certificate["delta"],
-                "unit": config.privacy_unit.sentence,
+                "epsilon": certificate["budget"]["epsilon"],
+                "delta": certificate["budget"]["delta"],
+                "unit": config.privacy_unit.sentence(),
                 "adversary": _ADVERSARY[self.plan.gives],
             },
         }

@@ -10,8 +10,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
-from sotto.people.errors import BadContribution
 
+from sotto.people.errors import BadContribution
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Trajectory

@@ -24,8 +24,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from sotto.people.sealing import MasterKey
-from sotto.people.store import Closed, Store
 
 from sotto.algorithms.dppg import noise
 from sotto.algorithms.dppg import release as dppg
@@ -34,6 +32,9 @@ from sotto.algorithms.dppg.parts import extra_parts
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.keys import new_key
 from sotto.people.campaign import Campaign
+from sotto.people.records import Closed
+from sotto.people.sealing import MasterKey
+from sotto.people.store import Store
 from sotto.people.units import empty_trajectory, packed, unpacked
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.claims import people as claims
