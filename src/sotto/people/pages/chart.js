@@ -71,5 +71,6 @@ export function chart(returns, width) {
 function errorBar(one, y) {
   const [top, bottom] = [y(one.return + one.error), y(one.return - one.error)];
   const end = (height) => `M${one.x - 4},${height}H${one.x + 4}`;
-  return shape("path", { class: "error", d: `M${one.x},${top}V${bottom}${end(top)}${end(bottom)}` });
+  const d = `M${one.x},${top}V${bottom}${end(top)}${end(bottom)}`;
+  return shape("path", { class: "error", d });
 }

@@ -67,7 +67,8 @@ export function promise(privacy) {
 
 /**
  * Runs `open(token)` when a token is typed, and shows `shown` when that succeeds.
- * The field is emptied, so that the token is in memory only; "Forget the token" loads the page anew.
+ * The field is emptied, so that the token is in memory only. "Forget the token" loads the page
+ * anew.
  */
 export function onSignIn(shown, open) {
   const form = element("sign-in");

@@ -90,8 +90,8 @@ async function send() {
     `fell (${fell}). Your token and the place came with it, nothing else.`;
   element("sent-text").textContent = JSON.stringify(trajectory);
   element("sent").hidden = false;
-  say(`Thank you. Your trajectory of ${counted(steps, "step")} is stored. You can take it back on ` +
-    "the page “My data” until the next policy is made.");
+  say(`Thank you. Your trajectory of ${counted(steps, "step")} is stored. You can take it back ` +
+    "on the page “My data” until the next policy is made.");
 }
 
 async function play() {
