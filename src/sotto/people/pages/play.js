@@ -1,0 +1,127 @@
+// The page of the game: the policy plays CartPole, and the trajectory is given to the campaign.
+import { CartPole, STEP_SECONDS } from "./cartpole.js";
+import { Person } from "./client.js";
+import { counted, element, number, onSignIn, promise, say, sayFailure } from "./common.js";
+import { draw } from "./picture.js";
+import { Policy } from "./policy.js";
+
+let person, campaign;
+let unsent = null;  // {place, trajectory} which the service has not acknowledged
+let cart = new CartPole([0, 0, 0, 0]);
+
+const stillPicture = matchMedia("(prefers-reduced-motion: reduce)");
+const nextStep = () => new Promise((resolve) => setTimeout(resolve, 1000 * STEP_SECONDS));
+
+/** Says why this campaign cannot be played here; "" if it can. */
+function unplayable({ spaces, gives, state }) {
+  if (spaces.observations !== 4 || spaces.actions !== 2) {
+    return "This campaign is no CartPole: that has observations of 4 numbers and 2 actions. This " +
+      "page plays nothing else; use the campaign's own client.";
+  }
+  if (gives !== "trajectory") {
+    return "People of this campaign give updates, which their devices compute. This page gives " +
+      "trajectories only; use the campaign's own client.";
+  }
+  return state === "finished" ? "This campaign is finished: it takes no further trajectories." : "";
+}
+
+function describe() {
+  const actor = campaign.acts === "device" ?
+    "The policy chooses every action in your browser" :
+    "The service chooses every action: each step sends what the cart does";
+  element("about").textContent = `${actor}, for at most ${counted(campaign.steps, "step")}. Then ` +
+    "this page sends the trajectory: the cart's states, the actions and the rewards. You may " +
+    `take part in ${counted(campaign.participations, "release")}.`;
+  element("promise").textContent = promise(campaign.privacy);
+}
+
+/** Gives the function that chooses the action of a step. */
+async function actor(place) {
+  if (campaign.acts === "server") {
+    return (step, observation) => person.action(place.place, step, observation);
+  }
+  const policy = new Policy(await person.policy());
+  if (policy.version !== place.version) {
+    throw new Error("A new policy came out in this moment; press Play again.");
+  }
+  return (_step, observation) => policy.draw(observation);
+}
+
+/** Lives one trajectory and draws it. */
+async function live(place) {
+  const choose = await actor(place);
+  element("version").textContent = `Policy version ${number(place.version)}`;
+  say("The policy plays.");
+  cart = new CartPole();
+  const trajectory = { observations: [cart.observation], actions: [], rewards: [] };
+  while (!cart.over && cart.steps < campaign.steps) {
+    const action = await choose(cart.steps, cart.observation);
+    trajectory.rewards.push(cart.step(action));
+    trajectory.actions.push(action);
+    trajectory.observations.push(cart.observation);
+    if (document.hidden || stillPicture.matches) continue;  // a hidden page's clock runs slowly
+    show();
+    await nextStep();
+  }
+  show();
+  return { ...trajectory, terminated: cart.terminated };
+}
+
+function show() {
+  draw(element("picture"), cart.state);
+  element("steps").textContent = counted(cart.steps, "step");
+}
+
+/** Sends the trajectory; it stays here if the service cannot be reached. */
+async function send() {
+  const { place, trajectory } = unsent;
+  say("Sending the trajectory.");
+  try {
+    await person.give(place, trajectory);
+  } catch (error) {
+    if (error.status !== 0 && error.status < 500 && error.status !== 429) unsent = null;
+    throw error;
+  }
+  unsent = null;
+  const steps = trajectory.actions.length;
+  const fell = trajectory.terminated ? "yes" : "no";
+  element("sent-what").textContent = `The page sent ${counted(steps + 1, "observation")} of 4 ` +
+    `numbers, ${counted(steps, "action")}, ${counted(steps, "reward")}, and whether the pole ` +
+    `fell (${fell}). Your token and the place came with it, nothing else.`;
+  element("sent-text").textContent = JSON.stringify(trajectory);
+  element("sent").hidden = false;
+  say(`Thank you. Your trajectory of ${counted(steps, "step")} is stored. You can take it back ` +
+    "on the page “My data” until the next policy is made.");
+}
+
+async function play() {
+  const button = element("play");
+  button.disabled = true;
+  try {
+    if (unsent === null) {
+      element("sent").hidden = true;
+      say("Taking a place.");
+      const place = await person.takePlace();
+      unsent = { place: place.place, trajectory: await live(place) };
+    }
+    await send();
+  } catch (error) {
+    sayFailure(error);
+  }
+  button.textContent = unsent === null ? "Play again" : "Send again";
+  button.disabled = false;
+  button.focus();
+}
+
+onSignIn(element("game"), async (token) => {
+  person = new Person(token);
+  campaign = await person.campaign();
+  describe();
+  const why = unplayable(campaign);
+  element("play").hidden = why !== "";
+  element("picture").hidden = why !== "";
+  say(why, why !== "");
+});
+element("play").addEventListener("click", play);
+new ResizeObserver(show).observe(element("picture"));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);

@@ -1,0 +1,50 @@
+// A policy in the browser: the forward pass of a tanh network, and draws from its softmax.
+
+/** A uniform number in [0, 1) with 53 random bits of the browser's cryptographic generator. */
+export function uniform() {
+  const [high, low] = crypto.getRandomValues(new Uint32Array(2));
+  return ((high >>> 5) * 2 ** 26 + (low >>> 6)) / 2 ** 53;
+}
+
+/** A network and the distribution of actions that it gives. */
+export class Policy {
+  /** @param policy the JSON of v1/policy; a distribution other than softmax is refused */
+  constructor(policy) {
+    if (policy.activation !== "tanh" || policy.distribution !== "softmax") {
+      throw new Error(`This page plays tanh networks with a softmax, and this policy is ` +
+        `${policy.activation} with ${policy.distribution}; use another client.`);
+    }
+    this.version = policy.version;
+    this.layers = policy.layers;
+    this.scale = policy.observation_scale;  // one number, or one for each observation
+    this.centre = policy.observation_centre;
+    this.inputs = policy.layers[0].weights.length;
+    this.actions = policy.layers.at(-1).bias.length;
+  }
+
+  /** The probability of each action at an observation. */
+  probabilities(observation) {
+    let values = observation.map((value, i) =>
+      (value - (this.centre?.[i] ?? 0)) * (Array.isArray(this.scale) ? this.scale[i] : this.scale));
+    this.layers.forEach((layer, depth) => {
+      const sums = layer.bias.map((bias, j) =>
+        values.reduce((sum, value, i) => sum + value * layer.weights[i][j], bias));
+      values = depth < this.layers.length - 1 ? sums.map(Math.tanh) : sums;
+    });
+    const largest = Math.max(...values);
+    const weights = values.map((value) => Math.exp(value - largest));
+    const total = weights.reduce((sum, weight) => sum + weight, 0);
+    return weights.map((weight) => weight / total);
+  }
+
+  /** Draws an action at an observation. */
+  draw(observation) {
+    const probabilities = this.probabilities(observation);
+    let left = uniform();
+    for (let action = 0; action < probabilities.length - 1; action += 1) {
+      left -= probabilities[action];
+      if (left < 0) return action;
+    }
+    return probabilities.length - 1;
+  }
+}
