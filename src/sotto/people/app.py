@@ -41,19 +41,21 @@ from sotto.serving.connections import Connections
 from sotto.serving.limits import Limits
 from sotto.serving.refusals import Code, Guard, Refusal, log
 
-_PAGES = {
-    "/": "dashboard.html",
-    "/me": "me.html",
-    "/play": "play.html",
-    **{
-        f"/{name}": name
-        for name in (
-            *("style.css", "client.js", "dashboard.js", "me.js", "play.js"),
-            *("cartpole.js", "policy.js"),
-        )
-    },
-}
+_PAGES = {"/": "dashboard.html", "/me": "me.html", "/play": "play.html"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+
+def _files() -> dict[str, tuple[bytes, str]]:
+    """Returns contents and type of each page, script and style, by its address."""
+    folder = resources.files("sotto.people").joinpath("pages")
+    names = _PAGES | {f"/{one.name}": one.name for one in folder.iterdir()}
+    return {
+        path: (folder.joinpath(name).read_bytes(), _TYPES[name.rpartition(".")[2]])
+        for path, name in names.items()
+    }
+
+
+_FILES = _files()
 _STATUS = {
     "no-place": 409,
     "took-part": 403,
@@ -111,7 +113,7 @@ def create_app(
         ("POST", "/v1/people", service.people),
         ("GET", "/healthz", service.health),
         ("GET", "/openapi.json", service.description),
-        *(("GET", page, service.page) for page in _PAGES),
+        *(("GET", page, service.page) for page in _FILES),
     ):
         app.add_api_route(path, endpoint, methods=[method])
     return app
@@ -136,11 +138,6 @@ class _Service:
         self._writing = ThreadPoolExecutor(1, "store")
         numbers = len(packed(self._desk.plan.unit)) // 2
         self._most_bytes = 4096 + numbers * _BYTES_PER_NUMBER
-        folder = resources.files("sotto.people").joinpath("pages")
-        self._files = {
-            path: (folder.joinpath(name).read_bytes(), _TYPES[name.rpartition(".")[2]])
-            for path, name in _PAGES.items()
-        }
 
     def close(self) -> None:
         """Finishes the work that has begun."""
@@ -271,7 +268,7 @@ class _Service:
     async def page(self, request: Request) -> Response:
         """Returns a page, a script or the style; it needs no token."""
         self._callers.stranger(request)
-        contents, media_type = self._files[request.url.path]
+        contents, media_type = _FILES[request.url.path]
         return Response(contents, media_type=media_type)
 
     async def refusal(self, _request: Request, error: Exception) -> Response:

@@ -74,7 +74,7 @@ class Desk:
 
     def policy_json(self, version: int) -> bytes:
         """Returns the policy of a version as JSON."""
-        state = self.plan.state(self._store.policy(version)[1])
+        state = self.plan.state(self._published(version))
         return json.dumps(as_json(state.policy, version), allow_nan=False).encode()
 
     def _read_policy(self, version: int) -> NumpyPolicy:
@@ -150,9 +150,13 @@ class Desk:
             },
             "empty_slots": counts.empty_slots,
             "releases_lost": counts.lost,
-            "budget": published.facts["certificate"]["budget"],
+            "budget": published.facts["certificate"]["budget"]
+            | {
+                "spent": published.facts["certificate"]["epsilon"],
+                "planned": published.facts["certificate"]["budget"]["epsilon"],
+            },
             "privacy": facts["privacy"],
-            "returns": published.facts.get("returns", []),
+            "returns": published.facts["returns"],
             "health": {
                 "updater": "working" if (counts.updater_until or 0.0) > now else "absent",
                 "last_update_seconds": None,

@@ -94,7 +94,8 @@ class NumpyPolicy:
         outputs = self.outputs(observation)
         if self.discrete:
             steps = np.cumsum(softmax(outputs))
-            return int(min(np.searchsorted(steps, rng.random(), side="right"), len(steps) - 1))
+            below = int(np.sum(steps <= rng.random()))
+            return min(below, len(steps) - 1)
         mean = self._action_centre + self._action_scale * outputs
         sampled: list[float] = (mean + self._std * rng.standard_normal(len(mean))).tolist()
         return sampled

@@ -23,11 +23,12 @@ _FIELDS = {"place", "observations", "actions", "rewards", "terminated"}
 
 def empty_trajectory(env: AnyEnvironment, steps: int) -> Trajectory:
     """Returns a trajectory without a step, leaves of shape [steps, ...]. Empty slots give it."""
-    seen = np.zeros((steps, env.observation_size), np.float32)
-    flags = np.zeros(steps, bool)
+    seen: Any = np.zeros((steps, env.observation_size), np.float32)
+    flags: Any = np.zeros(steps, bool)
     shape = () if isinstance(env.action, Discrete) else env.action.shape
-    actions = np.zeros((steps, *shape), np.int32 if not shape else np.float32)
-    return Trajectory(seen, actions, np.zeros(steps, np.float32), seen, flags, flags, flags)
+    actions: Any = np.zeros((steps, *shape), np.int32 if not shape else np.float32)
+    rewards: Any = np.zeros(steps, np.float32)
+    return Trajectory(seen, actions, rewards, seen, flags, flags, flags)
 
 
 def read_trajectory(given: Mapping[str, Any], env: AnyEnvironment, steps: int) -> Trajectory:
@@ -58,7 +59,7 @@ def read_trajectory(given: Mapping[str, Any], env: AnyEnvironment, steps: int) -
     terminated = given.get("terminated")
     if not isinstance(terminated, bool):
         raise BadContribution("terminated must be true or false")
-    leaves = [np.array(leaf) for leaf in padded]
+    leaves: list[Any] = [np.array(leaf) for leaf in padded]
     observations, taken, got, following, ends, cut, alive = leaves
     observations[:count], following[:count] = seen[:-1], seen[1:]
     taken[:count], got[:count], alive[:count] = actions, rewards, True

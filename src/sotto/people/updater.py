@@ -13,11 +13,12 @@ Guarantee:
 
 import json
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -40,6 +41,7 @@ from sotto.privacy.certificates.derive import derive
 from sotto.privacy.claims import people as claims
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms import correlated
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.rl.networks import Policy
@@ -83,6 +85,15 @@ class Plan:
             self.config, self.env, jnp.int32(self.config.seed)
         )
 
+    @cached_property
+    def total(self) -> float:
+        """Noise multiplier of a whole release."""
+        size = sum(leaf.size for leaf in jax.tree.leaves(self.first.policy))
+        size += sum(part.size for part in extra_parts(self.config, self.env))
+        if self.config.critic == "private":
+            size += sum(leaf.size for leaf in jax.tree.leaves(self.first.critic))
+        return noise.total_noise_multiplier(self.config, size)
+
     @property
     def unit(self) -> Any:
         """What an empty slot gives: a trajectory without a step, or the update zero."""
@@ -90,10 +101,24 @@ class Plan:
             return empty_trajectory(self.env, self.config.steps_per_user)
         return jax.tree.map(lambda x: np.zeros(x.shape, np.float32), self.first.policy)
 
-    def state(self, published: bytes) -> DPPGState:
-        """Returns the public state in a version of the database."""
-        found: DPPGState = unpacked(Published.from_bytes(published).state, self.first)
+    def state(self, published: Published) -> DPPGState:
+        """Returns the public state of a version."""
+        found: DPPGState = unpacked(published.state, self.first)
         return found
+
+    @property
+    def return_error(self) -> float:
+        """Standard deviation of the noise in a released mean return."""
+        assert self.config.private_return is not None
+        low, high = self.config.private_return
+        multiplier = noise.part_multipliers(self.config, self.total)["return"]
+        over_time = dppg.correlation(self.config)
+        spread = correlated.sensitivity(
+            over_time, self.config.participation, self.config.num_updates
+        ) * float(
+            np.linalg.norm(correlated.noising_coefficients(over_time, self.config.num_updates))
+        )
+        return (high - low) / 2 * multiplier * spread / self.config.users_per_update
 
     def release(self, horizon: int) -> Release:
         """Returns the release of one update, with the sentences of a campaign.
@@ -101,16 +126,11 @@ class Plan:
         Args:
             horizon: number of releases that remain.
         """
-        config, policy = self.config, self.first.policy
-        size = sum(leaf.size for leaf in jax.tree.leaves(policy))
-        size += sum(part.size for part in extra_parts(config, self.env))
-        if config.critic == "private":
-            size += sum(leaf.size for leaf in jax.tree.leaves(self.first.critic))
-        total = noise.total_noise_multiplier(config, size)
+        config = self.config
         made = dppg.make_release(
             config,
             self.env,
-            multipliers=noise.part_multipliers(config, total),
+            multipliers=noise.part_multipliers(config, self.total),
             clip_norm=config.clip_norm,
             horizon=horizon,
             collected=True,
@@ -142,7 +162,7 @@ def create(campaign: Campaign) -> None:
     )
     # The stream is opened here, so that a budget that does not cover it is refused at once.
     _open(plan, ledger, plan.first)
-    facts = _facts(ledger)
+    facts = {"certificate": json.loads(derive(ledger).model_dump_json()), "returns": []}
     Store.create(
         campaign.people_place,
         campaign.settings.campaign_id,
@@ -156,11 +176,6 @@ def create(campaign: Campaign) -> None:
         master=MasterKey.create(campaign.key),
         first_policy=Published(facts, packed(plan.first)).to_bytes(),
     )
-
-
-def _facts(ledger: Ledger) -> dict[str, Any]:
-    certificate = derive(ledger)
-    return {"certificate": json.loads(certificate.model_dump_json())}
 
 
 def _open(plan: Plan, ledger: Ledger, state: DPPGState) -> Stream:
@@ -222,57 +237,54 @@ class Updater:
                 self._campaign.ledger_place, self._campaign.settings.campaign_id
             )
         charged = sum(one.releases for one in self._ledger.streams)
-        _, published = self._store.policy()
+        final = self._store.begin(closed.release, self._holder)
+        before = Published.from_bytes(self._store.policy()[1])
         if charged > closed.release:
-            _log.warning("release %d was charged and lost; its people are free", closed.release)
-            self._store.finish(closed.release, self._holder, published, lost=True)
-            return True
-        self._release(closed, self._plan.state(published))
+            _log.warning("release %d was charged and lost with its process", closed.release)
+            self._publish(closed.release, before.facts, before.state, lost=True)
+        else:
+            self._release(final, before)
         return True
 
-    def _release(self, closed: Closed, state: DPPGState) -> None:
+    def _release(self, closed: Closed, before: Published) -> None:
         """Charges, makes and publishes one release."""
         assert self._ledger is not None
+        state = self._plan.state(before)
         if self._stream is None:
             self._stream = _open(self._plan, self._ledger, state)
-        final = self._store.begin(closed.release, self._holder)
         units = [
             self._plan.unit if one is None else unpacked(one, self._plan.unit)
-            for one in final.contributions
+            for one in closed.contributions
         ]
         stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves))[None, None], *units)
         key = jax.random.fold_in(new_key(self._plan.config.seed), closed.release)[None]
         after, log, _ = self._stream.run(
-            _one(state), key, final.persons.reshape(1, 1, -1).astype(np.int64), stacked
+            _one(state), key, closed.persons.reshape(1, 1, -1), stacked
         )
-        facts = _facts(self._ledger) | {"returns": self._returns(log, closed.release)}
-        self._store.finish(
-            closed.release,
-            self._holder,
-            Published(facts, packed(jax.tree.map(lambda x: np.asarray(x[0]), after))).to_bytes(),
-        )
-        derive(self._ledger).write(self._campaign.certificate, mode=0o600)
+        returns = before.facts["returns"]
+        if "private_return" in log:
+            value = float(np.asarray(log["private_return"]).reshape(-1)[0])
+            error = self._plan.return_error
+            returns = [*returns, {"version": closed.release + 1, "return": value, "error": error}]
+        new = packed(jax.tree.map(lambda x: np.asarray(x[0]), after))
+        self._publish(closed.release, before.facts | {"returns": returns}, new)
 
-    def _returns(self, log: Any, release: int) -> list[dict[str, Any]]:
-        """Returns the released mean returns so far, if the settings have them."""
-        _, published = self._store.policy()
-        before: list[dict[str, Any]] = Published.from_bytes(published).facts.get("returns", [])
-        if "private_return" not in log:
-            return before
-        value = float(np.asarray(log["private_return"]).reshape(-1)[0])
-        return [*before, {"version": release + 1, "return": value}]
+    def _publish(
+        self, release: int, facts: dict[str, Any], state: bytes, lost: bool = False
+    ) -> None:
+        """Publishes the next version, with the certificate as of now."""
+        assert self._ledger is not None
+        certificate = derive(self._ledger)
+        facts = facts | {"certificate": json.loads(certificate.model_dump_json())}
+        data = Published(facts, state).to_bytes()
+        self._store.finish(release, self._holder, data, lost=lost)
+        certificate.write(self._campaign.certificate, mode=0o600)
 
 
 def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:
-    """Makes releases until `stop` says so."""
+    """Makes releases until `stop` says so, or until the process that started this one dies."""
+    parent = os.getppid()
     updater = Updater(campaign)
-    while not stop():
+    while not stop() and os.getppid() == parent:
         if not updater.step():
             time.sleep(pause)
-
-
-def write_certificate(campaign: Campaign) -> Path:
-    """Derives the certificate from the ledger, writes it, and returns its path."""
-    ledger = Ledger.open(campaign.ledger_place, campaign.settings.campaign_id)
-    derive(ledger).write(campaign.certificate, mode=0o600)
-    return campaign.certificate
