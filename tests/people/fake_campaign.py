@@ -58,6 +58,7 @@ class FakeCampaign:
         faults: for a path, what goes wrong in the next requests: "lost" handles the request and
             drops the response; "away" is 503; a Refused is that refusal.
         asked: method, path and body of every request below v1.
+        unchanged: how often the policy was not sent, since the visitor had it.
     """
 
     facts: dict[str, Any] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class FakeCampaign:
     kept: dict[str, Any] = field(default_factory=dict)
     faults: dict[str, list[Any]] = field(default_factory=dict)
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
+    unchanged: int = 0
     withdrew: bool = False
     state: dict[str, Any] = field(default_factory=lambda: dict(STATE))
 
@@ -193,6 +195,7 @@ def handler(campaign: FakeCampaign) -> type[BaseHTTPRequestHandler]:
                 return
             tag = f'"{campaign.policy["version"]}"'
             if path == "policy" and self.headers["If-None-Match"] == tag:
+                campaign.unchanged += 1
                 self.reply(304, b"", {"etag": tag})
                 return
             headers = {"etag": tag} if path == "policy" else {}

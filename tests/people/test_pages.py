@@ -82,8 +82,7 @@ def test_another_trajectory_takes_another_place_until_there_is_none(visit):
     page.until(f"{SAYS}.includes('You took part as often as anybody may; thank you.')")
     first, second = posts(campaign, "contributions")
     assert first["observations"][0] != second["observations"][0]
-    # The policy had not changed, so it was not sent again.
-    assert len([path for _, path, _ in campaign.asked if path == "policy"]) == 2
+    assert campaign.unchanged == 1  # the same policy is not sent twice
 
 
 def test_the_service_may_choose_the_actions(visit):
@@ -111,11 +110,18 @@ def test_a_request_without_a_response_is_sent_again_as_it_was(visit, path, fault
     assert len(campaign.kept) == len(campaign.places) == 1
 
 
-def test_a_trajectory_that_cannot_be_sent_waits_for_the_visitor(visit):
-    page, campaign = visit("/play", faults={"contributions": ["away"] * 4})
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("away", "The store is away; try again later."),
+        ("lost", "The service cannot be reached; check the connection, and try again."),
+    ],
+)
+def test_a_trajectory_that_cannot_be_sent_waits_for_the_visitor(visit, fault, why):
+    page, campaign = visit("/play", faults={"contributions": [fault] * 4})
     page.press("play")
     page.until("document.getElementById('play').textContent === 'Send again'")
-    assert "The store is away; try again later." in page.text("message")
+    assert page.text("message") == why
     page.press("play")
     page.until(GIVEN)
     sent = posts(campaign, "contributions")
@@ -133,6 +139,13 @@ def test_a_refused_trajectory_is_dropped(visit):
     page.press("play")
     page.until(GIVEN)
     assert len(posts(campaign, "places")) == 2
+
+
+def test_a_place_is_not_played_with_another_version(visit):
+    page, campaign = visit("/play", policy=BALANCING | {"version": 4})
+    page.press("play")
+    page.until(f"{SAYS} === 'A new policy came out in this moment; press Play again.'")
+    assert posts(campaign, "contributions") == []
 
 
 def test_it_says_when_to_come_back(visit):

@@ -6,7 +6,7 @@ const MEANINGS = {
   taken: "You have this place, and gave nothing yet.",
   given: "Your contribution is stored, encrypted. You can take it back: withdraw.",
   expired: "The time of this place ran out. Nothing of you is stored for it.",
-  withdrawn: "You withdrew in time. What you gave was deleted.",
+  withdrawn: "You withdrew in time. Nothing of you is stored for it.",
   released: "A policy was made with your contribution, and the contribution was deleted.",
   lost: "This release failed. Your contribution was deleted, and no policy has it.",
 };

@@ -1,6 +1,6 @@
 // The page of the game: the policy plays CartPole, and the trajectory is given to the campaign.
 import { CartPole, STEP_SECONDS } from "./cartpole.js";
-import { Person } from "./client.js";
+import { Person, Refusal } from "./client.js";
 import { counted, element, number, onSignIn, promise, say, sayFailure } from "./common.js";
 import { draw } from "./picture.js";
 import { Policy } from "./policy.js";
@@ -42,7 +42,8 @@ async function actor(place) {
   }
   const policy = new Policy(await person.policy());
   if (policy.version !== place.version) {
-    throw new Error("A new policy came out in this moment; press Play again.");
+    throw new Refusal(0, "new-version",
+      "A new policy came out in this moment; press Play again.");
   }
   return (_step, observation) => policy.draw(observation);
 }
@@ -90,8 +91,8 @@ async function send() {
     `fell (${fell}). Your token and the place came with it, nothing else.`;
   element("sent-text").textContent = JSON.stringify(trajectory);
   element("sent").hidden = false;
-  say(`Thank you. Your trajectory of ${counted(steps, "step")} is stored. You can take it back ` +
-    "on the page “My data” until the next policy is made.");
+  say(`Thank you. Your trajectory of ${counted(steps, "step")} is stored. Until the next ` +
+    "policy is made you can take it back: withdraw on the page “My data”.");
 }
 
 async function play() {
