@@ -30,7 +30,7 @@ Database = Annotated[
 
 @dataclass(frozen=True)
 class Start:
-    """What a new campaign is."""
+    """Facts about a new campaign."""
 
     spaces: Path
     """JSON file with the number of observations and the actions, such as {"observations": 4,

@@ -1,4 +1,4 @@
-"""What the service answers, as blocking functions of requests, the database and the campaign."""
+"""Answers of the service, as blocking functions of requests, the database and the campaign."""
 
 import hashlib
 import json

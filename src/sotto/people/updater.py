@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Published:
-    """What one version of the database holds: facts for everybody, and the public state.
+    """Contents of one version of the database: facts for everybody, and the public state.
 
     Attributes:
         facts: certified budget and certificate, as JSON values.
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def unit(self) -> Any:
-        """What an empty slot gives: a trajectory without a step, or the update zero."""
+        """Contribution of an empty slot: a trajectory without a step, or the update zero."""
         if self.gives == "trajectory":
             return empty_trajectory(self.env, self.config.steps_per_user)
         return jax.tree.map(lambda x: np.zeros(x.shape, np.float32), self.first.policy)

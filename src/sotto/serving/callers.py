@@ -42,7 +42,7 @@ class Caller(NamedTuple):
 
 
 class Holders(Protocol):
-    """Those who hold tokens: students of a ledger, or people of a campaign."""
+    """The holders of tokens: students of a ledger, or people of a campaign."""
 
     def authenticate(self, token: str) -> str | None:
         """Returns the name of the token's holder, or None. It may block."""
