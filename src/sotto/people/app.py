@@ -1,14 +1,16 @@
 """The HTTP endpoints of a campaign, for people's devices, the operator and a browser.
 
-    GET  /v1/campaign       public facts and terms
-    GET  /v1/policy         the current policy
-    POST /v1/places         {} -> {"place", "release", "version", "seconds_left"}
-    POST /v1/actions        {"place", "step", "observation"} -> {"action"}
-    POST /v1/contributions  {"place", ...} -> {"kept", "repeated"}
-    POST /v1/withdrawals    {} -> {"receipt", "meaning"}
-    GET  /v1/me             the caller's own part and its cost
-    GET  /v1/certificate    the certificate
-    GET  /v1/operator, POST /v1/people   for the operator's token
+```
+GET  /v1/campaign       public facts and terms
+GET  /v1/policy         the current policy
+POST /v1/places         {} -> {"place", "release", "version", "seconds_left"}
+POST /v1/actions        {"place", "step", "observation"} -> {"action"}
+POST /v1/contributions  {"place", ...} -> {"kept", "repeated"}
+POST /v1/withdrawals    {} -> {"receipt", "meaning"}
+GET  /v1/me             the caller's own part and its cost
+GET  /v1/certificate    the certificate
+GET  /v1/operator, POST /v1/people   for the operator's token
+```
 
 Paths with v1 need `Authorization: Bearer TOKEN`. `sotto.serving.refusals` describes refusals. A
 contribution is on disk, encrypted, before it is acknowledged. Answers to one person depend on that

@@ -43,10 +43,10 @@ class Terms(Settings):
     """Public terms of a campaign, beside the settings of the learning algorithm."""
 
     gives: Gives = "trajectory"
-    """Kind of a contribution. trajectory: what was observed, done and rewarded. update: the policy's
+    """Kind of a contribution. trajectory: observations, actions and rewards. update: the policy's
     update, which the device computed and clipped; the service clips it again."""
     acts: Acts = "device"
-    """Place where actions are chosen. device: the device has the policy. server: the device sends each
+    """Side that chooses actions. device: the device has the policy. server: the device sends each
     observation, and the service answers with an action."""
     place_minutes: Minutes = 60.0
     """Time in minutes after which a place expires whose person gave nothing."""
