@@ -26,6 +26,7 @@ from sotto.errors import RunError
 from sotto.files import write_model
 from sotto.people.spaces import Spaces
 from sotto.privacy.ledger.entries import versions
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs.directory import ledger_location, ledger_place
 from sotto.runs.registry import config_from_json, config_to_json
 from sotto.serving.operator import OperatorToken
@@ -123,6 +124,10 @@ class Campaign:
     def people_place(self) -> Path | str:
         """Location of the database of people."""
         return self._place(_PEOPLE)
+
+    def open_ledger(self) -> Ledger:
+        """Opens the ledger, and refuses that of another campaign."""
+        return Ledger.open(self.ledger_place, self.settings.campaign_id)
 
     def _place(self, file: str) -> Path | str:
         where = self.settings.database

@@ -233,9 +233,7 @@ class Updater:
         if closed is None:
             return False
         if self._ledger is None:
-            self._ledger = Ledger.open(
-                self._campaign.ledger_place, self._campaign.settings.campaign_id
-            )
+            self._ledger = self._campaign.open_ledger()
         charged = sum(one.releases for one in self._ledger.streams)
         final = self._store.begin(closed.release, self._holder)
         before = Published.from_bytes(self._store.policy()[1])
