@@ -139,7 +139,7 @@ class Callers:
             raise _too_many(self._limits.stranger_requests_per_second, max(wait, 1.0))
 
     def _seems_known(self, token: str) -> bool:
-        """Returns whether the token was known a moment ago, by comparison in constant time."""
+        """Returns whether the token was known a moment ago."""
         student = self._known.holder(token)
         return hmac.compare_digest(_hash(token), self._operator) or student is not None
 
