@@ -12,9 +12,10 @@ from sotto.people.campaign import Campaign
 from sotto.people.errors import BadContribution
 from sotto.people.policy import NumpyPolicy, as_json
 from sotto.people.records import Place
+from sotto.people.releases import closed
 from sotto.people.store import Store
 from sotto.people.units import LARGEST, packed, read_trajectory, read_update
-from sotto.people.updater import Plan, Published
+from sotto.people.updater import Plan, Published, require_as_started
 
 WITHDRAWN = (
     "You take no further part, and what you gave for a release that is not made yet is deleted. "
@@ -42,9 +43,13 @@ class Desk:
         campaign: the campaign.
         store: its database.
         clock: returns the time in seconds.
+
+    Raises:
+        CampaignMismatch: campaign.json was changed after the campaign began.
     """
 
     def __init__(self, campaign: Campaign, store: Store, clock: Callable[[], float]) -> None:
+        require_as_started(campaign, store)
         self.plan = Plan(campaign)
         self._campaign, self._store, self._clock = campaign, store, clock
         self._published = lru_cache(maxsize=4)(self._read_published)
@@ -62,6 +67,8 @@ class Desk:
             UnknownPlace, PlaceClosed: the place is not this person's, or is closed.
         """
         place, step = self._place(place_id, person), given.get("step")
+        if self._clock() >= place.expires:  # it is still in memory
+            raise closed()
         most = self.plan.config.steps_per_user - 1
         if not isinstance(step, int) or not 0 <= step <= most:
             raise BadContribution(f"step is a whole number from 0 to {most}")
@@ -168,7 +175,7 @@ def _action(policy: NumpyPolicy, place: Place, step: int, observation: Any) -> i
     """Returns the action of a step, which is the same however often it is asked for."""
     try:
         seen = np.asarray(observation, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seen = np.empty(0)
     if seen.shape != (policy.observations,) or not (np.abs(seen) <= LARGEST).all():
         raise BadContribution(
