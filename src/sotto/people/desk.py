@@ -36,6 +36,9 @@ _ADVERSARY = {
 }
 
 
+_MOST_PLACES = 100_000
+
+
 class Desk:
     """Answers for people and the operator. Released policies are kept in memory.
 
@@ -54,10 +57,26 @@ class Desk:
         self._campaign, self._store, self._clock = campaign, store, clock
         self._published = lru_cache(maxsize=4)(self._read_published)
         self._policy = lru_cache(maxsize=4)(self._read_policy)
-        self._place = lru_cache(maxsize=10_000)(store.place)
+        self._newest = -1  # version of the newest policy in memory
+        self._places: dict[tuple[str, int], Place] = {}
 
     def _read_published(self, version: int) -> Published:
         return Published.from_bytes(self._store.policy(version)[1])
+
+    def knows(self, place_id: str, person: int) -> bool:
+        """Returns whether the place, and the policy of its version, are in memory."""
+        place = self._places.get((place_id, person))
+        return place is not None and place.release == self._newest
+
+    def _place(self, place_id: str, person: int) -> Place:
+        """Returns a person's place, from memory if it was read before."""
+        found = self._places.get((place_id, person))
+        if found is None:
+            found = self._store.place(place_id, person)
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            self._places[place_id, person] = found
+        return found
 
     def action(self, given: dict[str, Any], place_id: str, person: int) -> int | list[float]:
         """Returns the action for an observation, by the policy of the place's version.
@@ -85,6 +104,7 @@ class Desk:
         return json.dumps(as_json(state.policy, version), allow_nan=False).encode()
 
     def _read_policy(self, version: int) -> NumpyPolicy:
+        self._newest = max(version, self._newest)
         return NumpyPolicy(json.loads(self.policy_json(version)))
 
     def contribution(self, given: dict[str, Any], place_id: str, person: int) -> bytes:
