@@ -18,6 +18,7 @@ from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.claims import Facts
 from sotto.privacy.claims import experts as of_experts
 from sotto.privacy.claims import language as of_language
+from sotto.privacy.claims import people as of_people
 from sotto.privacy.claims import rewards as of_rewards
 from sotto.privacy.claims import streams as of_streams
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
@@ -209,6 +210,42 @@ KINDS: dict[str, Facts] = {
                 assumptions=tuple(
                     one.assumption()
                     for one in (of_language.PUBLIC_MODEL, of_language.OWN_COMPLETIONS)
+                ),
+            ),
+        ),
+        settings_checked=True,
+    ),
+    "people who come one after the other": Facts(
+        (
+            stream(
+                name="DPPG policy update",
+                noise_law="on-grid",
+                protects=(of_people.JOINT(), of_streams.POLICIES()),
+                does_not_protect=(
+                    of_streams.PATTERNS(),
+                    of_people.SEES_TRAJECTORIES(),
+                    of_people.PARTICIPATION(),
+                ),
+                assumptions=tuple(
+                    one.assumption() for one in (of_people.OWN_WORLD, of_people.ONE_TOKEN)
+                ),
+            ),
+        ),
+        settings_checked=True,
+    ),
+    "updates of people's devices": Facts(
+        (
+            stream(
+                name="DPPG policy update",
+                noise_law="on-grid",
+                protects=(of_people.JOINT(), of_streams.POLICIES()),
+                does_not_protect=(
+                    of_streams.PATTERNS(),
+                    of_people.SEES_UPDATES(),
+                    of_people.PARTICIPATION(),
+                ),
+                assumptions=tuple(
+                    one.assumption() for one in (of_people.OWN_WORLD, of_people.ONE_TOKEN)
                 ),
             ),
         ),

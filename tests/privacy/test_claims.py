@@ -214,6 +214,20 @@ EXPECTED = {
         noise.law@2 language.public-model language.own-completions people.settings@3
         ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
     """,
+    "people who come one after the other": """
+        people.joint dppg.policies@3 dppg.patterns@2 people.sees-trajectories people.participation
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        noise.law@2 people.own-world people.one-token people.settings@3
+        ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
+    """,
+    "updates of people's devices": """
+        people.joint dppg.policies@3 dppg.patterns@2 people.sees-updates people.participation
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        noise.law@2 people.own-world people.one-token people.settings@3
+        ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
+    """,
     "a selection without times": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.law@2

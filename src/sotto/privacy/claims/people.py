@@ -12,14 +12,14 @@ JOINT = Claim(
 SEES_TRAJECTORIES = Claim(
     "people.sees-trajectories",
     "does-not-protect",
-    "A person, against the operator of the service, who could read trajectories until their "
-    "release is made.",
+    "A person, against the operator of the service, who receives trajectories and could keep "
+    "them.",
 )
 SEES_UPDATES = Claim(
     "people.sees-updates",
     "does-not-protect",
-    "A person, against the operator of the service, who could read the update that the person's "
-    "device computed until its release is made.",
+    "A person, against the operator of the service, who receives the update that the person's "
+    "device computed, and could keep it. It tells about the trajectory.",
 )
 PARTICIPATION = Claim(
     "people.participation",
