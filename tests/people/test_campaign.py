@@ -13,6 +13,7 @@ sys.path.append(str(Path(__file__).parents[1] / "serving"))
 
 from live import SLOTS, STEPS, UPDATES, Live, World, config, started
 
+from sotto.cli import main
 from sotto.people import campaign as campaigns
 from sotto.people.campaign import Terms
 from sotto.people.client import CampaignRefused, Person
@@ -76,6 +77,16 @@ def test_a_campaign_from_start_to_certificate(live):
     assert me["places"] == [{"release": 0, "state": "released"}]
     assert me["cost"]["epsilon"] == 2
     assert live.get(11, "/v1/me").json()["cost"] is None
+
+
+def test_the_command_verifies_the_certificate(live, capsys):
+    live.live(0, 1)
+    assert live.updater.step()
+    assert main(["certificate", str(live.campaign.path), "--verify"]) == 0
+    assert "is verified" in capsys.readouterr().out
+    text = live.campaign.certificate.read_text()
+    live.campaign.certificate.write_text(text.replace('"persons": 2', '"persons": 1'))
+    assert main(["certificate", str(live.campaign.path), "--verify"]) == 2
 
 
 def test_empty_slots_and_stragglers(live):

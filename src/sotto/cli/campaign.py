@@ -1,6 +1,7 @@
 """`sotto campaign`: private learning from people who come one after the other."""
 
 import multiprocessing
+import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ Database = Annotated[
 
 @dataclass(frozen=True)
 class Start:
-    """What a new campaign is."""
+    """Facts about a new campaign."""
 
     spaces: Path
     """JSON file with the number of observations and the actions, such as {"observations": 4,
@@ -206,7 +207,7 @@ def serve(
     process = None
     if updater:
         context = multiprocessing.get_context("spawn")
-        process = context.Process(target=_update, args=(path, database), daemon=True)
+        process = context.Process(target=_update, args=(path, database, os.getpid()), daemon=True)
         process.start()
     try:
         serve(app, address, lambda url: _ready(found, url, json))
@@ -242,8 +243,11 @@ def update(path: RunPath, /, database: Database = None) -> None:
     _update(path, database)
 
 
-def _update(path: Path, database: str | None) -> None:
-    """Makes releases until SIGTERM or SIGINT, and finishes the one that has begun."""
+def _update(path: Path, database: str | None, parent: int | None = None) -> None:
+    """Makes releases until SIGTERM or SIGINT, and finishes the one that has begun.
+
+    It also ends when the process `parent` that started it has died.
+    """
     from sotto.people.updater import run
 
     stopped = False
@@ -254,7 +258,10 @@ def _update(path: Path, database: str | None) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    run(campaigns.open_campaign(path, database), lambda: stopped)
+    run(
+        campaigns.open_campaign(path, database),
+        lambda: stopped or parent not in (None, os.getppid()),
+    )
 
 
 @command("campaign status")

@@ -79,7 +79,7 @@ class Display:
             self._log.setLevel(self._level)
 
     def note(self, text: str) -> None:
-        """Shows what is being done before the next chunk is complete."""
+        """Shows a note about the work before the next chunk is complete."""
         self._bar.update(self._task, description=text)
         if not self._console.is_terminal:
             print(f"    {text}", flush=True)

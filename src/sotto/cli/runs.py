@@ -4,7 +4,7 @@ import json as json_module
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sotto.cli.options import Json, Ledger, RunPath
 from sotto.cli.parsing import command, print_json
@@ -15,7 +15,10 @@ from sotto.serving.directory import Service, is_service, open_service
 
 if TYPE_CHECKING:
     from sotto.algorithms.base import Algorithm
+    from sotto.people.campaign import Campaign
     from sotto.privacy.certificates.derive import Certificate
+
+    Certified: TypeAlias = Run | Service | Campaign
 
 
 @command("eval")
@@ -153,7 +156,7 @@ def certificate(
     ledger: Ledger = None,
     json: bool = False,
 ) -> int:
-    """Prints the certificate of a run, or of a teacher's service, in plain words.
+    """Prints the certificate of a run, of a campaign or of a teacher's service, in plain words.
 
     The certificate is derived from the run's ledger, and every entry of the ledger is checked. With
     --verify, the command compares certificate.json with the ledger. The exit code is 0 if they
@@ -169,9 +172,9 @@ def certificate(
       sotto certificate runs/x --write
 
     Args:
-        path: Run directory, or directory of a service, or of several seeds. Each seed has a
-            certificate. Seeds that share a teacher, experts or a reward function also have a
-            common cost, which is printed.
+        path: Run directory, or directory of a service, of a campaign, or of several seeds. Each
+            seed has a certificate. Seeds that share a teacher, experts or a reward function also
+            have a common cost, which is printed.
         verify: Compare certificate.json with the ledger, and change nothing.
         write: Write certificate.json as it follows from the ledger now.
         json: Print JSON: the certificate and its sentences, or the findings of --verify. For
@@ -180,13 +183,24 @@ def certificate(
     """
     if verify and write:
         raise ValueError("--verify changes nothing; give either --verify or --write")
-    experiment = None if is_service(path) else open_experiment(path, Named(ledger))
-    certified = (open_service(path, ledger),) if experiment is None else experiment.runs
+    certified, experiment = _certified(path, ledger)
     return _verify(certified, json) if verify else _show(certified, experiment, write, json)
 
 
+def _certified(path: Path, ledger: str | None) -> tuple[Sequence["Certified"], Experiment | None]:
+    """Returns the runs, the service or the campaign in a directory, and the experiment if any."""
+    from sotto.people.campaign import is_campaign, open_campaign
+
+    if is_service(path):
+        return (open_service(path, ledger),), None
+    if is_campaign(path):
+        return (open_campaign(path, ledger),), None
+    experiment = open_experiment(path, Named(ledger))
+    return experiment.runs, experiment
+
+
 def _show(
-    runs: Sequence[Run | Service], experiment: Experiment | None, write: bool, json: bool
+    runs: Sequence["Certified"], experiment: Experiment | None, write: bool, json: bool
 ) -> int:
     from rich.console import Console
 
@@ -238,7 +252,7 @@ def _in_words(certificate: "Certificate") -> dict[str, Any]:
 _EXIT_CODES = {"verified": 0, "stale": 3, "false": 2}
 
 
-def _verify(runs: Sequence[Run | Service], json: bool) -> int:
+def _verify(runs: Sequence["Certified"], json: bool) -> int:
     from sotto.privacy.certificates.derive import verify
 
     found = [(run, verify(run.certificate, run.open_ledger())) for run in runs]

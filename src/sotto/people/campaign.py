@@ -9,6 +9,7 @@ Several machines may serve copies of one directory if they share the database. T
 no tokens. The key in contributions.key encrypts the keys of releases; it is never in the database.
 """
 
+import hashlib
 import json
 import shutil
 import uuid
@@ -25,7 +26,9 @@ from sotto.algorithms.settings import Settings
 from sotto.errors import RunError
 from sotto.files import write_model
 from sotto.people.spaces import Spaces
-from sotto.privacy.ledger.entries import versions
+from sotto.privacy.ledger.entries import canonical, versions
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.runs import marks
 from sotto.runs.directory import ledger_location, ledger_place
 from sotto.runs.registry import config_from_json, config_to_json
 from sotto.serving.operator import OperatorToken
@@ -43,10 +46,10 @@ class Terms(Settings):
     """Public terms of a campaign, beside the settings of the learning algorithm."""
 
     gives: Gives = "trajectory"
-    """What a person gives. trajectory: what was observed, done and rewarded. update: the policy's
+    """Kind of a contribution. trajectory: observations, actions and rewards. update: the policy's
     update, which the device computed and clipped; the service clips it again."""
     acts: Acts = "device"
-    """Where actions are chosen. device: the device has the policy. server: the device sends each
+    """Side that chooses actions. device: the device has the policy. server: the device sends each
     observation, and the service answers with an action."""
     place_minutes: Minutes = 60.0
     """Time in minutes after which a place expires whose person gave nothing."""
@@ -83,6 +86,12 @@ class CampaignSettings(BaseModel):
     database: str | None
     versions: dict[str, str]
     created: str
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all settings that releases and promises to people depend on."""
+        said = self.model_dump(mode="json", include={"campaign_id", "spaces", "config", "terms"})
+        return hashlib.sha256(canonical(said).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,12 @@ class Campaign:
     def people_place(self) -> Path | str:
         """Location of the database of people."""
         return self._place(_PEOPLE)
+
+    def open_ledger(self) -> Ledger:
+        """Opens the ledger, and refuses one of another campaign or older than the certificate."""
+        ledger = Ledger.open(self.ledger_place, self.settings.campaign_id)
+        marks.refuse_older(self.path, ledger)
+        return ledger
 
     def _place(self, file: str) -> Path | str:
         where = self.settings.database
@@ -189,6 +204,12 @@ def check(config: DPPGConfig, terms: Terms) -> None:
             "back would need it; use --no-correlated-noise",
         ),
     }
+    # Everybody may come, so there can be as many people as places.
+    if config.delta * (places := config.users_per_update * config.num_updates) >= 1:
+        raise ValueError(
+            f"delta {config.delta:g} is not below 1 / places = {1 / places:.3g}, and a different "
+            "person may take each place; choose a smaller delta"
+        )
     for name, (wrong, why) in refused.items():
         if wrong:
             raise ValueError(f"{name} does not fit a campaign: {why}")

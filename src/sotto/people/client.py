@@ -36,7 +36,7 @@ class CampaignRefused(ValueError):
 
 
 class World(Protocol):
-    """What a person lives in."""
+    """The world that a person lives in."""
 
     def reset(self) -> Sequence[float]:
         """Returns the first observation."""

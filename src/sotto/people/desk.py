@@ -1,4 +1,4 @@
-"""What the service answers, as blocking functions of requests, the database and the campaign."""
+"""Answers of the service, as blocking functions of requests, the database and the campaign."""
 
 import hashlib
 import json
@@ -12,9 +12,10 @@ from sotto.people.campaign import Campaign
 from sotto.people.errors import BadContribution
 from sotto.people.policy import NumpyPolicy, as_json
 from sotto.people.records import Place
+from sotto.people.releases import closed
 from sotto.people.store import Store
 from sotto.people.units import LARGEST, packed, read_trajectory, read_update
-from sotto.people.updater import Plan, Published
+from sotto.people.updater import Plan, Published, require_as_started
 
 WITHDRAWN = (
     "You take no further part, and what you gave for a release that is not made yet is deleted. "
@@ -35,6 +36,9 @@ _ADVERSARY = {
 }
 
 
+_MOST_PLACES = 100_000
+
+
 class Desk:
     """Answers for people and the operator. Released policies are kept in memory.
 
@@ -42,17 +46,37 @@ class Desk:
         campaign: the campaign.
         store: its database.
         clock: returns the time in seconds.
+
+    Raises:
+        CampaignMismatch: campaign.json was changed after the campaign began.
     """
 
     def __init__(self, campaign: Campaign, store: Store, clock: Callable[[], float]) -> None:
+        require_as_started(campaign, store)
         self.plan = Plan(campaign)
         self._campaign, self._store, self._clock = campaign, store, clock
         self._published = lru_cache(maxsize=4)(self._read_published)
         self._policy = lru_cache(maxsize=4)(self._read_policy)
-        self._place = lru_cache(maxsize=10_000)(store.place)
+        self._newest = -1  # version of the newest policy in memory
+        self._places: dict[tuple[str, int], Place] = {}
 
     def _read_published(self, version: int) -> Published:
         return Published.from_bytes(self._store.policy(version)[1])
+
+    def knows(self, place_id: str, person: int) -> bool:
+        """Returns whether the place, and the policy of its version, are in memory."""
+        place = self._places.get((place_id, person))
+        return place is not None and place.release == self._newest
+
+    def _place(self, place_id: str, person: int) -> Place:
+        """Returns a person's place, from memory if it was read before."""
+        found = self._places.get((place_id, person))
+        if found is None:
+            found = self._store.place(place_id, person)
+            if len(self._places) >= _MOST_PLACES:
+                self._places.clear()
+            self._places[place_id, person] = found
+        return found
 
     def action(self, given: dict[str, Any], place_id: str, person: int) -> int | list[float]:
         """Returns the action for an observation, by the policy of the place's version.
@@ -62,6 +86,8 @@ class Desk:
             UnknownPlace, PlaceClosed: the place is not this person's, or is closed.
         """
         place, step = self._place(place_id, person), given.get("step")
+        if self._clock() >= place.expires:  # it is still in memory
+            raise closed()
         most = self.plan.config.steps_per_user - 1
         if not isinstance(step, int) or not 0 <= step <= most:
             raise BadContribution(f"step is a whole number from 0 to {most}")
@@ -78,6 +104,7 @@ class Desk:
         return json.dumps(as_json(state.policy, version), allow_nan=False).encode()
 
     def _read_policy(self, version: int) -> NumpyPolicy:
+        self._newest = max(version, self._newest)
         return NumpyPolicy(json.loads(self.policy_json(version)))
 
     def contribution(self, given: dict[str, Any], place_id: str, person: int) -> bytes:
@@ -168,7 +195,7 @@ def _action(policy: NumpyPolicy, place: Place, step: int, observation: Any) -> i
     """Returns the action of a step, which is the same however often it is asked for."""
     try:
         seen = np.asarray(observation, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         seen = np.empty(0)
     if seen.shape != (policy.observations,) or not (np.abs(seen) <= LARGEST).all():
         raise BadContribution(

@@ -58,7 +58,7 @@ class ContributionConflict(CampaignError):
 
 
 class BadContribution(CampaignError):
-    """What a device gave is not what the campaign takes."""
+    """The campaign does not take this contribution."""
 
     code = "bad-contribution"
 

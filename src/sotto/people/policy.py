@@ -67,7 +67,7 @@ class NumpyPolicy:
 
     @property
     def observations(self) -> int:
-        """How many numbers an observation has."""
+        """Number of entries of an observation."""
         return len(self._scale)
 
     def outputs(self, observation: Float[np.ndarray, " obs"]) -> Float[np.ndarray, " outputs"]:

@@ -23,7 +23,7 @@ _WAIT_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Habits:
-    """What simulated people do, as probabilities for each trajectory.
+    """Habits of simulated people, as probabilities for each trajectory.
 
     Attributes:
         drop_out: the person takes a place and gives nothing.

@@ -55,6 +55,10 @@ class Store(Releases):
     method raises `StoreUnavailable` if the database cannot be used.
     """
 
+    def __init__(self, engine: sa.Engine, campaign_id: str, rules: Rules, master: MasterKey):
+        super().__init__(engine, campaign_id, rules, master)
+        self._known, self._numbered = KnownTokens(()), 0  # tokens of people below this number
+
     @staticmethod
     def create(
         where: Path | str,
@@ -146,10 +150,16 @@ class Store(Releases):
         return None if person is None else str(person)
 
     def known_tokens(self) -> KnownTokens:
-        """Returns the tokens known now, for comparisons without reading the database again."""
+        """Returns the tokens known now, for comparisons without reading the database again.
+
+        People are never removed, so only new ones are read. Strangers cause this reading.
+        """
+        query = sa.select(people.c.person, people.c.token_hash)
         with reading(self._engine) as connection:
-            rows = connection.execute(sa.select(people.c.person, people.c.token_hash)).all()
-        return KnownTokens((str(person), token_hash) for person, token_hash in rows)
+            rows = connection.execute(query.where(people.c.person >= self._numbered)).all()
+        self._known.add((str(person), token_hash) for person, token_hash in rows)
+        self._numbered = max([self._numbered, *(person + 1 for person, _ in rows)])
+        return self._known
 
     def take_place(self, person: int, now: float) -> Place:
         """Returns a place in the open release: the person's own if it still runs, or a new one.
@@ -262,16 +272,11 @@ class Store(Releases):
         """
         mine = places.c.person == person
         with writing(self._engine) as (connection, current):
-            _withdrew(connection, person)
-            change = sa.update(people).where(people.c.person == person)
-            connection.execute(change.values(withdrew=True))
-            if current.stage != "begun":
-                unsettled = (mine, places.c.state.in_(("taken", "given")))
-                chosen = sa.select(places.c.place).where(*unsettled)
-                connection.execute(
-                    sa.delete(contributions).where(contributions.c.place.in_(chosen))
-                )
-                connection.execute(sa.update(places).where(*unsettled).values(state="withdrawn"))
+            if not _withdrew(connection, person):  # nothing is written for those who ask again
+                change = sa.update(people).where(people.c.person == person)
+                connection.execute(change.values(withdrew=True))
+                if current.stage != "begun":
+                    _drop(connection, mine, places.c.state.in_(("taken", "given")))
             query = sa.select(places).where(mine, places.c.gave).order_by(places.c.release)
             gave = connection.execute(query).all()
         return Receipt(
@@ -315,6 +320,13 @@ def _withdrew(connection: sa.Connection, person: int) -> bool:
     if found is None:
         raise UnknownPerson("the campaign has no such person; enrol them first")
     return found
+
+
+def _drop(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> None:
+    """Deletes the contributions of these places, which are withdrawn then."""
+    chosen = sa.select(places.c.place).where(*where)
+    connection.execute(sa.delete(contributions).where(contributions.c.place.in_(chosen)))
+    connection.execute(sa.update(places).where(*where).values(state="withdrawn"))
 
 
 def _find(connection: sa.Connection, place_id: str, person: int) -> _PlaceRow:

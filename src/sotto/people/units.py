@@ -1,4 +1,4 @@
-"""What one person gives for a place: a trajectory, or an update that the device computed.
+"""One person's contribution for a place: a trajectory, or an update that the device computed.
 
 Everything from a device is checked here. A contribution is stored with the same number of bytes
 whatever it says, so that its size tells nothing.

@@ -8,12 +8,12 @@ Guarantee:
     contributions that the database holds as unit data. A person's slot in a release is the person's
     place. Someone who gave nothing, withdrew in time or let the place expire is an empty slot. A
     release that was charged and lost with its process is never made again: its people's data are
-    deleted, and the policy stays as it was.
+    deleted, and the policy stays as it was. Nothing is released if the ledger is older than the
+    database, the database older than the ledger, or the settings are not those of the start.
 """
 
 import json
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -33,12 +33,14 @@ from sotto.algorithms.dppg.parts import extra_parts
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.keys import new_key
 from sotto.people.campaign import Campaign
+from sotto.people.errors import CampaignMismatch, StaleHolder
 from sotto.people.records import Closed
 from sotto.people.sealing import MasterKey
 from sotto.people.store import Store
 from sotto.people.units import empty_trajectory, packed, unpacked
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.claims import people as claims
+from sotto.privacy.errors import LedgerOlder, LedgerUnavailable
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms import correlated
@@ -52,10 +54,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Published:
-    """What one version of the database holds: facts for everybody, and the public state.
+    """Contents of one version of the database: facts for everybody, and the public state.
 
     Attributes:
-        facts: certified budget and certificate, as JSON values.
+        facts: certificate, returns and fingerprint of the settings, as JSON values.
         state: packed state of the training.
     """
 
@@ -96,7 +98,7 @@ class Plan:
 
     @property
     def unit(self) -> Any:
-        """What an empty slot gives: a trajectory without a step, or the update zero."""
+        """Contribution of an empty slot: a trajectory without a step, or the update zero."""
         if self.gives == "trajectory":
             return empty_trajectory(self.env, self.config.steps_per_user)
         return jax.tree.map(lambda x: np.zeros(x.shape, np.float32), self.first.policy)
@@ -162,7 +164,11 @@ def create(campaign: Campaign) -> None:
     )
     # The stream is opened here, so that a budget that does not cover it is refused at once.
     _open(plan, ledger, plan.first)
-    facts = {"certificate": json.loads(derive(ledger).model_dump_json()), "returns": []}
+    facts = {
+        "certificate": json.loads(derive(ledger).model_dump_json()),
+        "returns": [],
+        "settings": campaign.settings.fingerprint,
+    }
     Store.create(
         campaign.people_place,
         campaign.settings.campaign_id,
@@ -176,6 +182,20 @@ def create(campaign: Campaign) -> None:
         master=MasterKey.create(campaign.key),
         first_policy=Published(facts, packed(plan.first)).to_bytes(),
     )
+
+
+def require_as_started(campaign: Campaign, store: Store) -> None:
+    """Checks that campaign.json says what it said when the campaign began.
+
+    Raises:
+        CampaignMismatch: it was changed.
+    """
+    facts = Published.from_bytes(store.policy()[1]).facts
+    if facts["settings"] != campaign.settings.fingerprint:
+        raise CampaignMismatch(
+            f"the settings in {campaign.path} were changed after the campaign began, and its "
+            "certificate is about the old ones; restore campaign.json, or start a new campaign"
+        )
 
 
 def _open(plan: Plan, ledger: Ledger, state: DPPGState) -> Stream:
@@ -215,6 +235,7 @@ class Updater:
             campaign.settings.campaign_id,
             MasterKey.open(campaign.key),
         )
+        require_as_started(campaign, self._store)
         self._holder = secrets.token_hex(8)
         self._ledger: Ledger | None = None
         self._stream: Stream | None = None
@@ -224,8 +245,15 @@ class Updater:
 
         Raises:
             PrivacyError: the ledger refuses, or cannot be written.
-            CampaignError: the database cannot be used.
+            CampaignError: the database cannot be used, or another updater has the release.
         """
+        try:
+            return self._step()
+        except BaseException:
+            self._ledger = self._stream = None  # they may differ from what was written
+            raise
+
+    def _step(self) -> bool:
         if not self._store.lease(self._holder, LEASE_SECONDS, self._clock()):
             self._ledger = self._stream = None  # another process may write to the ledger
             return False
@@ -233,12 +261,18 @@ class Updater:
         if closed is None:
             return False
         if self._ledger is None:
-            self._ledger = Ledger.open(
-                self._campaign.ledger_place, self._campaign.settings.campaign_id
-            )
+            self._ledger = self._campaign.open_ledger()
         charged = sum(one.releases for one in self._ledger.streams)
-        final = self._store.begin(closed.release, self._holder)
         before = Published.from_bytes(self._store.policy()[1])
+        if not self._ledger.holds(before.facts["certificate"]["head_hash"]):
+            made, version = closed.release, f"version {closed.release} of the policy"
+            raise LedgerOlder("the campaign's ledger", version, made, charged)
+        if charged > closed.release + 1:  # one more is lost with a process
+            raise CampaignMismatch(
+                f"the campaign's database is older than its ledger: it knows {closed.release} of "
+                f"{charged} releases, and no later withdrawal; restore it from a newer backup"
+            )
+        final = self._store.begin(closed.release, self._holder)
         if charged > closed.release:
             _log.warning("release %d was charged and lost with its process", closed.release)
             self._publish(closed.release, before.facts, before.state, lost=True)
@@ -282,9 +316,13 @@ class Updater:
 
 
 def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:
-    """Makes releases until `stop` says so, or until the process that started this one dies."""
-    parent = os.getppid()
+    """Makes releases until `stop` says so. It tries again while a database cannot be used."""
     updater = Updater(campaign)
-    while not stop() and os.getppid() == parent:
-        if not updater.step():
+    while not stop():
+        try:
+            changed = updater.step()
+        except (LedgerUnavailable, StaleHolder) as error:  # also StoreUnavailable
+            _log.error("%s: %s", type(error).__name__, error)
+            changed = False
+        if not changed:
             time.sleep(pause)

@@ -42,7 +42,7 @@ class Caller(NamedTuple):
 
 
 class Holders(Protocol):
-    """Those who hold tokens: students of a ledger, or people of a campaign."""
+    """The holders of tokens: students of a ledger, or people of a campaign."""
 
     def authenticate(self, token: str) -> str | None:
         """Returns the name of the token's holder, or None. It may block."""
@@ -60,6 +60,7 @@ class Callers:
         limits: limits of requests over time.
         connections: open connections, which are marked as known.
         failures: context that turns failures of `holders` into refusals.
+        revocable: whether a token may be revoked. A known one is then confirmed at each request.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class Callers:
         limits: Limits,
         connections: Connections,
         failures: Callable[[], AbstractContextManager[None]] | None = None,
+        revocable: bool = True,
     ) -> None:
+        self._revocable = revocable
         self._holders = holders
         self._failures = failures or ledger_failures
         self._is_operator = is_operator
@@ -119,10 +122,12 @@ class Callers:
                 known = await self._read_again()
             if known.holder(token) is None and not await self._in_thread(self._is_operator, token):
                 raise unknown_token()
-        wait = self._students.seconds_to_wait(self._known.holder(token) or "")
+        holder = self._known.holder(token)
+        wait = self._students.seconds_to_wait(holder or "")
         if wait > 0:
             raise _too_many(self._limits.requests_per_second, wait)
-        caller = await self._confirmed(token)
+        kept = holder is not None and not self._revocable
+        caller = Caller(holder) if kept else await self._confirmed(token)
         self._connections.known(request.client)
         return caller
 
@@ -139,7 +144,7 @@ class Callers:
             raise _too_many(self._limits.stranger_requests_per_second, max(wait, 1.0))
 
     def _seems_known(self, token: str) -> bool:
-        """Returns whether the token was known a moment ago, by comparison in constant time."""
+        """Returns whether the token was known a moment ago."""
         student = self._known.holder(token)
         return hmac.compare_digest(_hash(token), self._operator) or student is not None
 

@@ -9,7 +9,7 @@ from sotto.keys import new_key
 
 
 class Use(IntEnum):
-    """What a key is for. Each use has its own number, so that no two share random numbers."""
+    """Uses of keys. Each use has its own number, so that no two share random numbers."""
 
     PEOPLE = 0
     COMPLETIONS = 1

@@ -25,7 +25,8 @@ PARTICIPATION = Claim(
     "people.participation",
     "does-not-protect",
     "The times at which people take places, give contributions and withdraw. They decide when a "
-    "policy is released, and the operator sees them.",
+    "policy is released and whether a place is free, and the certificate counts who gave. The "
+    "operator sees them.",
 )
 OWN_WORLD = Claim(
     "people.own-world",
