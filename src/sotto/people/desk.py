@@ -30,13 +30,11 @@ COLLECTED = {
 }
 _ADVERSARY = {
     "trajectory": "The operator of this service could read your trajectory until its release is "
-    "made. Everybody else sees released policies only.",
+    "made, and later from a copy that it kept. Everybody else sees released policies only.",
     "update": "The operator of this service could read your device's update until its release is "
-    "made, and never your trajectory. Everybody else sees released policies only.",
+    "made, and later from a copy that it kept; an update tells much about its trajectory. "
+    "Everybody else sees released policies only.",
 }
-
-
-_MOST_PLACES = 100_000
 
 
 class Desk:
@@ -58,7 +56,8 @@ class Desk:
         self._published = lru_cache(maxsize=4)(self._read_published)
         self._policy = lru_cache(maxsize=4)(self._read_policy)
         self._newest = -1  # version of the newest policy in memory
-        self._places: dict[tuple[str, int], Place] = {}
+        self._places: dict[tuple[str, int], Place] = {}  # of one release
+        self._release = -1
 
     def _read_published(self, version: int) -> Published:
         return Published.from_bytes(self._store.policy(version)[1])
@@ -73,8 +72,8 @@ class Desk:
         found = self._places.get((place_id, person))
         if found is None:
             found = self._store.place(place_id, person)
-            if len(self._places) >= _MOST_PLACES:
-                self._places.clear()
+            if found.release != self._release:  # the others are over, and so are their secrets
+                self._places, self._release = {}, found.release
             self._places[place_id, person] = found
         return found
 
@@ -104,8 +103,9 @@ class Desk:
         return json.dumps(as_json(state.policy, version), allow_nan=False).encode()
 
     def _read_policy(self, version: int) -> NumpyPolicy:
+        found = NumpyPolicy(json.loads(self.policy_json(version)))
         self._newest = max(version, self._newest)
-        return NumpyPolicy(json.loads(self.policy_json(version)))
+        return found
 
     def contribution(self, given: dict[str, Any], place_id: str, person: int) -> bytes:
         """Returns what a person gives, checked and packed.

@@ -15,8 +15,10 @@ Guarantee:
 import json
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -33,7 +35,7 @@ from sotto.algorithms.dppg.parts import extra_parts
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.keys import new_key
 from sotto.people.campaign import Campaign
-from sotto.people.errors import CampaignMismatch, StaleHolder
+from sotto.people.errors import CampaignError, CampaignMismatch, StaleHolder
 from sotto.people.records import Closed
 from sotto.people.sealing import MasterKey
 from sotto.people.store import Store
@@ -277,8 +279,27 @@ class Updater:
             _log.warning("release %d was charged and lost with its process", closed.release)
             self._publish(closed.release, before.facts, before.state, lost=True)
         else:
-            self._release(final, before)
+            with self._keeping_the_lease():
+                self._release(final, before)
         return True
+
+    @contextmanager
+    def _keeping_the_lease(self) -> Iterator[None]:
+        """Extends the lease while a release is made, for its compilation may take longer."""
+        made = threading.Event()
+
+        def extend() -> None:
+            while not made.wait(LEASE_SECONDS / 3):
+                with suppress(CampaignError):  # the next time may be in time
+                    self._store.lease(self._holder, LEASE_SECONDS, self._clock())
+
+        thread = threading.Thread(target=extend, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            made.set()
+            thread.join()
 
     def _release(self, closed: Closed, before: Published) -> None:
         """Charges, makes and publishes one release."""

@@ -12,14 +12,14 @@ JOINT = Claim(
 SEES_TRAJECTORIES = Claim(
     "people.sees-trajectories",
     "does-not-protect",
-    "A person, against the operator of the service, who receives trajectories and could keep "
-    "them.",
+    "A person, against the operator of the service, who could read trajectories until their "
+    "release is made, and later from a copy or a backup that was kept.",
 )
 SEES_UPDATES = Claim(
     "people.sees-updates",
     "does-not-protect",
-    "A person, against the operator of the service, who receives the update that the person's "
-    "device computed, and could keep it. It tells about the trajectory.",
+    "A person, against the operator of the service, who could read the update that the person's "
+    "device computed until its release is made, and later from a copy or a backup that was kept.",
 )
 PARTICIPATION = Claim(
     "people.participation",
@@ -39,8 +39,10 @@ OWN_WORLD = Claim(
 ONE_TOKEN = Claim(
     "people.one-token",
     "user",
-    "Each token was given to one person, and no person has two.",
-    "the operator hands out the tokens",
+    "Each token was given to one person, no person has two, and nobody gave to a copy of this "
+    "campaign.",
+    "the operator hands out the tokens, and neither serves copies of the database nor puts an "
+    "earlier state of it back, which forgets who gave and who withdrew",
 )
 
 BROUGHT = (JOINT, SEES_TRAJECTORIES, SEES_UPDATES, PARTICIPATION, OWN_WORLD, ONE_TOKEN)
