@@ -277,7 +277,12 @@ def test_tokens_decide(live):
     assert found["health"]["updater"] == "absent"
     live.updater.step()
     found = live.http.get("/v1/operator", headers=operator).json()
-    assert found["health"]["updater"] == "working"
+    assert found["health"] == {"updater": "working", "last_update_seconds": None}
+    live.live(1)
+    live.updater.step()
+    live.now += 5
+    found = live.http.get("/v1/operator", headers=operator).json()
+    assert found["health"]["last_update_seconds"] == 5
     new = live.http.post("/v1/people", json={"count": 2}, headers=operator).json()["tokens"]
     with Person(live.url, new[1]) as one:
         assert one.me()["person"] == 13

@@ -4,6 +4,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,6 +50,7 @@ class Start:
     """Print one JSON object instead of text."""
 
 
+_RESTART_SECONDS = 2.0
 _HIDDEN = ("env_id", "population", "total_steps")
 _DEFAULTS: dict[str, Any] = {
     "env_id": "campaign",
@@ -204,17 +208,38 @@ def serve(
             file=sys.stderr,
         )
     app = create_app(found, _store(found), found.operator.matches)
-    process = None
-    if updater:
-        context = multiprocessing.get_context("spawn")
+    with _updating(path, database) if updater else nullcontext():
+        serve(app, address, lambda url: _ready(found, url, json))
+
+
+@contextmanager
+def _updating(path: Path, database: str | None) -> Iterator[None]:
+    """Runs an updater in another process meanwhile, and starts it again if it dies."""
+    context, over = multiprocessing.get_context("spawn"), threading.Event()
+
+    def start() -> Any:
         process = context.Process(target=_update, args=(path, database, os.getpid()), daemon=True)
         process.start()
+        return process
+
+    process = start()
+
+    def watch() -> None:
+        nonlocal process
+        while not over.wait(_RESTART_SECONDS):
+            if not process.is_alive():
+                print("sotto: the updater died and is started again", file=sys.stderr, flush=True)
+                process = start()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
-        serve(app, address, lambda url: _ready(found, url, json))
+        yield
     finally:
-        if process is not None:
-            process.terminate()
-            process.join(timeout=20)
+        over.set()
+        watcher.join()
+        process.terminate()
+        process.join(timeout=20)
 
 
 def _ready(found: Campaign, url: str, json: bool) -> None:

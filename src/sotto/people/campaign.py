@@ -141,7 +141,7 @@ class Campaign:
 
     def _place(self, file: str) -> Path | str:
         where = self.settings.database
-        return ledger_location(self.path, where or file, self.named_database)
+        return ledger_location(self.path, where or file, self.named_database, "--database")
 
 
 def new_settings(

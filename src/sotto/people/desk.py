@@ -30,10 +30,11 @@ COLLECTED = {
 }
 _ADVERSARY = {
     "trajectory": "The operator of this service could read your trajectory until its release is "
-    "made, and later from a copy that it kept. Everybody else sees released policies only.",
+    "made, and later from a copy that it kept. Everybody else sees released policies, and how many "
+    "people took part.",
     "update": "The operator of this service could read your device's update until its release is "
     "made, and later from a copy that it kept; an update tells much about its trajectory. "
-    "Everybody else sees released policies only.",
+    "Everybody else sees released policies, and how many people took part.",
 }
 
 
@@ -156,7 +157,7 @@ class Desk:
         """Returns counts, the budget and the state of the updater."""
         counts, facts = self._store.counts(), self.facts()
         published = self._published(facts["version"])
-        now = self._clock()
+        now, made = self._clock(), published.facts.get("made")
         return {
             **{name: facts[name] for name in ("name", "version", "horizon", "state")},
             "people": {
@@ -186,7 +187,7 @@ class Desk:
             "returns": published.facts["returns"],
             "health": {
                 "updater": "working" if (counts.updater_until or 0.0) > now else "absent",
-                "last_update_seconds": None,
+                "last_update_seconds": None if made is None else max(0.0, now - made),
             },
         }
 

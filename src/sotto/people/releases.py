@@ -231,7 +231,9 @@ def number_of(connection: sa.Connection, table: sa.Table, *where: sa.ColumnEleme
 
 def closed() -> PlaceClosed:
     """Returns the error for a place whose contribution is taken no more."""
-    return PlaceClosed("this place is closed; nothing was kept, take a place in the next release")
+    return PlaceClosed(
+        "this place is closed and takes nothing more; GET /v1/me says whether it was given for"
+    )
 
 
 def _stale(release: int) -> StaleHolder:

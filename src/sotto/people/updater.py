@@ -330,7 +330,8 @@ class Updater:
         """Publishes the next version, with the certificate as of now."""
         assert self._ledger is not None
         certificate = derive(self._ledger)
-        facts = facts | {"certificate": json.loads(certificate.model_dump_json())}
+        found = json.loads(certificate.model_dump_json())
+        facts = facts | {"certificate": found, "made": self._clock()}
         data = Published(facts, state).to_bytes()
         self._store.finish(release, self._holder, data, lost=lost)
         certificate.write(self._campaign.certificate, mode=0o600)

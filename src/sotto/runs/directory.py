@@ -146,13 +146,16 @@ NOTHING_NAMED = Named()
 """No trusted locations; only files in the directory are opened."""
 
 
-def ledger_location(directory: Path, place: str, named: str | None) -> Path | str:
+def ledger_location(
+    directory: Path, place: str, named: str | None, flag: str = "--ledger"
+) -> Path | str:
     """Returns the location of a ledger that settings in a directory name.
 
     Args:
         directory: directory of the settings.
         place: file in the directory, absolute path of another file, or a SQLAlchemy URL.
-        named: value of --ledger.
+        named: value of the flag.
+        flag: flag that names the location.
 
     Raises:
         RunError: the ledger is outside the directory, and the user did not give its location. The
@@ -163,7 +166,7 @@ def ledger_location(directory: Path, place: str, named: str | None) -> Path | st
     if not inside and (named is None or ledger_place(named) != place):
         raise RunError(
             f"the settings of {directory} say that its ledger is elsewhere, at {place}; give "
-            f"--ledger {place} if you trust that location"
+            f"{flag} {place} if you trust that location"
         )
     return place if "://" in place else directory / place
 
