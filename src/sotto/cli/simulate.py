@@ -26,7 +26,7 @@ def people(
     """Lets simulated people take part in a campaign, and prints the return of the last policy.
 
     Example:
-      sotto simulate people http://127.0.0.1:8000 --tokens tokens.txt --drop-out 0.05
+      sotto simulate people https://study.example.org --tokens tokens.txt --drop-out 0.05
 
     Args:
         url: Address of the service.

@@ -269,6 +269,8 @@ def draw(path: Path, results: Sequence[Result], title: str) -> None:
         path: file of the PNG.
         results: results of all arms; dotted lines are arms without noise.
         title: title of the whole figure.
+
+    Shaded intervals are about seeds, or with one seed about the prompts that measure.
     """
     kinds = [f"{kind} gain at KL {kl:g}" for kl in KLS for kind in reversed(KINDS)]
     with plots.panels(path, (4.6, 3.8), columns=2, rows=2) as panels:
@@ -278,21 +280,32 @@ def draw(path: Path, results: Sequence[Result], title: str) -> None:
         plots.headline(panels[0], f"SmolLM2-135M tuned to people's ratings, {title}")
 
 
+def _half_width(result: Result, kind: str) -> float:
+    """Returns half of a 95 per cent interval: over seeds, or over the prompts of one seed."""
+    over = over_seeds(result.returns[kind])["half_width"]
+    if over is not None:
+        return float(over)
+    return 1.96 * float(result.returns[kind.replace("gain", "standard error")].mean())
+
+
 def _panel(axes: Axes, results: Sequence[Result], kind: str) -> None:
     names = list(dict.fromkeys(one.arm.name for one in results))
     for name, colour, marker in zip(names, plots.COLOURS, plots.MARKERS, strict=False):
         ours = [one for one in results if one.arm.name == name]
-        points = [(one.arm.x, one.returns[kind]) for one in ours if one.arm.x is not None]
+        points = [one for one in ours if one.arm.x is not None]
         if points:
-            x, values = zip(*points, strict=True)
-            middle = np.array([one.mean() for one in values])
-            spread = np.array([over_seeds(one)["half_width"] or 0.0 for one in values])
+            x = [one.arm.x for one in points]
+            middle = np.array([one.returns[kind].mean() for one in points])
+            spread = np.array([_half_width(one, kind) for one in points])
             plots.line(
                 axes, x, middle, spread, color=colour, marker=marker, label=ours[0].arm.label
             )
         for one in ours:
             if one.arm.x is None:
-                axes.axhline(one.returns[kind].mean(), color=colour, linestyle=":", linewidth=1.2)
+                label = None if points else f"{one.arm.label}, without noise"
+                height = one.returns[kind].mean()
+                axes.axhline(height, color=colour, linestyle=":", linewidth=1.2, label=label)
+    axes.set_ylim(bottom=0)
     plots.log_ticks(axes, sorted({one.arm.x for one in results if one.arm.x is not None}))
     axes.set_xlabel("epsilon")
     axes.set_title(kind.replace("judge", "judge's"))
