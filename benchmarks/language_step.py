@@ -97,7 +97,7 @@ def sotto(settings: Settings, private: bool) -> Case:
     state = blank_state(config, base.architecture)
     rated = people_of(settings)
     if not private:
-        return _plain(base, state.adapter, rated)
+        return _plain(base, state.adapter, rated, settings.microbatch)
     folder = tempfile.mkdtemp()
     ledger = Ledger.create(
         Path(folder) / "ledger.sqlite",
@@ -119,18 +119,23 @@ def sotto(settings: Settings, private: bool) -> Case:
     return run
 
 
-def _plain(base: Any, adapter: Any, rated: Rated) -> Case:
+def _plain(base: Any, adapter: Any, rated: Rated, microbatch: int) -> Case:
     flat, unravel = ravel_pytree(adapter)
     rows = Rated(*(jnp.asarray(leaf[:, 0]) for leaf in rated))
-    said = Completions(rows.completions, rows.completion_mask)
+    parts = jax.tree.map(lambda x: x.reshape(-1, microbatch, *x.shape[1:]), rows)
 
     @jax.jit
     def step(flat: Any, base: Any) -> Any:
-        def loss(flat: Any) -> Any:
-            given = base, rows.prompts, rows.prompt_mask, said, unravel(flat)
-            return -log_probabilities(*given).sum(axis=1).mean()
+        def loss(flat: Any, part: Rated) -> Any:
+            said = Completions(part.completions, part.completion_mask)
+            given = base, part.prompts, part.prompt_mask, said, unravel(flat)
+            return -log_probabilities(*given).sum(axis=1).sum()
 
-        return flat - RATE * jax.grad(loss)(flat)
+        def add(total: Any, part: Rated) -> tuple[Any, None]:
+            return total + jax.grad(loss)(flat, part), None
+
+        gradient, _ = jax.lax.scan(add, jnp.zeros_like(flat), parts)
+        return flat - RATE * gradient / len(rows.prompts)
 
     def run() -> None:
         nonlocal flat

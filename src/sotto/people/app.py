@@ -140,6 +140,7 @@ class _Service:
         self._desk = Desk(campaign, store, clock)
         self.connections = Connections(limits)
         self._callers = Callers(store, is_operator, limits, self.connections, failures, False)
+        self._callers.read_now()
         self._writing = ThreadPoolExecutor(1, "store")
         self._sending = Counter[int | None]()  # bodies that are on their way, of each person
         numbers = len(packed(self._desk.plan.unit)) // 2

@@ -86,6 +86,10 @@ class Callers:
         self._last_read = -math.inf
         self._thread = ThreadPoolExecutor(1, "tokens")
 
+    def read_now(self) -> None:
+        """Reads the known tokens before the service starts, so that their holders are expected."""
+        self._known = self._holders.known_tokens()
+
     def close(self) -> None:
         """Finishes the work that has begun."""
         self._thread.shutdown()
