@@ -1,8 +1,19 @@
 """An error that several packages raise, and the form in which text of unknown origin is printed."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
 
 class RunError(ValueError):
     """A run directory, or a file in it, is not as the command needs it."""
+
+
+def first_problem(error: "ValidationError") -> str:
+    """Returns where the first problem of a file is, and what it is."""
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}"
 
 
 def visible(text: str) -> str:

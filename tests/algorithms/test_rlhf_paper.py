@@ -104,3 +104,11 @@ def test_the_preset_gives_way_to_flags() -> None:
         settings(preset="papre")
     with pytest.raises(ValueError, match="the paper's critic is for policy-gradient"):
         config(critic="paper")
+
+
+def test_real_people_are_not_given_a_critic_without_noise() -> None:
+    """Its weights are in every checkpoint."""
+    real = {"feedback": "log.jsonl", "public_prompts": "public.txt", "method": "policy-gradient"}
+    assert config(**real).population == "real"
+    with pytest.raises(ValueError, match="it is for simulated people"):
+        config(**real, critic="paper")

@@ -9,7 +9,7 @@ from chromium import Browser, Page, executable
 from fake_campaign import FakeCampaign, served
 from small_campaign import create
 
-from sotto.people.store import Store
+from sotto.people.database.store import Store
 
 Visit = Callable[..., tuple[Page, FakeCampaign]]
 

@@ -11,12 +11,13 @@ from small_teacher import running
 
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.people import campaign as campaigns
+from sotto.people import start
 from sotto.people.app import create_app
 from sotto.people.campaign import Campaign, Terms
 from sotto.people.client import Person
-from sotto.people.sealing import MasterKey
+from sotto.people.database.sealing import MasterKey
+from sotto.people.database.store import Store
 from sotto.people.spaces import Spaces
-from sotto.people.store import Store
 from sotto.people.updater import Updater
 from sotto.serving.limits import Limits
 
@@ -89,7 +90,7 @@ class Live:
 def started(folder: Path, terms: Terms | None = None, **changes: Any) -> Iterator[Live]:
     """Starts and serves a campaign."""
     settings = campaigns.new_settings("test", SPACES, config(**changes), terms or Terms(), None)
-    campaign = campaigns.create(folder / "campaign", settings)
+    campaign = start.create(folder / "campaign", settings)
     store = Store.open(campaign.people_place, settings.campaign_id, MasterKey.open(campaign.key))
     made: list[Live] = []
     app = create_app(

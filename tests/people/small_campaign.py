@@ -2,9 +2,9 @@
 
 import random
 
-from sotto.people.records import Closed, Place
-from sotto.people.sealing import MasterKey
-from sotto.people.store import Store
+from sotto.people.database.records import Closed, Place
+from sotto.people.database.sealing import MasterKey
+from sotto.people.database.store import Store
 
 MASTER = MasterKey(bytes(range(32)))
 RULES = {

@@ -19,11 +19,17 @@ import os
 import signal
 import sys
 import time
-import traceback
+from pathlib import Path
 
 import sqlalchemy as sa
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from nursery import fork_for_each
 from small_campaign import MASTER
 
+from sotto.people.database.records import Closed
+from sotto.people.database.store import Store
 from sotto.people.errors import (
     CampaignError,
     Finished,
@@ -33,8 +39,6 @@ from sotto.people.errors import (
     StoreUnavailable,
     TookPart,
 )
-from sotto.people.records import Closed
-from sotto.people.store import Store
 
 LEASE_SECONDS = 0.05
 PEOPLE = 40
@@ -130,30 +134,20 @@ def opened(where: str) -> Store:
             return Store.open(where, "campaign", MASTER)
 
 
-def main() -> None:
-    where, path = sys.argv[1:]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reaps children that end
-    out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for line in sys.stdin:
-        kind, *words = line.split()
-        child = os.fork()
-        if child == 0:
-            try:
-                store = opened(where)
-                if kind == "people":
-                    people(store, out, int(words[0]), int(words[1]))
-                elif kind == "die":
-                    kill_before(store, int(words[0]))
-                    whole_release(store, out)
-                else:
-                    updater(store, out, words[0])
-            except CampaignError as error:
-                os.write(out, f"failed 0 {error.code} - -\n".encode())
-            except BaseException:
-                traceback.print_exc()
-            os._exit(0)
-        print(child, flush=True)
+def work(where: str, out: int, words: list[str]) -> None:
+    kind, *numbers = words
+    try:
+        store = opened(where)
+        if kind == "people":
+            people(store, out, int(numbers[0]), int(numbers[1]))
+        elif kind == "die":
+            kill_before(store, int(numbers[0]))
+            whole_release(store, out)
+        else:
+            updater(store, out, numbers[0])
+    except CampaignError as error:
+        os.write(out, f"failed 0 {error.code} - -\n".encode())
 
 
 if __name__ == "__main__":
-    main()
+    fork_for_each(work)

@@ -20,10 +20,10 @@ from sotto.people import campaign as campaigns
 from sotto.people import updater as updaters
 from sotto.people.app import create_app
 from sotto.people.campaign import Terms, open_campaign
+from sotto.people.database.sealing import MasterKey
+from sotto.people.database.store import Store
 from sotto.people.desk import Desk
 from sotto.people.errors import CampaignMismatch, StaleHolder, StoreUnavailable
-from sotto.people.sealing import MasterKey
-from sotto.people.store import Store
 from sotto.people.updater import Updater, run
 from sotto.privacy.answers.storage import KnownTokens
 from sotto.privacy.errors import LedgerOlder, LedgerUnavailable

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -15,12 +16,15 @@ from live import SLOTS, STEPS, UPDATES, Live, World, config, started
 
 from sotto.cli import main
 from sotto.people import campaign as campaigns
+from sotto.people import start
 from sotto.people.campaign import Terms
 from sotto.people.client import CampaignRefused, Person
-from sotto.people.updater import Plan, Updater
+from sotto.people.plan import Plan
+from sotto.people.updater import Updater
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.statements import Part
 
 
 @pytest.fixture
@@ -324,7 +328,7 @@ def test_an_audit_of_the_release_stays_below_its_certificate(tmp_path):
     settings = campaigns.new_settings(
         "test", _spaces(), config(total_steps=SLOTS * STEPS), Terms(gives="update"), None
     )
-    campaign = campaigns.create(tmp_path / "campaign", settings)
+    campaign = start.create(tmp_path / "campaign", settings)
     plan = Plan(campaign)
 
     def inputs(present: bool):
@@ -340,6 +344,23 @@ def test_an_audit_of_the_release_stays_below_its_certificate(tmp_path):
     certified = trials.certified_epsilon(1e-3)
     assert certified == pytest.approx(2.0, rel=0.05)
     assert not audit_mechanism(trials, 300, 0, 1e-3, certified_epsilon=certified).refuted
+
+    def seen(noise_multiplier: float) -> ReleaseTrials:
+        """The same release with another noise multiplier, and a server that shows its sum."""
+        part = Part(clip_norm=release.parts["policy"].clip_norm, noise_multiplier=noise_multiplier)
+
+        def server(state, released):
+            after, _ = release.server(state, released)
+            return after, sum(jnp.sum(leaf) for leaf in jax.tree.leaves(released))
+
+        changed = replace(release, parts={"policy": part}, server=server)
+        along_the_worst = lambda log: np.asarray(log, float).reshape(-1, 1)  # noqa: E731
+        return ReleaseTrials(changed, plan.first, inputs, along_the_worst)
+
+    stated = release.parts["policy"].noise_multiplier
+    for multiplier, is_too_small in ((stated, False), (stated / 6, True)):
+        found = audit_mechanism(seen(multiplier), 400, 0, 1e-3, certified_epsilon=certified)
+        assert found.refuted == is_too_small
 
 
 def _spaces():

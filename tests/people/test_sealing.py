@@ -10,8 +10,8 @@ import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from sotto.people.database.sealing import MasterKey, ReleaseKey, place_name
 from sotto.people.errors import MasterKeyLost, StoreUnavailable
-from sotto.people.sealing import MasterKey, ReleaseKey, place_name
 
 CONTRIBUTION = b"what a person gives"
 PLACE = place_name("campaign", 3, 7, "place")

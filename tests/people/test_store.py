@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from small_campaign import MASTER, begun, make_empty_release, make_release, of, serve
 
+from sotto.people.database.records import Counts, History, Receipt
+from sotto.people.database.store import Store
 from sotto.people.errors import (
     ContributionConflict,
     Finished,
@@ -19,8 +21,6 @@ from sotto.people.errors import (
     UnknownVersion,
     Withdrawn,
 )
-from sotto.people.records import Counts, History, Receipt
-from sotto.people.store import Store
 
 Make = Callable[..., Store]
 

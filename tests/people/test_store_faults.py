@@ -6,8 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,13 +14,14 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from nursery import Nursery, is_running, wait_for
 from small_campaign import MASTER, create
 from store_replica import PEOPLE, contribution, whole_release
 
-from sotto.people import tables
+from sotto.people.database import tables
+from sotto.people.database.store import Store
+from sotto.people.database.tables import reading
 from sotto.people.errors import NoPlace
-from sotto.people.store import Store
-from sotto.people.tables import reading
 
 SIZE = 600
 RULES = {
@@ -37,37 +36,17 @@ RULES = {
 FIELDS = ("event", "release", "who", "slot", "place")
 
 
-class Processes:
+class Processes(Nursery):
     """Processes that use a store, and what they report."""
 
     def __init__(self, where: str, out: Path) -> None:
-        self._out = out
-        out.touch()
-        script = Path(__file__).with_name("store_replica.py")
-        self._nursery = subprocess.Popen(
-            [sys.executable, str(script), where, str(out)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def start(self, work: str) -> int:
-        assert self._nursery.stdin
-        assert self._nursery.stdout
-        self._nursery.stdin.write(f"{work}\n")
-        self._nursery.stdin.flush()
-        return int(self._nursery.stdout.readline())
+        super().__init__(Path(__file__).with_name("store_replica.py"), where, out)
 
     def reported(self, event: str) -> list[tuple[int, str, str, str]]:
         """Release, person or holder, slot and place of each event of a kind."""
-        lines = [line.split() for line in self._out.read_text().splitlines()]
+        lines = self.lines()
         assert all(len(line) == len(FIELDS) for line in lines)
         return [(int(one[1]), one[2], one[3], one[4]) for one in lines if one[0] == event]
-
-    def close(self) -> None:
-        assert self._nursery.stdin
-        self._nursery.stdin.close()
-        self._nursery.wait(10)
 
 
 @pytest.fixture
@@ -75,24 +54,6 @@ def processes(where: str, tmp_path: Path) -> Iterator[Processes]:
     started = Processes(where, tmp_path / "out.txt")
     yield started
     started.close()
-
-
-def is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_for(process: int, seconds: float = 25) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not is_running(process):
-            return
-        time.sleep(0.01)
-    os.kill(process, signal.SIGKILL)
-    pytest.fail(f"a process did not end within {seconds} seconds")
 
 
 def check(store: Store, processes: Processes) -> None:
@@ -150,9 +111,9 @@ def test_killed_at_any_moment(where: str, processes: Processes) -> None:
         with contextlib.suppress(ProcessLookupError):  # the process may have ended
             os.kill(victim, signal.SIGKILL)
             killed += 1
-        wait_for(victim)
+        wait_for(victim, 25)
     for process in running.values():
-        wait_for(process)
+        wait_for(process, 25)
     assert killed > 5
     check(store, processes)
     store.close()
@@ -165,7 +126,7 @@ def test_killed_before_each_change(where: str, processes: Processes, tmp_path: P
     for change in range(1, 100, step):
         store = create(where, **(RULES | {"slots": 2}))
         store.enrol(2)
-        wait_for(processes.start(f"die {change}"))
+        wait_for(processes.start(f"die {change}"), 25)
         with reading(store._engine) as connection:
             states = connection.execute(sa.select(tables.places.c.state)).scalars().all()
             kept = connection.execute(sa.select(tables.contributions.c.place)).all()
@@ -214,7 +175,7 @@ def test_a_server_that_cuts_everybody_off(
             ).scalar_one()
     engine.dispose()
     for process in started:
-        wait_for(process)
+        wait_for(process, 25)
     assert cut > 5
     assert store.version() == RULES["horizon"]
     check(store, processes)

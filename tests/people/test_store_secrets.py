@@ -14,10 +14,10 @@ import sqlalchemy as sa
 from fastapi import Request
 from small_campaign import MASTER, begun, create, make_release, of, serve
 
-from sotto.people import tables
+from sotto.people.database import tables
+from sotto.people.database.sealing import MasterKey
+from sotto.people.database.store import Store
 from sotto.people.errors import CampaignMismatch, MasterKeyLost, StoreUnavailable
-from sotto.people.sealing import MasterKey
-from sotto.people.store import Store
 from sotto.serving.callers import Callers
 from sotto.serving.connections import Connections
 from sotto.serving.limits import Limits
@@ -250,8 +250,8 @@ def test_callers_know_a_store(callers: tuple[Store, Callers]) -> None:
     (token,) = store.enrol(1)
 
     async def ask() -> None:
-        assert (await made.caller(request(token))).student == "0"
-        assert (await made.caller(request("operator"))).student is None
+        assert (await made.caller(request(token))).name == "0"
+        assert (await made.caller(request("operator"))).name is None
         with pytest.raises(Refusal) as caught:
             await made.caller(request("stranger"))
         assert caught.value.status == 401

@@ -9,12 +9,15 @@ FIRST + STEP, ... until the budget is spent. It appends a line to OUT for every 
 
 import hashlib
 import os
-import signal
 import sys
-import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from nursery import fork_for_each
 
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -50,21 +53,10 @@ def serve(database: str, out: int, student: str, number: int, step: int) -> None
         number += step
 
 
-def main() -> None:
-    database, path = sys.argv[1:]
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reaps children that end
-    out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    for line in sys.stdin:
-        student, number, step = line.split()
-        child = os.fork()
-        if child == 0:
-            try:
-                serve(database, out, student, int(number), int(step))
-            except BaseException:
-                traceback.print_exc()
-            os._exit(0)
-        print(child, flush=True)
+def work(where: str, out: int, words: list[str]) -> None:
+    student, number, step = words
+    serve(where, out, student, int(number), int(step))
 
 
 if __name__ == "__main__":
-    main()
+    fork_for_each(work)

@@ -21,6 +21,7 @@ from sotto.privacy.claims import language as of_language
 from sotto.privacy.claims import people as of_people
 from sotto.privacy.claims import rewards as of_rewards
 from sotto.privacy.claims import streams as of_streams
+from sotto.privacy.claims.claim import Claim
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.statements import (
     Correlation,
@@ -63,6 +64,18 @@ def stream(**changes: Any) -> StreamStatement:
     fields |= changes
     fields["dimensions"] = changes.get("dimensions", dict.fromkeys(fields["parts"], 10))
     return StreamStatement(**fields)
+
+
+def live_people(seen: Claim) -> Facts:
+    """A campaign whose operator sees what this sentence says."""
+    updates = stream(
+        name="DPPG policy update",
+        noise_law="on-grid",
+        protects=(of_people.JOINT(), of_streams.POLICIES()),
+        does_not_protect=(of_streams.PATTERNS(), seen(), of_people.PARTICIPATION()),
+        assumptions=tuple(one.assumption() for one in (of_people.OWN_WORLD, of_people.ONE_TOKEN)),
+    )
+    return Facts((updates,), settings_checked=True)
 
 
 def teacher(**changes: Any) -> Facts:
@@ -215,42 +228,8 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
-    "people who come one after the other": Facts(
-        (
-            stream(
-                name="DPPG policy update",
-                noise_law="on-grid",
-                protects=(of_people.JOINT(), of_streams.POLICIES()),
-                does_not_protect=(
-                    of_streams.PATTERNS(),
-                    of_people.SEES_TRAJECTORIES(),
-                    of_people.PARTICIPATION(),
-                ),
-                assumptions=tuple(
-                    one.assumption() for one in (of_people.OWN_WORLD, of_people.ONE_TOKEN)
-                ),
-            ),
-        ),
-        settings_checked=True,
-    ),
-    "updates of people's devices": Facts(
-        (
-            stream(
-                name="DPPG policy update",
-                noise_law="on-grid",
-                protects=(of_people.JOINT(), of_streams.POLICIES()),
-                does_not_protect=(
-                    of_streams.PATTERNS(),
-                    of_people.SEES_UPDATES(),
-                    of_people.PARTICIPATION(),
-                ),
-                assumptions=tuple(
-                    one.assumption() for one in (of_people.OWN_WORLD, of_people.ONE_TOKEN)
-                ),
-            ),
-        ),
-        settings_checked=True,
-    ),
+    "people who come one after the other": live_people(of_people.SEES_TRAJECTORIES),
+    "updates of people's devices": live_people(of_people.SEES_UPDATES),
     "a selection without times": Facts(
         (stream(selection={"mean": 3.0, "candidates": 4, "accounting": 2}, noise_law="on-grid"),)
     ),

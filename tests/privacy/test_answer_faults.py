@@ -6,8 +6,6 @@ import math
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from answer_replica import DIGEST, noisy, rows_of
+from nursery import Nursery, wait_for
 
 from sotto.privacy.answers.distances import TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -53,32 +52,19 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return place
 
 
-class Replicas:
+class Replicas(Nursery):
     """Processes that answer, and the answers that they report."""
 
     def __init__(self, where: str, out: Path) -> None:
-        self._out = out
-        out.touch()
-        script = Path(__file__).with_name("answer_replica.py")
-        self._nursery = subprocess.Popen(
-            [sys.executable, str(script), where, str(out)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        super().__init__(Path(__file__).with_name("answer_replica.py"), where, out)
 
-    def start(self, student: str, number: int, step: int = 1) -> int:
-        assert self._nursery.stdin
-        assert self._nursery.stdout
-        self._nursery.stdin.write(f"{student} {number} {step}\n")
-        self._nursery.stdin.flush()
-        return int(self._nursery.stdout.readline())
+    def ask(self, student: str, number: int, step: int = 1) -> int:
+        return self.start(f"{student} {number} {step}")
 
     def given(self) -> dict[tuple[str, int], set[str]]:
         """Returns the answers that left, by request; a refused request has none."""
         found = defaultdict(set)
-        for line in self._out.read_text().splitlines():
-            student, number, digest = line.split()
+        for student, number, digest in self.lines():
             if digest != "spent":
                 found[student, int(number)].add(digest)
         return found
@@ -88,29 +74,12 @@ class Replicas:
         seen = {number for name, number in self.given() if name == student}
         return next(number for number in range(10**6) if number not in seen)
 
-    def close(self) -> None:
-        assert self._nursery.stdin
-        self._nursery.stdin.close()
-        self._nursery.wait(10)
-
 
 @pytest.fixture
 def replicas(where: str, tmp_path: Path) -> Iterator[Replicas]:
     started = Replicas(where, tmp_path / "out.txt")
     yield started
     started.close()
-
-
-def wait_for(process: int, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.01)
-    os.kill(process, signal.SIGKILL)
-    pytest.fail(f"a replica did not end within {seconds} seconds")
 
 
 def rows(given: dict[tuple[str, int], set[str]], student: str | None = None) -> int:
@@ -136,10 +105,10 @@ def check_books(where: str, given: dict[tuple[str, int], set[str]]) -> None:
 
 def test_replicas_never_overspend_together(where: str, replicas: Replicas) -> None:
     """Two replicas share a student's requests and two get the same ones, until all are refused."""
-    started = [replicas.start("ann", 0), replicas.start("ann", 0)]
-    started += [replicas.start("bob", first, 2) for first in (0, 1)]
+    started = [replicas.ask("ann", 0), replicas.ask("ann", 0)]
+    started += [replicas.ask("bob", first, 2) for first in (0, 1)]
     for process in started:
-        wait_for(process)
+        wait_for(process, 30)
     given = replicas.given()
     check_books(where, given)
     assert rows(given) > STATEMENT.queries - 3  # they stop at the first refusal: 3 rows or fewer
@@ -152,19 +121,19 @@ def test_killed_at_any_moment_nothing_is_lost(where: str, replicas: Replicas) ->
     for _ in range(12):
         for slot, student in enumerate(("ann", "ann", "bob")):
             if slot not in running:
-                running[slot] = replicas.start(student, replicas.next_request(student))
+                running[slot] = replicas.ask(student, replicas.next_request(student))
         time.sleep(moments.uniform(0.01, 0.08))
         victim = running.pop(moments.randrange(3))
         with contextlib.suppress(ProcessLookupError):  # the process may have ended
             os.kill(victim, signal.SIGKILL)
-        wait_for(victim)
+        wait_for(victim, 30)
         left = rows(replicas.given())
         assert left <= ledger.spent().answered <= STATEMENT.queries
     for process in running.values():
-        wait_for(process)
+        wait_for(process, 30)
     # An answer that was charged and never seen is given when it is asked for again.
     for student in LIMITS:
-        wait_for(replicas.start(student, replicas.next_request(student)))
+        wait_for(replicas.ask(student, replicas.next_request(student)), 30)
     given = replicas.given()
     assert len(given) > 200
     check_books(where, given)
@@ -181,7 +150,7 @@ def test_a_server_that_cuts_everybody_off(
         ledger.add_student(name, queries)
     replicas = Replicas(postgresql_url, tmp_path / "out.txt")
     request.addfinalizer(replicas.close)
-    started = [replicas.start("ann", 0), replicas.start("ann", 0), replicas.start("bob", 0)]
+    started = [replicas.ask("ann", 0), replicas.ask("ann", 0), replicas.ask("bob", 0)]
     engine = sa.create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
     cut = 0
     with engine.connect() as admin:
@@ -196,7 +165,7 @@ def test_a_server_that_cuts_everybody_off(
             ).scalar_one()
     engine.dispose()
     for process in started:
-        wait_for(process)
+        wait_for(process, 30)
     assert cut > 5
     check_books(postgresql_url, replicas.given())
 

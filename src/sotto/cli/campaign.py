@@ -94,7 +94,9 @@ def start(args: list[str]) -> int:
             start.name, Spaces.read(start.spaces), config, Terms(**vars(terms)), start.database
         )
         require("cryptography")
-        made = campaigns.create(path, settings, start.database)
+        from sotto.people.start import create
+
+        made = create(path, settings, start.database)
         _announce(made, start.json)
 
     run.__annotations__ |= {"start": start_flags, "terms": terms_flags, "learning": learning_flags}
@@ -326,8 +328,8 @@ def status(path: RunPath, /, database: Database = None, json: Json = False) -> N
 
 def _store(found: Campaign) -> Any:
     require("cryptography")
-    from sotto.people.sealing import MasterKey
-    from sotto.people.store import Store
+    from sotto.people.database.sealing import MasterKey
+    from sotto.people.database.store import Store
 
     key = MasterKey.open(found.key)
     return Store.open(found.people_place, found.settings.campaign_id, key)

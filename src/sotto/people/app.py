@@ -35,15 +35,15 @@ from starlette.exceptions import HTTPException
 
 from sotto.people import openapi
 from sotto.people.campaign import Campaign
+from sotto.people.database.store import Store
 from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
 from sotto.people.errors import CampaignError
-from sotto.people.store import Store
 from sotto.people.units import packed
 from sotto.serving.bodies import read_body
 from sotto.serving.callers import Caller, Callers
 from sotto.serving.connections import Connections
 from sotto.serving.limits import Limits
-from sotto.serving.refusals import Code, Guard, Refusal, log
+from sotto.serving.refusals import Code, Guard, Refusal, log, of_framework
 
 _PAGES = {"/": "dashboard.html", "/me": "me.html", "/play": "play.html"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -289,22 +289,19 @@ class _Service:
     async def http_refusal(self, request: Request, error: Exception) -> Response:
         """Refuses unknown paths and methods, which the framework detects."""
         assert isinstance(error, HTTPException)
-        if error.status_code == 405:
-            message = f"this address does not take {request.method}"
-            return Refusal(405, "method-not-allowed", message, headers=error.headers).response()
-        return Refusal(404, "not-found", "there is nothing at this address").response()
+        return of_framework(request.method, error).response()
 
     # --- reading and writing ---------------------------------------------------------------------
 
     async def _person(self, request: Request) -> int:
         caller = await self._callers.caller(request)
-        if caller.student is None:
+        if caller.name is None:
             raise Refusal(403, "not-a-person", "this needs the token of a person who takes part")
-        return int(caller.student)
+        return int(caller.name)
 
     @staticmethod
     def _require_operator(caller: Caller) -> None:
-        if caller.student is not None:
+        if caller.name is not None:
             raise Refusal(403, "not-the-operator", "this needs the operator's token")
 
     async def _object(self, request: Request, person: int | None) -> dict[str, Any]:

@@ -11,7 +11,6 @@ no tokens. The key in contributions.key encrypts the keys of releases; it is nev
 
 import hashlib
 import json
-import shutil
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,8 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.settings import Settings
-from sotto.errors import RunError
-from sotto.files import write_model
+from sotto.errors import RunError, first_problem
 from sotto.people.spaces import Spaces
 from sotto.privacy.ledger.entries import canonical, versions
 from sotto.privacy.ledger.ledger import Ledger
@@ -33,7 +31,7 @@ from sotto.runs.directory import ledger_location, ledger_place
 from sotto.runs.registry import config_from_json, config_to_json
 from sotto.serving.operator import OperatorToken
 
-_SETTINGS = "campaign.json"
+SETTINGS = "campaign.json"
 _LEDGER, _PEOPLE = "ledger.sqlite", "people.sqlite"
 
 Gives = Literal["trajectory", "update"]
@@ -222,35 +220,7 @@ def check(config: DPPGConfig, terms: Terms) -> None:
 
 def is_campaign(path: Path) -> bool:
     """Returns whether a directory holds a campaign."""
-    return (path / _SETTINGS).is_file()
-
-
-def create(path: Path, settings: CampaignSettings, named_database: str | None = None) -> Campaign:
-    """Makes the directory of a campaign, with its ledger and its database.
-
-    The settings are written last, so that a directory that has them is complete.
-
-    Raises:
-        RunError: `path` exists and is not empty.
-        PrivacyError: the budget does not cover the campaign, or the ledger cannot be written.
-        CampaignError: the database cannot be written.
-    """
-    from sotto.people import updater  # it imports this module
-
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RunError(f"{path} exists already; give another directory")
-    campaign, existed = Campaign(path, settings, named_database), path.exists()
-    path.mkdir(parents=True, exist_ok=True)
-    path.chmod(0o700)
-    try:
-        updater.create(campaign)
-    except BaseException:
-        if not existed:
-            shutil.rmtree(path, ignore_errors=True)
-        raise
-    write_model(path / _SETTINGS, settings)
-    (path / _SETTINGS).chmod(0o600)
-    return campaign
+    return (path / SETTINGS).is_file()
 
 
 def open_campaign(path: Path, named_database: str | None = None) -> Campaign:
@@ -263,15 +233,13 @@ def open_campaign(path: Path, named_database: str | None = None) -> Campaign:
     Raises:
         RunError: there is no campaign, or its settings cannot be read.
     """
-    file = path / _SETTINGS
+    file = path / SETTINGS
     if not file.is_file():
         raise RunError(f"there is no campaign at {path}; start one with: sotto campaign start")
     try:
         settings = CampaignSettings.model_validate(json.loads(file.read_bytes()))
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the file"
-        raise RunError(f"{file} cannot be read: {where}: {problem['msg']}") from error
+        raise RunError(f"{file} cannot be read: {first_problem(error)}") from error
     except ValueError as error:
         raise RunError(f"{file} is not JSON: {error}") from error
     return Campaign(path, settings, named_database)

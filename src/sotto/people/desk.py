@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from sotto.people.campaign import Campaign
+from sotto.people.database.records import Place
+from sotto.people.database.releases import closed
+from sotto.people.database.store import Store
 from sotto.people.errors import BadContribution
+from sotto.people.plan import Plan, Published, require_as_started
 from sotto.people.policy import NumpyPolicy, as_json
-from sotto.people.records import Place
-from sotto.people.releases import closed
-from sotto.people.store import Store
 from sotto.people.units import LARGEST, packed, read_trajectory, read_update
-from sotto.people.updater import Plan, Published, require_as_started
 
 WITHDRAWN = (
     "You take no further part, and what you gave for a release that is not made yet is deleted. "
@@ -55,6 +55,7 @@ class Desk:
         self.plan = Plan(campaign)
         self._campaign, self._store, self._clock = campaign, store, clock
         self._published = lru_cache(maxsize=4)(self._read_published)
+        self.policy_json = lru_cache(maxsize=4)(self._read_policy_json)
         self._policy = lru_cache(maxsize=4)(self._read_policy)
         self._newest = -1  # version of the newest policy in memory
         self._places: dict[tuple[str, int], Place] = {}  # of one release
@@ -98,7 +99,7 @@ class Desk:
         found: dict[str, Any] = self._published(self._store.version()).facts["certificate"]
         return found
 
-    def policy_json(self, version: int) -> bytes:
+    def _read_policy_json(self, version: int) -> bytes:
         """Returns the policy of a version as JSON."""
         state = self.plan.state(self._published(version))
         return json.dumps(as_json(state.policy, version), allow_nan=False).encode()

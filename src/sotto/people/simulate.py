@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -69,9 +70,7 @@ class Simulated:
         return list(np.asarray(seen, float)), float(reward), bool(ended)
 
 
-_compiled: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-
-
+@cache
 def _programs(env: AnyEnvironment) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Returns the compiled programs of an environment, which all people share."""
 
@@ -83,9 +82,7 @@ def _programs(env: AnyEnvironment) -> tuple[Callable[..., Any], Callable[..., An
         state, reward, ended = env.step(state, env.action.clip(action), env.default_params)
         return state, env.observe(state, env.default_params), reward, ended
 
-    if env.id not in _compiled:
-        _compiled[env.id] = jax.jit(reset), jax.jit(step)
-    return _compiled[env.id]
+    return jax.jit(reset), jax.jit(step)
 
 
 def drive(

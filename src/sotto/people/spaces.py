@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from sotto.errors import RunError
+from sotto.errors import RunError, first_problem
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.envs.gymnasium.bridge import Described
 
@@ -89,9 +89,7 @@ class Spaces(BaseModel):
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror}") from error
         except ValidationError as error:
-            problem = error.errors()[0]
-            where = ".".join(map(str, problem["loc"])) or "the file"
-            raise RunError(f"{path} does not describe spaces: {where}: {problem['msg']}") from error
+            raise RunError(f"{path} does not describe spaces: {first_problem(error)}") from error
         except ValueError as error:
             raise RunError(f"{path} is not JSON: {error}") from error
 

@@ -19,206 +19,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-from sotto.algorithms.dppg import noise
-from sotto.algorithms.dppg import release as dppg
-from sotto.algorithms.dppg.config import DPPGConfig
-from sotto.algorithms.dppg.parts import extra_parts
-from sotto.algorithms.dppg.release import DPPGState
 from sotto.keys import new_key
 from sotto.people.campaign import Campaign
+from sotto.people.database.records import Closed
+from sotto.people.database.sealing import MasterKey
+from sotto.people.database.store import Store
 from sotto.people.errors import CampaignError, CampaignMismatch, StaleHolder
-from sotto.people.records import Closed
-from sotto.people.sealing import MasterKey
-from sotto.people.store import Store
-from sotto.people.units import empty_trajectory, packed, unpacked
+from sotto.people.plan import Plan, Published, one_run, require_as_started
+from sotto.people.units import packed, unpacked
 from sotto.privacy.certificates.derive import derive
-from sotto.privacy.claims import people as claims
 from sotto.privacy.errors import LedgerOlder, LedgerUnavailable
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms import correlated
-from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
-from sotto.rl.networks import Policy
 
 LEASE_SECONDS = 30.0
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Published:
-    """Contents of one version of the database: facts for everybody, and the public state.
-
-    Attributes:
-        facts: certificate, returns and fingerprint of the settings, as JSON values.
-        state: packed state of the training.
-    """
-
-    facts: dict[str, Any]
-    state: bytes
-
-    def to_bytes(self) -> bytes:
-        """Returns one line of JSON, and then the state."""
-        return json.dumps(self.facts).encode() + b"\n" + self.state
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> "Published":
-        """Reads what `to_bytes` wrote."""
-        line, _, state = data.partition(b"\n")
-        return cls(json.loads(line), state)
-
-
-class Plan:
-    """Everything about a campaign's releases that follows from its settings."""
-
-    def __init__(self, campaign: Campaign) -> None:
-        settings = campaign.settings
-        self.config: DPPGConfig = campaign.config
-        self.gives = settings.terms.gives
-        self.env = settings.spaces.environment(settings.name, self.config.steps_per_user)
-        self.first: DPPGState = dppg.initial_state(
-            self.config, self.env, jnp.int32(self.config.seed)
-        )
-
-    @cached_property
-    def total(self) -> float:
-        """Noise multiplier of a whole release."""
-        size = sum(leaf.size for leaf in jax.tree.leaves(self.first.policy))
-        size += sum(part.size for part in extra_parts(self.config, self.env))
-        if self.config.critic == "private":
-            size += sum(leaf.size for leaf in jax.tree.leaves(self.first.critic))
-        return noise.total_noise_multiplier(self.config, size)
-
-    @property
-    def unit(self) -> Any:
-        """Contribution of an empty slot: a trajectory without a step, or the update zero."""
-        if self.gives == "trajectory":
-            return empty_trajectory(self.env, self.config.steps_per_user)
-        return jax.tree.map(lambda x: np.zeros(x.shape, np.float32), self.first.policy)
-
-    def state(self, published: Published) -> DPPGState:
-        """Returns the public state of a version."""
-        found: DPPGState = unpacked(published.state, self.first)
-        return found
-
-    @property
-    def return_error(self) -> float:
-        """Standard deviation of the noise in a released mean return."""
-        assert self.config.private_return is not None
-        low, high = self.config.private_return
-        multiplier = noise.part_multipliers(self.config, self.total)["return"]
-        over_time = dppg.correlation(self.config)
-        spread = correlated.sensitivity(
-            over_time, self.config.participation, self.config.num_updates
-        ) * float(
-            np.linalg.norm(correlated.noising_coefficients(over_time, self.config.num_updates))
-        )
-        return (high - low) / 2 * multiplier * spread / self.config.users_per_update
-
-    def release(self, horizon: int) -> Release:
-        """Returns the release of one update, with the sentences of a campaign.
-
-        Args:
-            horizon: number of releases that remain.
-        """
-        config = self.config
-        made = dppg.make_release(
-            config,
-            self.env,
-            multipliers=noise.part_multipliers(config, self.total),
-            clip_norm=config.clip_norm,
-            horizon=horizon,
-            collected=True,
-        )
-        seen = claims.SEES_TRAJECTORIES if self.gives == "trajectory" else claims.SEES_UPDATES
-        return replace(
-            made,
-            local=made.local if self.gives == "trajectory" else _given_update,
-            protects=(claims.JOINT(), *made.protects),
-            does_not_protect=(*made.does_not_protect[:1], seen(), claims.PARTICIPATION()),
-            assumptions=(claims.OWN_WORLD.assumption(), claims.ONE_TOKEN.assumption()),
-        )
-
-
-def _given_update(_state: DPPGState, unit: Policy, _key: Array) -> tuple[dict[str, Any], Any]:
-    """Returns the update that a device computed. The door clips it."""
-    return {"policy": unit}, {}
-
-
-def create(campaign: Campaign) -> None:
-    """Makes the ledger and the database of a new campaign, with policy version 0."""
-    plan, config, terms = Plan(campaign), campaign.config, campaign.settings.terms
-    budget = Budget(epsilon=noise.budget_epsilon(config), delta=config.delta)
-    ledger = Ledger.create(
-        campaign.ledger_place,
-        campaign.settings.campaign_id,
-        unit=config.privacy_unit,
-        budget=budget,
-    )
-    # The stream is opened here, so that a budget that does not cover it is refused at once.
-    _open(plan, ledger, plan.first)
-    facts = {
-        "certificate": json.loads(derive(ledger).model_dump_json()),
-        "returns": [],
-        "settings": campaign.settings.fingerprint,
-    }
-    Store.create(
-        campaign.people_place,
-        campaign.settings.campaign_id,
-        slots=config.users_per_update,
-        horizon=config.num_updates,
-        participations=config.participations,
-        min_separation=config.separation if config.participations > 1 else None,
-        place_seconds=60 * terms.place_minutes,
-        release_seconds=60 * terms.release_minutes,
-        contribution_bytes=len(packed(plan.unit)),
-        master=MasterKey.create(campaign.key),
-        first_policy=Published(facts, packed(plan.first)).to_bytes(),
-    )
-
-
-def require_as_started(campaign: Campaign, store: Store) -> None:
-    """Checks that campaign.json says what it said when the campaign began.
-
-    Raises:
-        CampaignMismatch: it was changed.
-    """
-    facts = Published.from_bytes(store.policy()[1]).facts
-    if facts["settings"] != campaign.settings.fingerprint:
-        raise CampaignMismatch(
-            f"the settings in {campaign.path} were changed after the campaign began, and its "
-            "certificate is about the old ones; restore campaign.json, or start a new campaign"
-        )
-
-
-def _open(plan: Plan, ledger: Ledger, state: DPPGState) -> Stream:
-    """Opens the stream of the releases that are left.
-
-    Correlated noise starts again in a new stream, and independent noise goes on in the old one.
-    """
-    config = plan.config
-    charged = sum(one.releases for one in ledger.streams)
-    continues = bool(ledger.streams) and (charged == 0 or not config.correlated_noise)
-    horizon = config.num_updates if continues else config.num_updates - charged
-    units = jax.tree.map(
-        lambda leaf: np.zeros((config.users_per_update, *leaf.shape), leaf.dtype), plan.unit
-    )
-    return plan.release(horizon).open([ledger], _one(state), units, chunk=1, resume=continues)
-
-
-def _one(state: DPPGState) -> DPPGState:
-    """Returns the state with an axis of one run."""
-    found: DPPGState = jax.tree.map(lambda x: jnp.asarray(x)[None], state)
-    return found
 
 
 class Updater:
@@ -306,7 +127,7 @@ class Updater:
         assert self._ledger is not None
         state = self._plan.state(before)
         if self._stream is None:
-            self._stream = _open(self._plan, self._ledger, state)
+            self._stream = self._plan.open(self._ledger, state)
         units = [
             self._plan.unit if one is None else unpacked(one, self._plan.unit)
             for one in closed.contributions
@@ -314,7 +135,7 @@ class Updater:
         stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves))[None, None], *units)
         key = jax.random.fold_in(new_key(self._plan.config.seed), closed.release)[None]
         after, log, _ = self._stream.run(
-            _one(state), key, closed.persons.reshape(1, 1, -1), stacked
+            one_run(state), key, closed.persons.reshape(1, 1, -1), stacked
         )
         returns = before.facts["returns"]
         if "private_return" in log:

@@ -27,7 +27,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from sotto.algorithms.base import AnyLedger
-from sotto.errors import RunError
+from sotto.errors import RunError, first_problem
 from sotto.files import write_model
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.regular import require_regular
@@ -319,9 +319,7 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
             raise RunError(f"{file} is larger than the settings of any run; restore it")
         settings = RunSettings.model_validate_json(file.read_bytes())
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the file"
-        raise RunError(f"{file} cannot be read: {where}: {problem['msg']}") from error
+        raise RunError(f"{file} cannot be read: {first_problem(error)}") from error
     return Experiment(path, settings, _runs(path, settings, named), named)
 
 

@@ -52,7 +52,7 @@ from sotto.serving.connections import Connections
 from sotto.serving.limits import Limits
 from sotto.serving.metrics import Metrics
 from sotto.serving.questions import Question, read_question
-from sotto.serving.refusals import Guard, Refusal
+from sotto.serving.refusals import Guard, Refusal, of_framework
 
 _HEALTH_SECONDS = 2.0
 _PAGE = {
@@ -229,12 +229,7 @@ class _Service:
     async def http_refusal(self, request: Request, error: Exception) -> Response:
         """Refuses unknown paths and methods, which the framework detects."""
         assert isinstance(error, HTTPException)
-        if error.status_code == 405:
-            message = f"this address does not take {request.method}"
-            refused = Refusal(405, "method-not-allowed", message, headers=error.headers)
-        else:
-            refused = Refusal(404, "not-found", "there is nothing at this address")
-        return await self.refusal(request, refused)
+        return await self.refusal(request, of_framework(request.method, error))
 
     # --- in the ledger's thread ------------------------------------------------------------------
 
@@ -283,7 +278,7 @@ class _Service:
                 "spent_epsilon": _plain(one.spent_epsilon),
             }
             for one in spent.students
-            if caller.student in (None, one.name)
+            if caller.name in (None, one.name)
         ]
         total = {
             "queries": self._statement.queries,
@@ -294,7 +289,7 @@ class _Service:
         }
         return {
             "students": students,
-            "total": total if caller.student is None else None,
+            "total": total if caller.name is None else None,
             "budget": {"epsilon": _plain(budget.epsilon), "delta": budget.delta},
             "unit": self._statement.unit_sentence,
         }

@@ -1,8 +1,9 @@
 """Identification of clients by their tokens, and limits for strangers.
 
-Hashes of all tokens are in memory, so an unknown token costs a comparison and no work in the
-ledger. For all unknown tokens together the ledger is read a few times a second. A known token is
-always confirmed in the ledger, in a separate thread, so that a revoked token is refused at once.
+Hashes of all tokens are in memory, so an unknown token costs a lookup and no work in the database.
+For all unknown tokens together the database is read a few times a second. Where tokens can be
+revoked, a known one is always confirmed in the database, in a separate thread, so that a revoked
+one is refused at once.
 """
 
 import asyncio
@@ -36,9 +37,9 @@ _T = TypeVar("_T")
 
 
 class Caller(NamedTuple):
-    """The holder of a token: a student, or the operator, who has no name."""
+    """The holder of a token: a student or a person, or the operator, who has no name."""
 
-    student: str | None
+    name: str | None
 
 
 class Holders(Protocol):
@@ -101,13 +102,13 @@ class Callers:
             Refusal: the token is unknown or the operator's, or there are too many requests.
         """
         caller = await self.caller(request)
-        if caller.student is None:
+        if caller.name is None:
             raise Refusal(
                 403,
                 "not-a-student",
                 "the operator's token shows budgets only; ask with a student's token",
             )
-        return caller.student
+        return caller.name
 
     async def caller(self, request: Request) -> Caller:
         """Returns the holder of the request's token.

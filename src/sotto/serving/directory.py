@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sotto.errors import RunError
+from sotto.errors import RunError, first_problem
 from sotto.files import write_model
 from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -198,6 +198,4 @@ def open_service(path: Path, ledger: str | None = None) -> Service:
     try:
         return Service(path, ServiceSettings.model_validate_json(file.read_bytes()), ledger)
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the file"
-        raise RunError(f"{file} cannot be read: {where}: {problem['msg']}") from error
+        raise RunError(f"{file} cannot be read: {first_problem(error)}") from error

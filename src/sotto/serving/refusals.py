@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -86,6 +87,14 @@ class Refusal(Exception):
         """Returns the response that the client gets."""
         body = {"error": self.code, "message": self.message} | self.details
         return JSONResponse(body, self.status, self.headers)
+
+
+def of_framework(method: str, error: HTTPException) -> Refusal:
+    """Returns the refusal of an unknown path or method, which the framework detects."""
+    if error.status_code == 405:
+        message = f"this address does not take {method}"
+        return Refusal(405, "method-not-allowed", message, headers=error.headers)
+    return Refusal(404, "not-found", "there is nothing at this address")
 
 
 class Guard:

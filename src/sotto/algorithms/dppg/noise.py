@@ -7,6 +7,8 @@ Guarantee:
 
 import math
 
+import numpy as np
+
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.privacy.accounting.composition import (
     Event,
@@ -15,8 +17,9 @@ from sotto.privacy.accounting.composition import (
     calibrate_noise_multiplier,
     compose,
 )
+from sotto.privacy.mechanisms import correlated
 from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
-from sotto.privacy.statements import Poisson
+from sotto.privacy.statements import Correlation, Poisson
 
 _LEAST_BUDGET = 1e-9
 
@@ -89,3 +92,21 @@ def budget_epsilon(config: DPPGConfig) -> float:
     assert config.noise_multiplier is not None
     cost = compose([event(config, config.noise_multiplier)]).epsilon(config.delta * 0.99)
     return max(cost, _LEAST_BUDGET)
+
+
+def correlation(config: DPPGConfig) -> Correlation:
+    """Returns the noise over time: matched to the server's sums of releases, or independent."""
+    if not config.correlated_noise:
+        return Correlation()
+    return Correlation(kind="prefix-sum", workload_decay=config.parameter_decay)
+
+
+def spread(config: DPPGConfig) -> float:
+    """Returns the standard deviation of a release's noise, in noise multipliers times clip norms.
+
+    Correlated noise is scaled to the whole stream, and a release sums several draws of it.
+    """
+    over_time = correlation(config)
+    factor = correlated.sensitivity(over_time, config.participation, config.num_updates)
+    coefficients = correlated.noising_coefficients(over_time, config.num_updates)
+    return factor * float(np.linalg.norm(coefficients))

@@ -23,13 +23,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sotto.algorithms.dppg import critics, exploration, local_updates
+from sotto.algorithms.dppg import critics, exploration, local_updates, noise
 from sotto.algorithms.dppg import parts as dppg_parts
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.keys import new_key
 from sotto.privacy.claims import streams as claims
 from sotto.privacy.release.release import Release
-from sotto.privacy.statements import Assumption, Correlation, Gap, Part, Poisson
+from sotto.privacy.statements import Assumption, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, normalise_advantages
@@ -146,7 +146,7 @@ def make_release(
         horizon=horizon,
         population=config.population,
         participation=participation,
-        correlation=correlation(config),
+        correlation=noise.correlation(config),
         clipping="joint" if config.joint_clip else "separate",
         unprotected={"critic": CRITIC_GAP} if config.critic == "paper" else None,
         world=partial(_segments, config, env) if continuing and not collected else None,
@@ -157,19 +157,20 @@ def make_release(
     )
 
 
+def dimension(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> int:
+    """Returns how many numbers one release has; leaves of the state have no axis of runs."""
+    released = [state.policy, *([state.critic] if config.critic == "private" else [])]
+    arrays = jax.tree.leaves(eqx.filter(released, eqx.is_array))
+    extras = dppg_parts.extra_parts(config, env)
+    return int(sum(leaf.size for leaf in arrays) + sum(part.size for part in extras))
+
+
 def _of_environment(config: DPPGConfig) -> tuple[Assumption, ...]:
     """Returns the assumptions of the proof about a Gymnasium environment."""
     if config.population == "simulated":
         return (claims.NO_MEMORY.assumption(),)
     met = (claims.NO_MEMORY, claims.UNSEEN, claims.OWN_OUTPUT)
     return tuple(one.assumption() for one in met)
-
-
-def correlation(config: DPPGConfig) -> Correlation:
-    """Returns the noise over time: matched to the server's sums of releases, or independent."""
-    if not config.correlated_noise:
-        return Correlation()
-    return Correlation(kind="prefix-sum", workload_decay=config.parameter_decay)
 
 
 CRITIC_GAP = Gap(

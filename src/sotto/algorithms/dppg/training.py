@@ -27,7 +27,6 @@ from sotto.keys import new_key
 from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.mechanisms import correlated
 from sotto.privacy.statements import StreamStatement
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium.bridge import described
@@ -161,12 +160,10 @@ class Training:
             most = _COINS // (config.users * len(seeds))
             self.chunk_updates = max(1, min(self.chunk_updates, most))
         policy = jax.tree.map(lambda x: x[0], first.policy)  # free of data, also on resuming
-        critic = jax.tree.map(lambda x: x[0], self.states.critic)
-        extras = parts.extra_parts(config, self.env)
         if self._drawn:
+            extras = parts.extra_parts(config, self.env)
             parts.require_as_stated(config.num_updates, extras, ledgers)
-        dimension = _size(policy) + sum(part.size for part in extras)
-        dimension += _size(critic) if config.critic == "private" else 0
+        dimension = dppg.dimension(config, self.env, jax.tree.map(lambda x: x[0], self.states))
         self.noise_multiplier = noise.total_noise_multiplier(config, dimension)
         multipliers = noise.part_multipliers(config, self.noise_multiplier)
         self.clip_norm = _clip_norm(config, self.env, policy, multipliers["policy"])
@@ -348,13 +345,8 @@ def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multipli
     """Returns the clip norm: the given one, or from a trust region around the first policy."""
     if config.clip_norm_from is None:
         return config.clip_norm
-    over_time = dppg.correlation(config)
-    # Correlated noise is scaled to the whole stream, and a release sums several draws of it.
-    spread = correlated.sensitivity(over_time, config.participation, config.num_updates) * float(
-        np.linalg.norm(correlated.noising_coefficients(over_time, config.num_updates))
-    )
     common: dict[str, Any] = {
-        "noise_ratio": multiplier * spread / config.users_per_update,
+        "noise_ratio": multiplier * noise.spread(config) / config.users_per_update,
         "radius": config.trust_region_radius,
         "confidence": config.trust_region_confidence,
         "learning_rate": config.server_learning_rate,

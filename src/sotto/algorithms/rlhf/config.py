@@ -192,5 +192,10 @@ class RLHFConfig(Settings):
             )
         if self.critic == "paper" and self.method != "policy-gradient":
             raise ValueError("the paper's critic is for policy-gradient; leave out critic")
+        if self.critic == "paper" and self.feedback is not None:
+            raise ValueError(
+                "the paper's critic would write what it learns from ratings into checkpoints "
+                "without noise; it is for simulated people"
+            )
         if self.feedback is not None and self.public_prompts is None:
             raise ValueError("real people's feedback needs --public-prompts of your own domain")

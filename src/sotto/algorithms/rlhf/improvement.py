@@ -32,8 +32,8 @@ SCALES = (2.0**-5, 2.0**10)
 """Smallest and largest factor by which the whole change is scaled to meet a target KL."""
 _KL_PROMPTS = 256
 _MEASUREMENTS = 6
-_CLOSE = 1.02
-"""Factor that is too small to be worth another measurement."""
+_CLOSE = 1.04
+"""Ratio to the target that is near enough."""
 
 
 class Candidates(NamedTuple):
@@ -176,14 +176,30 @@ def scaled_to_target(
 ) -> tuple[Adapter, float]:
     """Returns the change scaled such that its KL divergence is about `kl_target`, and the factor.
 
-    The divergence of a small change grows like its square, so a few measurements find the factor.
-    It stays within `SCALES`.
+    The factor is the one with the closest divergence among at most `_MEASUREMENTS` that are
+    measured. It stays within `SCALES`.
     """
+    measured: dict[float, float] = {}
     factor = 1.0
     for _ in range(_MEASUREMENTS):
         found = kl(config, people, scaled(adapter, factor), key)
-        growth = (config.kl_target / max(found, config.kl_target / 16)) ** 0.5
-        factor = float(np.clip(factor * growth, *SCALES))
-        if 1 / _CLOSE < growth < _CLOSE:
+        measured[factor] = max(found, config.kl_target / 16) / config.kl_target
+        if 1 / _CLOSE < measured[factor] < _CLOSE:
             break
+        factor = _next_factor(measured, factor)
+        if factor in measured:
+            break
+    factor = min(measured, key=lambda one: abs(np.log(measured[one])))
     return scaled(adapter, factor), factor
+
+
+def _next_factor(measured: dict[float, float], last: float) -> float:
+    """Returns the factor to measure next, from each factor's divergence relative to the target.
+
+    The divergence of a small change grows like its square. Where that rule leaves the interval that
+    is known to hold the factor, the interval is halved.
+    """
+    factor = float(np.clip(last * measured[last] ** -0.5, *SCALES))
+    small = max((one for one, ratio in measured.items() if ratio < 1), default=SCALES[0])
+    large = min((one for one, ratio in measured.items() if ratio >= 1), default=SCALES[1])
+    return factor if small <= factor <= large else float((small * large) ** 0.5)

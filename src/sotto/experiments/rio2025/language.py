@@ -305,7 +305,7 @@ def _panel(axes: Axes, results: Sequence[Result], kind: str) -> None:
                 label = None if points else f"{one.arm.label}, without noise"
                 height = one.returns[kind].mean()
                 axes.axhline(height, color=colour, linestyle=":", linewidth=1.2, label=label)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))  # zero is the base model
     plots.log_ticks(axes, sorted({one.arm.x for one in results if one.arm.x is not None}))
     axes.set_xlabel("epsilon")
     axes.set_title(kind.replace("judge", "judge's"))

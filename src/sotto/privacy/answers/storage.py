@@ -78,8 +78,8 @@ class KnownTokens:
 
     def holder(self, token: str) -> str | None:
         """Returns the holder of the token, in a time that does not grow with their number."""
-        # The time may tell whether a hash is in the table, and so does the answer. It tells nothing
-        # about hashes that differ, since Python's tables are keyed with a secret of the process.
+        # A lookup may stop at the first differing character of a hash. That helps nobody: another
+        # token has another hash altogether, so a near hash is no step towards a token.
         return self._holders.get(_sha256(token.encode(errors="backslashreplace")))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from sotto.errors import visible
+from sotto.errors import first_problem, visible
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
@@ -113,9 +113,7 @@ def read(path: Path) -> AnyCertificate:
         stored: AnyCertificate = kind.model_validate_json(text)
         written = stored.text()
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"])) or "the file"
-        raise _unreadable(path, f"{where}: {problem['msg']}") from error
+        raise _unreadable(path, first_problem(error)) from error
     except FileNotFoundError:
         raise _unreadable(path, "no such file; sotto certificate --write makes it") from None
     except (OSError, ValueError, RecursionError) as error:

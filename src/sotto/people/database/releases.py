@@ -3,11 +3,10 @@
 import numpy as np
 import sqlalchemy as sa
 
-from sotto.people import tables
-from sotto.people.errors import PlaceClosed, StaleHolder, StoreUnavailable, UnknownVersion
-from sotto.people.records import Closed, Counts, Rules
-from sotto.people.sealing import MasterKey, ReleaseKey, place_name
-from sotto.people.tables import (
+from sotto.people.database import tables
+from sotto.people.database.records import Closed, Counts, Rules
+from sotto.people.database.sealing import MasterKey, ReleaseKey, place_name
+from sotto.people.database.tables import (
     Campaign,
     campaign,
     contributions,
@@ -19,6 +18,7 @@ from sotto.people.tables import (
     releases,
     writing,
 )
+from sotto.people.errors import PlaceClosed, StaleHolder, StoreUnavailable, UnknownVersion
 
 
 class Releases:

@@ -23,7 +23,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from sotto.people import tables
+from sotto.people.database import tables
+from sotto.people.database.records import History, Place, Receipt, Rules
+from sotto.people.database.releases import Releases, closed, number_of
+from sotto.people.database.sealing import MasterKey, ReleaseKey
+from sotto.people.database.tables import campaign, contributions, people, places, reading, writing
 from sotto.people.errors import (
     ContributionConflict,
     Finished,
@@ -34,10 +38,6 @@ from sotto.people.errors import (
     UnknownPlace,
     Withdrawn,
 )
-from sotto.people.records import History, Place, Receipt, Rules
-from sotto.people.releases import Releases, closed, number_of
-from sotto.people.sealing import MasterKey, ReleaseKey
-from sotto.people.tables import campaign, contributions, people, places, reading, writing
 from sotto.privacy.answers.storage import KnownTokens
 from sotto.privacy.ledger.persons import LARGEST_PERSON
 

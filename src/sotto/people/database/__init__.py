@@ -1,0 +1,1 @@
+"""The database of a campaign: people, their places, and their sealed contributions."""

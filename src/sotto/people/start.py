@@ -1,0 +1,75 @@
+"""The start of a campaign: its directory, its ledger and its database."""
+
+import json
+import shutil
+from pathlib import Path
+
+from sotto.algorithms.dppg import noise
+from sotto.errors import RunError
+from sotto.files import write_model
+from sotto.people.campaign import SETTINGS, Campaign, CampaignSettings
+from sotto.people.database.sealing import MasterKey
+from sotto.people.database.store import Store
+from sotto.people.plan import Plan, Published
+from sotto.people.units import packed
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+
+
+def create(path: Path, settings: CampaignSettings, named_database: str | None = None) -> Campaign:
+    """Makes the directory of a campaign, with its ledger and its database.
+
+    The settings are written last, so that a directory that has them is complete.
+
+    Raises:
+        RunError: `path` exists and is not empty.
+        PrivacyError: the budget does not cover the campaign, or the ledger cannot be written.
+        CampaignError: the database cannot be written.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path} exists already; give another directory")
+    campaign, existed = Campaign(path, settings, named_database), path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+    try:
+        _create(campaign)
+    except BaseException:
+        if not existed:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    write_model(path / SETTINGS, settings)
+    (path / SETTINGS).chmod(0o600)
+    return campaign
+
+
+def _create(campaign: Campaign) -> None:
+    """Makes the ledger and the database of a new campaign, with policy version 0."""
+    plan, config, terms = Plan(campaign), campaign.config, campaign.settings.terms
+    budget = Budget(epsilon=noise.budget_epsilon(config), delta=config.delta)
+    ledger = Ledger.create(
+        campaign.ledger_place,
+        campaign.settings.campaign_id,
+        unit=config.privacy_unit,
+        budget=budget,
+    )
+    # The stream is opened here, so that a budget that does not cover it is refused at once.
+    plan.open(ledger, plan.first)
+    facts = {
+        "certificate": json.loads(derive(ledger).model_dump_json()),
+        "returns": [],
+        "settings": campaign.settings.fingerprint,
+    }
+    Store.create(
+        campaign.people_place,
+        campaign.settings.campaign_id,
+        slots=config.users_per_update,
+        horizon=config.num_updates,
+        participations=config.participations,
+        min_separation=config.separation if config.participations > 1 else None,
+        place_seconds=60 * terms.place_minutes,
+        release_seconds=60 * terms.release_minutes,
+        contribution_bytes=len(packed(plan.unit)),
+        master=MasterKey.create(campaign.key),
+        first_policy=Published(facts, packed(plan.first)).to_bytes(),
+    )
