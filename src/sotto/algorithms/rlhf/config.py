@@ -41,6 +41,9 @@ PAPER: Final[dict[str, Any]] = {
 and all of its parameters. A person's update is one clipped gradient."""
 
 
+_EPSILON_OF_FEW_FEATURES = 0.3
+
+
 @dataclass(frozen=True)
 class RLHFConfig(Settings):
     """Settings of private RLHF. The defaults tune SmolLM2-135M towards what simulated people like.
@@ -116,8 +119,9 @@ class RLHFConfig(Settings):
     tail_fraction: Share = 0.5
     """Share of the released adapters, the last ones, whose average is the policy `average`."""
 
-    features: Count = 32
-    """Number of public features of a completion that the released reward model weighs."""
+    features: Count | None = None
+    """Number of public features of a completion that the released reward model weighs. None: 128,
+    or 32 where target_epsilon is below 0.3, since more weights have more noise."""
     improvement_updates: Count = 24
     """Number of updates of the language model against the released reward model, on public
     prompts."""
@@ -145,6 +149,14 @@ class RLHFConfig(Settings):
     def people_per_release(self) -> int:
         """Number of people in one release."""
         return self.people // self.releases
+
+    @property
+    def num_features(self) -> int:
+        """Number of features of the reward model."""
+        if self.features is not None:
+            return self.features
+        few = self.target_epsilon is not None and self.target_epsilon < _EPSILON_OF_FEW_FEATURES
+        return 32 if few else 128
 
     @property
     def improves(self) -> bool:

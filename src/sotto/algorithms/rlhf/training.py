@@ -50,8 +50,8 @@ def blank_state(config: RLHFConfig, architecture: Architecture) -> RLHFState:
     elif config.directions:
         size = ravel_pytree(adapter)[0].size
         directions = jnp.zeros((config.directions, size), jnp.float32)
-    whitening = Whitening(jnp.zeros((architecture.width, config.features), jnp.float32))
-    weights = jnp.zeros(config.features, jnp.float32)
+    whitening = Whitening(jnp.zeros((architecture.width, config.num_features), jnp.float32))
+    weights = jnp.zeros(config.num_features, jnp.float32)
     return RLHFState(
         adapter,
         adapter,
@@ -69,7 +69,7 @@ def initial_state(config: RLHFConfig, people: People) -> RLHFState:
     state = blank_state(config, people.language.decoder.architecture)
     if config.improves:
         candidates = improvement.draw_candidates(config, people)
-        return state._replace(whitening=fit_whitening(candidates.raw, config.features))
+        return state._replace(whitening=fit_whitening(candidates.raw, config.num_features))
     if not config.directions:
         return state
     key = key_of(config.seed, Use.DIRECTIONS)
