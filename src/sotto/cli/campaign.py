@@ -180,6 +180,7 @@ def serve(
     port: int = 8000,
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
+    trusted_proxies: tuple[str, ...] = (),
     updater: bool = True,
     database: Database = None,
     json: Json = False,
@@ -195,12 +196,15 @@ def serve(
         port: Port to listen on; 0 takes any free port.
         tls_certificate: PEM file of the server's certificate. With it the service uses https.
         tls_key: PEM file of the certificate's private key.
+        trusted_proxies: Networks of proxies in front of the service, such as 10.0.0.0/8. Only a
+            connection from one of them may say, by X-Forwarded-For, from which address its request
+            comes.
         updater: Whether this service also starts the process that makes releases.
     """
     from sotto.people.app import create_app
     from sotto.serving.server import Address, serve
 
-    address = Address(host, port, tls_certificate, tls_key)
+    address = Address(host, port, tls_certificate, tls_key, trusted_proxies)
     address.check()
     found = campaigns.open_campaign(path, database)
     if address.in_clear_text:

@@ -142,7 +142,7 @@ class Callers:
         Raises:
             Refusal: its address sends too many.
         """
-        host = request.client.host if request.client else ""
+        host = self._connections.host(request.client)
         wait = self._strangers.seconds_to_wait(network(host))
         if wait > 0:
             self._connections.refused(request.client)
