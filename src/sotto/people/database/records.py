@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int64
@@ -83,6 +83,14 @@ class Receipt:
     person: int
     dropped: tuple[int, ...]
     in_releases: tuple[int, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the receipt as people get it."""
+        return {
+            "person": self.person,
+            "deleted_from_releases": list(self.dropped),
+            "part_of_releases": list(self.in_releases),
+        }
 
 
 @dataclass(frozen=True)

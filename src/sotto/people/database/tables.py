@@ -47,6 +47,7 @@ people = sa.Table(
     sa.Column("person", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("token_hash", sa.String(64), nullable=False, unique=True),
     sa.Column("withdrew", sa.Boolean, nullable=False),
+    sa.Column("replaced", sa.Integer, unique=True),  # number of the replacement that gave the token
 )
 places = sa.Table(
     "people_places",
