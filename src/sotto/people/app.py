@@ -39,7 +39,7 @@ from sotto.people.database.store import Store
 from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
 from sotto.people.errors import CampaignError
 from sotto.people.units import packed
-from sotto.serving.bodies import read_body
+from sotto.serving.bodies import parsed, read_body
 from sotto.serving.callers import Caller, Callers
 from sotto.serving.connections import Connections
 from sotto.serving.limits import Limits
@@ -311,7 +311,7 @@ class _Service:
             if not self._sending[person]:
                 del self._sending[person]
         try:
-            found = json.loads(body, parse_constant=_no_constant)
+            found = await parsed(body)
         except (ValueError, RecursionError):
             raise Refusal(400, "not-json", "the body is not JSON") from None
         if not isinstance(found, dict):
@@ -356,10 +356,6 @@ def _text(given: dict[str, Any], name: str) -> str:
     if not isinstance(found, str) or not 1 <= len(found) <= 128:
         raise _bad(f"{name} must be a text of 1 to 128 characters")
     return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)  # NaN and infinities are not JSON
 
 
 def _json(values: dict[str, Any]) -> Response:
