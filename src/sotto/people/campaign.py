@@ -54,6 +54,10 @@ class Terms(Settings):
     release_minutes: Minutes = 1440.0
     """Time in minutes after which a release closes, from its first place on. Places that nobody
     took then count as zero."""
+    fixed_times: bool = False
+    """Whether releases close at fixed times instead: at whole multiples of release_minutes since
+    midnight of 1 January 1970, UTC. It is the first such time that leaves place_minutes to the
+    first place."""
 
     def check(self) -> None:
         """Refuses terms that contradict each other."""

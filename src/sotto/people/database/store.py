@@ -75,6 +75,7 @@ class Store(Releases):
         contribution_bytes: int,
         master: MasterKey,
         first_policy: bytes,
+        fixed_times: bool = False,
     ) -> "Store":
         """Creates the store of a new campaign, without people and with release 0 open.
 
@@ -86,6 +87,7 @@ class Store(Releases):
             place_seconds, release_seconds, contribution_bytes: see `Rules`.
             master: key of the campaign.
             first_policy: version 0 of the policy.
+            fixed_times: see `Rules`.
 
         Raises:
             CampaignMismatch: the database holds a campaign already.
@@ -95,7 +97,7 @@ class Store(Releases):
             raise ValueError("a campaign's name has 1 to 64 printable characters")
         rules = Rules(
             *(slots, horizon, participations, min_separation),
-            *(place_seconds, release_seconds, contribution_bytes),
+            *(place_seconds, release_seconds, contribution_bytes, fixed_times),
         )
         store = Store(tables.engine(where), campaign_id, rules, master)
         names = {"campaign_id": campaign_id, "key_name": master.name(campaign_id)}
@@ -211,7 +213,7 @@ class Store(Releases):
             self._check_participation(gave, current.release)
             deadline = current.deadline
             if deadline is None:  # this would be the first place
-                deadline = now + self.rules.release_seconds
+                deadline = self.rules.deadline(now)
             in_release = places.c.release == current.release
             slot = number_of(connection, places, in_release)
             is_open = current.stage == "open" and now < deadline and slot < self.rules.slots
