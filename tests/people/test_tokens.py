@@ -70,29 +70,6 @@ def test_a_new_token_replaces_the_old_one(make: Make, where: str) -> None:
     other.close()
 
 
-def test_only_changes_are_read_again(make: Make, where: str, monkeypatch) -> None:
-    read, real = [], KnownTokens.add
-
-    def counted(self, hashes):
-        hashes = list(hashes)
-        read.append(len(hashes))
-        real(self, hashes)
-
-    store = make()
-    other = Store.open(where, "campaign", MASTER)
-    store.enrol(20)
-    store.replace_token(19)
-    monkeypatch.setattr(KnownTokens, "add", counted)
-    other.known_tokens()
-    other.known_tokens()
-    store.replace_token(7)
-    read.clear()
-    other.known_tokens()
-    other.known_tokens()
-    assert read == [1, 0]
-    other.close()
-
-
 # --- the service ---------------------------------------------------------------------------------
 
 

@@ -51,7 +51,16 @@ class Start:
 
 
 _RESTART_SECONDS = 2.0
-_HIDDEN = ("env_id", "population", "total_steps")
+_HIDDEN = {  # settings of DPPG that have no flag here, and why
+    **{name: why for name, (_, why) in campaigns.FIXED.items()},
+    "env_id": "people live in the world; --spaces describes it",
+    "total_steps": "give --updates",
+    "evaluation_episodes": "there is no simulator",
+    "observation_range": "it is for observation statistics, which a campaign does not have",
+    "observation_noise_ratio": "it is for observation statistics, which a campaign does not have",
+    "trust_region_radius": "give --clip-norm",
+    "trust_region_confidence": "give --clip-norm",
+}
 _DEFAULTS: dict[str, Any] = {
     "env_id": "campaign",
     "population": "real",
@@ -68,7 +77,10 @@ def start(args: list[str]) -> int:
     if "noise_multiplier" in given and "target_epsilon" not in given:
         default |= {"target_epsilon": None, "noise_multiplier": 1.0}  # the flag replaces it
     start_flags, terms_flags = flags_of(Start), flags_of(Terms)
-    learning_flags = flags_of(DPPGConfig, default)
+    learning_flags = flags_of(DPPGConfig, default, _HIDDEN)
+    for name, why in _HIDDEN.items():
+        if name in given:
+            raise ValueError(f"--{name.replace('_', '-')} is not a setting of a campaign: {why}")
 
     def run(path: RunPath, /, *, start: Any, terms: Any, learning: Any) -> None:
         """Starts a campaign: people take part one after the other, and each trajectory is private.
@@ -85,9 +97,6 @@ def start(args: list[str]) -> int:
             path: Directory of the new campaign.
         """
         named = vars(learning)
-        for name in _HIDDEN:
-            if name in given:
-                raise ValueError(f"--{name.replace('_', '-')} is not a setting of a campaign")
         each = named["users_per_update"] * named["steps_per_user"] * named["action_repeat"]
         config = DPPGConfig(**named | {"total_steps": start.updates * each})
         settings = campaigns.new_settings(
