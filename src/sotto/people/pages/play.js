@@ -114,7 +114,7 @@ async function play() {
   button.focus();
 }
 
-onSignIn(element("game"), async (token) => {
+onSignIn("Your token", "Enter", element("game"), async (token) => {
   person = new Person(token);
   campaign = await person.campaign();
   describe();
