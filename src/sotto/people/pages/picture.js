@@ -58,7 +58,8 @@ export function drawCart(canvas, [position, , angle]) {
 /** Draws the blood glucose (mg/dL) at the points of a day so far, and the band it should be in. */
 export function drawDay(canvas, glucose) {
   const { pen, width, height, colour } = emptied(canvas);
-  const x = (point) => (width * point) / (POINTS - 1);
+  const left = 84;  // the labels are there
+  const x = (point) => left + ((width - left) * point) / (POINTS - 1);
   const y = (value) => height * (1 - (value - 40) / 110);  // from 40 to 150 mg/dL
   pen.font = "13px system-ui, sans-serif";
   pen.fillStyle = colour("--soft");
