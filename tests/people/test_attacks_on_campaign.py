@@ -210,17 +210,22 @@ def test_unknown_tokens_do_not_cause_all_tokens_to_be_read(live, monkeypatch):
         read.append(len(hashes))
         real(self, hashes)
 
-    monkeypatch.setattr(KnownTokens, "add", counted)
     store = Store.open(
         live.campaign.people_place,
         live.campaign.settings.campaign_id,
         MasterKey.open(live.campaign.key),
     )
+    monkeypatch.setattr(KnownTokens, "add", counted)
     store.known_tokens()
     store.known_tokens()
     (new,) = live.store.enrol(1)
     assert store.known_tokens().holder(new) == "12"
     assert read == [12, 0, 1]
+    replaced = live.store.replace_token(3)
+    read.clear()
+    assert store.known_tokens().holder(replaced) == "3"
+    store.known_tokens()
+    assert read == [1, 0]
     store.close()
 
 

@@ -5,11 +5,15 @@ import json
 import equinox as eqx
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from fake_campaign import BALANCING
+from scipy import stats
 
+from sotto.people.policy import NumpyPolicy
 from sotto.rl.envs.base import Discrete
+from sotto.rl.envs.dosing import Dosing, DosingState
 from sotto.rl.networks import Policy
 
 
@@ -54,6 +58,75 @@ def test_an_episode_has_at_most_500_steps_and_does_not_go_on(visit):
             "import('/cartpole.js').then(({ CartPole }) => { const cart = new CartPole(); "
             "for (let i = 0; i < 30; i += 1) cart.step(1); })"
         )
+
+
+def test_dosing_is_that_of_the_project(visit):
+    """The same bodies and doses, also beyond the largest and the smallest dose."""
+    page, _ = visit("/play", None)
+    env, rng = Dosing(), np.random.default_rng(7)
+    step, params = jax.jit(env.step), env.default_params
+    for _ in range(2):
+        body = rng.normal([85, 33, 33, 25, 25, 250], [10, 5, 5, 5, 5, 5])
+        doses = rng.uniform(-2, 14, env.max_episode_steps)
+        drawn = env.reset(np.full(env.reset_size, 0.5, np.float32), params)
+        meals = drawn.meals
+        state = DosingState(
+            jnp.float32(body), jnp.float32(body[0]), meals[0], meals[0], meals, jnp.int32(0)
+        )
+        state, *_ = step(state, jnp.float32([3.0]), params)
+        seen, rewards = [env.observe(state, params)], []
+        for dose in doses:
+            state, reward, _ = step(state, env.action.clip(jnp.float32([dose])), params)
+            seen.append(env.observe(state, params))
+            rewards.append(reward)
+        found, got, over, steps = page.run(
+            f"import('/dosing.js').then(({{ Dosing }}) => {{ const day = new Dosing("
+            f"{body.tolist()}); const seen = [day.observation]; const got = {doses.tolist()}"
+            ".map((dose) => { const reward = day.step([dose]); seen.push(day.observation); "
+            "return reward; }); return [seen, got, day.over, day.steps]; })"
+        )
+        np.testing.assert_allclose(found, np.array(seen), rtol=2e-5, atol=1e-3)
+        np.testing.assert_allclose(got, rewards, atol=2e-4)
+        assert (over, steps) == (True, env.max_episode_steps)
+        assert {-1.0} < set(got)
+
+
+def test_a_day_begins_with_a_random_body(visit):
+    page, _ = visit("/play", None)
+    bodies = np.array(
+        page.run(
+            "import('/dosing.js').then(({ Dosing }) => Array.from({ length: 2000 }, () => "
+            "{ const day = new Dosing(); return [day.glucose[0], ...day.body]; }))"
+        )
+    )
+    assert 65 <= bodies[:, 0].min() < 66
+    assert 104 < bodies[:, 0].max() <= 105
+    uniforms = np.random.default_rng(0).random((2000, 6), np.float32)
+    env = Dosing()
+    starts = jax.vmap(lambda u: env.reset(u, env.default_params).body)(uniforms)
+    np.testing.assert_allclose(bodies[:, 1:].mean(0), np.mean(starts, 0), rtol=0.02)
+    np.testing.assert_allclose(bodies[:, 1:].std(0), np.std(starts, 0), rtol=0.1)
+
+
+def test_real_actions_have_the_distribution_of_the_project(visit):
+    page, _ = visit("/play", None)
+    policy = {
+        **{"version": 0, "activation": "tanh", "distribution": "gaussian"},
+        "layers": [{"weights": [[1.0, 0.0], [0.0, -1.0]], "bias": [0.5, 0.0]}],
+        **{"observation_scale": [1.0, 2.0], "observation_centre": None},
+        **{"log_std": [-1.0, 0.5], "action_scale": [2.0, 3.0], "action_centre": [5.0, -1.0]},
+    }
+    drawn = page.run(
+        f"import('/policy.js').then(({{ Policy }}) => {{ const policy = new Policy("
+        f"{json.dumps(policy)}); "
+        "return Array.from({ length: 20000 }, () => policy.draw([0.25, 0.5])); })"
+    )
+    seen = np.array([0.25, 0.5])
+    mean = NumpyPolicy(policy).most_likely(seen)
+    std = np.exp(policy["log_std"]) * policy["action_scale"]
+    for index in range(2):
+        scaled = (np.array(drawn)[:, index] - mean[index]) / std[index]
+        assert stats.kstest(scaled, "norm").pvalue > 1e-6
 
 
 @pytest.mark.parametrize("centre", [None, (0.1, -0.2, 0.3, 0.0)])
@@ -111,8 +184,8 @@ def test_uniforms_are_uniform_and_fine(visit):
 
 def test_other_policies_are_refused(visit):
     page, _ = visit("/play", None)
-    with pytest.raises(RuntimeError, match="this policy is tanh with gaussian; use another client"):
+    with pytest.raises(RuntimeError, match="this policy is relu with softmax; use another client"):
         page.run(
             "import('/policy.js').then(({ Policy }) => "
-            f"new Policy({json.dumps(BALANCING | {'distribution': 'gaussian'})}))"
+            f"new Policy({json.dumps(BALANCING | {'activation': 'relu'})}))"
         )

@@ -58,6 +58,36 @@ def test_a_visitor_plays_and_gives_what_happened(visit, still):
     assert page.text("version") == "Policy version 3"
 
 
+DOSING = {"spaces": {"observations": 9, "actions": {"low": [0.0], "high": [10.0]}}, "steps": 200}
+STEADY = {
+    **{"version": 3, "activation": "tanh", "distribution": "gaussian"},
+    "layers": [{"weights": [[0.0]] * 9, "bias": [0.0]}],
+    **{"observation_scale": [1.0] * 9, "observation_centre": None},
+    **{"log_std": [-1.0], "action_scale": [2.0], "action_centre": [3.0]},
+}
+
+
+def test_the_spaces_of_dosing_are_played_as_dosing(visit):
+    page, campaign = visit("/play", facts=DOSING, policy=STEADY)
+    assert "chooses insulin for a simulated person" in page.text("about")
+    page.press("play")
+    page.until(GIVEN)
+    (given,) = posts(campaign, "contributions")
+    seen, doses = np.array(given["observations"]), np.array(given["actions"])
+    assert (seen.shape, doses.shape, given["terminated"]) == ((144, 9), (143, 1), False)
+    assert 2.6 < doses.mean() < 3.4
+    assert 0.4 < doses.std() < 1.1  # 2 exp(-1) = 0.74
+    np.testing.assert_array_equal(seen[1:, 7], seen[:-1, 0])  # the glucose before
+    near = 1 - np.tanh(0.1 * np.abs(seen[1:, 0] - 80) / 0.7) ** 2
+    outside = (seen[1:, 0] < 65) | (seen[1:, 0] > 105)
+    np.testing.assert_allclose(given["rewards"], np.where(outside, -1, near), atol=1e-4)
+    page.run("document.getElementById('sent').open = true")
+    assert "144 observations of 9 numbers, 143 actions" in page.text("sent-what")
+    drawn = page.run("document.getElementById('picture').getContext('2d')"
+                     ".getImageData(0, 0, 400, 200).data.some((v) => v > 0)")  # fmt: skip
+    assert drawn is True
+
+
 def test_a_pole_that_falls_ends_the_trajectory(visit):
     layers = [{"weights": [[0, 0]] * 4, "bias": [0, 50]}]  # always to the right
     page, campaign = visit("/play", policy=BALANCING | {"layers": layers})
@@ -159,8 +189,9 @@ def test_it_says_when_to_come_back(visit):
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        ({"spaces": {"observations": 3, "actions": 2}}, "is no CartPole"),
-        ({"spaces": {"observations": 4, "actions": 3}}, "is no CartPole"),
+        ({"spaces": {"observations": 3, "actions": 2}}, "nor those of Dosing"),
+        ({"spaces": {"observations": 4, "actions": 3}}, "nor those of Dosing"),
+        ({"spaces": {"observations": 9, "actions": {"low": [0], "high": [9]}}}, "nor those of"),
         ({"gives": "update"}, "give updates"),
         ({"state": "finished"}, "is finished"),
     ],

@@ -232,6 +232,38 @@ def test_a_release_closes_at_its_deadline(make: Make) -> None:
         store.give(place.id, 0, of(0), 60.0)
 
 
+@pytest.mark.parametrize(
+    ("first", "deadline"),
+    [(0.0, 30.0), (20.0, 30.0), (20.5, 60.0), (50.0, 60.0), (1.8e9 - 10, 1.8e9)],
+)
+def test_a_release_closes_at_a_fixed_time(make: Make, first: float, deadline: float) -> None:
+    """The first multiple of 30 seconds that leaves 10 seconds to the first place."""
+    store = make(release_seconds=30.0, fixed_times=True)
+    store = Store.open(store._engine.url, "campaign", MASTER)
+    store.enrol(2)
+    serve(store, 0, now=first)
+    assert store.counts().deadline == deadline
+    assert store.take_place(1, deadline - 1).expires == deadline
+    assert store.close_due(deadline - 0.1) is None
+    assert store.close_due(deadline) is not None
+
+
+def test_a_fixed_time_at_which_nobody_has_come_passes(make: Make) -> None:
+    """A release without people would cost an update for nothing."""
+    store = make(release_seconds=30.0, fixed_times=True)
+    store.enrol(2)
+    assert store.close_due(1000.0) is None
+    make_release_of(store, 0, 1001.0)
+    assert store.close_due(1050.0) is None
+    make_release_of(store, 1, 1051.0)
+    assert store.version() == 2
+
+
+def make_release_of(store: Store, person: int, now: float) -> None:
+    serve(store, person, now)
+    make_release(store, store.rules.deadline(now))
+
+
 def test_a_release_closes_when_every_place_is_settled(make: Make) -> None:
     store = make()
     store.enrol(3)

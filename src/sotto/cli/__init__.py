@@ -26,8 +26,16 @@ _COMMANDS = {
         "sotto.cli.campaign:start",
         "start private learning from people who come one after the other",
     ),
-    "campaign invite": ("sotto.cli.campaign:invite", "make tokens for people"),
-    "campaign operator": ("sotto.cli.campaign:operator", "issue your own token of a campaign"),
+    "campaign invite": ("sotto.cli.campaign_people:invite", "make tokens for people"),
+    "campaign operator": (
+        "sotto.cli.campaign_people:operator",
+        "issue your own token of a campaign",
+    ),
+    "campaign replace-token": (
+        "sotto.cli.campaign_people:replace_token",
+        "make a new token for a person who lost theirs",
+    ),
+    "campaign withdraw": ("sotto.cli.campaign_people:withdraw", "withdraw people from a campaign"),
     "campaign serve": ("sotto.cli.campaign:serve", "serve a campaign over HTTP"),
     "campaign update": ("sotto.cli.campaign:update", "make the releases of a campaign"),
     "campaign status": ("sotto.cli.campaign:status", "print how far a campaign is"),

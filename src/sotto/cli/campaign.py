@@ -51,7 +51,16 @@ class Start:
 
 
 _RESTART_SECONDS = 2.0
-_HIDDEN = ("env_id", "population", "total_steps")
+_HIDDEN = {  # settings of DPPG that have no flag here, and why
+    **{name: why for name, (_, why) in campaigns.FIXED.items()},
+    "env_id": "people live in the world; --spaces describes it",
+    "total_steps": "give --updates",
+    "evaluation_episodes": "there is no simulator",
+    "observation_range": "it is for observation statistics, which a campaign does not have",
+    "observation_noise_ratio": "it is for observation statistics, which a campaign does not have",
+    "trust_region_radius": "give --clip-norm",
+    "trust_region_confidence": "give --clip-norm",
+}
 _DEFAULTS: dict[str, Any] = {
     "env_id": "campaign",
     "population": "real",
@@ -68,7 +77,10 @@ def start(args: list[str]) -> int:
     if "noise_multiplier" in given and "target_epsilon" not in given:
         default |= {"target_epsilon": None, "noise_multiplier": 1.0}  # the flag replaces it
     start_flags, terms_flags = flags_of(Start), flags_of(Terms)
-    learning_flags = flags_of(DPPGConfig, default)
+    learning_flags = flags_of(DPPGConfig, default, _HIDDEN)
+    for name, why in _HIDDEN.items():
+        if name in given:
+            raise ValueError(f"--{name.replace('_', '-')} is not a setting of a campaign: {why}")
 
     def run(path: RunPath, /, *, start: Any, terms: Any, learning: Any) -> None:
         """Starts a campaign: people take part one after the other, and each trajectory is private.
@@ -85,9 +97,6 @@ def start(args: list[str]) -> int:
             path: Directory of the new campaign.
         """
         named = vars(learning)
-        for name in _HIDDEN:
-            if name in given:
-                raise ValueError(f"--{name.replace('_', '-')} is not a setting of a campaign")
         each = named["users_per_update"] * named["steps_per_user"] * named["action_repeat"]
         config = DPPGConfig(**named | {"total_steps": start.updates * each})
         settings = campaigns.new_settings(
@@ -127,51 +136,6 @@ def _announce(made: Campaign, json: bool) -> None:
     print(f"Serve it:             sotto campaign serve {made.path}")
 
 
-@command("campaign invite")
-def invite(
-    path: RunPath,
-    count: tyro.conf.Positional[int],
-    /,
-    database: Database = None,
-    json: Json = False,
-) -> None:
-    """Makes tokens for new people and prints them, one on each line. Hashes of them are stored.
-
-    Give each person one token, and nobody two. The certificate assumes it.
-
-    Example:
-      sotto campaign invite study 100 > tokens.txt
-
-    Args:
-        path: Directory of the campaign.
-        count: Number of people.
-    """
-    if count < 1:
-        raise ValueError(f"the number of people must be at least 1, got {count}")
-    tokens = _store(campaigns.open_campaign(path, database)).enrol(count)
-    if json:
-        print_json({"tokens": tokens})
-    else:
-        print("\n".join(tokens))
-
-
-@command("campaign operator")
-def operator(path: RunPath, /, json: Json = False) -> None:
-    """Issues a new token for yourself, which replaces the last one. It is shown only now.
-
-    Example:
-      sotto campaign operator study
-
-    Args:
-        path: Directory of the campaign.
-    """
-    token = campaigns.open_campaign(path).operator.renew()
-    if json:
-        print_json({"token": token})
-    else:
-        print(token)
-
-
 @command("campaign serve")
 def serve(
     path: RunPath,
@@ -180,6 +144,7 @@ def serve(
     port: int = 8000,
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
+    trusted_proxies: tuple[str, ...] = (),
     updater: bool = True,
     database: Database = None,
     json: Json = False,
@@ -195,12 +160,15 @@ def serve(
         port: Port to listen on; 0 takes any free port.
         tls_certificate: PEM file of the server's certificate. With it the service uses https.
         tls_key: PEM file of the certificate's private key.
+        trusted_proxies: Networks of proxies in front of the service, such as 10.0.0.0/8. Only a
+            connection from one of them may say, by X-Forwarded-For, from which address its request
+            comes.
         updater: Whether this service also starts the process that makes releases.
     """
     from sotto.people.app import create_app
     from sotto.serving.server import Address, serve
 
-    address = Address(host, port, tls_certificate, tls_key)
+    address = Address(host, port, tls_certificate, tls_key, trusted_proxies)
     address.check()
     found = campaigns.open_campaign(path, database)
     if address.in_clear_text:
@@ -209,7 +177,7 @@ def serve(
             "--tls-certificate and --tls-key, or use a proxy with TLS",
             file=sys.stderr,
         )
-    app = create_app(found, _store(found), found.operator.matches)
+    app = create_app(found, open_store(found), found.operator.matches)
     with _updating(path, database) if updater else nullcontext():
         serve(app, address, lambda url: _ready(found, url, json))
 
@@ -306,7 +274,7 @@ def status(path: RunPath, /, database: Database = None, json: Json = False) -> N
     from sotto.people.desk import Desk
 
     found = campaigns.open_campaign(path, database)
-    overview = Desk(found, _store(found), time.time).overview()
+    overview = Desk(found, open_store(found), time.time).overview()
     if json:
         print_json(overview)
         return
@@ -326,7 +294,8 @@ def status(path: RunPath, /, database: Database = None, json: Json = False) -> N
     )
 
 
-def _store(found: Campaign) -> Any:
+def open_store(found: Campaign) -> Any:
+    """Opens the database of a campaign, with its key."""
     require("cryptography")
     from sotto.people.database.sealing import MasterKey
     from sotto.people.database.store import Store

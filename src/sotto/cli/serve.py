@@ -44,6 +44,9 @@ class Where:
     """PEM file of the server's certificate. With it and --tls-key the service uses https."""
     tls_key: Path | None = None
     """PEM file of the certificate's private key."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies in front of the service, such as 10.0.0.0/8. Only a connection from one
+    of them may say, by X-Forwarded-For, from which address its request comes."""
     new_digest_key: bool = False
     """Replace a lost key of digests. The service then refuses repetitions of requests that were
     answered under the lost key."""
@@ -97,7 +100,9 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
     from sotto.serving.app import create_app
     from sotto.serving.server import Address, serve
 
-    address = Address(where.host, where.port, where.tls_certificate, where.tls_key)
+    address = Address(
+        where.host, where.port, where.tls_certificate, where.tls_key, where.trusted_proxies
+    )
     address.check()
     limits = Limits(
         max_rows=where.max_rows, requests_per_second=where.requests_per_second, burst=where.burst

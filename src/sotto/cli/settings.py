@@ -3,7 +3,7 @@
 import ast
 import inspect
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
 from functools import reduce
 from itertools import pairwise
@@ -19,11 +19,16 @@ from sotto.cli.parsing import number
 _C = TypeVar("_C")
 
 
-def flags_of(config_type: type[_C], default: Mapping[str, Any] = MappingProxyType({})) -> type[_C]:
+def flags_of(
+    config_type: type[_C],
+    default: Mapping[str, Any] = MappingProxyType({}),
+    hidden: Collection[str] = (),
+) -> type[_C]:
     """Returns the settings type as tyro reads it: help shows intervals, and values are not checked.
 
     The settings are checked later, when the settings type itself is made. tyro starts from default
     values, which need not pass the checks. A setting whose default is True has the flag --no-NAME.
+    Hidden settings have no flag and keep their default values.
     """
     texts = _docstrings(config_type)
     hints = get_type_hints(config_type, include_extras=True)
@@ -32,7 +37,9 @@ def flags_of(config_type: type[_C], default: Mapping[str, Any] = MappingProxyTyp
         "__module__": config_type.__module__,
         "__doc__": config_type.__doc__,
         "__annotations__": {
-            name: _described(hint, texts.get(name), default.get(name) is True)
+            name: Annotated[hint, tyro.conf.Suppress]
+            if name in hidden
+            else _described(hint, texts.get(name), default.get(name) is True)
             for name, hint in hints.items()
         },
     }

@@ -39,7 +39,7 @@ from sotto.people.database.store import Store
 from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
 from sotto.people.errors import CampaignError
 from sotto.people.units import packed
-from sotto.serving.bodies import read_body
+from sotto.serving.bodies import parsed, read_body
 from sotto.serving.callers import Caller, Callers
 from sotto.serving.connections import Connections
 from sotto.serving.limits import Limits
@@ -74,6 +74,7 @@ _RETRY_SECONDS = "2"
 _BYTES_PER_NUMBER = 32
 _MOST_TOKENS = 10_000
 _MOST_BODIES = 8
+_BELIEVED_SECONDS = 1.0  # then replaced tokens are known
 _T = TypeVar("_T")
 
 
@@ -139,7 +140,8 @@ class _Service:
         self._limits = limits
         self._desk = Desk(campaign, store, clock)
         self.connections = Connections(limits)
-        self._callers = Callers(store, is_operator, limits, self.connections, failures, False)
+        callers = (store, is_operator, limits, self.connections, failures, _BELIEVED_SECONDS)
+        self._callers = Callers(*callers)
         self._callers.read_now()
         self._writing = ThreadPoolExecutor(1, "store")
         self._sending = Counter[int | None]()  # bodies that are on their way, of each person
@@ -208,16 +210,7 @@ class _Service:
         person = await self._person(request)
         await self._object(request, person)
         receipt = await self._write(self._store.withdraw, person)
-        return _json(
-            {
-                "receipt": {
-                    "person": person,
-                    "deleted_from_releases": list(receipt.dropped),
-                    "part_of_releases": list(receipt.in_releases),
-                },
-                "meaning": WITHDRAWN,
-            }
-        )
+        return _json({"receipt": receipt.as_json(), "meaning": WITHDRAWN})
 
     async def me(self, request: Request) -> Response:
         """Returns what was collected about the caller, and what it cost."""
@@ -318,7 +311,7 @@ class _Service:
             if not self._sending[person]:
                 del self._sending[person]
         try:
-            found = json.loads(body, parse_constant=_no_constant)
+            found = await parsed(body)
         except (ValueError, RecursionError):
             raise Refusal(400, "not-json", "the body is not JSON") from None
         if not isinstance(found, dict):
@@ -363,10 +356,6 @@ def _text(given: dict[str, Any], name: str) -> str:
     if not isinstance(found, str) or not 1 <= len(found) <= 128:
         raise _bad(f"{name} must be a text of 1 to 128 characters")
     return found
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)  # NaN and infinities are not JSON
 
 
 def _json(values: dict[str, Any]) -> Response:

@@ -38,6 +38,18 @@ Gives = Literal["trajectory", "update"]
 Acts = Literal["device", "server"]
 Minutes = Annotated[float, Field(gt=0, le=1e6)]
 
+FIXED: dict[str, tuple[Any, str]] = {
+    "population": ("real", "people are real"),
+    "unit": ("trajectory", "each person lives one trajectory"),
+    "population_size": (None, "people come by themselves, and are not drawn"),
+    "parameter_noise": (0.0, "people follow the released policy"),
+    "observation_statistics": (False, "devices scale observations by public constants"),
+    "action_repeat": (1, "devices decide how often they ask"),
+    "stop_at_return": (None, "the horizon is public"),
+    "clip_norm_from": (None, "there is no public simulator; give clip_norm"),
+}
+"""Settings of DPPG that have one value in every campaign, and why."""
+
 
 @dataclass(frozen=True)
 class Terms(Settings):
@@ -54,6 +66,10 @@ class Terms(Settings):
     release_minutes: Minutes = 1440.0
     """Time in minutes after which a release closes, from its first place on. Places that nobody
     took then count as zero."""
+    fixed_times: bool = False
+    """Whether releases close at fixed times instead: at whole multiples of release_minutes since
+    midnight of 1 January 1970, UTC. It is the first such time that leaves place_minutes to the
+    first place."""
 
     def check(self) -> None:
         """Refuses terms that contradict each other."""
@@ -171,12 +187,6 @@ def check(config: DPPGConfig, terms: Terms) -> None:
         ValueError: names the setting.
     """
     refused = {
-        "population": (config.population != "real", "people are real; use population real"),
-        "unit": (config.unit != "trajectory", "each person lives one trajectory"),
-        "population_size": (
-            config.population_size is not None,
-            "people come by themselves, and are not drawn",
-        ),
         "critic": (
             config.critic in ("public", "paper"),
             "there is no public simulator, and the paper's critic has no proof",
@@ -185,17 +195,7 @@ def check(config: DPPGConfig, terms: Terms) -> None:
             config.local_update not in ("one-step", "adam"),
             "people follow the released policy; use one-step or adam",
         ),
-        "parameter_noise": (config.parameter_noise > 0, "people follow the released policy"),
-        "observation_statistics": (
-            config.observation_statistics,
-            "devices scale observations by public constants",
-        ),
-        "action_repeat": (config.action_repeat > 1, "devices decide how often they ask"),
-        "stop_at_return": (config.stop_at_return is not None, "the horizon is public"),
-        "clip_norm_from": (
-            config.clip_norm_from is not None,
-            "there is no public simulator; give clip_norm",
-        ),
+        **{name: (getattr(config, name) != one, why) for name, (one, why) in FIXED.items()},
         "correlated_noise": (
             config.correlated_noise and config.participations > 1,
             "noise that is correlated over releases is forgotten at a restart, and people who come "

@@ -72,4 +72,5 @@ def _create(campaign: Campaign) -> None:
         contribution_bytes=len(packed(plan.unit)),
         master=MasterKey.create(campaign.key),
         first_policy=Published(facts, packed(plan.first)).to_bytes(),
+        fixed_times=terms.fixed_times,
     )

@@ -1,10 +1,15 @@
-"""Reading the body of a request within limits of size and time."""
+"""Reading the body of a request within limits of size and time, and parsing it."""
 
 import asyncio
+import json
+from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from sotto.serving.refusals import Refusal
+
+_LARGE_BYTES = 8192  # these take about 0.1 ms, twice as long as the way to a thread and back
 
 
 async def read_body(request: Request, most: int, seconds: float, smaller: str) -> bytes:
@@ -48,3 +53,34 @@ async def read_body(request: Request, most: int, seconds: float, smaller: str) -
             408, "body-too-slow", f"the request's body did not arrive within {seconds:g} seconds"
         ) from None
     return bytes(body)
+
+
+async def parsed(body: bytes) -> Any:
+    """Returns the JSON value of a body. A large one does not keep other requests waiting.
+
+    Raises:
+        ValueError, RecursionError: the body is not JSON, or nested too deeply.
+    """
+    if len(body) <= _LARGE_BYTES:
+        return json.loads(body, parse_constant=_no_constant)
+    return await run_in_threadpool(_parsed_slowly, body)
+
+
+def _parsed_slowly(body: bytes) -> Any:
+    """Returns the same value; other threads run meanwhile.
+
+    The json module keeps the interpreter's lock until it calls a function written in Python. So
+    each number is read by such a function.
+    """
+
+    def whole(text: str) -> int:
+        return int(text)
+
+    def real(text: str) -> float:
+        return float(text)
+
+    return json.loads(body, parse_constant=_no_constant, parse_int=whole, parse_float=real)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)  # NaN and infinities are not JSON

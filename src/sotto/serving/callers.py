@@ -1,9 +1,9 @@
 """Identification of clients by their tokens, and limits for strangers.
 
 Hashes of all tokens are in memory, so an unknown token costs a lookup and no work in the database.
-For all unknown tokens together the database is read a few times a second. Where tokens can be
-revoked, a known one is always confirmed in the database, in a separate thread, so that a revoked
-one is refused at once.
+For all unknown tokens together the database is read a few times a second. A known token is
+confirmed in the database at each request, in a separate thread, so that a revoked one is refused at
+once. Services with many requests believe the tokens in memory for a second instead.
 """
 
 import asyncio
@@ -61,7 +61,8 @@ class Callers:
         limits: limits of requests over time.
         connections: open connections, which are marked as known.
         failures: context that turns failures of `holders` into refusals.
-        revocable: whether a token may be revoked. A known one is then confirmed at each request.
+        believed_seconds: time for which the tokens in memory are believed, after which changes are
+            read. 0: a known token is confirmed at each request.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class Callers:
         limits: Limits,
         connections: Connections,
         failures: Callable[[], AbstractContextManager[None]] | None = None,
-        revocable: bool = True,
+        believed_seconds: float = 0.0,
     ) -> None:
-        self._revocable = revocable
+        self._believed_seconds = believed_seconds
         self._holders = holders
         self._failures = failures or ledger_failures
         self._is_operator = is_operator
@@ -84,7 +85,8 @@ class Callers:
         self._known = KnownTokens(())
         self._operator = b""  # hash of the operator's token, once it was seen
         self._next_read: asyncio.Task[KnownTokens] | None = None
-        self._last_read = -math.inf
+        self._last_read = -math.inf  # beginning of the last reading
+        self._known_at = -math.inf  # beginning of the last reading that succeeded
         self._thread = ThreadPoolExecutor(1, "tokens")
 
     def read_now(self) -> None:
@@ -127,12 +129,15 @@ class Callers:
                 known = await self._read_again()
             if known.holder(token) is None and not await self._in_thread(self._is_operator, token):
                 raise unknown_token()
+        elif self._is_out_of_date():
+            with self._failures():
+                await self._read_again()
         holder = self._known.holder(token)
         wait = self._students.seconds_to_wait(holder or "")
         if wait > 0:
             raise _too_many(self._limits.requests_per_second, wait)
-        kept = holder is not None and not self._revocable
-        caller = Caller(holder) if kept else await self._confirmed(token)
+        believed = holder is not None and self._believed_seconds > 0
+        caller = Caller(holder) if believed else await self._confirmed(token)
         self._connections.known(request.client)
         return caller
 
@@ -142,7 +147,7 @@ class Callers:
         Raises:
             Refusal: its address sends too many.
         """
-        host = request.client.host if request.client else ""
+        host = self._connections.host(request.client)
         wait = self._strangers.seconds_to_wait(network(host))
         if wait > 0:
             self._connections.refused(request.client)
@@ -152,6 +157,11 @@ class Callers:
         """Returns whether the token was known a moment ago."""
         student = self._known.holder(token)
         return hmac.compare_digest(_hash(token), self._operator) or student is not None
+
+    def _is_out_of_date(self) -> bool:
+        """Returns whether the tokens in memory are believed no more until they are read again."""
+        age = asyncio.get_running_loop().time() - self._known_at
+        return 0 < self._believed_seconds < age
 
     async def _confirmed(self, token: str) -> Caller:
         """Returns the holder of the token according to the ledger."""
@@ -173,11 +183,10 @@ class Callers:
     async def _read(self) -> KnownTokens:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._last_read + _REFRESH_SECONDS - loop.time())
-        self._last_read, self._next_read = (
-            loop.time(),
-            None,
-        )  # later requests wait for the next reading
+        began, self._next_read = loop.time(), None  # later requests wait for the next reading
+        self._last_read = began
         self._known = await self._in_thread(self._holders.known_tokens)
+        self._known_at = began
         return self._known
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: str) -> _T:

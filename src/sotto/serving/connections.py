@@ -4,6 +4,8 @@ A connection is a *stranger's* until a request with a known token has come over 
 counted separately, so they take no places from known clients. If there are too many strangers, the
 service ends the connection that has idled longest, of the address with the most connections. A
 client with a question sends its request at once, so this is rarely its connection.
+
+A connection from a trusted proxy counts as that of the client whose request came over it last.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sotto.serving.limits import Limits
+from sotto.serving.proxies import Proxies, address_of
 
 Peer = tuple[str, int]
 """Address and port of the other side."""
@@ -22,15 +25,10 @@ Peer = tuple[str, int]
 
 def network(host: str) -> str:
     """Returns the network of one client: an IPv4 address, or 64 bits of an IPv6 address."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, 64), strict=False))
+    address = address_of(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return host if address is None else str(address)
 
 
 class Connections:
@@ -45,11 +43,28 @@ class Connections:
         """Counts a new connection and ends another one if there are too many."""
         self._open[connection.peer] = connection
         self._strangers[connection.network] += 1
-        limits, here = self.limits, connection.network
-        if self._strangers[here] > limits.strangers_per_address:
-            self._end_one(known=False, network=here)
-        if self._strangers.total() > limits.strangers:
+        if not connection.of_proxy:  # a proxy's connections are many people's
+            self._limit(connection.network)
+        if self._strangers.total() > self.limits.strangers:
             self._end_one(known=False, network=self._strangers.most_common(1)[0][0])
+
+    def asked(self, connection: "Connection", host: str) -> None:
+        """Counts a connection from a proxy as that of the client whose request it carries now."""
+        here, before = network(host), connection.network
+        connection.host, connection.network = host, here
+        is_counted = self._open.get(connection.peer) is connection and not connection.known
+        if is_counted and here != before:
+            self._forget(before)
+            self._strangers[here] += 1
+            if here != network(connection.peer[0]):
+                self._limit(here)
+
+    def host(self, peer: Peer | None) -> str:
+        """Returns the address from which the request comes that a connection carries now."""
+        if peer is None:
+            return ""
+        connection = self._open.get((peer[0], peer[1]))
+        return peer[0] if connection is None else connection.host
 
     def closed(self, connection: "Connection") -> None:
         """Removes a closed connection from the counts."""
@@ -69,10 +84,18 @@ class Connections:
             self._end_one(known=True, network=None)
 
     def refused(self, peer: Peer | None) -> None:
-        """Pauses the connection of a stranger that sends too many requests."""
+        """Pauses the connection of a stranger that sends too many requests.
+
+        A proxy's connection goes on, since the next request on it may be somebody else's.
+        """
         connection = None if peer is None else self._open.get((peer[0], peer[1]))
-        if connection is not None:
+        if connection is not None and not connection.of_proxy:
             connection.pause()
+
+    def _limit(self, network: str) -> None:
+        """Ends a connection of a network that has too many."""
+        if self._strangers[network] > self.limits.strangers_per_address:
+            self._end_one(known=False, network=network)
 
     def _end_one(self, *, known: bool, network: str | None) -> None:
         """Ends the oldest idle connection of that kind, or else the oldest one."""
@@ -95,11 +118,13 @@ class Connection(H11Protocol):
     """uvicorn's HTTP/1.1 protocol with a deadline for the request."""
 
     connections_of_server: Connections
+    proxies: Proxies
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.peer: Peer = ("", 0)
-        self.network = ""
+        self.host = self.network = ""  # of the client whose request came last
+        self.of_proxy = False
         self.known = False
         self._deadline: asyncio.TimerHandle | None = None
         self._paused: asyncio.TimerHandle | None = None
@@ -126,7 +151,8 @@ class Connection(H11Protocol):
         """Counts the connection and starts the deadline for its first request."""
         super().connection_made(transport)
         host, port, *_ = transport.get_extra_info("peername") or ("", id(self))
-        self.peer, self.network = (host, port), network(host)
+        self.peer, self.host, self.network = (host, port), host, network(host)
+        self.of_proxy = self.proxies.trusts(host)
         self._expect_a_request()
         self.connections_of_server.opened(self)
 
@@ -148,8 +174,15 @@ class Connection(H11Protocol):
 
     def handle_events(self) -> None:
         """Begins the next request, which may have been sent together with the last one."""
-        if self._paused is None:
-            super().handle_events()
+        if self._paused is not None:
+            return
+        before = self.cycle
+        super().handle_events()
+        if self.of_proxy and self.cycle is not before:  # the request's task has not begun yet
+            values = [value for name, value in self.headers if name == b"x-forwarded-for"]
+            forwarded = b",".join(values).decode("latin-1")
+            host = self.proxies.client(self.peer[0], forwarded)
+            self.connections_of_server.asked(self, host)
 
     def on_response_complete(self) -> None:
         """Keeps a paused connection from reading its next request."""
@@ -181,6 +214,7 @@ class Connection(H11Protocol):
             self.handle_events()
 
 
-def protocol(connections: Connections) -> type[Connection]:
+def protocol(connections: Connections, proxies: Proxies) -> type[Connection]:
     """Returns the protocol of a server with these connections, for `uvicorn.Config`."""
-    return type("ServerConnection", (Connection,), {"connections_of_server": connections})
+    of_server = {"connections_of_server": connections, "proxies": proxies}
+    return type("ServerConnection", (Connection,), of_server)

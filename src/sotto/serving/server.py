@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from uvicorn.loops.auto import auto_loop_factory
 
 from sotto.serving.connections import protocol
+from sotto.serving.proxies import Proxies
 from sotto.serving.refusals import SafeFormatter
 
 _GRACE_SECONDS = 10
@@ -35,12 +36,14 @@ class Address:
         port: port; 0 takes any free port.
         tls_certificate: PEM file with the server's certificate and its chain.
         tls_key: PEM file with the certificate's private key.
+        trusted_proxies: networks of proxies that may say from which address a request comes.
     """
 
     host: str
     port: int
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    trusted_proxies: tuple[str, ...] = ()
 
     @property
     def in_clear_text(self) -> bool:
@@ -48,12 +51,14 @@ class Address:
         return self.tls_certificate is None and not _is_loopback(self.host)
 
     def check(self) -> None:
-        """Checks port, certificate and key.
+        """Checks port, certificate, key and proxies.
 
         Raises:
-            ValueError: the port is out of range, a file is missing, or the files do not fit.
+            ValueError: the port is out of range, a file is missing, the files do not fit, or a
+                network is malformed.
             OSError: a file cannot be read.
         """
+        Proxies(self.trusted_proxies)
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port must be between 0 and {2**16 - 1}, got {self.port}")
         if (self.tls_certificate is None) != (self.tls_key is None):
@@ -101,10 +106,10 @@ def uvicorn_server(app: FastAPI, address: Address) -> uvicorn.Server:
         ssl_certfile=address.tls_certificate,
         ssl_keyfile=address.tls_key,
         ws="none",
-        proxy_headers=False,
+        proxy_headers=False,  # it would believe what is no address
         server_header=False,
         # `connections` limits connections: uvicorn's limit would refuse late clients.
-        http=protocol(app.state.connections),
+        http=protocol(app.state.connections, Proxies(address.trusted_proxies)),
         h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         backlog=_BACKLOG,
         loop=f"{__name__}:new_event_loop",

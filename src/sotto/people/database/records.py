@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int64
@@ -28,6 +28,7 @@ class Rules:
         place_seconds: time to give a contribution after a place was taken.
         release_seconds: time after which a release closes, from its first taken place on.
         contribution_bytes: length of every contribution.
+        fixed_times: whether a release closes at a multiple of release_seconds instead.
     """
 
     slots: int
@@ -37,6 +38,7 @@ class Rules:
     place_seconds: float
     release_seconds: float
     contribution_bytes: int
+    fixed_times: bool = False
 
     def __post_init__(self) -> None:
         for name in ("slots", "horizon", "participations", "contribution_bytes"):
@@ -49,6 +51,13 @@ class Rules:
             raise ValueError("people who take part more than once need a min_separation")
         if self.min_separation is not None and self.min_separation < 1:
             raise ValueError("a campaign's min_separation must be at least 1")
+
+    def deadline(self, now: float) -> float:
+        """Returns the time at which a release closes whose first place is taken now."""
+        if not self.fixed_times:
+            return now + self.release_seconds
+        period = self.release_seconds
+        return period * math.ceil((now + self.place_seconds) / period)
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,14 @@ class Receipt:
     person: int
     dropped: tuple[int, ...]
     in_releases: tuple[int, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the receipt as people get it."""
+        return {
+            "person": self.person,
+            "deleted_from_releases": list(self.dropped),
+            "part_of_releases": list(self.in_releases),
+        }
 
 
 @dataclass(frozen=True)

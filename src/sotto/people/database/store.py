@@ -17,6 +17,7 @@ which updater works.
 import hashlib
 import hmac
 import secrets
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -57,7 +58,8 @@ class Store(Releases):
 
     def __init__(self, engine: sa.Engine, campaign_id: str, rules: Rules, master: MasterKey):
         super().__init__(engine, campaign_id, rules, master)
-        self._known, self._numbered = KnownTokens(()), 0  # tokens of people below this number
+        self._known, self._reading_tokens = KnownTokens(()), threading.Lock()
+        self._numbered, self._replacements = 0, 0  # tokens up to these numbers are known
 
     @staticmethod
     def create(
@@ -73,6 +75,7 @@ class Store(Releases):
         contribution_bytes: int,
         master: MasterKey,
         first_policy: bytes,
+        fixed_times: bool = False,
     ) -> "Store":
         """Creates the store of a new campaign, without people and with release 0 open.
 
@@ -84,6 +87,7 @@ class Store(Releases):
             place_seconds, release_seconds, contribution_bytes: see `Rules`.
             master: key of the campaign.
             first_policy: version 0 of the policy.
+            fixed_times: see `Rules`.
 
         Raises:
             CampaignMismatch: the database holds a campaign already.
@@ -93,7 +97,7 @@ class Store(Releases):
             raise ValueError("a campaign's name has 1 to 64 printable characters")
         rules = Rules(
             *(slots, horizon, participations, min_separation),
-            *(place_seconds, release_seconds, contribution_bytes),
+            *(place_seconds, release_seconds, contribution_bytes, fixed_times),
         )
         store = Store(tables.engine(where), campaign_id, rules, master)
         names = {"campaign_id": campaign_id, "key_name": master.name(campaign_id)}
@@ -139,6 +143,24 @@ class Store(Releases):
             connection.execute(sa.insert(people), rows)
         return tokens
 
+    def replace_token(self, person: int) -> str:
+        """Returns a new secret token of a person. The one before is worth nothing from now on.
+
+        Other processes know it as soon as they call `known_tokens`.
+
+        Raises:
+            UnknownPerson: there is no such person.
+        """
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        with writing(self._engine) as (connection, _):
+            _withdrew(connection, person)  # refuses an unknown person
+            last = connection.scalar(sa.select(sa.func.max(people.c.replaced))) or 0
+            change = sa.update(people).where(people.c.person == person)
+            connection.execute(change.values(token_hash=_hash(token), replaced=last + 1))
+        with self._reading_tokens:
+            self._known.add([(str(person), _hash(token))])
+        return token
+
     def authenticate(self, token: str) -> str | None:
         """Returns the number of the person who has the token, as text; None if nobody has it.
 
@@ -152,13 +174,18 @@ class Store(Releases):
     def known_tokens(self) -> KnownTokens:
         """Returns the tokens known now, for comparisons without reading the database again.
 
-        People are never removed, so only new ones are read. Strangers cause this reading.
+        People are never removed, so only new people and replaced tokens are read. Strangers cause
+        this reading.
         """
-        query = sa.select(people.c.person, people.c.token_hash)
-        with reading(self._engine) as connection:
-            rows = connection.execute(query.where(people.c.person >= self._numbered)).all()
-        self._known.add((str(person), token_hash) for person, token_hash in rows)
-        self._numbered = max([self._numbered, *(person + 1 for person, _ in rows)])
+        columns = (people.c.person, people.c.token_hash, people.c.replaced)
+        with self._reading_tokens:
+            new = people.c.person >= self._numbered
+            query = sa.select(*columns).where(new | (people.c.replaced > self._replacements))
+            with reading(self._engine) as connection:
+                rows = connection.execute(query).all()
+            self._known.add((str(person), token_hash) for person, token_hash, _ in rows)
+            self._numbered = max([self._numbered, *(row.person + 1 for row in rows)])
+            self._replacements = max([self._replacements, *(row.replaced or 0 for row in rows)])
         return self._known
 
     def take_place(self, person: int, now: float) -> Place:
@@ -186,7 +213,7 @@ class Store(Releases):
             self._check_participation(gave, current.release)
             deadline = current.deadline
             if deadline is None:  # this would be the first place
-                deadline = now + self.rules.release_seconds
+                deadline = self.rules.deadline(now)
             in_release = places.c.release == current.release
             slot = number_of(connection, places, in_release)
             is_open = current.stage == "open" and now < deadline and slot < self.rules.slots

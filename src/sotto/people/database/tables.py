@@ -33,6 +33,7 @@ campaign = sa.Table(  # one row: the rules, and the release that is not made
     sa.Column("min_separation", sa.Integer),
     sa.Column("place_seconds", sa.Double, nullable=False),
     sa.Column("release_seconds", sa.Double, nullable=False),
+    sa.Column("fixed_times", sa.Boolean, nullable=False),
     sa.Column("contribution_bytes", sa.Integer, nullable=False),
     sa.Column("release", sa.Integer, nullable=False),  # equals the version that is published
     sa.Column("stage", sa.String(16), nullable=False),  # open, closed, begun
@@ -47,6 +48,7 @@ people = sa.Table(
     sa.Column("person", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("token_hash", sa.String(64), nullable=False, unique=True),
     sa.Column("withdrew", sa.Boolean, nullable=False),
+    sa.Column("replaced", sa.Integer, unique=True),  # number of the replacement that gave the token
 )
 places = sa.Table(
     "people_places",

@@ -65,13 +65,36 @@ export function promise(privacy) {
     `${privacy.unit.replace(/[.]$/, "")}. ${asSentence(privacy.adversary)}`;
 }
 
+/** Makes an element with attributes and children. */
+function shaped(tag, attributes, ...children) {
+  const node = made(tag, children);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+function signInForm(whose, verb) {
+  return shaped("form", { id: "sign-in", class: "card" },
+    shaped("label", { for: "token" }, whose),
+    shaped("div", { class: "line" },
+      shaped("input", { id: "token", type: "password", autocomplete: "off", spellcheck: "false",
+        required: "", "aria-describedby": "token-note" }),
+      shaped("button", { id: "enter", type: "submit" }, verb)),
+    shaped("p", { id: "token-note", class: "soft" }, "The token stays in the memory of this page " +
+      "and is forgotten when you leave it."));
+}
+
 /**
- * Runs `open(token)` when a token is typed, and shows `shown` when that succeeds.
- * The field is emptied, so that the token is in memory only. "Forget the token" loads the page
- * anew.
+ * Makes the form for a token. Runs `open(token)` when one is typed, and shows `shown`
+ * when that succeeds. The field is emptied, so that the token is in memory only. "Forget the token"
+ * loads the page anew.
+ * @param {string} whose label of the field
+ * @param {string} verb what the button says
+ * @param {HTMLElement} shown section of the page for which the token is needed
+ * @param {function(string): Promise} open
  */
-export function onSignIn(shown, open) {
-  const form = element("sign-in");
+export function onSignIn(whose, verb, shown, open) {
+  const form = signInForm(whose, verb);
+  element("sign-in").replaceWith(form);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const field = element("token");

@@ -101,7 +101,7 @@ async function enrol(event) {
   element("enrol-button").disabled = false;
 }
 
-onSignIn(element("state"), async (token) => {
+onSignIn("The operator's token", "Show", element("state"), async (token) => {
   operator = new Operator(token);
   show(await operator.state());
   say("");

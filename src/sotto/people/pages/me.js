@@ -57,7 +57,7 @@ async function withdraw() {
   }
 }
 
-onSignIn(element("facts"), async (token) => {
+onSignIn("Your token", "Show", element("facts"), async (token) => {
   person = new Person(token);
   say(await refresh() ? "You have withdrawn from this campaign." : "");
 });

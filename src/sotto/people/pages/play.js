@@ -1,21 +1,20 @@
-// The page of the game: the policy plays CartPole, and the trajectory is given to the campaign.
-import { CartPole, STEP_SECONDS } from "./cartpole.js";
+// The page of the game: the policy plays, and the trajectory is given to the campaign.
 import { Person, Refusal } from "./client.js";
 import { counted, element, number, onSignIn, promise, say, sayFailure } from "./common.js";
-import { draw } from "./picture.js";
 import { Policy } from "./policy.js";
+import { worldOf } from "./worlds.js";
 
-let person, campaign;
+let person, campaign, world;
 let unsent = null;  // {place, trajectory} which the service has not acknowledged
-let cart = new CartPole([0, 0, 0, 0]);
+let episode;
 
 const stillPicture = matchMedia("(prefers-reduced-motion: reduce)");
-const nextStep = () => new Promise((resolve) => setTimeout(resolve, 1000 * STEP_SECONDS));
+const nextStep = () => new Promise((resolve) => setTimeout(resolve, 1000 * world.stepSeconds));
 
 /** Says why this campaign cannot be played here; "" if it can. */
-function unplayable({ spaces, gives, state }) {
-  if (spaces.observations !== 4 || spaces.actions !== 2) {
-    return "This campaign is no CartPole: that has observations of 4 numbers and 2 actions. This " +
+function unplayable({ gives, state }) {
+  if (world === undefined) {
+    return "The spaces of this campaign are neither those of CartPole nor those of Dosing. This " +
       "page plays nothing else; use the campaign's own client.";
   }
   if (gives !== "trajectory") {
@@ -28,10 +27,11 @@ function unplayable({ spaces, gives, state }) {
 function describe() {
   const actor = campaign.acts === "device" ?
     "The policy chooses every action in your browser" :
-    "The service chooses every action: each step sends what the cart does";
-  element("about").textContent = `${actor}, for at most ${counted(campaign.steps, "step")}. Then ` +
-    "this page sends the trajectory: the cart's states, the actions and the rewards. You may " +
-    `take part in ${counted(campaign.participations, "release")}.`;
+    "The service chooses every action: each step sends what happens";
+  element("about").textContent = `${world?.task ?? ""} ${actor}, for at most ` +
+    `${counted(campaign.steps, "step")}. Then this page sends the trajectory: ` +
+    `${world?.states ?? "states"}, the actions and the rewards. You may take part in ` +
+    `${counted(campaign.participations, "release")}.`;
   element("promise").textContent = promise(campaign.privacy);
 }
 
@@ -53,24 +53,25 @@ async function live(place) {
   const choose = await actor(place);
   element("version").textContent = `Policy version ${number(place.version)}`;
   say("The policy plays.");
-  cart = new CartPole();
-  const trajectory = { observations: [cart.observation], actions: [], rewards: [] };
-  while (!cart.over && cart.steps < campaign.steps) {
-    const action = await choose(cart.steps, cart.observation);
-    trajectory.rewards.push(cart.step(action));
+  episode = world.start();
+  const trajectory = { observations: [episode.observation], actions: [], rewards: [] };
+  while (!episode.over && episode.steps < campaign.steps) {
+    const action = await choose(episode.steps, episode.observation);
+    trajectory.rewards.push(episode.step(action));
     trajectory.actions.push(action);
-    trajectory.observations.push(cart.observation);
+    trajectory.observations.push(episode.observation);
     if (document.hidden || stillPicture.matches) continue;  // a hidden page's clock runs slowly
     show();
     await nextStep();
   }
   show();
-  return { ...trajectory, terminated: cart.terminated };
+  return { ...trajectory, terminated: episode.terminated };
 }
 
 function show() {
-  draw(element("picture"), cart.state);
-  element("steps").textContent = counted(cart.steps, "step");
+  if (episode === undefined) return;
+  world.draw(element("picture"), episode);
+  element("steps").textContent = counted(episode.steps, "step");
 }
 
 /** Sends the trajectory; it stays here if the service cannot be reached. */
@@ -85,10 +86,11 @@ async function send() {
   }
   unsent = null;
   const steps = trajectory.actions.length;
-  const fell = trajectory.terminated ? "yes" : "no";
-  element("sent-what").textContent = `The page sent ${counted(steps + 1, "observation")} of 4 ` +
-    `numbers, ${counted(steps, "action")}, ${counted(steps, "reward")}, and whether the pole ` +
-    `fell (${fell}). Your token and the place came with it, nothing else.`;
+  const ended = trajectory.terminated ? "yes" : "no";
+  const size = trajectory.observations[0].length;
+  element("sent-what").textContent = `The page sent ${counted(steps + 1, "observation")} of ` +
+    `${size} numbers, ${counted(steps, "action")}, ${counted(steps, "reward")}, and whether ` +
+    `${world.ended} (${ended}). Your token and the place came with it, nothing else.`;
   element("sent-text").textContent = JSON.stringify(trajectory);
   element("sent").hidden = false;
   say(`Thank you. Your trajectory of ${counted(steps, "step")} is stored. Until the next ` +
@@ -114,13 +116,18 @@ async function play() {
   button.focus();
 }
 
-onSignIn(element("game"), async (token) => {
+onSignIn("Your token", "Enter", element("game"), async (token) => {
   person = new Person(token);
   campaign = await person.campaign();
+  world = worldOf(campaign.spaces);
   describe();
   const why = unplayable(campaign);
   element("play").hidden = why !== "";
   element("picture").hidden = why !== "";
+  if (why === "") {
+    element("picture").setAttribute("aria-label", world.picture);
+    episode = world.start();
+  }
   say(why, why !== "");
 });
 element("play").addEventListener("click", play);

@@ -70,11 +70,17 @@ class KnownTokens:
     """
 
     def __init__(self, hashes: Iterable[tuple[str, str]]) -> None:
-        self._holders = {token_hash: student for student, token_hash in hashes}
+        self._holders: dict[str, str] = {}
+        self._hashes: dict[str, str] = {}  # of each holder
+        self.add(hashes)
 
     def add(self, hashes: Iterable[tuple[str, str]]) -> None:
-        """Adds tokens that were issued since."""
-        self._holders.update({token_hash: student for student, token_hash in hashes})
+        """Adds tokens that were issued since; a holder's new token replaces the last one."""
+        for holder, token_hash in hashes:
+            last = self._hashes.get(holder)
+            self._holders[token_hash], self._hashes[holder] = holder, token_hash
+            if last not in (None, token_hash):
+                del self._holders[last]
 
     def holder(self, token: str) -> str | None:
         """Returns the holder of the token, in a time that does not grow with their number."""

@@ -1,0 +1,56 @@
+"""`sotto campaign start`: its flags, and what it makes of them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.cli import main
+from sotto.cli.campaign import _HIDDEN
+from sotto.people.campaign import FIXED, open_campaign
+from sotto.people.database.sealing import MasterKey
+from sotto.people.database.store import Store
+
+
+@pytest.fixture
+def spaces(tmp_path: Path) -> str:
+    file = tmp_path / "spaces.json"
+    file.write_text('{"observations": 2, "actions": 2}')
+    return str(file)
+
+
+def test_help_lists_no_flag_that_is_refused(capsys):
+    assert main(["campaign", "start", "--help"]) == 0
+    listed = set(re.findall(r"^[│ ] --(?:no-)?([a-z-]+)", capsys.readouterr().out, re.MULTILINE))
+    shown = {name.replace("_", "-") for name in vars(DPPGConfig(target_epsilon=1.0))}
+    hidden = {name.replace("_", "-") for name in _HIDDEN}
+    assert shown - listed == hidden
+    assert {"spaces", "fixed-times", "target-epsilon"} <= listed
+    assert not hidden & listed
+
+
+@pytest.mark.parametrize("name", _HIDDEN)
+def test_hidden_flags_are_refused_in_a_sentence(tmp_path, spaces, capsys, name):
+    path, flag = tmp_path / "campaign", f"--{name.replace('_', '-')}"
+    assert main(["campaign", "start", str(path), "--spaces", spaces, flag, "2"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"sotto: {flag} is not a setting of a campaign: ")
+    assert error.count("\n") == 1
+    assert not path.exists()
+
+
+def test_what_is_started_is_what_was_asked_for(tmp_path, spaces, capsys):
+    path = tmp_path / "campaign"
+    terms = ["--release-minutes", "60", "--fixed-times", "--place-minutes", "5"]
+    learning = ["--users-per-update", "2", "--steps-per-user", "3", "--delta", "1e-3"]
+    call = ["campaign", "start", str(path), "--spaces", spaces, "--updates", "4"]
+    assert main([*call, *terms, *learning]) == 0
+    campaign = open_campaign(path)
+    assert {name: getattr(campaign.config, name) for name in FIXED} == {
+        name: value for name, (value, _) in FIXED.items()
+    }
+    assert (campaign.config.num_updates, campaign.config.total_steps) == (4, 24)
+    settings, key = campaign.settings, MasterKey.open(campaign.key)
+    rules = Store.open(campaign.people_place, settings.campaign_id, key).rules
+    assert (rules.release_seconds, rules.place_seconds, rules.fixed_times) == (3600, 300, True)
