@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import numpy as np
-from small_teacher import running
+from served import running
 
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.people import campaign as campaigns

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from small_teacher import Service, running, secret_rows, statement
+from served import running
+from small_teacher import Service, secret_rows, statement
 
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.ledger import AnswerLedger

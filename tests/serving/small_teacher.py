@@ -1,9 +1,5 @@
 """A small teacher behind a real server, in a thread of the test's own process."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import httpx
 import numpy as np
 
@@ -11,7 +7,6 @@ from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.mechanisms.policies import Dirichlet
-from sotto.serving.server import Address, listening, url_of, uvicorn_server
 
 ACTIONS, OBSERVATION_SIZE = 3, 4
 SECRET = np.array([0.123456789, 0.765432109, 0.111111102])
@@ -33,21 +28,6 @@ def statement(queries: int = 1000, **changes) -> AnswerStatement:
         "population": "simulated",
     }
     return AnswerStatement(**(values | changes))
-
-
-@contextmanager
-def running(app, address: Address | None = None) -> Iterator[str]:
-    """Serves the app while the block runs; gives its URL."""
-    address = address or Address("127.0.0.1", 0)
-    server = uvicorn_server(app, address)
-    with listening(address.host, address.port) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield url_of(listener, address)
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 class Service:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from small_teacher import running
+from served import running
 
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
 from tyro.conf import arg
 
 from sotto.algorithms.dppg.config import DPPGConfig
@@ -20,6 +19,7 @@ from sotto.cli.parsing import command, flags_given, parse, print_json
 from sotto.cli.settings import flags_of
 from sotto.extras import require
 from sotto.people import campaign as campaigns
+from sotto.people import recipe
 from sotto.people.campaign import Campaign, Terms
 from sotto.people.spaces import Spaces
 
@@ -36,9 +36,12 @@ Database = Annotated[
 class Start:
     """Facts about a new campaign."""
 
-    spaces: Path
+    spaces: Path | None = None
     """JSON file with the number of observations and the actions, such as {"observations": 4,
-    "actions": 2}."""
+    "actions": 2}. Give it, or recipe."""
+    recipe: str | None = None
+    """Environment written in JAX, such as CartPole-v1. Its spaces, and the settings of sotto train
+    dppg for it, are the defaults. This is for trials with simulated people."""
     name: str = "campaign"
     """Name that people see."""
     updates: int = 100
@@ -73,7 +76,9 @@ _DEFAULTS: dict[str, Any] = {
 def start(args: list[str]) -> int:
     """Runs `sotto campaign start`."""
     given = flags_given(args)
-    default = vars(DPPGConfig(target_epsilon=1.0)) | _DEFAULTS
+    env_id = given.get("recipe")
+    learning = vars(DPPGConfig(target_epsilon=1.0)) if env_id is None else recipe.settings(env_id)
+    default = learning | _DEFAULTS
     if "noise_multiplier" in given and "target_epsilon" not in given:
         default |= {"target_epsilon": None, "noise_multiplier": 1.0}  # the flag replaces it
     start_flags, terms_flags = flags_of(Start), flags_of(Terms)
@@ -92,15 +97,19 @@ def start(args: list[str]) -> int:
           sotto campaign start study --spaces spaces.json --target-epsilon 1 --users-per-update 64
           sotto campaign invite study 1000 > tokens.txt
           sotto campaign serve study
+          sotto campaign start trial --recipe CartPole-v1
 
         Args:
             path: Directory of the new campaign.
         """
         named = vars(learning)
+        if (start.spaces is None) == (start.recipe is None):
+            raise ValueError("give either --spaces FILE or --recipe ENVIRONMENT")
         each = named["users_per_update"] * named["steps_per_user"] * named["action_repeat"]
         config = DPPGConfig(**named | {"total_steps": start.updates * each})
+        spaces = Spaces.read(start.spaces) if start.spaces else recipe.spaces(start.recipe)
         settings = campaigns.new_settings(
-            start.name, Spaces.read(start.spaces), config, Terms(**vars(terms)), start.database
+            start.name, spaces, config, Terms(**vars(terms)), start.database
         )
         require("cryptography")
         from sotto.people.start import create
@@ -110,7 +119,9 @@ def start(args: list[str]) -> int:
 
     run.__annotations__ |= {"start": start_flags, "terms": terms_flags, "learning": learning_flags}
     run.__kwdefaults__ = {
-        "start": start_flags(spaces=tyro.MISSING),
+        "start": start_flags(
+            updates=Start.updates if env_id is None else recipe.num_updates(env_id)
+        ),
         "terms": terms_flags(),
         "learning": learning_flags(**default),
     }

@@ -16,6 +16,7 @@ def people(
     tokens: Path,
     env_id: str = "CartPole-v1",
     drop_out: float = 0.0,
+    straggle: float = 0.0,
     repeat: float = 0.0,
     withdraw: float = 0.0,
     at_once: int = 8,
@@ -23,7 +24,7 @@ def people(
     seed: int = 0,
     json: Json = False,
 ) -> None:
-    """Lets simulated people take part in a campaign, and prints the return of the last policy.
+    """Lets simulated people take part in a campaign, and prints the return of the result.
 
     Example:
       sotto simulate people https://study.example.org --tokens tokens.txt --drop-out 0.05
@@ -31,12 +32,14 @@ def people(
     Args:
         url: Address of the service.
         tokens: File with one token on each line, from `sotto campaign invite`.
-        env_id: Environment in which each person lives. It is one of those written in JAX.
+        env_id: Environment in which each person lives. It is one of those written in JAX, and
+            actions are repeated as in its recipe.
         drop_out: Probability that a person takes a place and gives nothing.
+        straggle: Probability that a person gives after the place has expired.
         repeat: Probability that a person gives the same trajectory twice.
         withdraw: Probability that a person withdraws after giving.
         at_once: Number of people who are active at once.
-        episodes: Number of episodes in which the last policy is evaluated.
+        episodes: Number of episodes in which the result is evaluated: the average of policies.
         seed: Seed of the people.
     """
     require("httpx")
@@ -46,11 +49,11 @@ def people(
     held = tokens.read_text().split()
     if not held:
         raise ValueError(f"{tokens} has no token; make some with: sotto campaign invite")
-    habits = Habits(drop_out, repeat, withdraw)
+    habits = Habits(drop_out, straggle, repeat, withdraw)
     say = (lambda _text: None) if json else print
     counts = drive(url, held, env_id, habits=habits, at_once=at_once, seed=seed, say=say)
     with Person(url, held[0]) as one:
-        policy = one.policy()
+        policy = one.result()
     found = {
         **counts,
         "version": policy.version,
@@ -60,4 +63,4 @@ def people(
         print_json(found)
         return
     print(", ".join(f"{name} {count}" for name, count in counts.items()))
-    print(f"Policy version {policy.version}: mean return {found['return']:.1f}")
+    print(f"Result after {policy.version} updates: mean return {found['return']:.1f}")

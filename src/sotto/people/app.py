@@ -2,7 +2,8 @@
 
 ```
 GET  /v1/campaign       public facts and terms
-GET  /v1/policy         the current policy
+GET  /v1/policy         the current policy, which people follow
+GET  /v1/result         the moving average of the released policies
 POST /v1/places         {} -> {"place", "release", "version", "seconds_left"}
 POST /v1/actions        {"place", "step", "observation"} -> {"action"}
 POST /v1/contributions  {"place", ...} -> {"kept", "repeated"}
@@ -109,6 +110,7 @@ def create_app(
     for method, path, endpoint in (
         ("GET", "/v1/campaign", service.campaign),
         ("GET", "/v1/policy", service.policy),
+        ("GET", "/v1/result", service.result),
         ("POST", "/v1/places", service.places),
         ("POST", "/v1/actions", service.actions),
         ("POST", "/v1/contributions", service.contributions),
@@ -169,6 +171,13 @@ class _Service:
             return Response(status_code=304, headers={"etag": tag})
         found = await self._read(self._desk.policy_json, version)
         return Response(found, media_type="application/json", headers={"etag": tag})
+
+    async def result(self, request: Request) -> Response:
+        """Returns the moving average of the released policies, which is the campaign's result."""
+        await self._callers.caller(request)
+        version = await self._read(self._store.version)
+        found = await self._read(self._desk.policy_json, version, True)
+        return Response(found, media_type="application/json")
 
     async def places(self, request: Request) -> Response:
         """Gives the caller a place in the open release."""

@@ -103,6 +103,10 @@ class Person:
         self._policy = NumpyPolicy(_understood(response))
         return self._policy
 
+    def result(self) -> NumpyPolicy:
+        """Returns the moving average of the released policies, which is the campaign's result."""
+        return NumpyPolicy(self._ask("GET", "v1/result"))
+
     def take_place(self) -> dict[str, Any]:
         """Takes a place in the open release; returns place, release, version and seconds_left.
 

@@ -99,10 +99,11 @@ class Desk:
         found: dict[str, Any] = self._published(self._store.version()).facts["certificate"]
         return found
 
-    def _read_policy_json(self, version: int) -> bytes:
-        """Returns the policy of a version as JSON."""
+    def _read_policy_json(self, version: int, averaged: bool = False) -> bytes:
+        """Returns the policy of a version, or the moving average up to it, as JSON."""
         state = self.plan.state(self._published(version))
-        return json.dumps(as_json(state.policy, version), allow_nan=False).encode()
+        policy = state.ema if averaged else state.policy
+        return json.dumps(as_json(policy, version), allow_nan=False).encode()
 
     def _read_policy(self, version: int) -> NumpyPolicy:
         found = NumpyPolicy(json.loads(self.policy_json(version)))

@@ -31,6 +31,9 @@ def description(name: str) -> dict[str, Any]:
         "paths": {
             "/v1/campaign": {"get": _operation("Public facts and terms")},
             "/v1/policy": {"get": _operation("The current policy; its ETag is the version")},
+            "/v1/result": {
+                "get": _operation("The moving average of the released policies: the result")
+            },
             "/v1/places": {"post": _operation("Take a place in the open release", {})},
             "/v1/actions": {
                 "post": _operation(

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from sotto.people import recipe
 from sotto.people.client import CampaignRefused, Person, World
 from sotto.people.policy import NumpyPolicy
 from sotto.rl.envs.base import AnyEnvironment
@@ -28,11 +29,13 @@ class Habits:
 
     Attributes:
         drop_out: the person takes a place and gives nothing.
+        straggle: the person gives after the place has expired.
         repeat: the person gives the same trajectory twice.
         withdraw: the person withdraws after giving.
     """
 
     drop_out: float = 0.0
+    straggle: float = 0.0
     repeat: float = 0.0
     withdraw: float = 0.0
 
@@ -41,6 +44,24 @@ class Habits:
         for name, value in vars(self).items():
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} is a probability, got {value}")
+
+
+class Slow:
+    """A world in which the first observation takes longer than a place lasts.
+
+    Args:
+        world: the world.
+        seconds: time until the first observation.
+    """
+
+    def __init__(self, world: World, seconds: float) -> None:
+        self._world, self._seconds = world, seconds
+        self.step = world.step
+
+    def reset(self) -> Sequence[float]:
+        """Returns the first observation of a new trajectory, late."""
+        time.sleep(self._seconds)
+        return self._world.reset()
 
 
 class Simulated:
@@ -100,16 +121,16 @@ def drive(
     Args:
         url: address of the service.
         tokens: one token for each person.
-        env_id: environment in which they live.
+        env_id: environment in which they live, with the repeated actions of its recipe.
         habits: how reliable they are.
         at_once: number of people who are active at once.
         seed: seed of the people.
         say: shows the progress.
 
     Returns:
-        Counts of what happened: given, dropped, repeated, withdrew, late.
+        Counts of what happened: given, dropped, late, repeated, withdrawn.
     """
-    env, counts, lock = make(env_id), Counter[str](), threading.Lock()
+    env, counts, lock = recipe.world(env_id), Counter[str](), threading.Lock()
     finished = threading.Event()
 
     def one(number: int) -> None:
@@ -132,7 +153,7 @@ def drive(
     with ThreadPoolExecutor(at_once) as workers:
         for result in [workers.submit(one, number) for number in range(len(tokens))]:
             result.result()
-    return {name: counts[name] for name in ("given", "dropped", "repeated", "withdrawn", "late")}
+    return {name: counts[name] for name in ("given", "dropped", "late", "repeated", "withdrawn")}
 
 
 def _part(person: Person, world: World, habits: Habits, rng: random.Random) -> list[str]:
@@ -141,6 +162,8 @@ def _part(person: Person, world: World, habits: Habits, rng: random.Random) -> l
         if rng.random() < habits.drop_out:
             person.take_place()
             return ["dropped", "took-part"]
+        if rng.random() < habits.straggle:
+            world = Slow(world, person.take_place()["seconds_left"] + _WAIT_SECONDS)
         person.live(world)
         happened = ["given"]
         if rng.random() < habits.repeat:
@@ -161,7 +184,14 @@ def _part(person: Person, world: World, habits: Habits, rng: random.Random) -> l
 
 
 def mean_return(policy: NumpyPolicy, env_id: str, episodes: int, seed: int = 0) -> float:
-    """Returns the mean return of a released policy that takes its most likely actions."""
+    """Returns the mean return of a policy that takes its most likely actions.
+
+    Args:
+        policy: the policy.
+        env_id: environment, in which actions are not repeated.
+        episodes: number of episodes.
+        seed: seed of the first states.
+    """
     env = make(env_id)
     world = Simulated(env, seed)
     total = 0.0

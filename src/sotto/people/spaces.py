@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from sotto.errors import RunError, first_problem
-from sotto.rl.envs.base import Box, Discrete
+from sotto.rl.envs.base import AnyEnvironment, Box, Discrete
 from sotto.rl.envs.gymnasium.bridge import Described
 
 _LARGEST_FILE = 2**20
@@ -24,19 +24,38 @@ Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Range(BaseModel):
-    """Real actions: one lower and one upper bound for each number of an action."""
+    """Bounds of real actions: one number of each field for each number of an action.
+
+    Attributes:
+        low: lower bounds.
+        high: upper bounds.
+        centre: public action at which the first policy starts. None: the middle of the bounds.
+        scale: public size of a usual change of the action. None: half of the distance of the
+            bounds.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     low: tuple[Number, ...] = Field(min_length=1, max_length=64)
     high: tuple[Number, ...] = Field(min_length=1, max_length=64)
+    centre: tuple[Number, ...] | None = None
+    scale: tuple[Factor, ...] | None = None
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        if len(self.low) != len(self.high):
-            raise ValueError("low and high need the same length")
+        given = [one for one in (self.high, self.centre, self.scale) if one is not None]
+        if any(len(one) != len(self.low) for one in given):
+            raise ValueError("low, high, centre and scale need the same length")
         if any(low >= high for low, high in zip(self.low, self.high, strict=True)):
             raise ValueError("every number of low must be below the same number of high")
         return self
+
+    @property
+    def box(self) -> Box:
+        """The actions as a training reads them."""
+        pairs = list(zip(self.low, self.high, strict=True))
+        middle = tuple((low + high) / 2 for low, high in pairs)
+        half = tuple((high - low) / 2 for low, high in pairs)
+        return Box(self.low, self.high, self.centre or middle, self.scale or half)
 
 
 Actions = Annotated[
@@ -93,6 +112,23 @@ class Spaces(BaseModel):
         except ValueError as error:
             raise RunError(f"{path} is not JSON: {error}") from error
 
+    @classmethod
+    def of(cls, env: AnyEnvironment) -> Self:
+        """Returns the spaces of an environment that is known, for trials with simulated people."""
+        action = env.action
+        actions: int | Range = (
+            action.n
+            if isinstance(action, Discrete)
+            else Range(low=action.low, high=action.high, centre=action.centre, scale=action.scale)
+        )
+        return cls(
+            observations=env.observation_size,
+            actions=actions,
+            observation_scale=env.observation_scale,
+            observation_centre=env.observation_centre,
+            reward_per_step=env.reward_per_step,
+        )
+
     def environment(self, name: str, steps: int) -> Described:
         """Returns the public facts, in the form in which a training reads them.
 
@@ -100,11 +136,7 @@ class Spaces(BaseModel):
             name: name of the campaign.
             steps: largest number of steps of a trajectory.
         """
-        action = (
-            Discrete(self.actions)
-            if isinstance(self.actions, int)
-            else Box(self.actions.low, self.actions.high, *_middle(self.actions))
-        )
+        action = Discrete(self.actions) if isinstance(self.actions, int) else self.actions.box
         return Described(
             id=name,
             observation_size=self.observations,
@@ -116,9 +148,3 @@ class Spaces(BaseModel):
             observation_scale=self.observation_scale or (1.0,) * self.observations,
             reward_per_step=self.reward_per_step,
         )
-
-
-def _middle(bounds: Range) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Returns the centre and half of the width of real actions."""
-    pairs = list(zip(bounds.low, bounds.high, strict=True))
-    return tuple((a + b) / 2 for a, b in pairs), tuple((b - a) / 2 for a, b in pairs)

@@ -1,9 +1,12 @@
 """An HTTP client that sends a request again until the service answers or patience ends."""
 
 import logging
+import os
 import random
 import re
+import ssl
 import time
+from functools import cache
 from typing import Any
 
 import httpx
@@ -53,6 +56,7 @@ class PatientHttp:
             headers={"Authorization": f"Bearer {token}"},
             timeout=_TIMEOUT_SECONDS,
             transport=transport,
+            verify=_trusted(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
         )
 
     def close(self) -> None:
@@ -89,6 +93,15 @@ class PatientHttp:
                 )
             time.sleep(pause)
             wait = min(2 * wait, _LONGEST_WAIT_SECONDS)
+
+
+@cache
+def _trusted(*_named: str | None) -> ssl.SSLContext:
+    """Returns the authorities that these environment variables name, or the usual ones.
+
+    Reading them takes longer than a request, and many clients may be in one process.
+    """
+    return httpx.create_ssl_context()
 
 
 def _checked_url(url: str, what: str) -> str:
