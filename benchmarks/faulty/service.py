@@ -58,9 +58,11 @@ class Nursery:
 
     def close(self) -> None:
         """Ends this process and all that it started."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(10)
+        self._process.kill()  # the kernel kills what it started
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
 
     def _answer(self) -> str:
         assert self._process.stdout is not None

@@ -42,7 +42,7 @@ def test_nothing_is_lost_or_used_twice(request, nursery: Nursery, database: str)
 
         server = Server()  # the others would be killed with it
         request.addfinalizer(server.stop)
-    settings = people_faults.Settings(faults=12, database=database, seed=3, minutes=1)
+    settings = people_faults.Settings(faults=12, database=database, seed=3)
     report = people_faults.inject(settings, server, nursery, pace=0.1)
     assert report.violations == []
     assert report.faults.total() == 12

@@ -130,6 +130,7 @@ class Callers:
         holder = self._known.holder(token)
         wait = self._students.seconds_to_wait(holder or "")
         if wait > 0:
+            self._connections.refused(request.client)  # refusals take time from others, too
             raise _too_many(self._limits.requests_per_second, wait)
         kept = holder is not None and not self._revocable
         caller = Caller(holder) if kept else await self._confirmed(token)

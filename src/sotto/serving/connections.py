@@ -69,7 +69,7 @@ class Connections:
             self._end_one(known=True, network=None)
 
     def refused(self, peer: Peer | None) -> None:
-        """Pauses the connection of a stranger that sends too many requests."""
+        """Pauses the connection of a client that sends too many requests."""
         connection = None if peer is None else self._open.get((peer[0], peer[1]))
         if connection is not None:
             connection.pause()
