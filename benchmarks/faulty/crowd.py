@@ -276,5 +276,5 @@ def code(plan: Plan, rng: np.random.Generator) -> np.ndarray:
     """Returns a random update, a little shorter than the clip norm, so that it is not clipped."""
     size = len(packed(plan.unit)) // 4
     length = 0.99 * plan.config.clip_norm
-    signs: np.ndarray = rng.choice([-1.0, 1.0], size)
-    return signs * (length / np.sqrt(size))
+    found: np.ndarray = rng.choice([-1.0, 1.0], size) * (length / np.sqrt(size))
+    return found
