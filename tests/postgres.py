@@ -5,15 +5,18 @@ the tests end, also if they are killed: its shell waits for the end of its stand
 operating system closes with the process that holds it.
 """
 
+import contextlib
 import itertools
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
+import psutil
 import psycopg
 
 MISSING = (
@@ -32,7 +35,7 @@ def binaries() -> Path | None:
 
 
 class Server:
-    """A running server, started by its constructor."""
+    """A running server, started by its constructor. It can be killed and started again."""
 
     def __init__(self) -> None:
         found = binaries()
@@ -44,18 +47,20 @@ class Server:
         self._data = self._directory / "data"
         if self._user is not None:
             os.chown(self._directory, self._user.pw_uid, self._user.pw_gid)
-        self._start(found)
-
-    def _start(self, bin: Path) -> None:
+        self._bin = found
         quick = ("--username=sotto", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C")
-        made = self._popen([bin / "initdb", *quick, self._data], stderr=subprocess.STDOUT)
+        made = self._popen([found / "initdb", *quick, self._data], stderr=subprocess.STDOUT)
         output, _ = made.communicate()
         if made.returncode:
             raise RuntimeError(f"initdb failed: {output}")
+        self.start()
+
+    def start(self) -> None:
+        """Starts the server on its data, and waits until it answers."""
         settings = ("listen_addresses=", f"unix_socket_directories={self._directory}")
         options = itertools.chain.from_iterable(("-c", setting) for setting in settings)
-        log = (self._directory / "log").open("w")
-        command = ["/bin/sh", "-c", _RUN, "sh", bin, "-D", self._data, *options]
+        log = (self._directory / "log").open("a")
+        command = ["/bin/sh", "-c", _RUN, "sh", self._bin, "-D", self._data, *options]
         self._server = self._popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         deadline = time.monotonic() + _START_SECONDS
         while True:
@@ -75,6 +80,24 @@ class Server:
         with psycopg.connect(self._conninfo("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return f"postgresql+psycopg://sotto@/{name}?host={self._directory}"
+
+    def processes(self) -> list[int]:
+        """The numbers of its processes, the one that starts the others first."""
+        try:
+            first = int((self._data / "postmaster.pid").read_text().split()[0])
+            process = psutil.Process(first)
+            return [first, *(one.pid for one in process.children(recursive=True))]
+        except (OSError, psutil.NoSuchProcess, ValueError, IndexError):
+            return []
+
+    def kill(self) -> None:
+        """Kills all its processes with SIGKILL."""
+        for process in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        assert self._server.stdin
+        self._server.stdin.close()
+        self._server.wait(30)
 
     def stop(self) -> None:
         """Stops the server and removes all it wrote."""

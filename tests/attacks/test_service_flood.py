@@ -111,7 +111,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[..., Door]]:
                 lambda observations: np.full((len(observations), 3), 1 / 3),
                 *(ledger, DigestKey(bytes(32))),
                 env_id="Fake-v0",
-                limits=Limits(requests_per_second=1e4, **limits),
+                limits=Limits(**{"requests_per_second": 1e4} | limits),
             )
             port = stack.enter_context(_running(app))
             door = Door(port, ledger.add_student("ann"))
@@ -273,6 +273,21 @@ def test_requests_sent_together_are_not_answered_together(opened):
         assert said.count(b"HTTP/1.1 401") == 5
         assert 2 <= said.count(b"HTTP/1.1 429") <= 6  # one in each pause, and not all at once
     door.ask()
+
+
+def test_a_student_who_sends_too_many_requests_is_not_read_for_a_while(opened):
+    door = opened(requests_per_second=0.1, burst=3, pause_seconds=0.3)
+    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=5)
+    found = []
+    for _ in range(5):
+        began = time.perf_counter()
+        connection.request("GET", "/v1/budget", headers=dict(door.http.headers))
+        answer = connection.getresponse()
+        answer.read()
+        found.append((answer.status, time.perf_counter() - began))
+    connection.close()
+    assert [status for status, _ in found] == [200, 200, 200, 429, 429]
+    assert found[-1][1] > 0.25
 
 
 def test_a_new_student_is_known_at_once_and_a_revoked_one_no_longer(opened, tmp_path):

@@ -135,6 +135,7 @@ class Callers:
         holder = self._known.holder(token)
         wait = self._students.seconds_to_wait(holder or "")
         if wait > 0:
+            self._connections.refused(request.client)  # refusals take time from others, too
             raise _too_many(self._limits.requests_per_second, wait)
         believed = holder is not None and self._believed_seconds > 0
         caller = Caller(holder) if believed else await self._confirmed(token)

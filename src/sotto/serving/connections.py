@@ -84,7 +84,7 @@ class Connections:
             self._end_one(known=True, network=None)
 
     def refused(self, peer: Peer | None) -> None:
-        """Pauses the connection of a stranger that sends too many requests.
+        """Pauses the connection of a client that sends too many requests.
 
         A proxy's connection goes on, since the next request on it may be somebody else's.
         """

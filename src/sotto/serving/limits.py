@@ -27,7 +27,7 @@ class Limits:
         stranger_requests_per_second: average rate of requests without a known token from one
             address.
         stranger_burst: number of such requests at once after a pause.
-        pause_seconds: time during which nothing is read from a stranger who sends more.
+        pause_seconds: time during which nothing is read from a connection that sends more.
     """
 
     max_rows: int = 256
