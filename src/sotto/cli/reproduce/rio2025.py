@@ -26,6 +26,7 @@ def rio(
     episodes: int = 2000,
     people: int = 3840,
     updates: int = 24,
+    arms: tuple[cells.LanguageArm, ...] = (),
     seeds: Seeds = 10,
     first_seed: FirstSeed = 100,
     total_steps: int | None = None,
@@ -66,6 +67,7 @@ def rio(
         episodes: Number of users of each training, for fig1 and fig5.
         people: Number of people who rate, for fig7.
         updates: Number of updates of the language model, for fig7.
+        arms: Kinds of training, for fig7; by default all.
         total_steps: Environment steps of every training, in place of the preset's.
         out: Folder for figures, data and kept trainings.
     """
@@ -82,7 +84,7 @@ def rio(
         from sotto.experiments.rio2025 import language
 
         wanted = epsilons or language.EPSILONS
-        summary = language.make_language(numbers, wanted, delta, people, updates, out, say)
+        summary = language.make_language(numbers, wanted, delta, people, updates, arms, out, say)
         answer(summary, json, out / summary["name"], _print_language)
         return
     from sotto.experiments.rio2025 import figures as reproduction

@@ -18,6 +18,15 @@ from sotto.algorithms.dppg.config import DPPGConfig, PresetName, preset
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.mechanisms.noise import SAMPLER_SHARE, sampler_delta
 
+LanguageArm = Literal[
+    "reward-model",
+    "preferences",
+    "many-features",
+    "many-updates",
+    "policy-gradient",
+    "best-of-n",
+]
+"""Kind of training of a language model in figure 7."""
 Mode = Literal["greedy", "sampled"]
 """Whether a policy takes its most likely action or samples one."""
 

@@ -35,6 +35,7 @@ from sotto.experiments.engine import (
     run,
     write_data,
 )
+from sotto.experiments.rio2025.cells import LanguageArm
 from sotto.experiments.statistics import over_seeds
 from sotto.keys import new_key
 from sotto.rl.language import Adapter
@@ -67,9 +68,14 @@ DIRECT = "preferences"
 
 
 def arms(
-    seeds: Sequence[int], epsilons: Sequence[float], delta: float, people: int, updates: int
+    seeds: Sequence[int],
+    epsilons: Sequence[float],
+    delta: float,
+    people: int,
+    updates: int,
+    names: Sequence[LanguageArm] = (),
 ) -> list[Arm]:
-    """Returns all arms, seed by seed, because the arms of one seed share their people.
+    """Returns the arms, seed by seed, because the arms of one seed share their people.
 
     Args:
         seeds: seeds of people's completions, adapters and candidates.
@@ -77,6 +83,7 @@ def arms(
         delta: delta of the guarantees.
         people: number of people.
         updates: number of updates of the language model, in arms that have them.
+        names: names of the arms, empty for all.
     """
     common = RLHFConfig(
         people=people,
@@ -105,7 +112,8 @@ def arms(
         *(("policy-gradient", "policy gradient", one, steering) for one in (None, *few)),
         *(("best-of-n", "imitation of the best", one, imitation) for one in (None, *few)),
     ]
-    return [arm(*one, seed) for seed in seeds for one in chosen]
+    wanted = [one for one in chosen if not names or one[0] in names]
+    return [arm(*one, seed) for seed in seeds for one in wanted]
 
 
 @lru_cache(maxsize=1)
@@ -207,6 +215,7 @@ def make_language(
     delta: float,
     people: int,
     updates: int,
+    names: Sequence[LanguageArm],
     out: Path,
     say: Say,
 ) -> dict[str, Any]:
@@ -218,11 +227,13 @@ def make_language(
         delta: delta of the guarantees.
         people: number of people.
         updates: number of updates of the language model.
+        names: names of the arms, empty for all.
         out: folder of the results.
         say: shows the progress.
     """
     out.mkdir(parents=True, exist_ok=True)
-    results = run(arms(seeds, epsilons, delta, people, updates), Store(out / "trainings"), 1, say)
+    planned = arms(seeds, epsilons, delta, people, updates, names)
+    results = run(planned, Store(out / "trainings"), 1, say)
     stem = out / "fig7"
     draw(stem.with_suffix(".png"), results, f"delta = {delta:g}, {plots.in_seeds(len(seeds))}")
     summary = {"name": "fig7", "delta": delta, "people": people, "seeds": list(seeds)}
