@@ -153,6 +153,29 @@ def test_killed_before_each_change(where: str, processes: Processes, tmp_path: P
     assert 25 < change < 99
 
 
+def test_a_group_that_is_killed_is_lost_as_a_whole(where: str, processes: Processes) -> None:
+    """None of it was acknowledged, and a kill after the commit loses nothing."""
+    store = create(where, **RULES)
+    store.enrol(4)
+    step = 3 if where.endswith(".sqlite") else 7
+    kept = 0
+    for change in range(1, 99, step):
+        wait_for(processes.start(f"group {change}"), 25)
+        kept = store.counts().given
+        acknowledged = [line for line in processes.lines() if line[0] == "gave"]
+        if kept:
+            break
+        assert acknowledged == []
+        assert store.counts().taken == 0
+    assert change > 12
+    assert (kept, len(acknowledged)) == (4, 4)
+    assert ["refused"] in processes.lines()
+    with reading(store._engine) as connection:
+        places = connection.execute(sa.select(tables.contributions.c.place)).scalars().all()
+    assert {line[4] for line in acknowledged} == set(places)
+    store.close()
+
+
 def test_a_server_that_cuts_everybody_off(
     postgresql_url: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -1,5 +1,7 @@
 """The updater's side of a store: releases are closed, begun, and finished with a new policy."""
 
+from contextlib import AbstractContextManager
+
 import numpy as np
 import sqlalchemy as sa
 
@@ -38,6 +40,10 @@ class Releases:
     def close(self) -> None:
         """Closes the connections to the database."""
         self._engine.dispose()
+
+    def together(self) -> AbstractContextManager[None]:
+        """Joins the operations of this thread in one transaction, as `tables.together` says."""
+        return tables.together(self._engine)
 
     # --- the updater -----------------------------------------------------------------------------
 
