@@ -95,6 +95,8 @@ def updater(store: Store, out: int, name: str) -> None:
             if closed is None:
                 continue
             closed = store.begin(closed.release, name)
+            if closed is None:
+                continue
             os.write(out, f"began {closed.release} {name} - -\n".encode())
             store.finish(closed.release, name, policy_of(closed))
         except (StaleHolder, StoreUnavailable):
@@ -108,9 +110,10 @@ def whole_release(store: Store, out: int) -> None:
             serve(store, out, person)
     store.withdraw(1)
     if store.version() == 0:
-        closed = store.close_due(0.0)
+        assert store.close_due(time.time() + 9.0) is not None
+        closed = store.begin(0, "updater")
         assert closed is not None
-        store.finish(0, "updater", policy_of(store.begin(0, "updater")))
+        store.finish(0, "updater", policy_of(closed))
     os.write(out, b"finished 0 updater - -\n")
 
 

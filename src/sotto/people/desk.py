@@ -204,10 +204,8 @@ def _actions(policy: NumpyPolicy, place: Place, first: int, observations: list[A
         seen = np.asarray(observations, np.float64)
     except (TypeError, ValueError, OverflowError):
         seen = np.empty(0)
-    if (
-        seen.shape != (len(observations), policy.observations)
-        or not (np.abs(seen) <= LARGEST).all()
-    ):
+    fits = seen.shape == (len(observations), policy.observations)
+    if not (fits and (np.abs(seen) <= LARGEST).all()):
         raise BadContribution(
             f"an observation is {policy.observations} numbers between -1e6 and 1e6"
         )

@@ -102,10 +102,10 @@ class NumpyPolicy:
             steps = np.cumsum(softmax(outputs, axis=-1), axis=-1)
             below = np.sum(steps <= uniform, axis=-1)
             found: list[Any] = np.minimum(below, steps.shape[-1] - 1).tolist()
-            return found
-        normal = ndtri(np.maximum(uniform, 2.0**-54))  # 0 would be infinitely far away
-        mean = self._action_centre + self._action_scale * outputs
-        found = (mean + self._std * normal).tolist()
+        else:
+            normal = ndtri(np.maximum(uniform, 2.0**-54))  # 0 would be infinitely far away
+            mean = self._action_centre + self._action_scale * outputs
+            found = (mean + self._std * normal).tolist()
         return found
 
     def action(

@@ -6,7 +6,7 @@ the ledger before any noise is drawn, and the database publishes one policy for 
 Guarantee:
     The releases are those of `sotto.algorithms.dppg.release`, through the door, with the
     contributions that the database holds as unit data. A person's slot in a release is the person's
-    place. Someone who gave nothing, withdrew in time or let the place expire is an empty slot. A
+    place. Someone who gave nothing, withdrew in time or let the place expire is in no slot. A
     release that was charged and lost with its process is never made again: its people's data are
     deleted, and the policy stays as it was. Nothing is released if the ledger is older than the
     database, the database older than the ledger, or the settings are not those of the start.
@@ -96,6 +96,8 @@ class Updater:
                 f"{charged} releases, and no later withdrawal; restore it from a newer backup"
             )
         final = self._store.begin(closed.release, self._holder)
+        if final is None:  # all who gave have withdrawn
+            return True
         if charged > closed.release:
             _log.warning("release %d was charged and lost with its process", closed.release)
             self._publish(closed.release, before.facts, before.state, lost=True)

@@ -64,7 +64,8 @@ class Releases:
     def close_due(self, now: float) -> Closed | None:
         """Ends places whose time is up, and closes the open release if it is due.
 
-        A release is due when every place is taken and settled, or at its deadline.
+        A release is due when every slot is given for, or at its deadline. One that nobody gave for
+        stays open, and its deadline starts again with the next place.
 
         Returns:
             The release that is closed and not made; None if there is none. `withdraw` can still
@@ -77,19 +78,24 @@ class Releases:
                 here, running = places.c.release == current.release, places.c.state == "taken"
                 ended = sa.update(places).where(here, running, places.c.expires <= now)
                 connection.execute(ended.values(state="expired"))
-                is_full = number_of(connection, places, here) == self.rules.slots
-                is_settled = number_of(connection, places, here, running) == 0
-                is_late = current.deadline is not None and now >= current.deadline
-                if not (is_settled and (is_full or is_late)):
+                if number_of(connection, places, here, running):
                     return None
-                connection.execute(sa.update(campaign).values(stage="closed"))
+                given = number_of(connection, places, here, places.c.state == "given")
+                is_late = current.deadline is not None and now >= current.deadline
+                if given < self.rules.slots and not is_late:
+                    return None
+                stage = {"stage": "closed"} if given else {"deadline": None}
+                connection.execute(sa.update(campaign).values(**stage))
+                if not given:
+                    return None
             return self._closed_release(connection, current.release)
 
-    def begin(self, release: int, holder: str) -> Closed:
+    def begin(self, release: int, holder: str) -> Closed | None:
         """Returns a closed release as it will be made; nothing can be deleted from it any more.
 
         Call it before the ledger is charged. A release can be begun again, by the holder of the
-        lease; then only that holder can finish it.
+        lease; then only that holder can finish it. If nobody gives for it any more, it is opened
+        again without a deadline, and the result is None.
 
         Raises:
             StaleHolder: the release is made, or another updater has the lease.
@@ -100,6 +106,10 @@ class Releases:
                 raise _stale(release)
             if current.stage == "open":
                 raise ValueError(f"release {release} is open; wait until `close_due` returns it")
+            here = (places.c.release == release, places.c.state == "given")
+            if not number_of(connection, places, *here):
+                connection.execute(sa.update(campaign).values(stage="open", deadline=None))
+                return None
             connection.execute(sa.update(campaign).values(stage="begun", holder=holder))
             return self._closed_release(connection, release)
 

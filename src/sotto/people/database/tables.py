@@ -58,7 +58,7 @@ places = sa.Table(
     sa.Column("place", sa.String(64), primary_key=True),
     sa.Column("person", sa.Integer, nullable=False),
     sa.Column("release", sa.Integer, nullable=False),
-    sa.Column("slot", sa.Integer, nullable=False),
+    sa.Column("slot", sa.Integer),  # none once it was given to another person
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("gave", sa.Boolean, nullable=False),  # stays true when the contribution is deleted
     sa.Column("expires", sa.Double, nullable=False),
