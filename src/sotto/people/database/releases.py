@@ -1,5 +1,6 @@
 """The updater's side of a store: releases are closed, begun, and finished with a new policy."""
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -89,6 +90,22 @@ class Releases:
                 if not given:
                     return None
             return self._closed_release(connection, current.release)
+
+    def drop(self, release: int, persons: Collection[int]) -> None:
+        """Deletes contributions to a closed release whose people the ledger would refuse.
+
+        Their places count as lost, so that they count as taking part.
+
+        Raises:
+            StaleHolder: the release has begun, or is made.
+        """
+        with writing(self._engine) as (connection, current):
+            self._check_release(release, current)
+            if current.stage == "begun":
+                raise _stale(release)
+            for person in persons:
+                mine = (places.c.release == release, places.c.person == person)
+                drop(connection, "lost", *mine, places.c.state == "given")
 
     def begin(self, release: int, holder: str) -> Closed | None:
         """Returns a closed release as it will be made; nothing can be deleted from it any more.
@@ -243,6 +260,13 @@ def number_of(connection: sa.Connection, table: sa.Table, *where: sa.ColumnEleme
     """Returns the number of rows of a table that fulfil all conditions."""
     query = sa.select(sa.func.count()).select_from(table).where(*where)
     return connection.execute(query).scalar_one()
+
+
+def drop(connection: sa.Connection, state: str, *where: sa.ColumnElement[bool]) -> None:
+    """Deletes the contributions of these places, which have this state then."""
+    chosen = sa.select(places.c.place).where(*where)
+    connection.execute(sa.delete(contributions).where(contributions.c.place.in_(chosen)))
+    connection.execute(sa.update(places).where(*where).values(state=state))
 
 
 def closed() -> PlaceClosed:

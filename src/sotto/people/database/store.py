@@ -26,9 +26,17 @@ import sqlalchemy as sa
 
 from sotto.people.database import tables
 from sotto.people.database.records import History, Place, Receipt, Rules
-from sotto.people.database.releases import Releases, closed
+from sotto.people.database.releases import Releases, closed, drop
 from sotto.people.database.sealing import MasterKey, ReleaseKey
-from sotto.people.database.tables import campaign, contributions, people, places, reading, writing
+from sotto.people.database.tables import (
+    Campaign,
+    campaign,
+    contributions,
+    people,
+    places,
+    reading,
+    writing,
+)
 from sotto.people.errors import (
     ContributionConflict,
     Finished,
@@ -315,10 +323,7 @@ class Store(Releases):
         mine = places.c.person == person
         with writing(self._engine) as (connection, current):
             if not _withdrew(connection, person):  # nothing is written for those who ask again
-                change = sa.update(people).where(people.c.person == person)
-                connection.execute(change.values(withdrew=True))
-                if current.stage != "begun":
-                    _drop(connection, mine, places.c.state.in_(("taken", "given")))
+                _withdraw(connection, current, person)
             query = sa.select(places).where(mine, places.c.gave).order_by(places.c.release)
             gave = connection.execute(query).all()
         return Receipt(
@@ -326,6 +331,19 @@ class Store(Releases):
             dropped=tuple(one.release for one in gave if one.state == "withdrawn"),
             in_releases=tuple(one.release for one in gave if one.state in ("given", "released")),
         )
+
+    def withdraw_again(self, persons: set[int]) -> int:
+        """Withdraws those of these people who did so before the database was restored.
+
+        Returns:
+            Number of people who had not withdrawn, as the database knew it.
+        """
+        staying = sa.select(people.c.person).where(~people.c.withdrew)
+        with writing(self._engine) as (connection, current):
+            missing = persons & set(connection.execute(staying).scalars())
+            for person in sorted(missing):
+                _withdraw(connection, current, person)
+        return len(missing)
 
     def history(self, person: int) -> History:
         """Returns the course of one person's participation; empty for an unknown person."""
@@ -360,11 +378,12 @@ def _withdrew(connection: sa.Connection, person: int) -> bool:
     return found
 
 
-def _drop(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> None:
-    """Deletes the contributions of these places, which are withdrawn then."""
-    chosen = sa.select(places.c.place).where(*where)
-    connection.execute(sa.delete(contributions).where(contributions.c.place.in_(chosen)))
-    connection.execute(sa.update(places).where(*where).values(state="withdrawn"))
+def _withdraw(connection: sa.Connection, current: Campaign, person: int) -> None:
+    """Lets a person take no further part, and drops their contribution if it has not begun."""
+    connection.execute(sa.update(people).where(people.c.person == person).values(withdrew=True))
+    if current.stage != "begun":
+        running = places.c.state.in_(("taken", "given"))
+        drop(connection, "withdrawn", places.c.person == person, running)
 
 
 def _find(connection: sa.Connection, place_id: str, person: int) -> _PlaceRow:
