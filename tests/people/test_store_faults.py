@@ -77,12 +77,19 @@ def check(store: Store, processes: Processes) -> None:
         if release < store.version():
             assert given_in[release, int(person)] == contribution(place, SIZE).hex()
     assert len({(release, person) for release, person, *_ in acknowledged}) <= len(given_in)
-    # A place is one person's, and a slot one place's.
-    owners = defaultdict(set)
+    # A place is one person's. A slot goes to another one only after its place expired unused.
+    owners, givers = defaultdict(set), defaultdict(set)
     for release, person, slot, place in processes.reported("took"):
-        owners[release, slot].add((person, place))
+        owners[place].add((release, person, slot))
         assert int(slot) < RULES["slots"]
-    assert all(len(one) == 1 for one in owners.values())
+    for release, person, slot, place in acknowledged:
+        givers[release, slot].add((person, place))
+    assert all(len(one) == 1 for one in (*owners.values(), *givers.values()))
+    with reading(store._engine) as connection:
+        passed_on = sa.select(tables.places).where(tables.places.c.slot.is_(None))
+        for one in connection.execute(passed_on):
+            assert (one.state, one.gave) == ("expired", False)
+            assert one.place not in {place for *_, place in acknowledged}
     for person in range(PEOPLE):
         released = [r for r, state in store.history(person).places if state == "released"]
         assert released == used[person]
