@@ -39,9 +39,11 @@ def serve(store: Store, person: int, now: float = 0.0) -> Place:
 
 def begun(store: Store, now: float = 0.0, holder: str = "updater") -> Closed:
     """Closes the release that is due, and begins it."""
-    closed = store.close_due(now)
+    due = store.close_due(now)
+    assert due is not None
+    closed = store.begin(due.release, holder)
     assert closed is not None
-    return store.begin(closed.release, holder)
+    return closed
 
 
 def make_release(store: Store, now: float = 0.0, **how) -> Closed:
@@ -49,11 +51,3 @@ def make_release(store: Store, now: float = 0.0, **how) -> Closed:
     closed = begun(store, now)
     store.finish(closed.release, "updater", f"policy {closed.release + 1}".encode(), **how)
     return closed
-
-
-def make_empty_release(store: Store, now: float = 0.0) -> None:
-    """Makes a release in which a new person lets a place expire."""
-    person = store.counts().enrolled
-    store.enrol(1)
-    store.take_place(person, now)
-    make_release(store, now + store.rules.release_seconds)

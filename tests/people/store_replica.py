@@ -5,7 +5,8 @@
 Every line on standard input forks a child, because forks are faster than imports, and prints its
 process number. `people FIRST STEP` serves the people FIRST, FIRST + STEP, ... in turn until the
 campaign is finished. `updater NAME` closes, begins and finishes releases until then. `die N` does a
-`whole_release` and kills itself before its N-th change. A child appends a line to OUT for every
+`whole_release` and kills itself before its N-th change. `group N` lets people give in one group of
+operations and kills itself in the same way. A child appends a line to OUT for every
 call that returned.
 
 The policy that an updater publishes lists the people of its release and their contributions.
@@ -30,6 +31,7 @@ from small_campaign import MASTER
 
 from sotto.people.database.records import Closed
 from sotto.people.database.store import Store
+from sotto.people.database.writer import Writer
 from sotto.people.errors import (
     CampaignError,
     Finished,
@@ -93,6 +95,8 @@ def updater(store: Store, out: int, name: str) -> None:
             if closed is None:
                 continue
             closed = store.begin(closed.release, name)
+            if closed is None:
+                continue
             os.write(out, f"began {closed.release} {name} - -\n".encode())
             store.finish(closed.release, name, policy_of(closed))
         except (StaleHolder, StoreUnavailable):
@@ -106,10 +110,30 @@ def whole_release(store: Store, out: int) -> None:
             serve(store, out, person)
     store.withdraw(1)
     if store.version() == 0:
-        closed = store.close_due(0.0)
+        assert store.close_due(time.time() + 9.0) is not None
+        closed = store.begin(0, "updater")
         assert closed is not None
-        store.finish(0, "updater", policy_of(store.begin(0, "updater")))
+        store.finish(0, "updater", policy_of(closed))
     os.write(out, b"finished 0 updater - -\n")
+
+
+def group(store: Store, out: int) -> None:
+    """Four people take a place and give in one group; one of them is refused in between."""
+    writer = Writer(store)
+    blocked = writer.submit(time.sleep, 0.05)  # so that the others are a group
+    jobs = {person: writer.submit(_gives, store, person) for person in range(4)}
+    jobs[PEOPLE] = writer.submit(_gives, store, PEOPLE)  # there is no such person
+    blocked.result()
+    for person, job in jobs.items():
+        answer = "refused" if job.exception() else f"gave 0 {person} - {job.result()}"
+        os.write(out, f"{answer}\n".encode())
+    writer.close()
+
+
+def _gives(store: Store, person: int) -> str:
+    place = store.take_place(person, 0.0)
+    assert store.give(place.id, person, contribution(place.id, store.rules.contribution_bytes), 0.0)
+    return place.id
 
 
 def kill_before(store: Store, number: int) -> None:
@@ -143,6 +167,9 @@ def work(where: str, out: int, words: list[str]) -> None:
         elif kind == "die":
             kill_before(store, int(numbers[0]))
             whole_release(store, out)
+        elif kind == "group":
+            kill_before(store, int(numbers[0]))
+            group(store, out)
         else:
             updater(store, out, numbers[0])
     except CampaignError as error:

@@ -98,15 +98,18 @@ def test_empty_slots_and_stragglers(live):
     live.person(1).take_place()
     live.now = 59 * 60
     assert not live.updater.step()
-    live.now = 61 * 60  # the second place has expired
+    live.now = 61 * 60  # the second place has expired, and is free for others
+    assert not live.updater.step()
+    refused(live.post(1, "/v1/places", {}), 409, "no-place")
+    live.now = 24 * 3600 + 1  # the release closes although a place is free
     assert live.updater.step()
     assert charged(live) == [0]
     place = live.post(1, "/v1/places", {}).json()
     assert place["release"] == 1  # an expired place is not a participation
-    live.now += 24 * 3600 + 1  # the release closes although a place is free
-    assert live.updater.step()
+    live.now += 24 * 3600 + 1
+    assert not live.updater.step()  # nobody gave, and nothing is released
     assert charged(live) == [0]
-    assert live.get(0, "/v1/campaign").json()["version"] == 2
+    assert live.get(0, "/v1/campaign").json()["version"] == 1
 
 
 # --- once, in time, and not after withdrawing ----------------------------------------------------
@@ -148,6 +151,8 @@ def test_after_withdrawing_nothing_is_used(live):
     live.live(0, 1)
     receipt = live.post(0, "/v1/withdrawals", {}).json()["receipt"]
     assert receipt == {"person": 0, "deleted_from_releases": [0], "part_of_releases": []}
+    assert not live.updater.step()  # the place is free for another person
+    live.now += 24 * 3600
     assert live.updater.step()
     assert charged(live) == [1]
     late = live.post(1, "/v1/withdrawals", {}).json()
@@ -160,8 +165,9 @@ def test_after_withdrawing_nothing_is_used(live):
 
 def test_what_comes_for_an_old_version_is_dropped(live):
     place = live.post(0, "/v1/places", {}).json()["place"]
+    live.live(1)
     live.now = 2 * 24 * 3600
-    live.updater.step()
+    assert live.updater.step()
     trajectory = {
         "place": place,
         "observations": [[0, 0]] * 2,
@@ -170,7 +176,7 @@ def test_what_comes_for_an_old_version_is_dropped(live):
         "terminated": False,
     }
     refused(live.post(0, "/v1/contributions", trajectory), 409, "place-closed")
-    assert charged(live) == []
+    assert charged(live) == [1]
 
 
 # --- death of the updater ------------------------------------------------------------------------

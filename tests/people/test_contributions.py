@@ -12,6 +12,8 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.people.campaign import Terms, check
+from sotto.people.database.records import Place
+from sotto.people.desk import _actions
 from sotto.people.errors import BadContribution
 from sotto.people.policy import NumpyPolicy, as_json
 from sotto.people.spaces import Spaces
@@ -155,6 +157,19 @@ def test_the_policy_in_numpy_is_the_policy(spaces):
         errors = (drawn.mean(0) - np.asarray(distribution.mode())) / (spread / len(drawn) ** 0.5)
         assert np.abs(errors).max() < 4
         np.testing.assert_allclose(drawn.std(0), spread, rtol=0.06)
+
+
+@pytest.mark.parametrize("spaces", [SPACES, BOX])
+def test_actions_do_not_depend_on_what_else_is_asked(spaces):
+    """The service chooses them one by one, and computes them again together, to the last bit."""
+    found = NumpyPolicy(json.loads(json.dumps(as_json(policy(spaces), 3))))
+    place = Place("place", 3, 0, bytes(range(32)), 1.0)
+    rows = np.random.default_rng(0).normal(size=(201, 2)).tolist()
+    together = _actions(found, place, 0, rows)
+    assert together == [_actions(found, place, step, [row])[0] for step, row in enumerate(rows)]
+    assert together[1:] == _actions(found, place, 1, rows[1:])
+    other = Place("place", 3, 0, bytes(32), 1.0)
+    assert together != _actions(found, other, 0, rows)
 
 
 # --- spaces and settings -------------------------------------------------------------------------

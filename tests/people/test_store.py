@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from small_campaign import MASTER, begun, make_empty_release, make_release, of, serve
+from small_campaign import MASTER, begun, make_release, of, serve
 
 from sotto.people.database.records import Counts, History, Receipt
 from sotto.people.database.store import Store
@@ -98,7 +98,7 @@ def test_counts(make: Make) -> None:
         *(0, 0, 0, 80.0),
     )
     assert store.counts() == expected
-    make_release(store, 19.0)
+    make_release(store, 100.0)
     assert store.counts() == Counts(9, 1, 1, 1, None, 0, 0, 0, 0, 1, 0, 3, 80.0)
     serve(store, 4, 30.0)
     make_release(store, 130.0, lost=True)
@@ -162,13 +162,101 @@ def test_there_are_as_many_places_as_slots(make: Make) -> None:
         store.take_place(person, 0.0)
     with pytest.raises(NoPlace):
         store.take_place(3, 0.0)
-    # An expired or withdrawn place is an empty slot, and nobody else's.
-    store.withdraw(0)
-    store.close_due(10.0)
+    store.close_due(9.9)
     with pytest.raises(NoPlace):
-        store.take_place(3, 10.0)
-    make_release(store, 10.0)
-    assert store.take_place(3, 10.0).release == 1
+        store.take_place(4, 9.9)
+
+
+def test_an_expired_or_withdrawn_place_is_free_for_another_person(make: Make) -> None:
+    """Nobody has a second place in a release, and a slot has one contribution at most."""
+    store = make(slots=2)
+    store.enrol(6)
+    late = store.take_place(0, 0.0)
+    serve(store, 1, 5.0)
+    store.withdraw(1)
+    next_one = store.take_place(2, 6.0)  # of the person who withdrew
+    assert (next_one.release, next_one.slot) == (0, 1)
+    with pytest.raises(NoPlace):
+        store.take_place(3, 9.9)
+    other = store.take_place(3, 10.0)  # the updater did not come in between
+    assert (other.release, other.slot) == (0, 0)
+    assert other.id != late.id
+    assert other.secret != late.secret
+    assert store.history(0).places == ((0, "expired"),)
+    assert store.history(1).places == ((0, "withdrawn"),)
+    for person in (0, 4):
+        with pytest.raises(NoPlace):
+            store.take_place(person, 10.0)
+    for now in (0.0, 11.0):
+        with pytest.raises(PlaceClosed):
+            store.give(late.id, 0, of(0), now)
+    assert store.give(other.id, 3, of(3), 11.0)
+    assert store.give(next_one.id, 2, of(2), 11.0)
+    closed = make_release(store, 11.0)
+    np.testing.assert_array_equal(closed.persons, [3, 2])
+    assert closed.contributions == [of(3), of(2)]
+    assert store.withdraw(1).dropped == (0,)
+    assert store.counts().empty_slots == 0
+
+
+def test_slots_under_random_people(make: Make) -> None:
+    """Each slot has one place that counts, whatever people do, and only they are released."""
+    store, choice, now = make(slots=3, horizon=2), random.Random(3), 0.0
+    store.enrol(200)
+    gave: dict[int, int] = {}
+    people = iter(range(200))
+    while (closed := store.close_due(now)) is None:
+        now += choice.uniform(0, 3)
+        if choice.random() < 0.1 and gave:
+            gone = choice.choice(sorted(gave))
+            store.withdraw(gone)
+            del gave[gone]
+        try:
+            place = store.take_place(person := next(people), now)
+        except NoPlace:
+            continue
+        if choice.random() < 0.3:
+            store.give(place.id, person, of(person), now)
+            gave[person] = place.slot
+    assert len(set(gave.values())) == len(gave) > 1
+    found = {person: slot for slot, person in enumerate(closed.persons.tolist()) if person != -1}
+    assert found == gave
+    for person, slot in gave.items():
+        assert closed.contributions[slot] == of(person)
+
+
+def test_a_release_that_nobody_gave_for_is_not_made(make: Make) -> None:
+    store = make()
+    store.enrol(5)
+    store.take_place(0, 0.0)
+    assert store.close_due(100.0) is None
+    assert (store.version(), store.counts().deadline) == (0, None)
+    with pytest.raises(NoPlace):
+        store.take_place(0, 100.0)  # one place in a release
+    serve(store, 1, 500.0)
+    assert store.counts().deadline == 600.0
+    assert store.close_due(599.0) is None
+    np.testing.assert_array_equal(make_release(store, 600.0).persons, [-1, 1, -1])
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_release_that_all_withdrew_from_is_not_made(make: Make, is_closed: bool) -> None:
+    store = make(slots=2)
+    store.enrol(5)
+    for person in range(2):
+        serve(store, person)
+    if is_closed:
+        assert store.close_due(0.0) is not None
+    for person in range(2):
+        store.withdraw(person)
+    if is_closed:
+        assert store.begin(0, "updater") is None
+    else:
+        assert store.close_due(100.0) is None
+    assert store.counts().deadline is None
+    for person in (2, 3):
+        serve(store, person, 200.0)
+    np.testing.assert_array_equal(sorted(make_release(store, 200.0).persons), [2, 3])
 
 
 def test_a_closed_release_has_no_places(make: Make) -> None:
@@ -264,17 +352,17 @@ def make_release_of(store: Store, person: int, now: float) -> None:
     make_release(store, store.rules.deadline(now))
 
 
-def test_a_release_closes_when_every_place_is_settled(make: Make) -> None:
+def test_a_release_closes_when_every_slot_is_given_for(make: Make) -> None:
     store = make()
-    store.enrol(3)
+    store.enrol(4)
     store.take_place(0, 0.0)
     serve(store, 1, now=5.0)
-    store.take_place(2, 5.0)
-    store.withdraw(2)
-    assert store.close_due(9.9) is None
-    closed = store.close_due(10.0)
+    serve(store, 2, now=5.0)
+    assert store.close_due(10.0) is None
+    serve(store, 3, now=50.0)
+    closed = store.close_due(50.0)
     assert closed is not None
-    np.testing.assert_array_equal(closed.persons, [-1, 1, -1])
+    np.testing.assert_array_equal(closed.persons, [3, 1, 2])
 
 
 def test_a_first_place_at_time_zero_sets_the_deadline(make: Make) -> None:
@@ -302,8 +390,9 @@ def test_once_is_once(make: Make) -> None:
 
 def test_an_expired_place_is_no_participation(make: Make) -> None:
     store = make(slots=1)
-    store.enrol(1)
+    store.enrol(2)
     store.take_place(0, 0.0)
+    serve(store, 1, now=10.0)
     make_release(store, 10.0)
     serve(store, 0, now=20.0)
     make_release(store, 20.0)
@@ -328,7 +417,8 @@ def test_returning_people_keep_their_distance(
     make: Make, participations: int, separation: int
 ) -> None:
     store = make(slots=3, horizon=9, participations=participations, min_separation=separation)
-    store.enrol(6)
+    store.enrol(20)
+    newcomers = 5
     choice = random.Random(participations)
     gave: dict[int, list[int]] = {person: [] for person in range(6)}
     for number in range(9):
@@ -351,10 +441,9 @@ def test_returning_people_keep_their_distance(
                 serve(store, person)
                 before.append(number)
                 free -= 1
-        if free == 3:
-            make_empty_release(store)
-        else:
-            make_release(store, 100.0)
+        if all(number not in one for one in gave.values()):  # such a release is not made
+            serve(store, newcomers := newcomers + 1, 50.0)
+        make_release(store, 150.0)
     assert sum(map(len, gave.values())) > 6
     for person, numbers in gave.items():
         places = store.history(person).places
@@ -384,6 +473,7 @@ def test_a_contribution_is_kept_once(make: Make, where: str) -> None:
     again()
     closed = store.begin(0, "updater")
     again()
+    assert closed is not None
     assert closed.contributions == [of(0)]
     store.finish(0, "updater", b"policy 1")
     for work in (
@@ -436,7 +526,7 @@ def test_withdrawing_deletes_the_contribution(make: Make, is_closed: bool) -> No
         assert store.close_due(0.0) is not None
     for _ in range(2):
         assert store.withdraw(0) == Receipt(0, dropped=(0,), in_releases=())
-    closed = begun(store)
+    closed = begun(store, 100.0)
     np.testing.assert_array_equal(closed.persons, [-1, 1])
     assert closed.contributions == [None, of(1)]
     store.finish(0, "updater", b"policy 1")
@@ -456,6 +546,7 @@ def test_withdrawing_after_the_release_has_begun(make: Make) -> None:
     closed = begun(store)
     assert store.withdraw(0) == Receipt(0, (), in_releases=(0,))
     again = store.begin(0, "updater")
+    assert again is not None
     np.testing.assert_array_equal(again.persons, closed.persons)
     assert again.contributions == closed.contributions == [of(0), of(1)]
     store.finish(0, "updater", b"policy 1")

@@ -77,12 +77,19 @@ def check(store: Store, processes: Processes) -> None:
         if release < store.version():
             assert given_in[release, int(person)] == contribution(place, SIZE).hex()
     assert len({(release, person) for release, person, *_ in acknowledged}) <= len(given_in)
-    # A place is one person's, and a slot one place's.
-    owners = defaultdict(set)
+    # A place is one person's. A slot goes to another one only after its place expired unused.
+    owners, givers = defaultdict(set), defaultdict(set)
     for release, person, slot, place in processes.reported("took"):
-        owners[release, slot].add((person, place))
+        owners[place].add((release, person, slot))
         assert int(slot) < RULES["slots"]
-    assert all(len(one) == 1 for one in owners.values())
+    for release, person, slot, place in acknowledged:
+        givers[release, slot].add((person, place))
+    assert all(len(one) == 1 for one in (*owners.values(), *givers.values()))
+    with reading(store._engine) as connection:
+        passed_on = sa.select(tables.places).where(tables.places.c.slot.is_(None))
+        for one in connection.execute(passed_on):
+            assert (one.state, one.gave) == ("expired", False)
+            assert one.place not in {place for *_, place in acknowledged}
     for person in range(PEOPLE):
         released = [r for r, state in store.history(person).places if state == "released"]
         assert released == used[person]
@@ -151,6 +158,29 @@ def test_killed_before_each_change(where: str, processes: Processes, tmp_path: P
             break
     os.close(out)
     assert 25 < change < 99
+
+
+def test_a_group_that_is_killed_is_lost_as_a_whole(where: str, processes: Processes) -> None:
+    """None of it was acknowledged, and a kill after the commit loses nothing."""
+    store = create(where, **RULES)
+    store.enrol(4)
+    step = 3 if where.endswith(".sqlite") else 7
+    kept = 0
+    for change in range(1, 99, step):
+        wait_for(processes.start(f"group {change}"), 25)
+        kept = store.counts().given
+        acknowledged = [line for line in processes.lines() if line[0] == "gave"]
+        if kept:
+            break
+        assert acknowledged == []
+        assert store.counts().taken == 0
+    assert change > 12
+    assert (kept, len(acknowledged)) == (4, 4)
+    assert ["refused"] in processes.lines()
+    with reading(store._engine) as connection:
+        places = connection.execute(sa.select(tables.contributions.c.place)).scalars().all()
+    assert {line[4] for line in acknowledged} == set(places)
+    store.close()
 
 
 def test_a_server_that_cuts_everybody_off(

@@ -73,7 +73,7 @@ def test_a_made_release_leaves_no_byte_behind(file: str, size: int) -> None:
     assert found([of(person, size) for person in range(slots)] if size > 8 else [], held(file)) == 0
     store.withdraw(3)
     assert len(secrets_of(file)) == 2 * slots - 1
-    make_release(store)
+    make_release(store, 100.0)
     for one in (store, Store.open(file, "campaign", MASTER)):
         assert one.counts().took_part == slots - 1
         assert found(secrets, held(file)) == 0

@@ -20,8 +20,9 @@ from sotto.privacy.errors import (
     LedgerUnavailable,
     PrivacyError,
 )
-from sotto.privacy.ledger.ledger import Ledger, LedgerStream
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms.prefix_calibration import (
     Target,
     calibrate_floor,

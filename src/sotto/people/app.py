@@ -24,7 +24,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from importlib import resources
 from typing import Any, TypeVar, cast
@@ -37,6 +36,7 @@ from starlette.exceptions import HTTPException
 from sotto.people import openapi
 from sotto.people.campaign import Campaign
 from sotto.people.database.store import Store
+from sotto.people.database.writer import Writer
 from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
 from sotto.people.errors import CampaignError
 from sotto.people.units import packed
@@ -145,7 +145,9 @@ class _Service:
         callers = (store, is_operator, limits, self.connections, failures, _BELIEVED_SECONDS)
         self._callers = Callers(*callers)
         self._callers.read_now()
-        self._writing = ThreadPoolExecutor(1, "store")
+        self._withdrawals = campaign.withdrawals
+        store.withdraw_again(self._withdrawals.persons())
+        self._writer = Writer(store)
         self._sending = Counter[int | None]()  # bodies that are on their way, of each person
         numbers = len(packed(self._desk.plan.unit)) // 2
         self._most_bytes = 4096 + numbers * _BYTES_PER_NUMBER
@@ -153,7 +155,7 @@ class _Service:
     def close(self) -> None:
         """Finishes the work that has begun."""
         self._callers.close()
-        self._writing.shutdown()
+        self._writer.close()
 
     # --- for people ------------------------------------------------------------------------------
 
@@ -184,6 +186,7 @@ class _Service:
         person = await self._person(request)
         await self._object(request, person)
         place = await self._write(self._store.take_place, person, self._clock())
+        self._desk.keep(place, person)
         return _json(
             {
                 "place": place.id,
@@ -218,6 +221,7 @@ class _Service:
         """Ends the caller's part in the campaign."""
         person = await self._person(request)
         await self._object(request, person)
+        await self._read(self._withdrawals.note, person)
         receipt = await self._write(self._store.withdraw, person)
         return _json({"receipt": receipt.as_json(), "meaning": WITHDRAWN})
 
@@ -332,10 +336,9 @@ class _Service:
             return await run_in_threadpool(work, *arguments)
 
     async def _write(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        """Does the work in the thread that writes, in order of arrival."""
-        loop = asyncio.get_running_loop()
+        """Does the work in the thread that writes, and returns when it is on disk."""
         with failures():
-            return await loop.run_in_executor(self._writing, work, *arguments)
+            return await asyncio.wrap_future(self._writer.submit(work, *arguments))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The directory of a campaign, from which it continues after a restart.
 
 ```
-DIR/  campaign.json  contributions.key  operator.sha256  certificate.json
+DIR/  campaign.json  contributions.key  operator.sha256  certificate.json  withdrawals.txt
       ledger.sqlite  people.sqlite      (or one PostgreSQL database for both)
 ```
 
@@ -24,6 +24,7 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.settings import Settings
 from sotto.errors import RunError, first_problem
 from sotto.people.spaces import Spaces
+from sotto.people.withdrawals import Withdrawals
 from sotto.privacy.ledger.entries import canonical, versions
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs import marks
@@ -131,6 +132,11 @@ class Campaign:
     def key(self) -> Path:
         """Path of the key that encrypts the keys of releases."""
         return self.path / "contributions.key"
+
+    @property
+    def withdrawals(self) -> Withdrawals:
+        """The withdrawals on this machine, for a database that is restored from a backup."""
+        return Withdrawals(self.path / "withdrawals.txt")
 
     @property
     def operator(self) -> OperatorToken:

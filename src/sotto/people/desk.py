@@ -64,6 +64,12 @@ class Desk:
     def _read_published(self, version: int) -> Published:
         return Published.from_bytes(self._store.policy(version)[1])
 
+    def keep(self, place: Place, person: int) -> None:
+        """Keeps a person's place in memory, with its secret, while its release is not made."""
+        if place.release != self._release:  # the others are over, and so are their secrets
+            self._places, self._release = {}, place.release
+        self._places[place.id, person] = place
+
     def knows(self, place_id: str, person: int) -> bool:
         """Returns whether the place, and the policy of its version, are in memory."""
         place = self._places.get((place_id, person))
@@ -74,9 +80,7 @@ class Desk:
         found = self._places.get((place_id, person))
         if found is None:
             found = self._store.place(place_id, person)
-            if found.release != self._release:  # the others are over, and so are their secrets
-                self._places, self._release = {}, found.release
-            self._places[place_id, person] = found
+            self.keep(found, person)
         return found
 
     def action(self, given: dict[str, Any], place_id: str, person: int) -> int | list[float]:
@@ -92,7 +96,9 @@ class Desk:
         most = self.plan.config.steps_per_user - 1
         if not isinstance(step, int) or not 0 <= step <= most:
             raise BadContribution(f"step is a whole number from 0 to {most}")
-        return _action(self._policy(place.release), place, step, given.get("observation"))
+        seen = [given.get("observation")]
+        found: int | list[float] = _actions(self._policy(place.release), place, step, seen)[0]
+        return found
 
     def certificate(self) -> dict[str, Any]:
         """Returns the certificate as of the last release."""
@@ -127,8 +133,7 @@ class Desk:
             policy = self._policy(place.release)
             seen = given.get("observations")
             rows = seen[:-1] if isinstance(seen, list) else []
-            chosen = [_action(policy, place, step, row) for step, row in enumerate(rows)]
-            given = given | {"actions": chosen}
+            given = given | {"actions": _actions(policy, place, 0, rows) if rows else []}
         return packed(read_trajectory(given, plan.env, plan.config.steps_per_user))
 
     def facts(self) -> dict[str, Any]:
@@ -194,15 +199,23 @@ class Desk:
         }
 
 
-def _action(policy: NumpyPolicy, place: Place, step: int, observation: Any) -> int | list[float]:
-    """Returns the action of a step, which is the same however often it is asked for."""
+def _actions(policy: NumpyPolicy, place: Place, first: int, observations: list[Any]) -> list[Any]:
+    """Returns the actions of consecutive steps, the same ones however often they are asked for."""
     try:
-        seen = np.asarray(observation, np.float64)
+        seen = np.asarray(observations, np.float64)
     except (TypeError, ValueError, OverflowError):
         seen = np.empty(0)
-    if seen.shape != (policy.observations,) or not (np.abs(seen) <= LARGEST).all():
+    fits = seen.shape == (len(observations), policy.observations)
+    if not (fits and (np.abs(seen) <= LARGEST).all()):
         raise BadContribution(
             f"an observation is {policy.observations} numbers between -1e6 and 1e6"
         )
-    drawn = hashlib.blake2b(step.to_bytes(8) + seen.tobytes(), key=place.secret, digest_size=16)
-    return policy.action(seen, np.random.default_rng(int.from_bytes(drawn.digest())))
+    drawn = b"".join(
+        hashlib.blake2b(
+            step.to_bytes(8) + row.tobytes() + number.to_bytes(8), key=place.secret, digest_size=8
+        ).digest()
+        for step, row in enumerate(seen, first)
+        for number in range(policy.draws)
+    )
+    uniform = (np.frombuffer(drawn, np.uint64) >> np.uint64(11)) * 2.0**-53
+    return policy.actions(seen, uniform.reshape(len(seen), policy.draws))

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import softmax
+from scipy.special import ndtri, softmax
 
 from sotto.rl.networks import Policy
 
@@ -70,13 +70,19 @@ class NumpyPolicy:
         """Number of entries of an observation."""
         return len(self._scale)
 
-    def outputs(self, observation: Float[np.ndarray, " obs"]) -> Float[np.ndarray, " outputs"]:
-        """Returns the last layer's outputs."""
-        hidden = (observation - self._centre) * self._scale
+    @property
+    def draws(self) -> int:
+        """Number of uniform numbers that decide an action."""
+        return 1 if self.discrete else len(self._std)
+
+    def outputs(self, observations: Float[np.ndarray, "*n obs"]) -> Float[np.ndarray, "*n outputs"]:
+        """Returns the last layer's outputs, which do not depend on how many rows there are."""
+        # A product of matrices may round each row otherwise than a product with this row alone.
+        hidden = ((observations - self._centre) * self._scale)[..., None, :]
         for weights, bias in self._layers[:-1]:
             hidden = np.tanh(hidden @ weights + bias)
         weights, bias = self._layers[-1]
-        found: np.ndarray = hidden @ weights + bias
+        found: np.ndarray = (hidden @ weights + bias)[..., 0, :]
         return found
 
     def most_likely(self, observation: Float[np.ndarray, " obs"]) -> int | list[float]:
@@ -87,15 +93,24 @@ class NumpyPolicy:
         mean: list[float] = (self._action_centre + self._action_scale * outputs).tolist()
         return mean
 
+    def actions(
+        self, observations: Float[np.ndarray, "n obs"], uniform: Float[np.ndarray, "n draws"]
+    ) -> list[Any]:
+        """Returns the actions that uniform numbers in [0, 1) select: int or list[float] each."""
+        outputs = self.outputs(observations)
+        if self.discrete:
+            steps = np.cumsum(softmax(outputs, axis=-1), axis=-1)
+            below = np.sum(steps <= uniform, axis=-1)
+            found: list[Any] = np.minimum(below, steps.shape[-1] - 1).tolist()
+        else:
+            normal = ndtri(np.maximum(uniform, 2.0**-54))  # 0 would be infinitely far away
+            mean = self._action_centre + self._action_scale * outputs
+            found = (mean + self._std * normal).tolist()
+        return found
+
     def action(
         self, observation: Float[np.ndarray, " obs"], rng: np.random.Generator
     ) -> int | list[float]:
         """Returns a sampled action."""
-        outputs = self.outputs(observation)
-        if self.discrete:
-            steps = np.cumsum(softmax(outputs))
-            below = int(np.sum(steps <= rng.random()))
-            return min(below, len(steps) - 1)
-        mean = self._action_centre + self._action_scale * outputs
-        sampled: list[float] = (mean + self._std * rng.standard_normal(len(mean))).tolist()
-        return sampled
+        found: int | list[float] = self.actions(observation[None], rng.random((1, self.draws)))[0]
+        return found

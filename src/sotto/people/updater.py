@@ -6,10 +6,12 @@ the ledger before any noise is drawn, and the database publishes one policy for 
 Guarantee:
     The releases are those of `sotto.algorithms.dppg.release`, through the door, with the
     contributions that the database holds as unit data. A person's slot in a release is the person's
-    place. Someone who gave nothing, withdrew in time or let the place expire is an empty slot. A
+    place. Someone who gave nothing, withdrew in time or let the place expire is in no slot. A
     release that was charged and lost with its process is never made again: its people's data are
-    deleted, and the policy stays as it was. Nothing is released if the ledger is older than the
-    database, the database older than the ledger, or the settings are not those of the start.
+    deleted, and the policy stays as it was. A release that nobody gave for is not made. Whoever
+    withdrew on this machine is in no later release, also if the database is an older copy. Nothing
+    is released if the ledger is older than the database, the database is older than the ledger by
+    more than one release, or the settings are not those of the start.
 """
 
 import json
@@ -95,14 +97,42 @@ class Updater:
                 f"the campaign's database is older than its ledger: it knows {closed.release} of "
                 f"{charged} releases, and no later withdrawal; restore it from a newer backup"
             )
+        with self._keeping_the_lease():
+            self._make(closed, before, lost=charged > closed.release)
+        return True
+
+    def _make(self, closed: Closed, before: Published, lost: bool) -> None:
+        """Makes a closed release without those who withdrew or cannot be charged, or loses it."""
+        withdrawals = self._campaign.withdrawals.persons()
+        if missing := self._store.withdraw_again(withdrawals):
+            _log.warning("%d withdrawals were missing in the database, and are made again", missing)
+        if not lost:
+            self._drop_refused(closed, before)
         final = self._store.begin(closed.release, self._holder)
-        if charged > closed.release:
+        if final is None:
+            _log.warning("nobody gives for release %d any more; it is open again", closed.release)
+        elif lost:
             _log.warning("release %d was charged and lost with its process", closed.release)
             self._publish(closed.release, before.facts, before.state, lost=True)
         else:
-            with self._keeping_the_lease():
-                self._release(final, before)
-        return True
+            self._release(final, before)
+
+    def _drop_refused(self, closed: Closed, before: Published) -> None:
+        """Opens the stream, and drops what people gave whom the ledger would refuse in it.
+
+        There are such people if the database is an older copy, and has forgotten that they gave.
+        """
+        assert self._ledger is not None
+        if self._stream is None:
+            self._stream = self._plan.open(self._ledger, self._plan.state(before))
+        gave = [person for person in closed.persons.tolist() if person != -1]
+        if refused := self._stream.refused(gave):
+            self._store.drop(closed.release, refused)
+            _log.warning(
+                "%d contributions to release %d were dropped: the ledger has charged their people "
+                "before, so the database is an older copy",
+                *(len(refused), closed.release),
+            )
 
     @contextmanager
     def _keeping_the_lease(self) -> Iterator[None]:
@@ -124,10 +154,8 @@ class Updater:
 
     def _release(self, closed: Closed, before: Published) -> None:
         """Charges, makes and publishes one release."""
-        assert self._ledger is not None
+        assert self._stream is not None
         state = self._plan.state(before)
-        if self._stream is None:
-            self._stream = self._plan.open(self._ledger, state)
         units = [
             self._plan.unit if one is None else unpacked(one, self._plan.unit)
             for one in closed.contributions

@@ -11,7 +11,7 @@ State = Literal["taken", "given", "expired", "withdrawn", "released", "lost"]
 """The state of a place.
 
 `taken` and `given` places can still change. A given place becomes `released` when its release is
-made, and `lost` when its release was charged and cannot be made.
+made, and `lost` when its release was charged and cannot be made, or the ledger refuses its person.
 """
 
 

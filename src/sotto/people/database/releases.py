@@ -1,5 +1,8 @@
 """The updater's side of a store: releases are closed, begun, and finished with a new policy."""
 
+from collections.abc import Collection
+from contextlib import AbstractContextManager
+
 import numpy as np
 import sqlalchemy as sa
 
@@ -39,6 +42,10 @@ class Releases:
         """Closes the connections to the database."""
         self._engine.dispose()
 
+    def together(self) -> AbstractContextManager[None]:
+        """Joins the operations of this thread in one transaction, as `tables.together` says."""
+        return tables.together(self._engine)
+
     # --- the updater -----------------------------------------------------------------------------
 
     def lease(self, holder: str, seconds: float, now: float) -> bool:
@@ -58,7 +65,8 @@ class Releases:
     def close_due(self, now: float) -> Closed | None:
         """Ends places whose time is up, and closes the open release if it is due.
 
-        A release is due when every place is taken and settled, or at its deadline.
+        A release is due when every slot is given for, or at its deadline. One that nobody gave for
+        stays open, and its deadline starts again with the next place.
 
         Returns:
             The release that is closed and not made; None if there is none. `withdraw` can still
@@ -71,19 +79,40 @@ class Releases:
                 here, running = places.c.release == current.release, places.c.state == "taken"
                 ended = sa.update(places).where(here, running, places.c.expires <= now)
                 connection.execute(ended.values(state="expired"))
-                is_full = number_of(connection, places, here) == self.rules.slots
-                is_settled = number_of(connection, places, here, running) == 0
-                is_late = current.deadline is not None and now >= current.deadline
-                if not (is_settled and (is_full or is_late)):
+                if number_of(connection, places, here, running):
                     return None
-                connection.execute(sa.update(campaign).values(stage="closed"))
+                given = number_of(connection, places, here, places.c.state == "given")
+                is_late = current.deadline is not None and now >= current.deadline
+                if given < self.rules.slots and not is_late:
+                    return None
+                stage = {"stage": "closed"} if given else {"deadline": None}
+                connection.execute(sa.update(campaign).values(**stage))
+                if not given:
+                    return None
             return self._closed_release(connection, current.release)
 
-    def begin(self, release: int, holder: str) -> Closed:
+    def drop(self, release: int, persons: Collection[int]) -> None:
+        """Deletes contributions to a closed release whose people the ledger would refuse.
+
+        Their places count as lost, so that they count as taking part.
+
+        Raises:
+            StaleHolder: the release has begun, or is made.
+        """
+        with writing(self._engine) as (connection, current):
+            self._check_release(release, current)
+            if current.stage == "begun":
+                raise _stale(release)
+            for person in persons:
+                mine = (places.c.release == release, places.c.person == person)
+                drop(connection, "lost", *mine, places.c.state == "given")
+
+    def begin(self, release: int, holder: str) -> Closed | None:
         """Returns a closed release as it will be made; nothing can be deleted from it any more.
 
         Call it before the ledger is charged. A release can be begun again, by the holder of the
-        lease; then only that holder can finish it.
+        lease; then only that holder can finish it. If nobody gives for it any more, it is opened
+        again without a deadline, and the result is None.
 
         Raises:
             StaleHolder: the release is made, or another updater has the lease.
@@ -94,6 +123,10 @@ class Releases:
                 raise _stale(release)
             if current.stage == "open":
                 raise ValueError(f"release {release} is open; wait until `close_due` returns it")
+            here = (places.c.release == release, places.c.state == "given")
+            if not number_of(connection, places, *here):
+                connection.execute(sa.update(campaign).values(stage="open", deadline=None))
+                return None
             connection.execute(sa.update(campaign).values(stage="begun", holder=holder))
             return self._closed_release(connection, release)
 
@@ -227,6 +260,13 @@ def number_of(connection: sa.Connection, table: sa.Table, *where: sa.ColumnEleme
     """Returns the number of rows of a table that fulfil all conditions."""
     query = sa.select(sa.func.count()).select_from(table).where(*where)
     return connection.execute(query).scalar_one()
+
+
+def drop(connection: sa.Connection, state: str, *where: sa.ColumnElement[bool]) -> None:
+    """Deletes the contributions of these places, which have this state then."""
+    chosen = sa.select(places.c.place).where(*where)
+    connection.execute(sa.delete(contributions).where(contributions.c.place.in_(chosen)))
+    connection.execute(sa.update(places).where(*where).values(state=state))
 
 
 def closed() -> PlaceClosed:

@@ -1,9 +1,10 @@
 """The durable store of a campaign: its people, their places and contributions, and the policies.
 
-Release r has a number of places. It is *open* while people take them, *closed* when all are settled
-or time is up, and *begun* when the updater has read it for the last time. `finish` publishes
-version r + 1 of the policy and opens release r + 1. Every operation is one transaction (`tables`).
-So a process may be killed at any moment, and any number of processes may share a store.
+Release r has a number of slots. It is *open* while people take places in them, *closed* when all
+are given for or time is up, and *begun* when the updater has read it for the last time. `finish`
+publishes version r + 1 of the policy and opens release r + 1. Every operation is one transaction
+(`tables`), or a savepoint in one. So a process may be killed at any moment, and any number of
+processes may share a store.
 
 Guarantee:
     A contribution is kept when `give` returns, and is in one release at most. A person gives to no
@@ -26,9 +27,17 @@ import sqlalchemy as sa
 
 from sotto.people.database import tables
 from sotto.people.database.records import History, Place, Receipt, Rules
-from sotto.people.database.releases import Releases, closed, number_of
+from sotto.people.database.releases import Releases, closed, drop
 from sotto.people.database.sealing import MasterKey, ReleaseKey
-from sotto.people.database.tables import campaign, contributions, people, places, reading, writing
+from sotto.people.database.tables import (
+    Campaign,
+    campaign,
+    contributions,
+    people,
+    places,
+    reading,
+    writing,
+)
 from sotto.people.errors import (
     ContributionConflict,
     Finished,
@@ -47,6 +56,29 @@ _PLACE_BYTES = 16
 _GAVE = ("given", "released", "lost")  # states of places that count as taking part
 
 _PlaceRow = sa.Row[tuple[object, ...]]
+
+# Statements of every contribution; making them anew takes longer than executing them.
+_WITHDREW = sa.select(people.c.withdrew).where(people.c.person == sa.bindparam("who"))
+_PLACES_OF = sa.select(places).where(places.c.person == sa.bindparam("who"))
+_PLACE = sa.select(places).where(
+    places.c.place == sa.bindparam("which"), places.c.person == sa.bindparam("who")
+)
+_NEW_PLACE = sa.insert(places).returning(*places.c)
+_IN_RELEASE = (places.c.release == sa.bindparam("release"), places.c.slot.is_not(None))
+_SLOTS_TAKEN = sa.select(sa.func.count()).select_from(places).where(*_IN_RELEASE)
+_IS_OVER = sa.and_(places.c.state == "taken", places.c.expires <= sa.bindparam("now"))
+_FREE_PLACE = (
+    sa.select(places)
+    .where(*_IN_RELEASE, sa.or_(places.c.state.not_in(("taken", "given")), _IS_OVER))
+    .order_by(places.c.slot)
+    .limit(1)
+)
+_NEW_CONTRIBUTION = sa.insert(contributions)
+_GIVEN = (
+    sa.update(places)
+    .where(places.c.place == sa.bindparam("which"))
+    .values(state="given", gave=True)
+)
 
 
 class Store(Releases):
@@ -192,6 +224,7 @@ class Store(Releases):
         """Returns a place in the open release: the person's own if it still runs, or a new one.
 
         A person gets one place in a release. Only places with a contribution count as taking part.
+        The slot of a place that expired or was withdrawn is given to the next person.
 
         Raises:
             NoPlace: no place is free now; the next release may have one.
@@ -205,7 +238,7 @@ class Store(Releases):
                 raise Withdrawn("this person has withdrawn and takes part no more")
             if current.release == self.rules.horizon:
                 raise Finished("the campaign has made all its releases and takes no more people")
-            mine = connection.execute(sa.select(places).where(places.c.person == person)).all()
+            mine = connection.execute(_PLACES_OF, {"who": person}).all()
             here = next((one for one in mine if one.release == current.release), None)
             if here is not None and here.state == "taken" and now < here.expires:
                 return self._place(here, self._key(connection, here.release))
@@ -214,10 +247,9 @@ class Store(Releases):
             deadline = current.deadline
             if deadline is None:  # this would be the first place
                 deadline = self.rules.deadline(now)
-            in_release = places.c.release == current.release
-            slot = number_of(connection, places, in_release)
-            is_open = current.stage == "open" and now < deadline and slot < self.rules.slots
-            if here is not None or not is_open:
+            is_open = here is None and current.stage == "open" and now < deadline
+            slot = self._free_slot(connection, current.release, now) if is_open else None
+            if slot is None:
                 raise NoPlace("this release has no place for you; ask again in the next one")
             row = {
                 "place": secrets.token_urlsafe(_PLACE_BYTES),
@@ -228,10 +260,29 @@ class Store(Releases):
                 "gave": False,
                 "expires": min(now + self.rules.place_seconds, deadline),
             }
-            connection.execute(sa.insert(places).values(**row))
-            connection.execute(sa.update(campaign).values(deadline=deadline))
-            made = connection.execute(sa.select(places).where(in_release, places.c.slot == slot))
-            return self._place(made.one(), self._key(connection, current.release))
+            made = connection.execute(_NEW_PLACE, row).one()
+            if current.deadline is None:
+                connection.execute(sa.update(campaign).values(deadline=deadline))
+            return self._place(made, self._key(connection, current.release))
+
+    def _free_slot(self, connection: sa.Connection, release: int, now: float) -> int | None:
+        """Returns a slot of the open release for a new place; None if it has none.
+
+        A slot that was never taken comes first. Otherwise it is one whose place expired or was
+        withdrawn, and that place has no slot any more.
+        """
+        here = {"release": release}
+        slot: int = connection.execute(_SLOTS_TAKEN, here).scalar_one()
+        if slot < self.rules.slots:
+            return slot
+        free = connection.execute(_FREE_PLACE, here | {"now": now}).first()
+        if free is None:
+            return None
+        state = "expired" if free.state == "taken" else free.state
+        change = sa.update(places).where(places.c.place == free.place)
+        connection.execute(change.values(slot=None, state=state))
+        found: int = free.slot
+        return found
 
     def place(self, place_id: str, person: int) -> Place:
         """Returns a place of this person whose contribution can be given, or given again.
@@ -284,9 +335,8 @@ class Store(Releases):
             if now >= found.expires:
                 raise closed()
             row = {"place": place_id, "sealed": key.seal(contribution, name), "digest": digest}
-            connection.execute(sa.insert(contributions).values(**row))
-            change = sa.update(places).where(places.c.place == place_id)
-            connection.execute(change.values(state="given", gave=True))
+            connection.execute(_NEW_CONTRIBUTION, row)
+            connection.execute(_GIVEN, {"which": place_id})
         return True
 
     def withdraw(self, person: int) -> Receipt:
@@ -300,10 +350,7 @@ class Store(Releases):
         mine = places.c.person == person
         with writing(self._engine) as (connection, current):
             if not _withdrew(connection, person):  # nothing is written for those who ask again
-                change = sa.update(people).where(people.c.person == person)
-                connection.execute(change.values(withdrew=True))
-                if current.stage != "begun":
-                    _drop(connection, mine, places.c.state.in_(("taken", "given")))
+                _withdraw(connection, current, person)
             query = sa.select(places).where(mine, places.c.gave).order_by(places.c.release)
             gave = connection.execute(query).all()
         return Receipt(
@@ -312,13 +359,24 @@ class Store(Releases):
             in_releases=tuple(one.release for one in gave if one.state in ("given", "released")),
         )
 
+    def withdraw_again(self, persons: set[int]) -> int:
+        """Withdraws those of these people who did so before the database was restored.
+
+        Returns:
+            Number of people who had not withdrawn, as the database knew it.
+        """
+        staying = sa.select(people.c.person).where(~people.c.withdrew)
+        with writing(self._engine) as (connection, current):
+            missing = persons & set(connection.execute(staying).scalars())
+            for person in sorted(missing):
+                _withdraw(connection, current, person)
+        return len(missing)
+
     def history(self, person: int) -> History:
         """Returns the course of one person's participation; empty for an unknown person."""
         query = sa.select(places.c.release, places.c.state).where(places.c.person == person)
         with reading(self._engine) as connection:
-            withdrew = connection.scalar(
-                sa.select(people.c.withdrew).where(people.c.person == person)
-            )
+            withdrew = connection.scalar(_WITHDREW, {"who": person})
             rows = connection.execute(query.order_by(places.c.release)).all()
         return History(withdrew is not None, bool(withdrew), tuple((r, state) for r, state in rows))
 
@@ -341,25 +399,23 @@ class Store(Releases):
 
 def _withdrew(connection: sa.Connection, person: int) -> bool:
     """Returns whether a person has withdrawn; refuses unknown people."""
-    found: bool | None = connection.scalar(
-        sa.select(people.c.withdrew).where(people.c.person == person)
-    )
+    found: bool | None = connection.scalar(_WITHDREW, {"who": person})
     if found is None:
         raise UnknownPerson("the campaign has no such person; enrol them first")
     return found
 
 
-def _drop(connection: sa.Connection, *where: sa.ColumnElement[bool]) -> None:
-    """Deletes the contributions of these places, which are withdrawn then."""
-    chosen = sa.select(places.c.place).where(*where)
-    connection.execute(sa.delete(contributions).where(contributions.c.place.in_(chosen)))
-    connection.execute(sa.update(places).where(*where).values(state="withdrawn"))
+def _withdraw(connection: sa.Connection, current: Campaign, person: int) -> None:
+    """Lets a person take no further part, and drops their contribution if it has not begun."""
+    connection.execute(sa.update(people).where(people.c.person == person).values(withdrew=True))
+    if current.stage != "begun":
+        running = places.c.state.in_(("taken", "given"))
+        drop(connection, "withdrawn", places.c.person == person, running)
 
 
 def _find(connection: sa.Connection, place_id: str, person: int) -> _PlaceRow:
     """Returns a place of this person that is taken or given."""
-    here = (places.c.place == place_id, places.c.person == person)
-    found = connection.execute(sa.select(places).where(*here)).one_or_none()
+    found = connection.execute(_PLACE, {"which": place_id, "who": person}).one_or_none()
     if found is None:
         raise UnknownPlace("this person has no such place; take a place first")
     if found.state not in ("taken", "given"):

@@ -1,15 +1,19 @@
 """The tables of a campaign in SQLite or PostgreSQL, and transactions on them.
 
 Every writing transaction is alone on the campaign: SQLite has one writer, and on PostgreSQL each of
-them locks the campaign's row first. It is on disk when its commit returns.
+them locks the campaign's row first. It is on disk when its commit returns. A commit waits for the
+disk several times, so `together` joins many writing operations of one thread in one transaction,
+with a savepoint for each: one that is refused takes back what it changed, and nothing else.
 
 SQLite overwrites deleted rows with zeros and empties its journal at every commit. PostgreSQL keeps
 single deleted rows until it vacuums their table, and all rows in its write-ahead log until that is
 recycled.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +60,7 @@ places = sa.Table(
     sa.Column("place", sa.String(64), primary_key=True),
     sa.Column("person", sa.Integer, nullable=False),
     sa.Column("release", sa.Integer, nullable=False),
-    sa.Column("slot", sa.Integer, nullable=False),
+    sa.Column("slot", sa.Integer),  # none once it was given to another person
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("gave", sa.Boolean, nullable=False),  # stays true when the contribution is deleted
     sa.Column("expires", sa.Double, nullable=False),
@@ -89,6 +93,8 @@ policies = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("policy", sa.LargeBinary, nullable=False),
 )
+
+_CURRENT = sa.select(campaign).with_for_update()
 
 Campaign = sa.Row[Any]
 """The row of `campaign`, as it was read in a transaction."""
@@ -173,11 +179,84 @@ def reading(database: sa.Engine) -> Iterator[sa.Connection]:
         yield connection
 
 
+@dataclass
+class _Together:
+    """The transaction that the operations of this thread share.
+
+    Attributes:
+        database: where it is.
+        connection: its connection.
+        failed: whether an operation could not be taken back, so that nothing may be committed.
+    """
+
+    database: sa.Engine
+    connection: sa.Connection
+    failed: bool = False
+
+
+class _Thread(threading.local):
+    """The shared transaction of each thread, while there is one."""
+
+    shared: _Together | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def together(database: sa.Engine) -> Iterator[None]:
+    """Joins what this thread writes to the database in one transaction, committed in the end.
+
+    Nothing that was done within the context may be acknowledged before the context has ended.
+
+    Raises:
+        StoreUnavailable: it could not begin or be committed; then nothing is acknowledged.
+    """
+    with failures(database), database.begin() as connection:
+        connection.execute(_CURRENT)  # waits for other writers once, and not in each operation
+        _thread.shared = shared = _Together(database, connection)
+        try:
+            yield
+        finally:
+            _thread.shared = None
+        if shared.failed:
+            raise StoreUnavailable("a change of the database could not be taken back; try again")
+
+
 @contextmanager
 def writing(database: sa.Engine) -> Iterator[tuple[sa.Connection, Campaign]]:
-    """Yields a transaction that is alone on the campaign, and the campaign as it is now."""
-    with failures(database), database.begin() as connection:
-        yield connection, connection.execute(sa.select(campaign).with_for_update()).one()
+    """Yields a transaction that is alone on the campaign, and the campaign as it is now.
+
+    Within `together` it is a savepoint, which is on disk when the whole is committed.
+    """
+    shared = _thread.shared
+    with failures(database):
+        if shared is None or shared.database is not database:
+            with database.begin() as connection:
+                yield connection, connection.execute(_CURRENT).one()
+        else:
+            with _savepoint(shared):
+                yield shared.connection, shared.connection.execute(_CURRENT).one()
+
+
+@contextmanager
+def _savepoint(shared: _Together) -> Iterator[None]:
+    """Takes back what the context changed if it ends with an error."""
+    # A database may have ended the transaction by itself, as SQLite does when the disk is full. A
+    # new one would begin unnoticed, so nothing more is done in it.
+    if shared.failed:
+        raise StoreUnavailable("an earlier change in this transaction failed; try again")
+    shared.connection.exec_driver_sql("SAVEPOINT operation")
+    try:
+        yield
+        shared.connection.exec_driver_sql("RELEASE operation")
+    except BaseException:
+        try:
+            shared.connection.exec_driver_sql("ROLLBACK TO operation")
+            shared.connection.exec_driver_sql("RELEASE operation")
+        except (exc.DBAPIError, exc.InvalidRequestError):
+            shared.failed = True
+        raise
 
 
 def clear(connection: sa.Connection, table: sa.Table) -> None:
@@ -197,7 +276,7 @@ def failures(database: sa.Engine) -> Iterator[None]:
         raise
     except PrivacyError as error:
         raise StoreUnavailable(f"the campaign's database cannot be used: {error}") from error
-    except (exc.DBAPIError, exc.TimeoutError) as error:
+    except (exc.DBAPIError, exc.TimeoutError, exc.PendingRollbackError) as error:
         cause = error.orig if isinstance(error, exc.DBAPIError) else error
         reason = (str(cause).splitlines() or ["no reason given"])[0]
         raise StoreUnavailable(

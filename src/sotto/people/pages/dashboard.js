@@ -49,7 +49,7 @@ function showRelease({ state, release }) {
   const { number: index, slots, taken, given, expired, withdrawn, seconds_left: left } = release;
   text("release", state === "finished" ? "The campaign is finished" : `Release ${number(index)}`);
   text("given", `${number(given)} of ${counted(slots, "place")} given`);
-  bar("given-bar", given + expired + withdrawn, slots);
+  bar("given-bar", given, slots);
   const deadline = left === null ? "The clock starts with the first place taken." :
     `At most ${duration(left)} left.`;
   text("settled", `${number(taken)} taken, ${number(expired)} expired, ${number(withdrawn)} ` +

@@ -28,8 +28,9 @@ from jaxtyping import Float, PyTree
 from scipy import stats
 
 from sotto.keys import new_key
-from sotto.privacy.ledger.ledger import Ledger, LedgerStream
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import StreamStatement

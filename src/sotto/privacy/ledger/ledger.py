@@ -28,65 +28,17 @@ from sotto.privacy.ledger import entries
 from sotto.privacy.ledger.costs import Spent
 from sotto.privacy.ledger.databases import database
 from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, plain, versions
-from sotto.privacy.ledger.persons import PersonBlock, Persons, as_blocks
+from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.records import StreamRecord, blocks_of, of_earlier_law
 from sotto.privacy.ledger.spending import Account, Budget
-from sotto.privacy.statements import Poisson, Sharing, StreamStatement
+from sotto.privacy.ledger.streams import LedgerStream
+from sotto.privacy.statements import Sharing, StreamStatement
 from sotto.privacy.units import Unit
 
 _FORMAT = 1
 _SHARING: TypeAdapter[Sharing] = TypeAdapter(Sharing)
 NO_TIME = "1970-01-01T00:00:00+00:00"
 """Time of a ledger whose true time is withheld."""
-
-
-class LedgerStream:
-    """An open stream of one ledger. `Ledger.open_stream` makes it.
-
-    Attributes:
-        index: place among the ledger's streams; streams with equal statements differ in it.
-    """
-
-    def __init__(self, ledger: "Ledger", index: int) -> None:
-        self._ledger = ledger
-        self.index = index
-
-    @property
-    def statement(self) -> StreamStatement:
-        """The statement in the ledger."""
-        return self._ledger.streams[self.index].statement
-
-    @property
-    def releases(self) -> int:
-        """Number of releases charged."""
-        return self._ledger.streams[self.index].releases
-
-    def charge(
-        self, first_release: int, count: int, persons: Sequence[Persons] | None = None
-    ) -> None:
-        """Charges `count` releases; when it returns they are on disk, and may be made.
-
-        Args:
-            first_release: number of the first of them in the stream; it must be the next one.
-            count: how many.
-            persons: who takes part in each; None under Poisson sampling, where everybody may.
-
-        Raises:
-            ParticipationViolation, HorizonExceeded, BudgetExceeded: not covered by the statement.
-            LedgerMismatch: not the next release, or another process has written to the ledger.
-            PrivacyError: a setting of JAX or XLA is in force that is not understood.
-            LedgerUnavailable: the ledger cannot be written. Nothing may be released; charging the
-                same releases again is safe, and never charges them twice.
-        """
-        sampled = isinstance(self.statement.participation, Poisson)
-        settings.in_force()  # they may have changed since the stream was opened
-        if sampled != (persons is None) or (persons is not None and len(persons) != count):
-            raise ValueError(
-                f"a charge of {count} releases takes persons for each of them, "
-                "or None under Poisson sampling"
-            )
-        blocks = None if persons is None else [as_blocks(one) for one in persons]
-        self._ledger._charge(self.index, first_release, count, blocks)
 
 
 class Ledger:

@@ -27,8 +27,9 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.privacy.claims.rewards import SENSITIVITY
-from sotto.privacy.ledger.ledger import Ledger, LedgerStream
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import noise
 from sotto.privacy.mechanisms.functions.gaussian_process import Kernel
 from sotto.privacy.mechanisms.functions.grid import grid_rounding, sample_grid

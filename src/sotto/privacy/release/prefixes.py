@@ -26,8 +26,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Int64, PyTree
 
 from sotto.privacy.errors import BudgetExceeded, PrivacyError
-from sotto.privacy.ledger.ledger import Ledger, LedgerStream
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import noise
 from sotto.privacy.mechanisms.prefix_calibration import fixed_log_delta
 from sotto.privacy.mechanisms.sparse_vector import UNIT

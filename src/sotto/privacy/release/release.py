@@ -30,7 +30,8 @@ from sotto.keys import KEY
 from sotto.privacy.claims import same_stream
 from sotto.privacy.claims.streams import POOL
 from sotto.privacy.errors import BudgetExceeded
-from sotto.privacy.ledger.ledger import Ledger, LedgerStream
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import correlated, noise
 from sotto.privacy.release import factored
 from sotto.privacy.release.declaration import (

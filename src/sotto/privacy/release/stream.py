@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, Int32, Key, PRNGKeyArray, PyTree
 
-from sotto.privacy.ledger.ledger import LedgerStream
 from sotto.privacy.ledger.persons import as_slots
+from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import correlated, gaussian, noise
 from sotto.privacy.release import factored
 from sotto.privacy.release.declaration import (
@@ -102,6 +102,11 @@ class Stream:
             donate_argnums=(1,),
             compiler_options=COMPILER_OPTIONS,
         )
+
+    def refused(self, persons: Sequence[int]) -> list[int]:
+        """Returns those persons whom a ledger would refuse in the next release; nothing changes."""
+        found = {one for stream in self._ledger_streams for one in stream.refused(persons)}
+        return sorted(found)
 
     def run(
         self,
