@@ -162,6 +162,7 @@ def test_what_is_harmless_passes_and_is_written_down_if_it_changes_numbers(
         ("--xla_allow_excess_precision=false", "--xla_allow_excess_precision"),
         ('--xla_backend_extra_options="a b"', "--xla_backend_extra_options"),
         ("--xla_dump_hlo_snapshots", "--xla_dump_hlo_snapshots"),
+        ("--xla_backend_optimization_level=9", "--xla_backend_optimization_level"),
         ("/etc/flags", "/etc/flags"),
         ("--xla_force_host_platform_device_count=1,--xla_cpu_enable_fast_math=1", "--xla_force"),
     ],
@@ -188,6 +189,7 @@ def test_flags_known_to_be_harmless_pass(monkeypatch: pytest.MonkeyPatch) -> Non
         "",
         "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
         "--xla_force_host_platform_device_count=8",
+        "--xla_backend_optimization_level=0",
     ):
         monkeypatch.setenv("XLA_FLAGS", flags)
         assert settings.in_force()["XLA_FLAGS"] == flags

@@ -71,6 +71,27 @@ def test_an_older_ledger_is_refused(live, tmp_path, with_certificate):
     assert live.store.counts().made == 2
 
 
+def test_older_copies_of_both_are_refused_beside_a_newer_certificate(live, tmp_path):
+    """The updater does not replace the only file that reveals them."""
+    live.live(0, 1)
+    live.updater.step()
+    files = (live.campaign.ledger_place, live.campaign.people_place)
+    for number, file in enumerate(files):
+        copied(file, tmp_path / f"backup {number}")
+    live.live(2, 3)
+    live.updater.step()
+    newest = live.campaign.certificate.read_bytes()
+    for number, file in enumerate(files):
+        copied(tmp_path / f"backup {number}", file)
+    live.now += 31
+    assert not live.new_updater().step()
+    live.live(4, 5)
+    live.now += 31
+    with pytest.raises(LedgerOlder, match="newer backup"):
+        live.new_updater().step()
+    assert live.campaign.certificate.read_bytes() == newest
+
+
 def test_a_much_older_database_is_refused(live, tmp_path):
     """It has forgotten who took part, and who withdrew."""
     copied(live.campaign.people_place, tmp_path / "backup")

@@ -23,6 +23,7 @@ from sotto.people.plan import Plan
 from sotto.people.updater import Updater
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.certificates.derive import derive, verify
+from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.statements import Part
 
@@ -81,6 +82,27 @@ def test_a_campaign_from_start_to_certificate(live):
     assert me["places"] == [{"release": 0, "state": "released"}]
     assert me["cost"]["epsilon"] == 2
     assert live.get(11, "/v1/me").json()["cost"] is None
+
+
+@pytest.mark.parametrize("left", ["nothing", "the one before"])
+def test_a_certificate_that_was_not_written_is_written_later(live, left, monkeypatch):
+    """A full disk, or a kill after the publication, leaves an older file or none."""
+    if left == "the one before":
+        live.live(0, 1)
+        live.updater.step()
+    live.live(2, 3)
+
+    def full(*_args, **_how):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Certificate, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            live.updater.step()
+    updater = live.new_updater()
+    live.now += 31  # the lease of the first updater ends
+    assert not updater.step()
+    assert verify(live.campaign.certificate, ledger_of(live)).status == "verified"
 
 
 def test_the_command_verifies_the_certificate(live, capsys):

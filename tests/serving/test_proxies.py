@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from small_teacher import running
+from served import running
 
 from sotto.cli import main
 from sotto.serving.callers import Callers

@@ -36,9 +36,11 @@ from sotto.people.errors import CampaignError, CampaignMismatch, StaleHolder
 from sotto.people.plan import Plan, Published, one_run, require_as_started
 from sotto.people.units import packed, unpacked
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.errors import LedgerOlder, LedgerUnavailable
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.stream import Stream
+from sotto.runs import marks
 
 LEASE_SECONDS = 30.0
 _log = logging.getLogger(__name__)
@@ -64,6 +66,7 @@ class Updater:
         self._holder = secrets.token_hex(8)
         self._ledger: Ledger | None = None
         self._stream: Stream | None = None
+        self._certified = 0  # version whose certificate this process has written
 
     def step(self) -> bool:
         """Makes the next release if it is due; returns whether the database changed.
@@ -82,6 +85,7 @@ class Updater:
         if not self._store.lease(self._holder, LEASE_SECONDS, self._clock()):
             self._ledger = self._stream = None  # another process may write to the ledger
             return False
+        self._keep_certificate()
         closed = self._store.close_due(self._clock())
         if closed is None:
             return False
@@ -178,21 +182,36 @@ class Updater:
     ) -> None:
         """Publishes the next version, with the certificate as of now."""
         assert self._ledger is not None
-        certificate = derive(self._ledger)
-        found = json.loads(certificate.model_dump_json())
+        found = json.loads(derive(self._ledger).model_dump_json())
         facts = facts | {"certificate": found, "made": self._clock()}
         data = Published(facts, state).to_bytes()
         self._store.finish(release, self._holder, data, lost=lost)
-        certificate.write(self._campaign.certificate, mode=0o600)
+        self._keep_certificate()
+
+    def _keep_certificate(self) -> None:
+        """Writes the certificate of the published version, unless this process has written it.
+
+        An earlier process may have died after it published the version. A file that certifies as
+        much or more stays: it reveals a ledger that is an older copy.
+        """
+        version = self._store.version()
+        if version in (0, self._certified):  # nothing is released at version 0
+            return
+        facts = Published.from_bytes(self._store.policy(version)[1]).facts
+        certificate = Certificate.model_validate(facts["certificate"])
+        file, charges = self._campaign.certificate, sum(one.releases for one in certificate.streams)
+        if not file.exists() or marks.of_certificate(file).charges < charges:
+            certificate.write(file, mode=0o600)
+        self._certified = version
 
 
 def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:
-    """Makes releases until `stop` says so. It tries again while a database cannot be used."""
+    """Makes releases until `stop` says so. It tries again while the disk or a database fails."""
     updater = Updater(campaign)
     while not stop():
         try:
             changed = updater.step()
-        except (LedgerUnavailable, StaleHolder) as error:  # also StoreUnavailable
+        except (LedgerUnavailable, StaleHolder, OSError) as error:  # also StoreUnavailable
             _log.error("%s: %s", type(error).__name__, error)
             changed = False
         if not changed:

@@ -69,7 +69,16 @@ def _marks(run: Path) -> Iterator[tuple[str, Mark]]:
     if (found := _last_line(run / "metrics.jsonl")) is not None:
         yield f"the last line of {run / 'metrics.jsonl'}", found
     if (path := run / "certificate.json").exists():
-        yield f"the certificate {path}", _read(path, "remove it if the ledger is the newest")
+        yield f"the certificate {path}", of_certificate(path)
+
+
+def of_certificate(path: Path) -> Mark:
+    """Returns the mark of a certificate's file.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    return _read(path, "remove it if the ledger is the newest")
 
 
 def _read(path: Path, remedy: str) -> Mark:

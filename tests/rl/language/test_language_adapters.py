@@ -185,8 +185,7 @@ def test_a_steering_vector_acts_after_its_block():
         assert np.abs(rest).max() < 1e-5
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize(("name", "dtype"), [("llama", "float32"), ("gpt2", "bfloat16")])
 def test_gradients_reach_adapters_and_nothing_else(name, dtype):
     decoder = model(name, dtype).decoder
     a = decoder.architecture

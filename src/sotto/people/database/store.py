@@ -15,10 +15,8 @@ Times are seconds, which the caller provides. They only decide when places and r
 which updater works.
 """
 
-import hashlib
 import hmac
 import secrets
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -38,27 +36,23 @@ from sotto.people.database.tables import (
     reading,
     writing,
 )
+from sotto.people.database.tokens import WITHDREW, Tokens, has_withdrawn
 from sotto.people.errors import (
     ContributionConflict,
     Finished,
     MasterKeyLost,
     NoPlace,
     TookPart,
-    UnknownPerson,
     UnknownPlace,
     Withdrawn,
 )
-from sotto.privacy.answers.storage import KnownTokens
-from sotto.privacy.ledger.persons import LARGEST_PERSON
 
-_TOKEN_BYTES = 32
 _PLACE_BYTES = 16
 _GAVE = ("given", "released", "lost")  # states of places that count as taking part
 
 _PlaceRow = sa.Row[tuple[object, ...]]
 
 # Statements of every contribution; making them anew takes longer than executing them.
-_WITHDREW = sa.select(people.c.withdrew).where(people.c.person == sa.bindparam("who"))
 _PLACES_OF = sa.select(places).where(places.c.person == sa.bindparam("who"))
 _PLACE = sa.select(places).where(
     places.c.place == sa.bindparam("which"), places.c.person == sa.bindparam("who")
@@ -81,7 +75,7 @@ _GIVEN = (
 )
 
 
-class Store(Releases):
+class Store(Tokens, Releases):
     """An open store, from `Store.create` or `Store.open`.
 
     Threads may share it. Other processes open a store each; do not use it after a fork. Every
@@ -89,9 +83,8 @@ class Store(Releases):
     """
 
     def __init__(self, engine: sa.Engine, campaign_id: str, rules: Rules, master: MasterKey):
-        super().__init__(engine, campaign_id, rules, master)
-        self._known, self._reading_tokens = KnownTokens(()), threading.Lock()
-        self._numbered, self._replacements = 0, 0  # tokens up to these numbers are known
+        Tokens.__init__(self, engine)
+        Releases.__init__(self, engine, campaign_id, rules, master)
 
     @staticmethod
     def create(
@@ -157,69 +150,6 @@ class Store(Releases):
 
     # --- people ----------------------------------------------------------------------------------
 
-    def enrol(self, count: int) -> list[str]:
-        """Adds people, numbered on from those there are, and returns a secret token for each.
-
-        Only hashes of the tokens are stored.
-        """
-        with writing(self._engine) as (connection, _):
-            last = connection.scalar(sa.select(sa.func.max(people.c.person)))
-            first = 0 if last is None else last + 1
-            if not 1 <= count <= LARGEST_PERSON + 1 - first:
-                raise ValueError("enrol at least one person, and no more than there are numbers")
-            tokens = [secrets.token_urlsafe(_TOKEN_BYTES) for _ in range(count)]
-            rows = [
-                {"person": person, "token_hash": _hash(token), "withdrew": False}
-                for person, token in enumerate(tokens, first)
-            ]
-            connection.execute(sa.insert(people), rows)
-        return tokens
-
-    def replace_token(self, person: int) -> str:
-        """Returns a new secret token of a person. The one before is worth nothing from now on.
-
-        Other processes know it as soon as they call `known_tokens`.
-
-        Raises:
-            UnknownPerson: there is no such person.
-        """
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
-        with writing(self._engine) as (connection, _):
-            _withdrew(connection, person)  # refuses an unknown person
-            last = connection.scalar(sa.select(sa.func.max(people.c.replaced))) or 0
-            change = sa.update(people).where(people.c.person == person)
-            connection.execute(change.values(token_hash=_hash(token), replaced=last + 1))
-        with self._reading_tokens:
-            self._known.add([(str(person), _hash(token))])
-        return token
-
-    def authenticate(self, token: str) -> str | None:
-        """Returns the number of the person who has the token, as text; None if nobody has it.
-
-        People who have withdrawn keep their token.
-        """
-        query = sa.select(people.c.person).where(people.c.token_hash == _hash(token))
-        with reading(self._engine) as connection:
-            person = connection.scalar(query)
-        return None if person is None else str(person)
-
-    def known_tokens(self) -> KnownTokens:
-        """Returns the tokens known now, for comparisons without reading the database again.
-
-        People are never removed, so only new people and replaced tokens are read. Strangers cause
-        this reading.
-        """
-        columns = (people.c.person, people.c.token_hash, people.c.replaced)
-        with self._reading_tokens:
-            new = people.c.person >= self._numbered
-            query = sa.select(*columns).where(new | (people.c.replaced > self._replacements))
-            with reading(self._engine) as connection:
-                rows = connection.execute(query).all()
-            self._known.add((str(person), token_hash) for person, token_hash, _ in rows)
-            self._numbered = max([self._numbered, *(row.person + 1 for row in rows)])
-            self._replacements = max([self._replacements, *(row.replaced or 0 for row in rows)])
-        return self._known
-
     def take_place(self, person: int, now: float) -> Place:
         """Returns a place in the open release: the person's own if it still runs, or a new one.
 
@@ -234,7 +164,7 @@ class Store(Releases):
             UnknownPerson: there is no such person.
         """
         with writing(self._engine) as (connection, current):
-            if _withdrew(connection, person):
+            if has_withdrawn(connection, person):
                 raise Withdrawn("this person has withdrawn and takes part no more")
             if current.release == self.rules.horizon:
                 raise Finished("the campaign has made all its releases and takes no more people")
@@ -349,7 +279,7 @@ class Store(Releases):
         """
         mine = places.c.person == person
         with writing(self._engine) as (connection, current):
-            if not _withdrew(connection, person):  # nothing is written for those who ask again
+            if not has_withdrawn(connection, person):  # nothing is written for those who ask again
                 _withdraw(connection, current, person)
             query = sa.select(places).where(mine, places.c.gave).order_by(places.c.release)
             gave = connection.execute(query).all()
@@ -376,7 +306,7 @@ class Store(Releases):
         """Returns the course of one person's participation; empty for an unknown person."""
         query = sa.select(places.c.release, places.c.state).where(places.c.person == person)
         with reading(self._engine) as connection:
-            withdrew = connection.scalar(_WITHDREW, {"who": person})
+            withdrew = connection.scalar(WITHDREW, {"who": person})
             rows = connection.execute(query.order_by(places.c.release)).all()
         return History(withdrew is not None, bool(withdrew), tuple((r, state) for r, state in rows))
 
@@ -397,14 +327,6 @@ class Store(Releases):
             raise TookPart(f"this person may take part again from release {free_from} on")
 
 
-def _withdrew(connection: sa.Connection, person: int) -> bool:
-    """Returns whether a person has withdrawn; refuses unknown people."""
-    found: bool | None = connection.scalar(_WITHDREW, {"who": person})
-    if found is None:
-        raise UnknownPerson("the campaign has no such person; enrol them first")
-    return found
-
-
 def _withdraw(connection: sa.Connection, current: Campaign, person: int) -> None:
     """Lets a person take no further part, and drops their contribution if it has not begun."""
     connection.execute(sa.update(people).where(people.c.person == person).values(withdrew=True))
@@ -421,7 +343,3 @@ def _find(connection: sa.Connection, place_id: str, person: int) -> _PlaceRow:
     if found.state not in ("taken", "given"):
         raise closed()
     return found
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode(errors="backslashreplace")).hexdigest()
