@@ -3,6 +3,7 @@
 ```
 GET  /v1/campaign       public facts and terms
 GET  /v1/policy         the current policy, which people follow
+GET  /v1/state          the public state of the current version, for devices that compute updates
 GET  /v1/result         the moving average of the released policies
 POST /v1/places         {} -> {"place", "release", "version", "seconds_left"}
 POST /v1/actions        {"place", "step", "observation"} -> {"action"}
@@ -110,6 +111,7 @@ def create_app(
     for method, path, endpoint in (
         ("GET", "/v1/campaign", service.campaign),
         ("GET", "/v1/policy", service.policy),
+        ("GET", "/v1/state", service.state),
         ("GET", "/v1/result", service.result),
         ("POST", "/v1/places", service.places),
         ("POST", "/v1/actions", service.actions),
@@ -173,6 +175,14 @@ class _Service:
             return Response(status_code=304, headers={"etag": tag})
         found = await self._read(self._desk.policy_json, version)
         return Response(found, media_type="application/json", headers={"etag": tag})
+
+    async def state(self, request: Request) -> Response:
+        """Returns the public state of the current version, which its ETag names."""
+        await self._callers.caller(request)
+        version = await self._read(self._store.version)
+        found = await self._read(self._desk.state, version)
+        headers = {"etag": f'"{version}"'}
+        return Response(found, media_type="application/octet-stream", headers=headers)
 
     async def result(self, request: Request) -> Response:
         """Returns the moving average of the released policies, which is the campaign's result."""

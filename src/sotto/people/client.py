@@ -9,7 +9,7 @@ ended)`. Every request may be repeated safely, so a failed one is sent again.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 import numpy as np
@@ -17,6 +17,9 @@ from jaxtyping import Float
 
 from sotto.people.policy import NumpyPolicy
 from sotto.serving.patient import PATIENCE_SECONDS, PatientHttp, fields_of, message_of
+
+if TYPE_CHECKING:
+    from sotto.people.device import Device
 
 
 class CampaignUnavailable(OSError):
@@ -76,6 +79,7 @@ class Person:
         self._rng = np.random.default_rng(seed)
         self._policy: NumpyPolicy | None = None
         self._given: dict[str, Any] | None = None
+        self._device: Device | None = None
         try:
             self.campaign = self._ask("GET", "v1/campaign")
         except BaseException:
@@ -120,13 +124,16 @@ class Person:
     def live(self, world: World) -> dict[str, Any]:
         """Takes a place, lives one trajectory in `world`, gives it, and returns the answer.
 
+        In a campaign of updates it computes the update here, and gives that in place of the
+        trajectory.
+
         Raises:
             CampaignRefused: as `take_place`; or the place expired meanwhile ("place-closed").
         """
-        if self.campaign["gives"] != "trajectory":
-            raise ValueError("this campaign takes updates; compute one and call give_update")
+        device = self._own_device()
         place = self.take_place()
         policy = None if self.campaign["acts"] == "server" else self._policy_of(place["version"])
+        state = b"" if device is None else self._state_of(place["version"])
         seen = [np.asarray(world.reset(), float).tolist()]
         actions: list[Any] = []
         rewards: list[float] = []
@@ -143,11 +150,16 @@ class Person:
             "rewards": rewards,
             "terminated": bool(ended),
         }
-        self._given = given if policy is None else given | {"actions": actions}
+        if policy is not None:
+            given["actions"] = actions
+        if device is not None:
+            update = device.update(state, given, int(self._rng.integers(2**31)))
+            given = {"place": place["place"], "update": update.astype(float).tolist()}
+        self._given = given
         return self.give_again()
 
     def give_again(self) -> dict[str, Any]:
-        """Sends the last trajectory again, for example after a crash of the network."""
+        """Sends the last contribution again, for example after a crash of the network."""
         if self._given is None:
             raise ValueError("this person has given nothing yet")
         return self._ask("POST", "v1/contributions", self._given)
@@ -175,8 +187,31 @@ class Person:
         """
         policy = self.policy()
         if policy.version != version:
-            raise CampaignRefused("place-closed", "the release was made before this place was used")
+            raise _closed()
         return policy
+
+    def _own_device(self) -> "Device | None":
+        """Returns the computation of updates; None in a campaign of trajectories."""
+        if self.campaign["gives"] == "trajectory":
+            return None
+        if self._device is None:
+            from sotto.people.device import Device  # it needs JAX, and other devices do not
+
+            self._device = Device(self.campaign)
+        return self._device
+
+    def _state_of(self, version: int) -> bytes:
+        """Returns the public state of a version.
+
+        Raises:
+            CampaignRefused: its release was made meanwhile.
+        """
+        response = self._http.request("GET", "v1/state")
+        if response.status_code != 200:
+            _understood(response)
+        if response.headers.get("etag") != f'"{version}"':
+            raise _closed()
+        return response.content
 
     def _action(self, place: str, step: int, seen: list[float], policy: NumpyPolicy | None) -> Any:
         if policy is not None:
@@ -187,6 +222,10 @@ class Person:
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         what = {} if body is None else {"json": body}
         return _understood(self._http.request(method, path, **what))
+
+
+def _closed() -> CampaignRefused:
+    return CampaignRefused("place-closed", "the release was made before this place was used")
 
 
 def _understood(response: httpx.Response) -> dict[str, Any]:

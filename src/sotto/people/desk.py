@@ -111,6 +111,10 @@ class Desk:
         policy = state.ema if averaged else state.policy
         return json.dumps(as_json(policy, version), allow_nan=False).encode()
 
+    def state(self, version: int) -> bytes:
+        """Returns the public state of a version, from which devices compute updates."""
+        return self._published(version).state
+
     def _read_policy(self, version: int) -> NumpyPolicy:
         found = NumpyPolicy(json.loads(self.policy_json(version)))
         self._newest = max(version, self._newest)
@@ -141,8 +145,10 @@ class Desk:
         settings, config = self._campaign.settings, self.plan.config
         version = self._store.version()
         certificate = self._published(version).facts["certificate"]
+        learning = {"learning": settings.config} if self.plan.gives == "update" else {}
         return {
             "name": settings.name,
+            **learning,
             "spaces": settings.spaces.model_dump(mode="json"),
             "steps": config.steps_per_user,
             "gives": settings.terms.gives,

@@ -31,6 +31,7 @@ def description(name: str) -> dict[str, Any]:
         "paths": {
             "/v1/campaign": {"get": _operation("Public facts and terms")},
             "/v1/policy": {"get": _operation("The current policy; its ETag is the version")},
+            "/v1/state": {"get": _operation("The public state of the current version, as bytes")},
             "/v1/result": {
                 "get": _operation("The moving average of the released policies: the result")
             },

@@ -1,0 +1,68 @@
+"""A device computes its update from its trajectory, which then never leaves the device.
+
+The program is the one with which the service makes updates from trajectories. It needs JAX.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from sotto.algorithms.dppg import release as dppg
+from sotto.algorithms.dppg.algorithm import DPPG
+from sotto.keys import new_key
+from sotto.people.spaces import Spaces
+from sotto.people.units import read_trajectory, unpacked
+from sotto.privacy.mechanisms.gaussian import bound_contribution
+from sotto.runs.registry import config_from_json
+
+
+class Device:
+    """The computation of updates for one campaign.
+
+    Args:
+        campaign: public facts of the campaign, from `GET /v1/campaign`.
+    """
+
+    def __init__(self, campaign: Mapping[str, Any]) -> None:
+        config = config_from_json(DPPG(), campaign["learning"])
+        self._steps = config.steps_per_user
+        spaces = Spaces.model_validate(campaign["spaces"])
+        self._env = spaces.environment(campaign["name"], self._steps)
+        self._first = dppg.initial_state(config, self._env, jnp.int32(config.seed))
+        local = dppg.make_release(
+            config,
+            self._env,
+            multipliers={"policy": 1.0},  # a device adds no noise
+            clip_norm=config.clip_norm,
+            horizon=1,
+            collected=True,
+        ).local
+
+        def clipped(state: Any, trajectory: Any, key: Any) -> Any:
+            update = {"policy": local(state, trajectory, key)[0]["policy"]}
+            norms = {"policy": config.clip_norm}
+            return bound_contribution(update, norms, "separate")["policy"] * config.clip_norm
+
+        self._clipped = jax.jit(clipped)
+
+    def update(
+        self, state: bytes, given: Mapping[str, Any], seed: int
+    ) -> Float[np.ndarray, " parameters"]:
+        """Returns the clipped update of one trajectory, all parameters in one vector.
+
+        Args:
+            state: public state of the version that the trajectory followed, from `GET /v1/state`.
+            given: the trajectory, as `sotto.people.units.read_trajectory` takes it.
+            seed: seed of the order of the steps in local Adam.
+
+        Raises:
+            BadContribution: the trajectory does not fit the campaign.
+        """
+        trajectory = read_trajectory(given, self._env, self._steps)
+        public = jax.tree.map(jnp.asarray, unpacked(state, self._first))
+        found: np.ndarray = np.asarray(self._clipped(public, trajectory, new_key(seed)))
+        return found
