@@ -131,7 +131,8 @@ def test_an_error_in_an_environment_arrives(monkeypatch):
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
 def test_processes_do_not_outlive_the_one_that_started_them(end):
     script = """
-        import time
+        import signal, time
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
         from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
         users = GymnasiumUsers("CartPole-v1", 4, 2)
         print(*users._envs.process_ids, flush=True)
