@@ -175,15 +175,14 @@ def test_another_process_finds_the_database_free(make: Make, where: str) -> None
     store = make(slots=5000, release_seconds=1e6)
     store.enrol(2000)
     other, writer = Store.open(where, "campaign", MASTER), Writer(store)
-    jobs = [writer.submit(store.take_place, person, 0.0) for person in range(300)]
+    jobs = [writer.submit(store.take_place, person, 0.0) for person in range(1000)]
     waited = []
     while not jobs[-1].done():
         began = time.perf_counter()
         assert other.lease("updater", 30.0, 0.0)
         waited.append(time.perf_counter() - began)
     writer.close()
-    assert len(waited) > 2
-    assert np.median(waited) < 4
+    assert np.median(waited) < 4  # seconds; a starved process gives up after five
     other.close()
 
 
