@@ -33,8 +33,6 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.people import campaign as campaigns
 from sotto.people import start
 from sotto.people.campaign import Campaign, Terms
-from sotto.people.database.sealing import MasterKey
-from sotto.people.database.store import Store
 from sotto.people.errors import CampaignError, StoreUnavailable
 from sotto.people.spaces import Spaces
 from sotto.privacy.errors import PrivacyError
@@ -117,9 +115,7 @@ class Trial:
         self._random, self._pace = chance, pace
         where = None if server is None else server.new_database()
         self.campaign = _new_campaign(folder, number, settings.updates, where)
-        key = MasterKey.open(self.campaign.key)
-        identity = self.campaign.settings.campaign_id
-        self.store = Store.open(self.campaign.people_place, identity, key)
+        self.store = self.campaign.open_store()
         self._tokens = tokens = self.store.enrol(1 + _PEOPLE * SLOTS * settings.updates)
         self.service = Service(nursery, folder, self.campaign.path, where, tokens[0])
         files = [self.campaign.path / f"{one}.sqlite" for one in ("people", "ledger")]

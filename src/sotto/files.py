@@ -44,8 +44,14 @@ def silence() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
     """Yields a new file that takes the place of `path` when the context ends without an error.
+
+    The new file is on disk then.
+
+    Args:
+        path: the file.
+        mode: permissions of the new file.
 
     Raises:
         OSError: it cannot be written; an earlier file is unchanged.
@@ -55,13 +61,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    sync_directory(path.parent)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -97,7 +104,12 @@ def make_secret(path: Path, size: int) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink()
-    directory = os.open(path.parent, os.O_RDONLY)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Waits until the names of a directory's files are on disk."""
+    directory = os.open(path, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:

@@ -15,7 +15,6 @@ from sotto.people import start
 from sotto.people.app import create_app
 from sotto.people.campaign import Campaign, Terms
 from sotto.people.client import Person
-from sotto.people.database.sealing import MasterKey
 from sotto.people.database.store import Store
 from sotto.people.spaces import Spaces
 from sotto.people.updater import Updater
@@ -91,7 +90,7 @@ def started(folder: Path, terms: Terms | None = None, **changes: Any) -> Iterato
     """Starts and serves a campaign."""
     settings = campaigns.new_settings("test", SPACES, config(**changes), terms or Terms(), None)
     campaign = start.create(folder / "campaign", settings)
-    store = Store.open(campaign.people_place, settings.campaign_id, MasterKey.open(campaign.key))
+    store = campaign.open_store()
     made: list[Live] = []
     app = create_app(
         campaign, store, campaign.operator.matches, LIMITS, lambda: made[0].now if made else 0.0

@@ -16,11 +16,11 @@ sys.path.append(str(Path(__file__).parents[1] / "serving"))
 
 from live import SLOTS, SPACES, Live, config, started
 
+from sotto.cli import main
 from sotto.people import campaign as campaigns
 from sotto.people import updater as updaters
 from sotto.people.app import create_app
 from sotto.people.campaign import Terms, open_campaign
-from sotto.people.database.sealing import MasterKey
 from sotto.people.database.store import Store
 from sotto.people.desk import Desk
 from sotto.people.errors import CampaignMismatch, StaleHolder, StoreUnavailable
@@ -121,12 +121,14 @@ def test_a_restored_database_remembers_withdrawals(live, tmp_path, caplog):
 
 
 def test_a_restarted_service_remembers_withdrawals(live, tmp_path):
+    """Also those that the operator made."""
     copied(live.campaign.people_place, tmp_path / "backup")
     live.post(3, "/v1/withdrawals", {})
+    assert main(["campaign", "withdraw", str(live.campaign.path), "5"]) == 0
     copied(tmp_path / "backup", live.campaign.people_place)
-    assert not live.store.history(3).withdrew
+    assert not any(live.store.history(person).withdrew for person in (3, 5))
     create_app(live.campaign, live.store, live.campaign.operator.matches)
-    assert live.store.history(3).withdrew
+    assert [person for person in range(12) if live.store.history(person).withdrew] == [3, 5]
 
 
 def test_a_withdrawal_that_cannot_be_noted_is_not_acknowledged(live, monkeypatch):
@@ -136,7 +138,7 @@ def test_a_withdrawal_that_cannot_be_noted_is_not_acknowledged(live, monkeypatch
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("sotto.people.withdrawals.os.write", full)
+        patched.setattr("sotto.people.database.withdrawals.os.write", full)
         refused(live.post(0, "/v1/withdrawals", {}), 503, "store-unavailable")
     assert not live.store.history(0).withdrew
     assert live.post(0, "/v1/withdrawals", {}).status_code == 200
@@ -238,7 +240,7 @@ def test_delta_covers_all_people_who_may_come(tmp_path):
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable, StaleHolder, LedgerUnavailable])
-@pytest.mark.parametrize("operation", ["lease", "begin", "finish"])
+@pytest.mark.parametrize("operation", ["open", "lease", "begin", "finish"])
 def test_the_updater_outlives_a_database_that_fails_once(live, monkeypatch, operation, error):
     real, failed = getattr(Store, operation), []
 
@@ -249,7 +251,8 @@ def test_the_updater_outlives_a_database_that_fails_once(live, monkeypatch, oper
         return real(*arguments, **options)
 
     live.live(0, 1)
-    monkeypatch.setattr(Store, operation, fails_once)
+    patch = staticmethod(fails_once) if operation == "open" else fails_once
+    monkeypatch.setattr(Store, operation, patch)
     until = time.monotonic() + 60
     run(live.campaign, lambda: live.store.version() == 1 or time.monotonic() > until, pause=0.01)
     assert (failed, live.store.version(), charges(live)) == ([operation], 1, 1)
@@ -301,11 +304,7 @@ def test_unknown_tokens_do_not_cause_all_tokens_to_be_read(live, monkeypatch):
         read.append(len(hashes))
         real(self, hashes)
 
-    store = Store.open(
-        live.campaign.people_place,
-        live.campaign.settings.campaign_id,
-        MasterKey.open(live.campaign.key),
-    )
+    store = live.campaign.open_store()
     monkeypatch.setattr(KnownTokens, "add", counted)
     store.known_tokens()
     store.known_tokens()

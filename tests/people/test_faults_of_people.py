@@ -21,8 +21,6 @@ from live import SLOTS, Live, started
 
 from sotto.people.campaign import Campaign, Terms, open_campaign
 from sotto.people.database import tables
-from sotto.people.database.sealing import MasterKey
-from sotto.people.database.store import Store
 from sotto.people.errors import CampaignError
 from sotto.people.plan import Plan
 
@@ -81,9 +79,8 @@ def played(tmp_path_factory):
 
 
 def inspect(campaign: Campaign, told: Told) -> list[str]:
-    key, identity = MasterKey.open(campaign.key), campaign.settings.campaign_id
     with (
-        closing(Store.open(campaign.people_place, identity, key)) as store,
+        closing(campaign.open_store()) as store,
         closing(Inspector(campaign, store)) as inspector,
     ):
         return inspector.check(told)

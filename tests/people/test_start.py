@@ -9,8 +9,6 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.cli import main
 from sotto.cli.campaign import _HIDDEN
 from sotto.people.campaign import FIXED, open_campaign
-from sotto.people.database.sealing import MasterKey
-from sotto.people.database.store import Store
 
 
 @pytest.fixture
@@ -51,6 +49,5 @@ def test_what_is_started_is_what_was_asked_for(tmp_path, spaces, capsys):
         name: value for name, (value, _) in FIXED.items()
     }
     assert (campaign.config.num_updates, campaign.config.total_steps) == (4, 24)
-    settings, key = campaign.settings, MasterKey.open(campaign.key)
-    rules = Store.open(campaign.people_place, settings.campaign_id, key).rules
+    rules = campaign.open_store().rules
     assert (rules.release_seconds, rules.place_seconds, rules.fixed_times) == (3600, 300, True)

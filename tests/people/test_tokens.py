@@ -17,7 +17,6 @@ sys.path.append(str(Path(__file__).parents[1] / "serving"))
 from live import Live, started
 
 from sotto.cli import main
-from sotto.people.database.sealing import MasterKey
 from sotto.people.database.store import Store
 from sotto.people.errors import UnknownPerson
 from sotto.privacy.answers.storage import KnownTokens
@@ -38,8 +37,7 @@ def live(tmp_path: Path):
 
 def another_store(live: Live) -> Store:
     """The store as another process opens it."""
-    settings, key = live.campaign.settings, MasterKey.open(live.campaign.key)
-    return Store.open(live.campaign.people_place, settings.campaign_id, key)
+    return live.campaign.open_store()
 
 
 # --- the store -----------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sotto.people.database.withdrawals import Withdrawals
 from sotto.people.errors import StoreUnavailable
-from sotto.people.withdrawals import Withdrawals
 from sotto.privacy.ledger.persons import LARGEST_PERSON
 
 

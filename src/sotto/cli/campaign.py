@@ -308,8 +308,4 @@ def status(path: RunPath, /, database: Database = None, json: Json = False) -> N
 def open_store(found: Campaign) -> Any:
     """Opens the database of a campaign, with its key."""
     require("cryptography")
-    from sotto.people.database.sealing import MasterKey
-    from sotto.people.database.store import Store
-
-    key = MasterKey.open(found.key)
-    return Store.open(found.people_place, found.settings.campaign_id, key)
+    return found.open_store()

@@ -147,8 +147,7 @@ class _Service:
         callers = (store, is_operator, limits, self.connections, failures, _BELIEVED_SECONDS)
         self._callers = Callers(*callers)
         self._callers.read_now()
-        self._withdrawals = campaign.withdrawals
-        store.withdraw_again(self._withdrawals.persons())
+        store.withdraw_again()
         self._writer = Writer(store)
         self._sending = Counter[int | None]()  # bodies that are on their way, of each person
         numbers = len(packed(self._desk.plan.unit)) // 2
@@ -231,7 +230,6 @@ class _Service:
         """Ends the caller's part in the campaign."""
         person = await self._person(request)
         await self._object(request, person)
-        await self._read(self._withdrawals.note, person)
         receipt = await self._write(self._store.withdraw, person)
         return _json({"receipt": receipt.as_json(), "meaning": WITHDRAWN})
 

@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,13 +24,15 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.settings import Settings
 from sotto.errors import RunError, first_problem
 from sotto.people.spaces import Spaces
-from sotto.people.withdrawals import Withdrawals
 from sotto.privacy.ledger.entries import canonical, versions
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs import marks
 from sotto.runs.directory import ledger_location, ledger_place
 from sotto.runs.registry import config_from_json, config_to_json
 from sotto.serving.operator import OperatorToken
+
+if TYPE_CHECKING:
+    from sotto.people.database.store import Store
 
 SETTINGS = "campaign.json"
 _LEDGER, _PEOPLE = "ledger.sqlite", "people.sqlite"
@@ -65,8 +67,8 @@ class Terms(Settings):
     place_minutes: Minutes = 60.0
     """Time in minutes after which a place expires whose person gave nothing."""
     release_minutes: Minutes = 1440.0
-    """Time in minutes after which a release closes, from its first place on. Places that nobody
-    took then count as zero."""
+    """Time in minutes after which a release closes, from its first place on. Empty slots
+    count as zero. A release that nobody gave for stays open."""
     fixed_times: bool = False
     """Whether releases close at fixed times instead: at whole multiples of release_minutes since
     midnight of 1 January 1970, UTC. It is the first such time that leaves place_minutes to the
@@ -134,11 +136,6 @@ class Campaign:
         return self.path / "contributions.key"
 
     @property
-    def withdrawals(self) -> Withdrawals:
-        """The withdrawals on this machine, for a database that is restored from a backup."""
-        return Withdrawals(self.path / "withdrawals.txt")
-
-    @property
     def operator(self) -> OperatorToken:
         """The operator's token, of which the directory holds the hash."""
         return OperatorToken(self.path / "operator.sha256")
@@ -152,6 +149,21 @@ class Campaign:
     def people_place(self) -> Path | str:
         """Location of the database of people."""
         return self._place(_PEOPLE)
+
+    def open_store(self) -> "Store":
+        """Opens the database of people, whose withdrawals this directory notes.
+
+        Raises:
+            CampaignError: the database or the key cannot be used.
+        """
+        # cryptography is an extra, which the other commands do not need.
+        from sotto.people.database.sealing import MasterKey
+        from sotto.people.database.store import Store
+        from sotto.people.database.withdrawals import Withdrawals
+
+        noted = Withdrawals(self.path / "withdrawals.txt")
+        key = MasterKey.open(self.key)
+        return Store.open(self.people_place, self.settings.campaign_id, key, noted)
 
     def open_ledger(self) -> Ledger:
         """Opens the ledger, and refuses one of another campaign or older than the certificate."""

@@ -30,8 +30,6 @@ import numpy as np
 from sotto.keys import new_key
 from sotto.people.campaign import Campaign
 from sotto.people.database.records import Closed
-from sotto.people.database.sealing import MasterKey
-from sotto.people.database.store import Store
 from sotto.people.errors import CampaignError, CampaignMismatch, StaleHolder
 from sotto.people.plan import Plan, Published, one_run, require_as_started
 from sotto.people.units import packed, unpacked
@@ -57,11 +55,7 @@ class Updater:
     def __init__(self, campaign: Campaign, clock: Callable[[], float] = time.time) -> None:
         self._campaign, self._clock = campaign, clock
         self._plan = Plan(campaign)
-        self._store = Store.open(
-            campaign.people_place,
-            campaign.settings.campaign_id,
-            MasterKey.open(campaign.key),
-        )
+        self._store = campaign.open_store()
         require_as_started(campaign, self._store)
         self._holder = secrets.token_hex(8)
         self._ledger: Ledger | None = None
@@ -107,11 +101,10 @@ class Updater:
 
     def _make(self, closed: Closed, before: Published, lost: bool) -> None:
         """Makes a closed release without those who withdrew or cannot be charged, or loses it."""
-        withdrawals = self._campaign.withdrawals.persons()
-        if missing := self._store.withdraw_again(withdrawals):
+        if missing := self._store.withdraw_again():
             _log.warning("%d withdrawals were missing in the database, and are made again", missing)
         if not lost:
-            self._drop_refused(closed, before)
+            self._drop_refused(closed, self._opened(before))
         final = self._store.begin(closed.release, self._holder)
         if final is None:
             _log.warning("nobody gives for release %d any more; it is open again", closed.release)
@@ -121,16 +114,20 @@ class Updater:
         else:
             self._release(final, before)
 
-    def _drop_refused(self, closed: Closed, before: Published) -> None:
-        """Opens the stream, and drops what people gave whom the ledger would refuse in it.
-
-        There are such people if the database is an older copy, and has forgotten that they gave.
-        """
+    def _opened(self, before: Published) -> Stream:
+        """Returns the stream of releases, which goes on from this policy."""
         assert self._ledger is not None
         if self._stream is None:
             self._stream = self._plan.open(self._ledger, self._plan.state(before))
+        return self._stream
+
+    def _drop_refused(self, closed: Closed, stream: Stream) -> None:
+        """Drops what people gave whom the ledger would refuse.
+
+        There are such people if the database is an older copy, and has forgotten that they gave.
+        """
         gave = [person for person in closed.persons.tolist() if person != -1]
-        if refused := self._stream.refused(gave):
+        if refused := stream.refused(gave):
             self._store.drop(closed.release, refused)
             _log.warning(
                 "%d contributions to release %d were dropped: the ledger has charged their people "
@@ -158,7 +155,6 @@ class Updater:
 
     def _release(self, closed: Closed, before: Published) -> None:
         """Charges, makes and publishes one release."""
-        assert self._stream is not None
         state = self._plan.state(before)
         units = [
             self._plan.unit if one is None else unpacked(one, self._plan.unit)
@@ -166,7 +162,7 @@ class Updater:
         ]
         stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves))[None, None], *units)
         key = jax.random.fold_in(new_key(self._plan.config.seed), closed.release)[None]
-        after, log, _ = self._stream.run(
+        after, log, _ = self._opened(before).run(
             one_run(state), key, closed.persons.reshape(1, 1, -1), stacked
         )
         returns = before.facts["returns"]
@@ -207,9 +203,10 @@ class Updater:
 
 def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:
     """Makes releases until `stop` says so. It tries again while the disk or a database fails."""
-    updater = Updater(campaign)
+    updater: Updater | None = None
     while not stop():
         try:
+            updater = updater or Updater(campaign)
             changed = updater.step()
         except (LedgerUnavailable, StaleHolder, OSError) as error:  # also StoreUnavailable
             _log.error("%s: %s", type(error).__name__, error)

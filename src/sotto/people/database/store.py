@@ -37,6 +37,7 @@ from sotto.people.database.tables import (
     writing,
 )
 from sotto.people.database.tokens import WITHDREW, Tokens, has_withdrawn
+from sotto.people.database.withdrawals import Withdrawals
 from sotto.people.errors import (
     ContributionConflict,
     Finished,
@@ -82,9 +83,17 @@ class Store(Tokens, Releases):
     method raises `StoreUnavailable` if the database cannot be used.
     """
 
-    def __init__(self, engine: sa.Engine, campaign_id: str, rules: Rules, master: MasterKey):
+    def __init__(
+        self,
+        engine: sa.Engine,
+        campaign_id: str,
+        rules: Rules,
+        master: MasterKey,
+        noted: Withdrawals | None = None,
+    ):
         Tokens.__init__(self, engine)
         Releases.__init__(self, engine, campaign_id, rules, master)
+        self._noted = noted
 
     @staticmethod
     def create(
@@ -131,8 +140,17 @@ class Store(Tokens, Releases):
         return store
 
     @staticmethod
-    def open(where: Path | str, campaign_id: str, master: MasterKey) -> "Store":
+    def open(
+        where: Path | str, campaign_id: str, master: MasterKey, noted: Withdrawals | None = None
+    ) -> "Store":
         """Opens the store of a campaign.
+
+        Args:
+            where: as in `create`.
+            campaign_id: name of the campaign.
+            master: key of the campaign.
+            noted: the file in which withdrawals are noted before the database has them; without
+                it, a restored database forgets those since its backup.
 
         Raises:
             CampaignMismatch: the database holds another campaign.
@@ -146,7 +164,7 @@ class Store(Tokens, Releases):
                 "from a backup"
             )
         rules = Rules(**{name: getattr(found, name) for name in Rules.__dataclass_fields__})
-        return Store(engine, campaign_id, rules, master)
+        return Store(engine, campaign_id, rules, master, noted)
 
     # --- people ----------------------------------------------------------------------------------
 
@@ -279,7 +297,10 @@ class Store(Tokens, Releases):
         """
         mine = places.c.person == person
         with writing(self._engine) as (connection, current):
-            if not has_withdrawn(connection, person):  # nothing is written for those who ask again
+            withdrew = has_withdrawn(connection, person)
+            if self._noted is not None:
+                self._noted.note(person)
+            if not withdrew:  # nothing is written for those who ask again
                 _withdraw(connection, current, person)
             query = sa.select(places).where(mine, places.c.gave).order_by(places.c.release)
             gave = connection.execute(query).all()
@@ -289,12 +310,15 @@ class Store(Tokens, Releases):
             in_releases=tuple(one.release for one in gave if one.state in ("given", "released")),
         )
 
-    def withdraw_again(self, persons: set[int]) -> int:
-        """Withdraws those of these people who did so before the database was restored.
+    def withdraw_again(self) -> int:
+        """Withdraws those who are noted, and who did so before the database was restored.
 
         Returns:
             Number of people who had not withdrawn, as the database knew it.
         """
+        if self._noted is None:
+            return 0
+        persons = self._noted.persons()
         staying = sa.select(people.c.person).where(~people.c.withdrew)
         with writing(self._engine) as (connection, current):
             missing = persons & set(connection.execute(staying).scalars())

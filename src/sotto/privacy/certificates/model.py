@@ -4,14 +4,13 @@ A certificate holds numbers, the ledger's statements, and its sentences by ident
 `text.py` prints them in words.
 """
 
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sotto.files import replacing
 from sotto.privacy.accounting.events import Event
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.claims import Said
@@ -185,22 +184,8 @@ class Certificate(BaseModel):
 
     def write(self, path: Path, mode: int = 0o644) -> None:
         """Stores the certificate as JSON, atomically: `path` never holds half a certificate."""
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(self.text())
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        with replacing(path, mode) as file:
+            file.write(self.text().encode())
 
 
 class CertificateOfSchema1(BaseModel):

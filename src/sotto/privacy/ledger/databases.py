@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
+from sotto import files
 from sotto.extras import EXTRAS, missing
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
 
@@ -102,11 +103,7 @@ def one_creator(connection: sa.Connection) -> None:
 def sync_directory(engine: sa.Engine) -> None:
     """Syncs the directory of a new SQLite file, so that its name is as durable as its contents."""
     if engine.dialect.name == "sqlite" and engine.url.database:
-        directory = os.open(Path(engine.url.database).parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        files.sync_directory(Path(engine.url.database).parent)
 
 
 def place(engine: sa.Engine) -> str:

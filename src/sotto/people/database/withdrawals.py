@@ -14,6 +14,7 @@ import re
 import threading
 from pathlib import Path
 
+from sotto.files import sync_directory
 from sotto.people.errors import StoreUnavailable
 
 _DIGITS = 10
@@ -77,11 +78,7 @@ class Withdrawals:
             os.fsync(file)
         finally:
             os.close(file)
-        folder = os.open(self._path.parent, os.O_RDONLY)  # the file may be new
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_directory(self._path.parent)  # the file may be new
 
     def _unusable(self, done: str, error: OSError) -> StoreUnavailable:
         reason = error.strerror or error
