@@ -630,7 +630,6 @@ def test_a_budget_that_cannot_cover_the_stream_is_refused_at_once(
         ({"world": lambda s, w, k: (w, UNITS)}, "name the gap"),
         ({"slots": 0}, "at least one slot"),
         ({"horizon": 0}, "horizon of at least one"),
-        ({"microbatch": 3}, "divide the 4 slots"),
         ({"microbatch": 0}, "must be positive"),
         ({"unprotected": {"u": GAP}}, "both protected and unprotected"),
         ({"participation": Poisson(sampling_rate=0.1, population=9)}, "size of the population"),

@@ -50,6 +50,9 @@ class Options:
     continues if --total-steps is larger than before and the budget allows it."""
     json: bool = False
     """Print only one JSON object, at the end."""
+    devices: int = 1
+    """Number of devices that share the people of a private training. Without an accelerator, each
+    processor core can be one."""
     tracker: TrackerName | None = None
     """Send the metrics to a tracker, too. Its package must be installed."""
     ledger: str | None = None
@@ -103,11 +106,12 @@ def _train(
     args: Sequence[str],
     given: dict[str, str],
 ) -> int:
-    """Trains with a tracker if the options name one; returns the exit code."""
-    if options.tracker is None:
-        return _show(algorithm, options, config, args, given, lambda _update: None)
-    with tracker(options.tracker, options.out.name) as tell:
-        return _show(algorithm, options, config, args, given, tell)
+    """Trains with the devices and the tracker that the options name; returns the exit code."""
+    with start.on_devices(algorithm, config, options.devices):
+        if options.tracker is None:
+            return _show(algorithm, options, config, args, given, lambda _update: None)
+        with tracker(options.tracker, options.out.name) as tell:
+            return _show(algorithm, options, config, args, given, tell)
 
 
 def _show(

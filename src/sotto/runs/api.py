@@ -86,6 +86,7 @@ def train(
     seeds: int = 1,
     ledger: str | None = None,
     resume: bool = False,
+    devices: int = 1,
     callbacks: Sequence[Callable[[training.Update], None]] = (),
 ) -> TrainedRun:
     """Trains as `sotto train` does, into a run directory.
@@ -100,6 +101,8 @@ def train(
         ledger: SQLAlchemy URL or file of the ledger, instead of a file in the run directory.
         resume: whether to continue the training in `out`, which must have the same settings. A
             finished training continues if `total_steps` is larger and the budget has room.
+        devices: number of devices that share the people of a private training. Without an
+            accelerator, each processor core can be one, if nothing has used JAX before.
         callbacks: functions that are called with an `Update` after every chunk.
 
     Raises:
@@ -107,30 +110,31 @@ def train(
         PrivacyError: the budget does not cover the training.
     """
     algorithm, where = algorithm_of(settings), Path(out)
-    named = {name: str(value) for name, value in vars(settings).items()}
-    algorithm.use(algorithm.options_type(), settings, named)
-    if resume:
-        env_id = getattr(settings, "env_id", None)
-        experiment = start.go_on(
-            algorithm, settings, where, seeds=seeds, ledger=ledger, env_id=env_id
-        )
-    else:
-        command = f"sotto.train({settings!r}, out={shlex.quote(str(out))}, seeds={seeds})"
-        experiment = start.begin(
-            algorithm, settings, where, seeds=seeds, ledger=ledger, command=command
-        )
+    with start.on_devices(algorithm, settings, devices):
+        named = {name: str(value) for name, value in vars(settings).items()}
+        algorithm.use(algorithm.options_type(), settings, named)
+        if resume:
+            env_id = getattr(settings, "env_id", None)
+            experiment = start.go_on(
+                algorithm, settings, where, seeds=seeds, ledger=ledger, env_id=env_id
+            )
+        else:
+            command = f"sotto.train({settings!r}, out={shlex.quote(str(out))}, seeds={seeds})"
+            experiment = start.begin(
+                algorithm, settings, where, seeds=seeds, ledger=ledger, command=command
+            )
 
-    def report(update: training.Update) -> None:
-        for callback in callbacks:
-            callback(update)
+        def report(update: training.Update) -> None:
+            for callback in callbacks:
+                callback(update)
 
-    try:
-        finished = training.train(experiment, report, algorithm)
-    except BaseException:
-        if not resume:
-            start.discard_if_unused(experiment)
-        raise
-    return TrainedRun(where, finished, experiment.named)
+        try:
+            finished = training.train(experiment, report, algorithm)
+        except BaseException:
+            if not resume:
+                start.discard_if_unused(experiment)
+            raise
+        return TrainedRun(where, finished, experiment.named)
 
 
 def verify(path: Path | str) -> dict[str, Verification]:

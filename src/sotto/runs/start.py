@@ -1,6 +1,7 @@
 """New and resumed runs: from settings to a run directory that can be trained."""
 
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from sotto.errors import RunError
 from sotto.keys import seed_range
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import PrivacyError
+from sotto.privacy.release.devices import over_devices
 from sotto.rl.envs.registry import from_data
 from sotto.runs.checkpoints import last_common_checkpoint
 from sotto.runs.directory import (
@@ -27,6 +29,20 @@ from sotto.runs.directory import (
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
 
 _LENGTH = "total_steps"
+
+
+def on_devices(algorithm: Algorithm[Any], config: Any, count: int) -> AbstractContextManager[None]:
+    """Returns a context in which trainings map people over this many devices.
+
+    Raises:
+        ValueError: the training has no people, or (on entry) there are fewer devices.
+    """
+    if count > 1 and not algorithm.has_ledger(config):
+        raise ValueError(
+            f"devices share the people of a private training, and {algorithm.name} with these "
+            "settings is not private; use one device"
+        )
+    return over_devices(count)
 
 
 def begin(

@@ -125,9 +125,7 @@ def vote_release(
     if queries < 1 or rounds < 1:
         raise ValueError(f"votes need at least one state and one round, got {queries}, {rounds}")
     count, actions = _sizes(voters)
-    # Empty slots fill the last batch.
     batches = math.ceil(count * queries / _ROWS)
-    microbatch = math.ceil(count / batches)
 
     def local(
         observations: Float[Array, "q obs"], voter: Voter, _key: PRNGKeyArray
@@ -147,12 +145,12 @@ def vote_release(
                 clip_norm=ballot_norm(queries, actions), noise_multiplier=noise_multiplier
             )
         },
-        slots=batches * microbatch,
+        slots=count,
         divisor=1.0,
         horizon=rounds,
         population=population,
         participation=Returning(max_participations=rounds, min_separation=1),
-        microbatch=microbatch,
+        microbatch=math.ceil(count / batches),
         protects=(claims.EXPERTS_POLICY() if kind == "experts" else claims.CLONES_LOG(),),
         does_not_protect=(
             claims.RELEASED_VOTES(kind=kind),
@@ -216,16 +214,12 @@ class Votes:
         self.sigma = vote_sigma(noise_multiplier, queries, rounds, self.actions)
         self._rounds = rounds
         self._observation_size = voters.network.weights[0].shape[-2]
-        empty = release.slots - self.experts
-        padded = jax.tree.map(
-            lambda x: jnp.pad(jnp.asarray(x), [(0, empty)] + [(0, 0)] * (x.ndim - 1)), electorate
-        )
-        persons = np.append(np.arange(self.experts), np.full(empty, -1))
-        self._persons = persons[None, None]
-        self._units = jax.tree.map(lambda x: x[None, None], padded)
+        electorate = jax.tree.map(jnp.asarray, electorate)
+        self._persons = np.arange(self.experts)[None, None]
+        self._units = jax.tree.map(lambda x: x[None, None], electorate)
         asked = jnp.zeros((1, queries, self._observation_size), jnp.float32)
         self._stream = release.open(
-            [ledger], asked, padded, chunk=1, noise_seed=noise_seed, resume=resume
+            [ledger], asked, electorate, chunk=1, noise_seed=noise_seed, resume=resume
         )
 
     @property

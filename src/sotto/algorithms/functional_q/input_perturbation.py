@@ -79,7 +79,7 @@ def weighted_sums(config: FunctionalQConfig, name: str, size: int, rounds_left: 
         divisor=1.0,
         horizon=rounds_left,
         population=config.population,
-        microbatch=microbatch(config.round_samples, size),
+        microbatch=microbatch(size),
         protects=(claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),),
         does_not_protect=PUBLIC,
         assumptions=(claims.REWARD_FREE.assumption(),),

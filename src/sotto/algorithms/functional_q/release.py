@@ -177,19 +177,18 @@ def reward_release(config: FunctionalQConfig, rounds_left: int) -> Release:
         return state + released["rewards"], ()
 
     multiplier = reward_multiplier(config)
-    slots = config.round_samples
     return Release(
         name="rewards at nodes",
         local=local,
         server=server,
         unit=config.privacy_unit,
         parts={"rewards": Part(clip_norm=(high - low) / 2, noise_multiplier=multiplier)},
-        slots=slots,
+        slots=config.round_samples,
         divisor=1.0,
         horizon=rounds_left,
         population=config.population,
         correlation=correlation(config),
-        microbatch=microbatch(slots, config.features),
+        microbatch=microbatch(config.features),
         protects=(claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),),
         does_not_protect=PUBLIC,
         assumptions=(claims.REWARD_FREE.assumption(),),
@@ -237,12 +236,6 @@ def released_rewards(
     return jnp.take_along_axis(values, logged.actions[:, None], axis=1)[:, 0]
 
 
-def microbatch(slots: int, size: int) -> int | None:
-    """Returns the largest divisor of the slots with which arrays [slots, size] stay small.
-
-    None means that all slots fit at once.
-    """
-    most = max(1, _LARGEST_BATCH // size)
-    if slots <= most:
-        return None
-    return max(count for count in range(1, most + 1) if slots % count == 0)
+def microbatch(size: int) -> int:
+    """Returns the number of people with which arrays [people, size] stay small."""
+    return max(1, _LARGEST_BATCH // size)

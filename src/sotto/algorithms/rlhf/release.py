@@ -84,7 +84,7 @@ def make_release(config: RLHFConfig, multiplier: float) -> Release:
         horizon=config.releases,
         population=config.population,
         correlation=Correlation(kind="prefix-sum") if _correlated(config) else Correlation(),
-        microbatch=_divisor(config.people_per_release, config.microbatch),
+        microbatch=config.microbatch,
         protects=(claims.TUNED(),),
         does_not_protect=(claims.PATTERNS(), claims.WHILE_ASKED()),
         assumptions=(claims.PUBLIC_MODEL.assumption(), claims.OWN_COMPLETIONS.assumption()),
@@ -93,11 +93,6 @@ def make_release(config: RLHFConfig, multiplier: float) -> Release:
 
 def _correlated(config: RLHFConfig) -> bool:
     return config.correlated_noise and config.releases > 1
-
-
-def _divisor(people: int, most: int) -> int:
-    """Returns the largest divisor of the number of people that is at most `most`."""
-    return next(size for size in range(min(most, people), 0, -1) if people % size == 0)
 
 
 def noise_multiplier(config: RLHFConfig, dimension: int) -> float:

@@ -48,8 +48,7 @@ class Declaration:
         participation: once per person, returning, or Poisson sampling.
         correlation: noise over time.
         clipping: parts clipped jointly or separately (see `StreamStatement`).
-        microbatch: number of people mapped at once; None maps them all. It must divide `slots`
-            unless people are sampled. Sampled people are processed in as many batches as it takes.
+        microbatch: most people mapped at once on one device; None maps them all.
         unprotected: parts averaged with neither clip nor noise, each with the gap it opens. Any of
             them turns the certificate into a paper claim with epsilon infinity.
         world: carries state from one release's people to the next's,
@@ -98,18 +97,14 @@ class Declaration:
         sampled = isinstance(self.participation, Poisson)
         if sampled and self.participation.population != self.slots:  # type: ignore[union-attr]
             raise ValueError("with Poisson sampling `slots` is the size of the population")
-        if self.microbatch is not None and (
-            self.microbatch < 1 or (not sampled and self.slots % self.microbatch)
-        ):
-            raise ValueError(
-                f"microbatch {self.microbatch} must be positive and divide the {self.slots} slots"
-            )
+        if self.microbatch is not None and self.microbatch < 1:
+            raise ValueError(f"microbatch must be positive, got {self.microbatch}")
 
 
-def people_at_once(release: Declaration) -> Batches | None:
+def people_at_once(release: Declaration, devices: int = 1) -> Batches | None:
     """Returns the batches of sampled people; None where people are not sampled."""
     sampling = sampling_of(release)
-    return None if sampling is None else batches(sampling, release.microbatch)
+    return None if sampling is None else batches(sampling, release.microbatch, devices)
 
 
 def noise_scales(release: Declaration) -> dict[str, float]:

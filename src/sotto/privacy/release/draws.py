@@ -74,15 +74,20 @@ class Batches:
         return self.first + self.rest * max(0, -(-(drawn - self.first) // self.rest))
 
 
-def batches(participation: Poisson, microbatch: int | None) -> Batches:
-    """Returns the batches for a sampling rate; the first one holds five draws in six."""
+def batches(participation: Poisson, microbatch: int | None, devices: int) -> Batches:
+    """Returns the batches for a sampling rate; the first one holds five draws in six.
+
+    Each batch has equally many people for each device, `microbatch` of them if that is given.
+    """
     population, rate = participation.population, participation.sampling_rate
     mean, deviation = population * rate, (population * rate * (1 - rate)) ** 0.5
     if microbatch is not None:
-        first = rest = min(population, microbatch)
+        first = rest = devices * min(population, microbatch)
     else:
-        first = min(population, math.ceil(mean + deviation))
-        rest = min(population, math.ceil(2 * deviation))
+        first, rest = (
+            devices * math.ceil(min(population, size) / devices)
+            for size in (mean + deviation, 2 * deviation)
+        )
     likely = Batches(first, rest, 0).capacity(min(population, round(mean + 6 * deviation) + 6))
     return Batches(first, rest, likely)
 

@@ -27,6 +27,7 @@ from sotto.privacy.release.declaration import (
     people_at_once,
     sampling_of,
 )
+from sotto.privacy.release.devices import Devices
 from sotto.privacy.release.draws import Draws, Pool, UnitData
 from sotto.privacy.release.purity import signature
 from sotto.privacy.settings import COMPILER_OPTIONS
@@ -78,7 +79,8 @@ class Stream:
         self._chunk = chunk
         self._worlds = jax.tree.map(jnp.array, world_states)  # copies, for they are donated
         self._pool = pool
-        self._batches = people_at_once(release)
+        self._devices = Devices.chosen()
+        self._batches = people_at_once(release, self._devices.count)
         self._grids = grids(release, traced.has_factored)
         self._draws = Draws(
             generators,
@@ -100,7 +102,7 @@ class Stream:
         self._program = jax.jit(
             runs if len(streams) > 1 else self._one_run,
             donate_argnums=(1,),
-            compiler_options=COMPILER_OPTIONS,
+            compiler_options=COMPILER_OPTIONS | self._devices.compiler_options,
         )
 
     def refused(self, persons: Sequence[int]) -> list[int]:
@@ -166,16 +168,20 @@ class Stream:
         table = sampled and self._pool is None
         padding = self._chunk - count
         active = np.arange(self._chunk) < count
+        per_release = jax.tree.map(lambda x: _pad(x, padding, 0), per_release)
+        spread = self._devices.spread
         states, self._worlds, log, diagnostics = self._program(
-            states,
-            self._worlds,
-            keys,
-            _pad(present, padding, -1),
-            units if table else jax.tree.map(lambda x: _pad(x, padding, 0), per_release),
-            {name: _pad(rows, padding, 0) for name, rows in drawn.noise.items()},
-            jnp.full(runs, self.released, dtype=jnp.int32),
-            active,
+            *spread((states, self._worlds, keys, _pad(present, padding, -1))),
+            spread(units) if table else spread(per_release, axis=2),
+            *spread(
+                (
+                    {name: _pad(rows, padding, 0) for name, rows in drawn.noise.items()},
+                    jnp.full(runs, self.released, dtype=jnp.int32),
+                    active,
+                )
+            ),
         )
+        states, log, diagnostics = self._devices.gathered((states, log, diagnostics))
         self.released += count
         if padding:  # cut off by numpy, for JAX would compile a program for every shape
             log, diagnostics = jax.tree.map(lambda x: np.asarray(x)[:, :count], (log, diagnostics))
@@ -256,22 +262,9 @@ class Stream:
         return (state, world), (log, shown)
 
     def _sum_slots(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
-        """Sums over all slots, `microbatch` of them at a time."""
-        size = self._release.microbatch or self._release.slots
-        if size == self._release.slots:
-            return self._sum_batch(state, key, persons, units)
-        batches = jax.tree.map(lambda x: x.reshape(-1, size, *x.shape[1:]), (persons, units))
-        zero = jax.eval_shape(self._sum_batch, state, key, *jax.tree.map(lambda x: x[0], batches))[
-            0
-        ]
-
-        def add(totals: Any, batch: Any) -> tuple[Any, Any]:
-            batch_totals, diagnostics = self._sum_batch(state, key, *batch)
-            return jax.tree.map(jnp.add, totals, batch_totals), diagnostics
-
-        start = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), zero)
-        totals, diagnostics = jax.lax.scan(add, start, batches)
-        return totals, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), diagnostics)
+        """Sums over all slots, on each device `microbatch` of them at a time."""
+        batch = self._release.microbatch
+        return self._devices.sum(self._sum_batch, batch, state, key, persons, units)
 
     def _sum_sampled(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
         """Sums over everybody who was drawn, in as many batches as needed."""
@@ -285,7 +278,7 @@ class Stream:
                 own = jax.tree.map(lambda x: x[jnp.maximum(people, 0)], units)
             else:
                 own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), units)
-            return self._sum_batch(state, key, people, own)[0]
+            return self._devices.sum(self._sum_batch, None, state, key, people, own)[0]
 
         def add(carry: Any) -> Any:
             start, totals = carry
