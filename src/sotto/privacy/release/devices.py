@@ -136,15 +136,14 @@ class Devices:
             axis: axis of people, of which each device gets its share where it can be divided. None:
                 each device gets everything.
         """
-        if self._mesh is None:
+        mesh = self._mesh
+        if mesh is None:
             return tree
-        whole = NamedSharding(self._mesh, PartitionSpec())
 
         def place(x: Any) -> Any:
-            if axis is None or x.shape[axis] % self.count:
-                return jax.device_put(x, whole)
-            spec = PartitionSpec(*[None] * axis, _AXIS)
-            return jax.device_put(x, NamedSharding(self._mesh, spec))
+            shared = axis is not None and x.shape[axis] % self.count == 0
+            spec = PartitionSpec(*[None] * (axis or 0), _AXIS) if shared else PartitionSpec()
+            return jax.device_put(x, NamedSharding(mesh, spec))
 
         return jax.tree.map(place, tree)
 
