@@ -165,10 +165,3 @@ def test_without_the_extra_it_says_which(folder, tmp_path, capsys, monkeypatch):
     lander = ["experts", "train", "--env-id", "LunarLander-v3", "--experts", "2"]
     assert main([*lander, "--out", str(tmp_path / "lander")]) == 2
     assert "pip install 'sotto[experts]'" in capsys.readouterr().err
-
-
-def test_ray_makes_the_same_experts(folder, tmp_path):
-    ray = pytest.importorskip("ray")
-    population = experts.train(tmp_path / "ray", SETTINGS, 1, lambda _: None, on_ray=True)
-    ray.shutdown()
-    assert population.returns.shape == experts.load(folder).returns.shape

@@ -23,6 +23,12 @@ KEY = jax.eval_shape(new_key, jax.ShapeDtypeStruct((), jnp.uint32))
 """Shape and type of one key."""
 
 
+def key_of(key_data: Any) -> PRNGKeyArray:
+    """Returns the key of numbers from `jax.random.key_data`."""
+    key: PRNGKeyArray = jax.random.wrap_key_data(key_data, impl="threefry2x32")
+    return key
+
+
 def keys_of(seeds: Sequence[int], purpose: int) -> PRNGKeyArray:
     """Returns one key for each seed; other purposes give other keys."""
     keys = jax.vmap(new_key)(jnp.asarray(seeds, jnp.uint32))

@@ -1,4 +1,4 @@
-"""Work in several processes."""
+"""Work in several processes, or on a cluster."""
 
 import multiprocessing
 import signal
@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
+from sotto import cluster
 from sotto.errors import RunError
 
 _Task = TypeVar("_Task")
@@ -21,11 +22,15 @@ def finished(
     Args:
         work: function of one task. It must be importable if there are several workers.
         tasks: arguments of `work`.
-        workers: number of processes; with 1 the work is done in this process.
+        workers: number of processes; with 1 the work is done in this process. A cluster
+            (`sotto.cluster`) has its own.
 
     Raises:
         RunError: a process was killed.
     """
+    if cluster.connected():
+        yield from cluster.finished(work, tasks)
+        return
     if workers == 1 or len(tasks) < 2:
         for task in tasks:
             yield task, work(task)

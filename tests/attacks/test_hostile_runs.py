@@ -260,7 +260,7 @@ def test_broken_experts(capsys, tmp_path: Path) -> None:
         ("minari", "experts", ("experts", "collect", "EXPERTS")),
         ("minari", "experts", ("train", "expert-offline", "--method", "cql", "--dataset", "x")),
         ("Box2D", "experts", ("experts", "train", "--env-id", "LunarLander-v3")),
-        ("ray", "ray", ("experts", "train", "--ray")),
+        ("ray", "ray", ("experts", "train", "--ray", "auto")),
         ("fastapi", "serving", ("serve", "teacher", "RUN", *SERVED)),
         ("uvicorn", "serving", ("serve", "teacher", "RUN", *SERVED)),
         ("httpx", "serving", ("train", "kickstart", "--teacher", "https://teacher.example")),

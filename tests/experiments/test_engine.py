@@ -13,7 +13,8 @@ import pytest
 
 from sotto.errors import RunError
 from sotto.experiments import engine
-from sotto.experiments.engine import Arm, Result, Store, joined, plain, write_table
+from sotto.experiments.engine import Arm, Result, Store, joined
+from sotto.experiments.figure_files import plain, write_table
 
 
 def train(arm, seeds, folder, report):

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from sotto.cli import main
-from sotto.experiments import engine
 from sotto.experiments.engine import Result
+from sotto.experiments.figure_files import plain
 from sotto.experiments.gohari2021 import training
 from sotto.experiments.gohari2021.arms import CONSTANT, EXACT, STUDENT, TEACHER, vanishing
 from sotto.experiments.gohari2021.figures import Reproduction, make_figure
@@ -144,7 +144,7 @@ def test_a_figure_comes_with_data_and_summary(tmp_path, trainings):
     summary = make_figure(experiment(tmp_path), "fig2c", 1, lambda _: None)
     assert (tmp_path / "fig2c-CartPole-v1.png").read_bytes().startswith(b"\x89PNG")
     stored = json.loads((tmp_path / "fig2c-CartPole-v1.json").read_text())
-    assert stored == json.loads(json.dumps(engine.plain(summary)))
+    assert stored == json.loads(json.dumps(plain(summary)))
     assert stored["band_percentiles"] == [15.0, 85.0]
     # The rising ends at 500 for seed 0, so the median of three seeds is 499.
     assert stored["teacher_return"] == 499

@@ -168,6 +168,11 @@ class Algorithm(ABC, Generic[Config]):
         del config
         return False
 
+    def has_tasks(self, config: Config) -> bool:
+        """Returns whether parts of a training with these settings can be tasks of a cluster."""
+        del config
+        return False
+
     def create_ledger(self, config: Config, where: Path | str, run_id: str) -> AnyLedger:
         """Creates the ledger of a new run. It is called only if `has_ledger`."""
         del config, where, run_id

@@ -12,8 +12,9 @@ import numpy as np
 from sotto.algorithms.experts import population as populations
 from sotto.algorithms.experts.population import ExpertSettings, Say
 from sotto.algorithms.experts.recipes import HIDDEN
-from sotto.cli.options import Json, RunPath, Workers
+from sotto.cli.options import Json, Ray, RunPath, Workers
 from sotto.cli.parsing import command, print_json
+from sotto.cluster import on_cluster
 from sotto.data import minari_files
 from sotto.extras import require
 from sotto.keys import seed_range
@@ -28,7 +29,7 @@ def train(
     hidden: tuple[int, ...] = HIDDEN,
     seed: int = 0,
     workers: Workers = None,
-    ray: bool = False,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Trains a population of experts by PPO, each in its own variant of an environment's physics.
@@ -52,20 +53,19 @@ def train(
         experts: Number of experts.
         hidden: Sizes of the hidden layers of every policy.
         seed: Seed; it determines everything about the experts.
-        ray: Use the Ray cluster at RAY_ADDRESS, or Ray on the cores of this machine.
     """
     seed_range(seed)
     if workers is not None and workers < 1:
         raise ValueError("--workers must be at least 1")
-    require(*(["ray"] if ray else []), *([] if is_native(env_id) else ["Box2D"]))
+    require(*([] if is_native(env_id) else ["Box2D"]))
     began = time.monotonic()
-    population = populations.train(
-        out,
-        ExpertSettings(env_id=env_id, experts=experts, hidden=hidden, seed=seed),
-        workers or os.cpu_count() or 1,
-        _say(json),
-        on_ray=ray,
-    )
+    with on_cluster(ray):
+        population = populations.train(
+            out,
+            ExpertSettings(env_id=env_id, experts=experts, hidden=hidden, seed=seed),
+            workers or os.cpu_count() or 1,
+            _say(json),
+        )
     means = population.returns.mean(axis=1)
     if json:
         print_json(

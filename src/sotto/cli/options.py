@@ -55,5 +55,12 @@ Ledger = Annotated[
 Workers = Annotated[
     int | None, arg(help="Number of processes. The default is the number of processor cores.")
 ]
+Ray = Annotated[
+    str | None,
+    arg(
+        help="Ray cluster that does the work: HOST:PORT, auto for the one that this machine is "
+        "part of, or local for a new one on this machine (pip install 'sotto[ray]')."
+    ),
+]
 Seeds = Annotated[int, arg(help="Number of trainings of each method.")]
 FirstSeed = Annotated[int, arg(help="First seed; the others follow it one by one.")]

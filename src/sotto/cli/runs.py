@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sotto.cli.options import Json, Ledger, RunPath
+from sotto.cli.options import Json, Ledger, Ray, RunPath
 from sotto.cli.parsing import command, print_json
+from sotto.cluster import on_cluster
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.runs.directory import Experiment, Named, Run, open_experiment
@@ -32,6 +33,7 @@ def evaluate(
     env_id: str | None = None,
     video: Path | None = None,
     model: str | None = None,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Prints the returns of a trained policy over whole episodes with fresh simulated people.
@@ -69,7 +71,8 @@ def evaluate(
     from sotto.runs.registry import algorithm_named
 
     algorithm = algorithm_named(experiment.settings.algorithm)
-    answer = _evaluate(algorithm, experiment, episodes, policy, sampled, seed, video, model)
+    with on_cluster(ray):
+        answer = _evaluate(algorithm, experiment, episodes, policy, sampled, seed, video, model)
     if json:
         print_json(answer)
         return

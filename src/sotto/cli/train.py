@@ -53,6 +53,9 @@ class Options:
     devices: int = 1
     """Number of devices that share the people of a private training. Without an accelerator, each
     processor core can be one."""
+    ray: str | None = None
+    """Ray cluster that collects users of a Gymnasium environment: HOST:PORT, auto for the one that
+    this machine belongs to, or local for a new one on this machine."""
     tracker: TrackerName | None = None
     """Send the metrics to a tracker, too. Its package must be installed."""
     ledger: str | None = None
@@ -106,8 +109,8 @@ def _train(
     args: Sequence[str],
     given: dict[str, str],
 ) -> int:
-    """Trains with the devices and the tracker that the options name; returns the exit code."""
-    with start.on_devices(algorithm, config, options.devices):
+    """Trains with the machines and the tracker that the options name; returns the exit code."""
+    with start.on_machines(algorithm, config, options.devices, options.ray):
         if options.tracker is None:
             return _show(algorithm, options, config, args, given, lambda _update: None)
         with tracker(options.tracker, options.out.name) as tell:

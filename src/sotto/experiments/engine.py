@@ -5,20 +5,24 @@ results of all arms.
 """
 
 import hashlib
+import io
 import json
 import math
 import shutil
 import sys
+import tarfile
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
+from sotto import cluster
 from sotto.algorithms.base import AnyLedger
 from sotto.errors import RunError
 from sotto.files import write_whole
@@ -238,6 +242,19 @@ class Store:
         seed = result.seeds[0] if result.arm.by_seed else None
         write_result(self._path(result.arm, seed), result.data())
 
+    def packed(self, file: str) -> bytes:
+        """Returns all files of an arm as an archive."""
+        memory = io.BytesIO()
+        with tarfile.open(fileobj=memory, mode="w") as archive:
+            archive.add(self.place(file), arcname=file)
+        return memory.getvalue()
+
+    def unpack(self, files: bytes) -> None:
+        """Writes the files of an archive from `packed`; those of other seeds stay."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+            archive.extractall(self.folder, filter="data")
+
     def _path(self, arm: Arm, seed: int | None = None) -> Path:
         return self.place(arm.file, seed) / "result.json"
 
@@ -285,7 +302,7 @@ def run(arms: Sequence[Arm], store: Store, workers: int, say: Say) -> list[Resul
     started, done, total = time.monotonic(), 0.0, len(left)
     for asks in (False, True):
         phase = [arm for arm in left if bool(arm.needs) == asks]
-        for arm, sentence in finished(partial(_train, store), phase, workers):
+        for arm, sentence in _finished(store, phase, workers):
             done += seconds.pop((arm.file, arm.seeds))
             taken = time.monotonic() - started
             rest = _duration(taken / done * sum(seconds.values()))
@@ -295,6 +312,33 @@ def run(arms: Sequence[Arm], store: Store, workers: int, say: Say) -> list[Resul
     for arm in arms:
         methods.setdefault((arm.name, arm.x), []).append(store.read(arm))
     return [joined(parts) for parts in methods.values()]
+
+
+def _finished(store: Store, arms: Sequence[Arm], workers: int) -> Iterator[tuple[Arm, str]]:
+    """Trains arms, and yields each with a sentence about it. Its files are in the store then."""
+    if not cluster.connected():
+        yield from finished(partial(_train, store), arms, workers)
+        return
+    tasks = [_Sent(arm, [store.packed(need.file) for need in arm.needs]) for arm in arms]
+    for sent, (sentence, files) in cluster.finished(_train_apart, tasks):
+        store.unpack(files)
+        yield sent.arm, sentence
+
+
+class _Sent(NamedTuple):
+    """An arm, and the files of the arms that it needs."""
+
+    arm: Arm
+    needed: list[bytes]
+
+
+def _train_apart(sent: _Sent) -> tuple[str, bytes]:
+    """Trains an arm on a node that has no other files; returns the sentence and its files."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        for files in sent.needed:
+            store.unpack(files)
+        return _train(store, sent.arm), store.packed(sent.arm.file)
 
 
 def _train(store: Store, arm: Arm) -> str:
@@ -347,43 +391,3 @@ def _reporting(name: str) -> Report:
             print(f"    {name}: {share:.0%}", file=sys.stderr, flush=True)
 
     return report
-
-
-# --- files of figures ----------------------------------------------------------------------------
-
-
-def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes rows as Parquet; NaN becomes null. The file is replaced as a whole."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    cleaned = [{name: _no_nan(value) for name, value in row.items()} for row in rows]
-    unfinished = path.with_suffix(".partial")
-    pq.write_table(pa.Table.from_pylist(cleaned), unfinished)
-    unfinished.replace(path)
-
-
-def write_data(stem: Path, rows: Sequence[Mapping[str, Any]], summary: Any) -> None:
-    """Writes the rows of a figure into STEM.parquet and its summary into STEM.json."""
-    write_table(stem.with_suffix(".parquet"), rows)
-    write_json(stem.with_suffix(".json"), summary)
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Writes JSON, which has no infinity and no NaN: they become the string "inf" and null."""
-    write_whole(path, json.dumps(plain(values), indent=1, allow_nan=False) + "\n")
-
-
-def plain(value: Any) -> Any:
-    """Returns JSON values in which infinity is "inf" and NaN is null."""
-    if isinstance(value, Mapping):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
-
-
-def _no_nan(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value

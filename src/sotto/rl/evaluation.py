@@ -7,11 +7,16 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto import cluster
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium import bridge
+from sotto.rl.envs.gymnasium.blocks import Block, blocks_of
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.rollout import Actor, evaluate
+
+_BLOCK = 8
+"""Episodes that one task of a cluster plays."""
 
 
 def returns_of(
@@ -53,10 +58,28 @@ def _through_gymnasium(
     runs = jax.tree.leaves(policies)[0].shape[0]
     drawn = jax.random.randint(key, (episodes,), 0, 2**31 - 1, jax.numpy.int32)
     seeds = [int(seed) for seed in np.asarray(drawn)]
-    found = []
+    each = [jax.tree.map(lambda x, i=run: x[i], policies) for run in range(runs)]
+    if cluster.connected():
+        blocks = blocks_of(key, seeds, _BLOCK)
+        tasks = [(policy, block) for policy in each for block in blocks]
+        found = cluster.ordered(partial(_play_block, env_id, greedy), tasks)
+        return np.concatenate(found).reshape(runs, episodes)
     with GymnasiumUsers(env_id, episodes, processes_for(episodes)) as users:
-        for run in range(runs):
-            one = jax.tree.map(lambda x, i=run: x[i], policies)
-            act = partial(bridge.greedy if greedy else bridge.sampled, one)
-            found.append(users.returns(act, key, seeds, users.max_episode_steps)[0])
-    return np.stack(found)
+        return np.stack([_play(users, policy, greedy, key, seeds) for policy in each])
+
+
+def _play(
+    users: GymnasiumUsers, policy: Actor, greedy: bool, key: PRNGKeyArray, seeds: list[int]
+) -> Float[np.ndarray, " episodes"]:
+    """Plays one episode of each environment and returns the returns."""
+    act = partial(bridge.greedy if greedy else bridge.sampled, policy)
+    return users.returns(act, key, seeds, users.max_episode_steps)[0]
+
+
+def _play_block(
+    env_id: str, greedy: bool, task: tuple[Actor, Block]
+) -> Float[np.ndarray, " episodes"]:
+    """Plays a block of episodes on a node."""
+    policy, block = task
+    with GymnasiumUsers(env_id, len(block.seeds)) as users:
+        return _play(users, policy, greedy, block.key, block.seeds)

@@ -87,6 +87,7 @@ def train(
     ledger: str | None = None,
     resume: bool = False,
     devices: int = 1,
+    ray: str | None = None,
     callbacks: Sequence[Callable[[training.Update], None]] = (),
 ) -> TrainedRun:
     """Trains as `sotto train` does, into a run directory.
@@ -103,6 +104,7 @@ def train(
             finished training continues if `total_steps` is larger and the budget has room.
         devices: number of devices that share the people of a private training. Without an
             accelerator, each processor core can be one, if nothing has used JAX before.
+        ray: Ray cluster that collects users of a Gymnasium environment (`sotto.cluster`).
         callbacks: functions that are called with an `Update` after every chunk.
 
     Raises:
@@ -110,7 +112,7 @@ def train(
         PrivacyError: the budget does not cover the training.
     """
     algorithm, where = algorithm_of(settings), Path(out)
-    with start.on_devices(algorithm, settings, devices):
+    with start.on_machines(algorithm, settings, devices, ray):
         named = {name: str(value) for name, value in vars(settings).items()}
         algorithm.use(algorithm.options_type(), settings, named)
         if resume:

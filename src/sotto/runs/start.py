@@ -1,7 +1,8 @@
 """New and resumed runs: from settings to a run directory that can be trained."""
 
 import shutil
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from sotto.algorithms.base import Algorithm
+from sotto.cluster import on_cluster
 from sotto.errors import RunError
 from sotto.keys import seed_range
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -31,18 +33,33 @@ from sotto.runs.registry import algorithm_named, config_from_json, config_to_jso
 _LENGTH = "total_steps"
 
 
-def on_devices(algorithm: Algorithm[Any], config: Any, count: int) -> AbstractContextManager[None]:
-    """Returns a context in which trainings map people over this many devices.
+@contextmanager
+def on_machines(
+    algorithm: Algorithm[Any], config: Any, devices: int, ray: str | None
+) -> Iterator[None]:
+    """Makes a training of this context use several devices, or a cluster.
+
+    Args:
+        algorithm, config: the training.
+        devices: number of devices that share its people (`over_devices`).
+        ray: address of a Ray cluster (`on_cluster`).
 
     Raises:
-        ValueError: the training has no people, or (on entry) there are fewer devices.
+        ValueError: the training has nothing for them to do, or there are fewer devices.
+        RunError: there is no such cluster.
     """
-    if count > 1 and not algorithm.has_ledger(config):
+    if devices > 1 and not algorithm.has_ledger(config):
         raise ValueError(
             f"devices share the people of a private training, and {algorithm.name} with these "
             "settings is not private; use one device"
         )
-    return over_devices(count)
+    if ray is not None and not algorithm.has_tasks(config):
+        raise ValueError(
+            "a cluster collects simulated users of Gymnasium environments for dppg, and "
+            f"{algorithm.name} with these settings has none; leave out --ray"
+        )
+    with over_devices(devices), on_cluster(ray):
+        yield
 
 
 def begin(

@@ -12,6 +12,7 @@ from sotto.algorithms.base import Algorithm, Progress
 from sotto.algorithms.dppg import training
 from sotto.algorithms.dppg.config import DPPGConfig, PresetName, preset
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.rl.envs.registry import is_native
 from sotto.rl.rollout import Actor
 
 
@@ -60,6 +61,13 @@ class DPPG(Algorithm[DPPGConfig]):
         """Returns True: every run is charged, also with the paper's preset."""
         del config
         return True
+
+    def has_tasks(self, config: DPPGConfig) -> bool:
+        """Returns whether users are simulated through Gymnasium.
+
+        Ray may write what tasks return to the disks of the nodes, so real people are not met there.
+        """
+        return not is_native(config.env_id) and config.population == "simulated"
 
     def create_ledger(self, config: DPPGConfig, where: Path | str, run_id: str) -> Ledger:
         """Creates the ledger of a new run, with the budget and the unit of these settings."""

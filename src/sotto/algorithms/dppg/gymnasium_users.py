@@ -1,9 +1,8 @@
-"""Users of DPPG in Gymnasium environments, which are collected outside JAX for the release."""
+"""Users of DPPG in Gymnasium environments, who are collected outside JAX for the release."""
 
 import warnings
-from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -11,23 +10,29 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto import cluster
 from sotto.algorithms.dppg import exploration
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.exploration import Explored
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium import bridge
+from sotto.rl.envs.gymnasium.blocks import Block, blocks_of
 from sotto.rl.envs.gymnasium.bridge import Described, GymnasiumUsers, processes_for
 from sotto.rl.envs.gymnasium.unseen import UnseenError
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, Trajectory
 
+BLOCK = 8
+"""Users whom one task of a cluster collects. Each block has a separate key."""
+
 
 class Collector:
-    """Parallel environments for the users of one release, which later releases use again.
+    """Collector of the users of one release after the other.
 
     Every user starts from a reset with their own seed. Only the environments themselves are kept,
-    and the certificate states the assumption that they remember nothing of earlier users. The
-    caller must call `close`.
+    and the certificate states the assumption that they remember nothing of earlier users. On a
+    cluster, blocks of users are tasks of its nodes. The result does not depend on which node
+    collects a block. The caller must call `close`.
 
     Raises:
         ValueError: the environment has a wrapper that keeps statistics of earlier users.
@@ -35,20 +40,7 @@ class Collector:
 
     def __init__(self, config: DPPGConfig) -> None:
         self._config = config
-        self._exploring = config.local_update == "parameter-exploration"
-        count = config.users_per_update * (2 if self._exploring else 1)
-        self._users = GymnasiumUsers(
-            config.env_id,
-            count,
-            processes_for(count),
-            action_repeat=config.action_repeat,
-            unseen=config.population == "real",
-        )
-        try:
-            without_memory(self._users.described())
-        except ValueError:
-            self.close()
-            raise
+        self._users = None if cluster.connected() else _users(config, config.users_per_update)
 
     def collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
         """Collects one release's unit data, leaves of shape [users, ...].
@@ -72,31 +64,70 @@ class Collector:
 
     def _collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
         seed_key, act_key = jax.random.split(key)
-        drawn = jax.random.randint(seed_key, (self._users.num_users,), 0, 2**31 - 1, jnp.int32)
+        count = _environments(self._config, self._config.users_per_update)
+        drawn = jax.random.randint(seed_key, (count,), 0, 2**31 - 1, jnp.int32)
         seeds = [int(seed) + first_person for seed in np.asarray(drawn)]
-        if self._exploring:
-            assert isinstance(policy, Policy)
-            return self._explore(policy, act_key, seeds)
-        config = self._config
-        return self._users.collect(
-            partial(bridge.sampled, policy),
-            act_key,
-            seeds,
-            config.steps_per_user,
-            config.one_episode,
-        )
-
-    def _explore(self, policy: Policy, key: PRNGKeyArray, seeds: Sequence[int]) -> Explored:
-        directions, pairs = _pairs(self._config, policy, key)
-        returns, steps, ended = self._users.returns(
-            partial(_greedy_each, pairs), key, seeds, self._config.steps_per_user // 2
-        )
-        by_user = (jnp.asarray(x.reshape(-1, 2), jnp.float32) for x in (returns, steps, ended))
-        return Explored(directions, *by_user)
+        if self._users is not None:
+            return _collected(self._config, self._users, policy, act_key, seeds)
+        blocks = blocks_of(act_key, seeds, _environments(self._config, BLOCK))
+        found = cluster.ordered(partial(collect_block, self._config, policy), blocks)
+        return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *found)
 
     def close(self) -> None:
         """Closes the environments."""
-        self._users.close()
+        if self._users is not None:
+            self._users.close()
+
+
+def collect_block(config: DPPGConfig, policy: Actor, block: Block) -> Any:
+    """Collects a block of users on a node, leaves of shape [users, ...]."""
+    users = _kept_users(config, len(block.seeds))
+    return jax.tree.map(np.asarray, _collected(config, users, policy, block.key, block.seeds))
+
+
+@cache
+def _kept_users(config: DPPGConfig, environments: int) -> GymnasiumUsers:
+    """Returns environments that this process keeps for later blocks."""
+    return _users(config, environments // _environments(config, 1), 1)
+
+
+def _users(config: DPPGConfig, users: int, processes: int | None = None) -> GymnasiumUsers:
+    """Makes the environments of some users."""
+    count = _environments(config, users)
+    made = GymnasiumUsers(
+        config.env_id,
+        count,
+        processes or processes_for(count),
+        action_repeat=config.action_repeat,
+        unseen=config.population == "real",
+    )
+    try:
+        without_memory(made.described())
+    except ValueError:
+        made.close()
+        raise
+    return made
+
+
+def _environments(config: DPPGConfig, users: int) -> int:
+    """Returns the number of environments of some users."""
+    return users * (2 if config.local_update == "parameter-exploration" else 1)
+
+
+def _collected(
+    config: DPPGConfig, users: GymnasiumUsers, policy: Actor, key: PRNGKeyArray, seeds: list[int]
+) -> Any:
+    """Collects the users with these seeds."""
+    if config.local_update != "parameter-exploration":
+        act = partial(bridge.sampled, policy)
+        return users.collect(act, key, seeds, config.steps_per_user, config.one_episode)
+    assert isinstance(policy, Policy)
+    directions, pairs = _pairs(config, len(seeds) // 2, policy, key)
+    returns, steps, ended = users.returns(
+        partial(_greedy_each, pairs), key, seeds, config.steps_per_user // 2
+    )
+    by_user = (jnp.asarray(x.reshape(-1, 2), jnp.float32) for x in (returns, steps, ended))
+    return Explored(directions, *by_user)
 
 
 def without_memory(env: Described) -> Described:
@@ -134,10 +165,12 @@ def nothing_collected(config: DPPGConfig, env: AnyEnvironment, policy: Policy) -
     return Trajectory(seen, actions, rewards, seen, flags, flags, flags)
 
 
-@partial(jax.jit, static_argnums=0)
-def _pairs(config: DPPGConfig, policy: Policy, key: PRNGKeyArray) -> tuple[Policy, Policy]:
+@partial(jax.jit, static_argnums=(0, 1))
+def _pairs(
+    config: DPPGConfig, users: int, policy: Policy, key: PRNGKeyArray
+) -> tuple[Policy, Policy]:
     """Draws every user's direction, [users, ...], and returns it with their two policies."""
-    keys = jax.random.split(key, config.users_per_update)
+    keys = jax.random.split(key, users)
     directions = jax.vmap(lambda k: exploration.direction(policy, k))(keys)
     pairs = jax.vmap(lambda d: exploration.both_ways(config, policy, d))(directions)
     flat: Policy = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), pairs)

@@ -8,7 +8,7 @@ continue on any machine.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,9 +95,7 @@ class _Chunk(NamedTuple):
     base: Networks | None
 
 
-def train(
-    folder: Path, settings: ExpertSettings, workers: int, say: Say, on_ray: bool = False
-) -> Population:
+def train(folder: Path, settings: ExpertSettings, workers: int, say: Say) -> Population:
     """Trains the chunks that are missing, and writes the file of the population.
 
     Args:
@@ -105,7 +103,6 @@ def train(
         settings: settings of the population. They must equal those that the folder holds.
         workers: number of processes.
         say: function of a line of progress. The first line estimates the time.
-        on_ray: whether chunks run on a Ray cluster (of RAY_ADDRESS, or on this machine).
 
     Raises:
         RunError: the folder holds other experts, or a process was killed.
@@ -120,7 +117,7 @@ def train(
     say(_announcement(folder, settings, missing, workers))
     base = _base(folder, settings, say)
     tasks = [_Chunk(settings, index, base) for index in missing]
-    results = _on_ray(tasks) if on_ray else finished(train_chunk, tasks, workers)
+    results = finished(train_chunk, tasks, workers)
     began, done, total = time.monotonic(), 0, sum(len(chunks[i].numbers) for i in missing)
     for task, arrays in results:
         _write(_chunk_path(folder, task.number), arrays)
@@ -321,20 +318,6 @@ def _together(folder: Path, settings: ExpertSettings) -> None:
     for path in paths:
         path.unlink()
     paths[0].parent.rmdir()
-
-
-def _on_ray(tasks: Sequence[_Chunk]) -> Iterator[tuple[_Chunk, Arrays]]:
-    """Trains the chunks on a Ray cluster, one core each; yields each chunk with its experts."""
-    import ray
-
-    flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "OPENBLAS_NUM_THREADS": "1"}
-    ray.init(runtime_env={"env_vars": variables}, ignore_reinit_error=True)
-    remote = ray.remote(num_cpus=1)(train_chunk)
-    waiting = {remote.remote(task): task for task in tasks}
-    while waiting:
-        done, _ = ray.wait(list(waiting), num_returns=1)
-        yield waiting.pop(done[0]), ray.get(done[0])
 
 
 def _named(tree: Any) -> Arrays:

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from sotto.cli.options import Json, Workers
+from sotto.cli.options import Json, Ray, Workers
 from sotto.cli.parsing import command
 from sotto.cli.reproduce import answer, check_workers, speaker
+from sotto.cluster import on_cluster
 from sotto.experiments.gohari2021.arms import EPSILONS, TEACHERS, EnvName, FigureName
 
 
@@ -21,6 +22,7 @@ def gohari(
     epsilons: tuple[float, ...] = EPSILONS,
     out: Path = Path("runs/gohari2021"),
     workers: Workers = None,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Reproduces figures of Gohari et al. 2021, "Privacy-Preserving Kickstarting Deep RL".
@@ -77,12 +79,14 @@ def gohari(
         from sotto.experiments.gohari2021.tradeoff import Tradeoff, make_tradeoff
 
         what = Tradeoff(env_id, scale, chosen, teachers, epsilons, out)
-        summary, show = make_tradeoff(what, processes, say), _print_tradeoff
+        with on_cluster(ray):
+            summary, show = make_tradeoff(what, processes, say), _print_tradeoff
     else:
         from sotto.experiments.gohari2021.figures import Reproduction, make_figure
 
         experiment = Reproduction(env_id, scale, chosen, out)
-        summary, show = make_figure(experiment, figure, processes, say), _print_figure
+        with on_cluster(ray):
+            summary, show = make_figure(experiment, figure, processes, say), _print_figure
     answer(summary, json, out / summary["name"], show)
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sotto.algorithms.dppg.config import PresetName
-from sotto.cli.options import Delta, FirstSeed, Json, Seeds, Workers
+from sotto.cli.options import Delta, FirstSeed, Json, Ray, Seeds, Workers
 from sotto.cli.parsing import command
 from sotto.cli.reproduce import answer, check_workers, speaker
+from sotto.cluster import on_cluster
 from sotto.experiments.rio2025 import cells
 from sotto.keys import seed_range
 
@@ -33,6 +34,7 @@ def rio(
     delta: Delta = cells.DELTA,
     out: Path = Path("runs/rio2025"),
     workers: Workers = None,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Reproduces table 1 and figures of Rio et al. 2025, "Differentially Private Policy Gradient".
@@ -84,7 +86,10 @@ def rio(
         from sotto.experiments.rio2025 import language
 
         wanted = epsilons or language.EPSILONS
-        summary = language.make_language(numbers, wanted, delta, people, updates, arms, out, say)
+        with on_cluster(ray):
+            summary = language.make_language(
+                numbers, wanted, delta, people, updates, arms, out, say
+            )
         answer(summary, json, out / summary["name"], _print_language)
         return
     from sotto.experiments.rio2025 import figures as reproduction
@@ -99,17 +104,18 @@ def rio(
         workers=workers or os.cpu_count() or 1,
         say=say,
     )
-    match figure:
-        case "table1":
-            summary = reproduction.make_table1(what)
-        case "fig2":
-            summary = reproduction.make_tradeoff(what, figure, epsilons or cells.EPSILONS, ())
-        case "fig3":
-            summary = reproduction.make_figure3(what)
-        case "fig6":
-            summary = reproduction.make_tradeoff(what, figure, (), noise_multipliers)
-        case "fig8":
-            summary = reproduction.make_figure8(what)
+    with on_cluster(ray):
+        match figure:
+            case "table1":
+                summary = reproduction.make_table1(what)
+            case "fig2":
+                summary = reproduction.make_tradeoff(what, figure, epsilons or cells.EPSILONS, ())
+            case "fig3":
+                summary = reproduction.make_figure3(what)
+            case "fig6":
+                summary = reproduction.make_tradeoff(what, figure, (), noise_multipliers)
+            case "fig8":
+                summary = reproduction.make_figure8(what)
     pictures = "-*" if figure == "fig8" else ""
     show = None if figure == "fig3" else _print_cells
     answer(summary, json, out / f"{summary['name']}{pictures}", show)

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sotto.cli.options import FirstSeed, Json, Seeds
+from sotto.cli.options import FirstSeed, Json, Ray, Seeds
 from sotto.cli.parsing import command, print_json
 from sotto.cli.reproduce import speaker
+from sotto.cluster import on_cluster
 from sotto.keys import seed_range
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def sharma(
     out: Path = Path("runs/sharma2024"),
     make: bool = False,
     quick: bool = False,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Reproduces figures of Sharma et al. 2024, "Preserving Expert-Level Privacy in Offline RL".
@@ -74,7 +76,8 @@ def sharma(
             f"{figure} learns from the experts' log; give --dataset with the folder of "
             "`sotto experts collect`"
         )
-    _provide(env_id, experts, dataset, make, say)
+    with on_cluster(ray):
+        _provide(env_id, experts, dataset, make, say)
     out.mkdir(parents=True, exist_ok=True)
     stem = out / f"{figure}-{env_id}{'-quick' if quick else ''}"
     if figure == "fig2":
@@ -85,7 +88,8 @@ def sharma(
 
         say("Reading the experts and their log.")
         sources = read_sources(str(experts), str(dataset))
-        answer = make_figure(figure, env_id, chosen, sources, out, say, quick)
+        with on_cluster(ray):
+            answer = make_figure(figure, env_id, chosen, sources, out, say, quick)
     if json:
         print_json(answer)
         return
@@ -140,7 +144,7 @@ def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool,
 
 def _histogram(stem: Path, experts: Path) -> dict[str, Any]:
     from sotto.algorithms.experts import population as populations
-    from sotto.experiments.engine import write_json
+    from sotto.experiments.figure_files import write_json
     from sotto.experiments.sharma2024 import populations as expert_figures
 
     population = populations.load(experts)

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
-from sotto.cli.options import FirstSeed, Json, Seeds
+from sotto.cli.options import FirstSeed, Json, Ray, Seeds
 from sotto.cli.parsing import command, print_json
 from sotto.cli.reproduce import speaker
+from sotto.cluster import on_cluster
 from sotto.keys import seed_range
 
 
@@ -17,6 +18,7 @@ def wang(
     first_seed: FirstSeed = 100,
     out: Path = Path("runs/wang2019"),
     quick: bool = False,
+    ray: Ray = None,
     json: Json = False,
 ) -> None:
     """Reproduces figures of Wang and Hegde 2019, "Privacy-preserving Q-learning
@@ -45,7 +47,8 @@ def wang(
     from sotto.experiments.wang2019.figures import make_figure
 
     chosen = seed_range(first_seed, seeds)
-    summary = make_figure(figure, chosen, out, speaker(json), quick)
+    with on_cluster(ray):
+        summary = make_figure(figure, chosen, out, speaker(json), quick)
     data = out / f"{figure}{'-quick' if quick else ''}.json"
     if json:
         print_json(summary)

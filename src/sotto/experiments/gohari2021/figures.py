@@ -11,7 +11,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from sotto.experiments import kept_before, plots
-from sotto.experiments.engine import Arm, Result, Say, Store, joined, run, write_data
+from sotto.experiments.engine import Arm, Result, Say, Store, joined, run
+from sotto.experiments.figure_files import write_data
 from sotto.experiments.gohari2021 import training
 from sotto.experiments.gohari2021.arms import (
     FIGURES,

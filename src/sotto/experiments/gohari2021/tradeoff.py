@@ -22,7 +22,8 @@ from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import CONCENTRATIONS, STDDEVS, promise
 from sotto.algorithms.kickstarting.teachers import Ensemble
 from sotto.experiments import kept_before, plots
-from sotto.experiments.engine import Arm, Result, Say, Store, run, write_data
+from sotto.experiments.engine import Arm, Result, Say, Store, run
+from sotto.experiments.figure_files import write_data
 from sotto.experiments.gohari2021 import figures, training
 from sotto.experiments.gohari2021.arms import DELTA, Learner, ppo_config
 from sotto.experiments.statistics import (

@@ -10,7 +10,8 @@ from typing import Any
 
 from sotto.algorithms.dppg.config import PresetName
 from sotto.experiments import kept_before
-from sotto.experiments.engine import Result, Say, Store, run, write_data
+from sotto.experiments.engine import Result, Say, Store, run
+from sotto.experiments.figure_files import write_data
 from sotto.experiments.rio2025 import cells as rio2025
 from sotto.experiments.rio2025 import plots, trainings
 from sotto.experiments.rio2025.cells import Cell

@@ -1,0 +1,161 @@
+"""Work on a Ray cluster.
+
+```
+with on_cluster("auto"):                 # the cluster that this machine belongs to
+    results = ordered(work, tasks)
+```
+
+A task runs on any node. If the node or its process dies, another one does the task again. The
+process that sent the tasks receives one result for each, so a result must depend on its task alone.
+Ledgers, noise and policies stay in that process.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from sotto.errors import RunError
+from sotto.extras import require
+from sotto.privacy.ledger.entries import versions
+
+_Task = TypeVar("_Task")
+_Result = TypeVar("_Result")
+
+_ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+_RETRIES = 10
+"""Number of times that a task is done again after a death. A task that kills every process that
+does it, such as one that needs too much memory, must end."""
+
+_CONNECT_SECONDS = 10.0
+
+_connected: ContextVar[bool] = ContextVar("cluster", default=False)
+
+
+@contextmanager
+def on_cluster(address: str | None) -> Iterator[None]:
+    """Does the work of this context on a Ray cluster.
+
+    Args:
+        address: HOST:PORT of the cluster; "auto", for the one that RAY_ADDRESS names or that this
+            machine belongs to; "local", for a new one on this machine; or None, for no cluster.
+
+    Raises:
+        ValueError: Ray is not installed.
+        RunError: there is no such cluster.
+    """
+    if address is None:
+        yield
+        return
+    require("ray")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends statistics to its makers
+    import ray
+
+    mine = not ray.is_initialized()
+    if mine:
+        try:
+            _require_listening(address)
+            ray.init(address, runtime_env={"env_vars": _variables()}, logging_level="warning")
+        except (OSError, ValueError) as error:  # also ConnectionError
+            raise RunError(
+                f"there is no Ray cluster at {address!r}; start one with: ray start --head"
+            ) from error
+    token = _connected.set(True)
+    try:
+        yield
+    finally:
+        _connected.reset(token)
+        if mine:
+            ray.shutdown()
+
+
+def _variables() -> dict[str, str]:
+    """Returns environment variables with which a task has one core, and otherwise computes as here.
+
+    XLA reads no flag after those of `_ONE_CORE`.
+    """
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {_ONE_CORE}"
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip(), "OPENBLAS_NUM_THREADS": "1"}
+
+
+def _require_listening(address: str) -> None:
+    """Raises OSError or ValueError if nobody listens at HOST:PORT. Ray itself waits very long."""
+    named = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
+    if named in ("auto", "local"):
+        return
+    place = urlsplit(named if "://" in named else f"ray://{named}")
+    if place.hostname is None or place.port is None:
+        raise ValueError(f"{named} is not HOST:PORT")
+    socket.create_connection((place.hostname, place.port), timeout=_CONNECT_SECONDS).close()
+
+
+def connected() -> bool:
+    """Returns whether work is done on a cluster in the present context."""
+    return _connected.get()
+
+
+def finished(
+    work: Callable[[_Task], _Result], tasks: Sequence[_Task]
+) -> Iterator[tuple[_Task, _Result]]:
+    """Yields each task with its result as soon as it is done.
+
+    Args:
+        work: function of one task. Nodes must be able to import it.
+        tasks: arguments of `work`, which can be pickled.
+
+    Raises:
+        RunError: a node has other versions of the software, or a task killed every process that
+            did it. An exception of `work` itself is raised as it is.
+    """
+    return ((tasks[index], result) for index, result in _results(work, tasks))
+
+
+def ordered(work: Callable[[_Task], _Result], tasks: Sequence[_Task]) -> list[_Result]:
+    """Returns the results in the order of the tasks; otherwise like `finished`."""
+    found = dict(_results(work, tasks))
+    return [found[index] for index in range(len(tasks))]
+
+
+def _results(
+    work: Callable[[_Task], _Result], tasks: Sequence[_Task]
+) -> Iterator[tuple[int, _Result]]:
+    import ray
+
+    remote = ray.remote(num_cpus=1, max_retries=_RETRIES)(_do)
+    sent = ray.put((versions(), work))
+    waiting = {remote.remote(sent, task): index for index, task in enumerate(tasks)}
+    try:
+        while waiting:
+            (done, *_), _ = ray.wait(list(waiting), num_returns=1)
+            index = waiting.pop(done)
+            try:
+                result = ray.get(done)
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, ray.exceptions.RaySystemError):
+                    said = str(error.cause).partition("\n")[0]
+                    raise RunError(f"a node cannot read a task: {said}") from error
+                raise error.cause from None  # what `work` raised
+            except ray.exceptions.RayError as error:
+                raise RunError(
+                    f"a task died {_RETRIES + 1} times on the cluster, perhaps because memory ran "
+                    "out; finished work is kept"
+                ) from error
+            yield index, result
+    finally:
+        for one in waiting:
+            ray.cancel(one)  # by force, Ray 2.60 ends this process if the task ends meanwhile
+
+
+def _do(sent: tuple[dict[str, str], Callable[[Any], Any]], task: Any) -> Any:
+    """Does one task on a node."""
+    expected, work = sent
+    if (found := versions()) != expected:
+        other = next(name for name in expected if found.get(name) != expected[name])
+        raise RunError(
+            f"a node has {other} {found.get(other)}, and this machine {expected[other]}; install "
+            "the same versions on all nodes"
+        )
+    return work(task)
