@@ -36,6 +36,12 @@ _entries = sa.Table(
     sa.Column("hash", sa.String(64), nullable=False),
 )
 
+# Statements of every charge; making them anew takes as long as executing them.
+_INSERT = sa.insert(_entries)
+_HASH_AT = sa.select(_entries.c.hash).where(
+    _entries.c.run_id == sa.bindparam("run"), _entries.c.sequence == sa.bindparam("number")
+)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -228,7 +234,7 @@ def lock(connection: sa.Connection, run_id: str) -> None:
 
 def insert(connection: sa.Connection, entry: Entry) -> None:
     """Adds the next entry to a transaction, whose commit makes it durable."""
-    connection.execute(sa.insert(_entries).values(**vars(entry), hash=entry.hash))
+    connection.execute(_INSERT, vars(entry) | {"hash": entry.hash})
 
 
 def payload_at(connection: sa.Connection, run_id: str, sequence: int) -> str | None:
@@ -238,5 +244,4 @@ def payload_at(connection: sa.Connection, run_id: str, sequence: int) -> str | N
 
 
 def _hash_at(connection: sa.Connection, entry: Entry) -> str | None:
-    here = (_entries.c.run_id == entry.run_id, _entries.c.sequence == entry.sequence)
-    return connection.scalar(sa.select(_entries.c.hash).where(*here))
+    return connection.scalar(_HASH_AT, {"run": entry.run_id, "number": entry.sequence})

@@ -1,6 +1,6 @@
 """Sets of persons by enrolment number. The owner of the data keeps the mapping from names."""
 
-from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -75,13 +75,23 @@ def as_slots(persons: Int[np.ndarray, " *slots"]) -> Int32[np.ndarray, " *slots"
     return numbers.astype(np.int32)
 
 
+_PAGE_BITS = 12
+_PAGE = 1 << _PAGE_BITS
+_FULL = (1 << _PAGE) - 1
+
+
 class PersonSet:
-    """A set of persons as sorted blocks; a million people enrolled in order are one block."""
+    """A set of persons, who may be enrolled in any order. It only grows.
+
+    Each page of 4096 persons is an integer, one bit for each person. Full pages are one and the
+    same object. So a million persons take a megabyte at most, however they are ordered.
+    """
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
+        self._pages: dict[int, int] = {}
         self._size = 0
+        self._next = 0
+        self._last: PersonBlock | None = None
 
     def __len__(self) -> int:
         return self._size
@@ -89,34 +99,66 @@ class PersonSet:
     @property
     def blocks(self) -> list[PersonBlock]:
         """Sorted blocks that neither touch nor overlap."""
-        return list(map(PersonBlock, self._starts, self._stops))
+        found: list[PersonBlock] = []
+        for page in sorted(self._pages):
+            for start, stop in _runs(self._pages[page]):
+                first, last = page * _PAGE + start, page * _PAGE + stop
+                if found and found[-1].stop == first:
+                    first = found.pop().start
+                found.append(PersonBlock(first, last))
+        return found
 
     @property
     def next_person(self) -> int:
         """Number after the largest one in the set."""
-        return self._stops[-1] if self._stops else 0
+        return self._next
 
     def first_common(self, block: PersonBlock) -> int | None:
         """Returns the first person of `block` who is in the set."""
-        i = bisect_right(self._stops, block.start)
-        if i < len(self._starts) and self._starts[i] < block.stop:
-            return max(self._starts[i], block.start)
+        for page, mask in _masks(block):
+            if common := self._pages.get(page, 0) & mask:
+                return page * _PAGE + _lowest(common)
         return None
 
     def count_common(self, block: PersonBlock) -> int:
         """Returns the number of persons of `block` in the set."""
-        i, j = bisect_right(self._stops, block.start), bisect_left(self._starts, block.stop)
-        return sum(
-            min(stop, block.stop) - max(start, block.start)
-            for start, stop in zip(self._starts[i:j], self._stops[i:j], strict=True)
-        )
+        if block == self._last:
+            return block.stop - block.start
+        return sum((self._pages.get(page, 0) & mask).bit_count() for page, mask in _masks(block))
 
     def add(self, block: PersonBlock) -> None:
         """Adds everybody in `block`."""
-        i, j = bisect_left(self._stops, block.start), bisect_right(self._starts, block.stop)
-        start, stop = block
-        if i < j:
-            start, stop = min(start, self._starts[i]), max(stop, self._stops[j - 1])
-        replaced = sum(self._stops[i:j]) - sum(self._starts[i:j])
-        self._starts[i:j], self._stops[i:j] = [start], [stop]
-        self._size += stop - start - replaced
+        if block == self._last:  # under Poisson sampling, every release has the same block
+            return
+        for page, mask in _masks(block):
+            before = self._pages.get(page, 0)
+            if (after := before | mask) != before:
+                self._pages[page] = _FULL if after == _FULL else after
+                self._size += after.bit_count() - before.bit_count()
+        self._next = max(self._next, block.stop)
+        self._last = block
+
+
+def _masks(block: PersonBlock) -> Iterator[tuple[int, int]]:
+    """Yields each page of a block, with the bits of the block's persons."""
+    start, stop = block
+    for page in range(start >> _PAGE_BITS, (stop - 1 >> _PAGE_BITS) + 1):
+        low, high = max(0, start - page * _PAGE), min(_PAGE, stop - page * _PAGE)
+        yield page, _FULL if high - low == _PAGE else ((1 << high - low) - 1) << low
+
+
+def _runs(page: int) -> Iterator[tuple[int, int]]:
+    """Yields begin and end of each run of ones."""
+    at = 0
+    while page:
+        zeros = _lowest(page)
+        page >>= zeros
+        ones = _lowest(~page)
+        page >>= ones
+        yield at + zeros, at + zeros + ones
+        at += zeros + ones
+
+
+def _lowest(bits: int) -> int:
+    """Returns the place of the lowest one."""
+    return (bits & -bits).bit_length() - 1
