@@ -1,8 +1,8 @@
 """How long does a ledger take to check and to write a charge, with a million people?
 
 Three rules of participation: a million people who come once, in random order; a tenth of them who
-come ten times; and a million people of whom each release draws its own. The ledger is a file on this
-disk. Opening it reads and checks all of it again.
+come ten times; and a million people of whom each release draws its own. The ledger is a file on
+this disk. Opening it reads and checks all of it again.
 
     python benchmarks/ledger_scale.py --releases 100000
 """
