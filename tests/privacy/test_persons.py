@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sotto.privacy.ledger.costs import groups
 from sotto.privacy.ledger.persons import LARGEST_PERSON, PersonBlock, PersonSet
 
 # Numbers near the borders of pages, and where there is none.
@@ -41,3 +42,17 @@ def test_the_largest_numbers_and_many_people() -> None:
     assert people.blocks == [everybody, (LARGEST_PERSON, LARGEST_PERSON + 1)]
     assert people.next_person == LARGEST_PERSON + 1
     assert people.count_common(PersonBlock(0, LARGEST_PERSON + 1)) == len(people) == 10**7 + 1
+
+
+@given(st.lists(st.lists(BLOCKS, max_size=4), max_size=5))
+def test_groups_are_the_memberships_of_some_person(streams: list[list[PersonBlock]]) -> None:
+    sets, plain = [], []
+    for blocks in streams:
+        people = PersonSet()
+        for block in blocks:
+            people.add(block)
+        sets.append(people)
+        plain.append({one for block in blocks for one in range(*block)})
+    everybody = set[int]().union(*plain)
+    oracle = {frozenset(i for i, some in enumerate(plain) if one in some) for one in everybody}
+    assert groups(sets) == oracle

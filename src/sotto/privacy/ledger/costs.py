@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from sotto.privacy.accounting.composition import Event, Gaussian, PrivacyCurve, compose
 from sotto.privacy.accounting.gaussian import largest_shift
-from sotto.privacy.ledger.persons import PersonSet
+from sotto.privacy.ledger.persons import FULL_PAGE, PersonSet
 from sotto.privacy.statements import StreamStatement
 
 SAMPLER_RESERVE = 1e-9
@@ -77,20 +77,19 @@ class Spent:
 def groups(streams: Sequence[PersonSet]) -> set[Group]:
     """Returns the distinct sets of streams (by index) in which some person is a member.
 
-    The function sweeps over the ends of all blocks: between two ends everybody is in the same
-    streams.
+    On each page, the persons are divided by their membership in one stream after the other.
     """
-    ends = sorted(
-        (end, index) for index, people in enumerate(streams) for b in people.blocks for end in b
-    )
-    found: set[int] = set()
-    inside, position = 0, -1
-    for end, index in ends:
-        if end > position and inside:
-            found.add(inside)
-        inside ^= 1 << index
-        position = end
-    return {frozenset(i for i in range(len(streams)) if bits >> i & 1) for bits in found}
+    found: set[Group] = set()
+    for page in set[int]().union(*(people.pages for people in streams)):
+        parts: list[tuple[int, Group]] = [(FULL_PAGE, frozenset())]
+        for index, people in enumerate(streams):
+            if bits := people.pages.get(page, 0):
+                divided = [
+                    ((part & bits, group | {index}), (part & ~bits, group)) for part, group in parts
+                ]
+                parts = [one for two in divided for one in two if one[0]]
+        found.update(group for _, group in parts)
+    return found - {frozenset()}
 
 
 def composed(sets: set[Group], statements: Sequence[StreamStatement]) -> tuple[Composition, ...]:

@@ -77,18 +77,20 @@ def as_slots(persons: Int[np.ndarray, " *slots"]) -> Int32[np.ndarray, " *slots"
 
 _PAGE_BITS = 12
 _PAGE = 1 << _PAGE_BITS
-_FULL = (1 << _PAGE) - 1
+FULL_PAGE = (1 << _PAGE) - 1
+"""Bits of a page on which everybody is in the set."""
 
 
 class PersonSet:
     """A set of persons, who may be enrolled in any order. It only grows.
 
-    Each page of 4096 persons is an integer, one bit for each person. Full pages are one and the
-    same object. So a million persons take a megabyte at most, however they are ordered.
+    Attributes:
+        pages: for each page of 4096 persons, an integer with one bit for each person. Full pages
+            are one object. A million persons in any order take less than a megabyte.
     """
 
     def __init__(self) -> None:
-        self._pages: dict[int, int] = {}
+        self.pages: dict[int, int] = {}
         self._size = 0
         self._next = 0
         self._last: PersonBlock | None = None
@@ -100,8 +102,8 @@ class PersonSet:
     def blocks(self) -> list[PersonBlock]:
         """Sorted blocks that neither touch nor overlap."""
         found: list[PersonBlock] = []
-        for page in sorted(self._pages):
-            for start, stop in _runs(self._pages[page]):
+        for page in sorted(self.pages):
+            for start, stop in _runs(self.pages[page]):
                 first, last = page * _PAGE + start, page * _PAGE + stop
                 if found and found[-1].stop == first:
                     first = found.pop().start
@@ -116,7 +118,7 @@ class PersonSet:
     def first_common(self, block: PersonBlock) -> int | None:
         """Returns the first person of `block` who is in the set."""
         for page, mask in _masks(block):
-            if common := self._pages.get(page, 0) & mask:
+            if common := self.pages.get(page, 0) & mask:
                 return page * _PAGE + _lowest(common)
         return None
 
@@ -124,16 +126,16 @@ class PersonSet:
         """Returns the number of persons of `block` in the set."""
         if block == self._last:
             return block.stop - block.start
-        return sum((self._pages.get(page, 0) & mask).bit_count() for page, mask in _masks(block))
+        return sum((self.pages.get(page, 0) & mask).bit_count() for page, mask in _masks(block))
 
     def add(self, block: PersonBlock) -> None:
         """Adds everybody in `block`."""
         if block == self._last:  # under Poisson sampling, every release has the same block
             return
         for page, mask in _masks(block):
-            before = self._pages.get(page, 0)
+            before = self.pages.get(page, 0)
             if (after := before | mask) != before:
-                self._pages[page] = _FULL if after == _FULL else after
+                self.pages[page] = FULL_PAGE if after == FULL_PAGE else after
                 self._size += after.bit_count() - before.bit_count()
         self._next = max(self._next, block.stop)
         self._last = block
@@ -144,7 +146,7 @@ def _masks(block: PersonBlock) -> Iterator[tuple[int, int]]:
     start, stop = block
     for page in range(start >> _PAGE_BITS, (stop - 1 >> _PAGE_BITS) + 1):
         low, high = max(0, start - page * _PAGE), min(_PAGE, stop - page * _PAGE)
-        yield page, _FULL if high - low == _PAGE else ((1 << high - low) - 1) << low
+        yield page, FULL_PAGE if high - low == _PAGE else ((1 << high - low) - 1) << low
 
 
 def _runs(page: int) -> Iterator[tuple[int, int]]:
