@@ -1,5 +1,7 @@
 """Sets of persons do what Python's sets do, in any order and across pages."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +31,7 @@ def test_it_is_a_set(added: list[PersonBlock], asked: PersonBlock) -> None:
     assert people.next_person == max(plain, default=-1) + 1
     blocks = people.blocks
     assert {one for block in blocks for one in range(*block)} == plain
-    assert all(one.stop < other.start for one, other in zip(blocks, blocks[1:], strict=False))
+    assert all(one.stop < other.start for one, other in itertools.pairwise(blocks))
     assert sum(block.stop - block.start for block in blocks) == len(plain)
 
 
