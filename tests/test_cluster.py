@@ -8,6 +8,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ray.cluster_utils import Cluster
 
 from sotto import cluster
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.gymnasium_users import Collector
 from sotto.algorithms.dppg.training import Training
 from sotto.algorithms.experts import population as experts
 from sotto.cli import main
@@ -168,25 +170,39 @@ def test_a_cluster_makes_the_same_experts(nodes: Nodes, tmp_path: Path) -> None:
     np.testing.assert_array_equal(here.returns, there.returns)
 
 
+def train_kept(arm: Arm) -> Result:
+    """The result of seed 0, which was trained before."""
+    return Result(arm, (0,), np.zeros(1), {"return": np.full((1, 1), float(arm.settings))})
+
+
 def train_arm(arm: Arm, seeds: Any, folder: Path, report: Any) -> list[Result]:
     """Reads what its needs left, and leaves a file itself."""
-    read = sum(int((folder.parent / need.file / "left").read_text()) for need in arm.needs)
-    (folder / "left").write_text(str(arm.settings + read))
+    left = [folder.parent / need.file / f"seed-{need.seeds[-1]}" / "left" for need in arm.needs]
+    read = sum(int(path.read_text()) for path in left)
+    for seed in seeds:
+        (folder / f"seed-{seed}" / "left").write_text(str(arm.settings + read))
     for seed in seeds:
         (folder / f"seed-{seed}" / "ledger").write_text("kept")
-    value = np.full((len(seeds), 1), float(arm.settings + read))
-    return [Result(arm, tuple(seeds), np.zeros(1), {"return": value})]
+    groups = [(seed,) for seed in seeds] if arm.by_seed else [tuple(seeds)]
+    value = float(arm.settings + read)
+    return [
+        Result(arm, some, np.zeros(1), {"return": np.full((len(some), 1), value)})
+        for some in groups
+    ]
 
 
 def test_arms_are_trained_on_nodes_that_have_no_files_of_ours(nodes: Nodes, tmp_path: Path) -> None:
     nodes.have(1)
-    first = [Arm(f"a{n}", "", n, (0, 1), f"a{n}", train_arm, 1.0) for n in (1, 10)]
+    first = [Arm(f"a{n}", "", n, (0, 1), f"a{n}", train_arm, 1.0, by_seed=n == 10) for n in (1, 10)]
     last = Arm("sum", "", 100, (0,), "sum", train_arm, 1.0, needs=tuple(first))
     store, said = Store(tmp_path / "arms"), []
+    store.keep(train_kept(first[1]))  # its seed 0 is not trained again
     with cluster.on_cluster(nodes.address):
         (result,) = engine.run([last], store, 1, said.append)
     assert result.last[1].tolist() == [111.0]
     assert (store.place("a10", 1) / "ledger").read_text() == "kept"
+    assert not (store.place("a10", 0) / "ledger").exists()
+    assert {path.name for path in store.folder.iterdir()} == {"a1", "a10", "sum"}
     assert len(said) == 4
     assert [store.missing(arm) for arm in (*first, last)] == [()] * 3
 
@@ -214,6 +230,26 @@ def test_an_error_of_a_task_is_raised_as_it_is(nodes: Nodes) -> None:
         pytest.raises(ValueError, match=r"^no 7$"),
     ):
         list(finished(refuse, [7], 1))
+
+
+class Odd(Exception):
+    """An error that cannot be pickled as it is."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def fail_oddly(task: int) -> int:
+    raise Odd("this", "that")
+
+
+def test_an_error_that_cannot_travel_says_what_it_was(nodes: Nodes) -> None:
+    nodes.have(1)
+    with (
+        cluster.on_cluster(nodes.address),
+        pytest.raises(RunError, match=r"^Odd: this and that$"),
+    ):
+        cluster.ordered(fail_oddly, [1])
 
 
 def test_a_task_whose_process_dies_is_done_again(nodes: Nodes, tmp_path: Path) -> None:
@@ -251,5 +287,12 @@ def test_a_cluster_of_ones_own_stays(nodes: Nodes) -> None:
         with cluster.on_cluster("auto"):
             assert cluster.ordered(abs, [-2]) == [2]
         assert ray.is_initialized()
+        with pytest.raises(ValueError, match="give auto"), cluster.on_cluster("local"):
+            pass
+        with (
+            cluster.on_cluster("auto"),
+            pytest.raises(ValueError, match="meet real people without it"),
+        ):
+            Collector(replace(CONFIG, population="real"))
     finally:
         ray.shutdown()

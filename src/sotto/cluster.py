@@ -11,10 +11,12 @@ Ledgers, noise and policies stay in that process.
 """
 
 import os
+import pickle
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,6 +28,7 @@ _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 _ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+_SIMULATORS = ("gymnasium", "mujoco", "ale-py", "box2d")
 _RETRIES = 10
 """Number of times that a task is done again after a death. A task that kills every process that
 does it, such as one that needs too much memory, must end."""
@@ -33,6 +36,7 @@ does it, such as one that needs too much memory, must end."""
 _CONNECT_SECONDS = 10.0
 
 _connected: ContextVar[bool] = ContextVar("cluster", default=False)
+_in_task = False
 
 
 @contextmanager
@@ -55,10 +59,12 @@ def on_cluster(address: str | None) -> Iterator[None]:
     import ray
 
     mine = not ray.is_initialized()
+    if not mine and address != "auto":
+        raise ValueError(f"this process has a Ray cluster already; give auto, not {address}")
     if mine:
         try:
             _require_listening(address)
-            ray.init(address, runtime_env={"env_vars": _variables()}, logging_level="warning")
+            ray.init(address, logging_level="warning")
         except (OSError, ValueError) as error:  # also ConnectionError
             raise RunError(
                 f"there is no Ray cluster at {address!r}; start one with: ray start --head"
@@ -97,6 +103,11 @@ def connected() -> bool:
     return _connected.get()
 
 
+def in_task() -> bool:
+    """Returns whether this process does tasks of a cluster, and so has one core."""
+    return _in_task
+
+
 def finished(
     work: Callable[[_Task], _Result], tasks: Sequence[_Task]
 ) -> Iterator[tuple[_Task, _Result]]:
@@ -124,8 +135,9 @@ def _results(
 ) -> Iterator[tuple[int, _Result]]:
     import ray
 
-    remote = ray.remote(num_cpus=1, max_retries=_RETRIES)(_do)
-    sent = ray.put((versions(), work))
+    variables = {"env_vars": _variables()}
+    remote = ray.remote(num_cpus=1, max_retries=_RETRIES, runtime_env=variables)(_do)
+    sent = ray.put((_software(), work))
     waiting = {remote.remote(sent, task): index for index, task in enumerate(tasks)}
     try:
         while waiting:
@@ -139,9 +151,10 @@ def _results(
                     raise RunError(f"a node cannot read a task: {said}") from error
                 raise error.cause from None  # what `work` raised
             except ray.exceptions.RayError as error:
+                said = str(error).partition("\n")[0]
                 raise RunError(
                     f"a task died {_RETRIES + 1} times on the cluster, perhaps because memory ran "
-                    "out; finished work is kept"
+                    f"out; finished work is kept ({said})"
                 ) from error
             yield index, result
     finally:
@@ -151,11 +164,32 @@ def _results(
 
 def _do(sent: tuple[dict[str, str], Callable[[Any], Any]], task: Any) -> Any:
     """Does one task on a node."""
+    global _in_task
     expected, work = sent
-    if (found := versions()) != expected:
+    if (found := _software()) != expected:
         other = next(name for name in expected if found.get(name) != expected[name])
         raise RunError(
             f"a node has {other} {found.get(other)}, and this machine {expected[other]}; install "
             "the same versions on all nodes"
         )
-    return work(task)
+    _in_task = True
+    try:
+        return work(task)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            raise RunError(f"{type(error).__name__}: {error}") from None
+        raise
+
+
+def _software() -> dict[str, str]:
+    """Returns versions of everything that a result depends on."""
+
+    def found(name: str) -> str:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            return "(not installed)"
+
+    return versions() | {name: found(name) for name in _SIMULATORS}

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sotto.experiments.engine import Arm, Result, certificates, joined
+from sotto.experiments.certified import certificates
+from sotto.experiments.engine import Arm, Result, joined
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import LedgerCorrupt
 from sotto.privacy.ledger import entries

@@ -101,6 +101,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "64 people": {"slots": 64, "microbatch": 8},
     "13 people": {"slots": 13, "microbatch": 1},
     "29 people in batches of 3": {"slots": 29, "microbatch": 3},
+    "one batch of all": {"slots": 8, "microbatch": 16},
     "fewer people than devices": {"slots": 3, "microbatch": 1},
     "two runs": {"slots": 20, "microbatch": 2, "runs": 2},
     "factored": {"slots": 24, "microbatch": 3, "local": gradient},

@@ -25,6 +25,9 @@ def test_it_is_a_set(added: list[PersonBlock], asked: PersonBlock) -> None:
         people.add(block)
         plain |= set(range(*block))
         assert len(people) == len(plain)
+    for some in ([asked], [*added[:3], asked]):
+        wanted = {one for block in some for one in range(*block)}
+        assert people.count_new(some) == len(wanted - plain)
     common = plain & set(range(*asked))
     assert people.count_common(asked) == len(common)
     assert people.first_common(asked) == min(common, default=None)

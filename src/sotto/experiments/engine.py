@@ -23,12 +23,8 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto import cluster
-from sotto.algorithms.base import AnyLedger
 from sotto.errors import RunError
 from sotto.files import write_whole
-from sotto.privacy.certificates import derive
-from sotto.privacy.certificates.joint import Cost
-from sotto.privacy.certificates.model import Certificate
 from sotto.processes import finished
 
 _SECONDS_BETWEEN_REPORTS = 15
@@ -167,39 +163,6 @@ def digest(what: str) -> str:
     return hashlib.sha256(what.encode()).hexdigest()[:12]
 
 
-def stated(certificate: Certificate) -> Cost:
-    """Returns epsilon and delta as the certificate states them, for neighbours of its unit."""
-    return Cost(certificate.epsilon, certificate.delta)
-
-
-def certificates(
-    ledgers: Sequence[AnyLedger],
-    folders: Sequence[Path],
-    cost: Callable[[Certificate], Cost] = stated,
-) -> dict[str, Any]:
-    """Writes the certificate of each ledger and returns what holds for all of them.
-
-    Args:
-        ledgers: one for each seed; empty if nobody is protected.
-        folders: folder of each ledger's certificate.json.
-        cost: epsilon and delta that a figure states, as a function of the certificate.
-
-    Returns:
-        `status` and the largest `epsilon`, as attributes of a `Result`; also `delta` if there is an
-        epsilon. There is one only if every seed is proved.
-    """
-    if not ledgers:
-        return {"status": "not private", "epsilon": None}
-    found = [derive.derive(ledger) for ledger in ledgers]
-    for one, folder in zip(found, folders, strict=True):
-        one.write(folder / "certificate.json")
-    status = next((one.status for one in found if one.status != "proved"), "proved")
-    worst = max((cost(one) for one in found), key=lambda one: one.epsilon)
-    if status != "proved" or not math.isfinite(worst.epsilon):
-        return {"status": status, "epsilon": None}
-    return {"status": status, "epsilon": worst.epsilon, "delta": worst.delta}
-
-
 # --- the store -----------------------------------------------------------------------------------
 
 
@@ -249,11 +212,22 @@ class Store:
             archive.add(self.place(file), arcname=file)
         return memory.getvalue()
 
-    def unpack(self, files: bytes) -> None:
-        """Writes the files of an archive from `packed`; those of other seeds stay."""
+    def unpack(self, arm: Arm, files: bytes) -> None:
+        """Writes the files of an archive from `packed`; those of separate other seeds stay.
+
+        Whatever has a result appears with all its other files.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with tarfile.open(fileobj=io.BytesIO(files)) as archive:
-            archive.extractall(self.folder, filter="data")
+        with tempfile.TemporaryDirectory(dir=self.folder) as apart:
+            with tarfile.open(fileobj=io.BytesIO(files)) as archive:
+                archive.extractall(apart, filter="data")
+            new = Path(apart) / arm.file
+            whole = [child.name for child in new.iterdir()] if arm.by_seed else [""]
+            for name in whole:
+                place = self.place(arm.file) / name
+                shutil.rmtree(place, ignore_errors=True)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                (new / name).rename(place)
 
     def _path(self, arm: Arm, seed: int | None = None) -> Path:
         return self.place(arm.file, seed) / "result.json"
@@ -319,16 +293,20 @@ def _finished(store: Store, arms: Sequence[Arm], workers: int) -> Iterator[tuple
     if not cluster.connected():
         yield from finished(partial(_train, store), arms, workers)
         return
-    tasks = [_Sent(arm, [store.packed(need.file) for need in arm.needs]) for arm in arms]
+    tasks = [
+        _Sent(arm, store.missing(arm), [store.packed(need.file) for need in arm.needs])
+        for arm in arms
+    ]
     for sent, (sentence, files) in cluster.finished(_train_apart, tasks):
-        store.unpack(files)
+        store.unpack(sent.arm, files)
         yield sent.arm, sentence
 
 
 class _Sent(NamedTuple):
-    """An arm, and the files of the arms that it needs."""
+    """An arm, its missing seeds, and the files of the arms that it needs."""
 
     arm: Arm
+    seeds: tuple[int, ...]
     needed: list[bytes]
 
 
@@ -336,9 +314,9 @@ def _train_apart(sent: _Sent) -> tuple[str, bytes]:
     """Trains an arm on a node that has no other files; returns the sentence and its files."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        for files in sent.needed:
-            store.unpack(files)
-        return _train(store, sent.arm), store.packed(sent.arm.file)
+        for need, files in zip(sent.arm.needs, sent.needed, strict=True):
+            store.unpack(need, files)
+        return _train(store, replace(sent.arm, seeds=sent.seeds)), store.packed(sent.arm.file)
 
 
 def _train(store: Store, arm: Arm) -> str:

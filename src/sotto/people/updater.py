@@ -204,12 +204,14 @@ class Updater:
 def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:
     """Makes releases until `stop` says so. It tries again while the disk or a database fails."""
     updater: Updater | None = None
+    said = ""
     while not stop():
         try:
             updater = updater or Updater(campaign)
-            changed = updater.step()
+            changed, said = updater.step(), ""
         except (LedgerUnavailable, StaleHolder, OSError) as error:  # also StoreUnavailable
-            _log.error("%s: %s", type(error).__name__, error)
-            changed = False
+            if str(error) != said:
+                _log.error("%s: %s; trying again until it works", type(error).__name__, error)
+            changed, said = False, str(error)
         if not changed:
             time.sleep(pause)

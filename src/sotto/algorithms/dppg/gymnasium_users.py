@@ -35,10 +35,13 @@ class Collector:
     collects a block. The caller must call `close`.
 
     Raises:
-        ValueError: the environment has a wrapper that keeps statistics of earlier users.
+        ValueError: the environment has a wrapper that keeps statistics of earlier users, or real
+            people are met on a cluster.
     """
 
     def __init__(self, config: DPPGConfig) -> None:
+        if cluster.connected() and config.population == "real":
+            raise ValueError("Ray may write people's data to disks; meet real people without it")
         self._config = config
         self._users = None if cluster.connected() else _users(config, config.users_per_update)
 

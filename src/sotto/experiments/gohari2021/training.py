@@ -26,7 +26,8 @@ from sotto.algorithms.kickstarting.gymnasium import GymnasiumStudent
 from sotto.algorithms.kickstarting.promises import promise
 from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher, Teacher
 from sotto.algorithms.kickstarting.training import Training
-from sotto.experiments.engine import Arm, Report, Result, certificates, digest
+from sotto.experiments.certified import certificates
+from sotto.experiments.engine import Arm, Report, Result, digest
 from sotto.experiments.gohari2021.arms import PAPER_DELTA, PAPER_EPSILON, Learner
 from sotto.keys import keys_of, new_key
 from sotto.privacy.answers.distances import PolicyDistance

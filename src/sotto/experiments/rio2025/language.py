@@ -24,7 +24,8 @@ from sotto.algorithms.rlhf.evaluation import Measured, measure
 from sotto.algorithms.rlhf.keys import Use, key_of
 from sotto.algorithms.rlhf.people import People, meet, read_model
 from sotto.experiments import plots
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, certificates, digest, run
+from sotto.experiments.certified import certificates
+from sotto.experiments.engine import Arm, Report, Result, Say, Store, digest, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.rio2025.cells import LanguageArm
 from sotto.experiments.statistics import over_seeds

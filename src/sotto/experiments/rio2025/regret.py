@@ -21,7 +21,8 @@ from sotto.algorithms.ucb import published
 from sotto.algorithms.ucb.calibrated import UCBConfig
 from sotto.algorithms.ucb.published import OfficialConfig
 from sotto.experiments import kept_before, plots
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, certificates, run
+from sotto.experiments.certified import certificates
+from sotto.experiments.engine import Arm, Report, Result, Say, Store, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.kept_before import row_file
 from sotto.experiments.statistics import over_seeds

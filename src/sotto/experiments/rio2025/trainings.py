@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.algorithms.base import Algorithm, AnyLedger, Progress
-from sotto.experiments.engine import Arm, Report, Result, certificates, digest
+from sotto.experiments.certified import certificates
+from sotto.experiments.engine import Arm, Report, Result, digest
 from sotto.experiments.rio2025.cells import Cell, Mode
 from sotto.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger

@@ -20,7 +20,8 @@ from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
 from sotto.algorithms.expert_offline.states import Sources, evaluate, initial_states, policies
 from sotto.experiments import kept_before
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, certificates, digest, run
+from sotto.experiments.certified import certificates
+from sotto.experiments.engine import Arm, Report, Result, Say, Store, digest, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.sharma2024 import plots, training
 from sotto.experiments.sharma2024.arms import (

@@ -13,7 +13,7 @@ from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
 from sotto.algorithms.expert_offline.states import Sources
 from sotto.algorithms.expert_offline.training import check, create_ledger, evaluate, policies, train
-from sotto.experiments.engine import certificates
+from sotto.experiments.certified import certificates
 from sotto.keys import new_key
 
 

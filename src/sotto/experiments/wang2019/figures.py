@@ -15,7 +15,8 @@ from sotto.algorithms.baselines.q_learning import EpsilonGreedy
 from sotto.algorithms.functional_q import dp_sgd, training
 from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
 from sotto.experiments import kept_before
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, certificates, run, stated
+from sotto.experiments.certified import certificates, stated
+from sotto.experiments.engine import Arm, Report, Result, Say, Store, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.kept_before import row_file
 from sotto.experiments.plots import in_seeds

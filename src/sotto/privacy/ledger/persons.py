@@ -1,6 +1,6 @@
 """Sets of persons by enrolment number. The owner of the data keeps the mapping from names."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +86,7 @@ class PersonSet:
 
     Attributes:
         pages: for each page of 4096 persons, an integer with one bit for each person. Full pages
-            are one object. A million persons in any order take less than a megabyte.
+            are one object. Persons 0 to a million take less than a megabyte, however they come.
     """
 
     def __init__(self) -> None:
@@ -127,6 +127,16 @@ class PersonSet:
         if block == self._last:
             return block.stop - block.start
         return sum((self.pages.get(page, 0) & mask).bit_count() for page, mask in _masks(block))
+
+    def count_new(self, blocks: Sequence[PersonBlock]) -> int:
+        """Returns the number of persons of these blocks who are not in the set."""
+        if len(blocks) == 1:
+            (block,) = blocks
+            return block.stop - block.start - self.count_common(block)
+        people = PersonSet()
+        for block in blocks:
+            people.add(block)
+        return len(people) - sum(map(self.count_common, people.blocks))
 
     def add(self, block: PersonBlock) -> None:
         """Adds everybody in `block`."""

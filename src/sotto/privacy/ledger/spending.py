@@ -331,7 +331,7 @@ class Account:
             case Poisson():
                 self._refuse_members(index, blocks[:1], of_all=False)
                 blocks = blocks[:1]
-        self._check_delta(len(self.everyone) + self._newcomers(blocks))
+        self._check_delta(len(self.everyone) + self.everyone.count_new(blocks))
 
     def apply_open(self, statement: StreamStatement) -> None:
         """Adds a stream without checks."""
@@ -356,12 +356,6 @@ class Account:
                 "publishing one of them at random would meet it; use a budget with delta below "
                 f"1/{persons}"
             )
-
-    def _newcomers(self, blocks: Sequence[PersonBlock]) -> int:
-        people = PersonSet()
-        for block in blocks:
-            people.add(block)
-        return len(people) - sum(map(self.everyone.count_common, people.blocks))
 
     def _check_newcomers(self, blocks: Sequence[PersonBlock]) -> None:
         """Refuses anybody who took part in anything before. `blocks` are sorted."""

@@ -1,5 +1,6 @@
 """The declaration of a release, and the public numbers that follow from it."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -105,6 +106,13 @@ def people_at_once(release: Declaration, devices: int = 1) -> Batches | None:
     """Returns the batches of sampled people; None where people are not sampled."""
     sampling = sampling_of(release)
     return None if sampling is None else batches(sampling, release.microbatch, devices)
+
+
+def batch_size(release: Declaration) -> int | None:
+    """Returns how many people of all slots are mapped at once, in equal batches; None means all."""
+    if release.microbatch is None:
+        return None
+    return math.ceil(release.slots / math.ceil(release.slots / release.microbatch))
 
 
 def noise_scales(release: Declaration) -> dict[str, float]:

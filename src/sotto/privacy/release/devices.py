@@ -10,10 +10,11 @@ and noise is drawn, added and charged once.
 
 Guarantee:
     No equation of the proof has the number of devices: a person is on one device, and the total
-    is the exact sum over all devices. With the same noise and the same `microbatch`, a release is
-    bit for bit the same on any number of devices: each device then maps `local` over as many people
-    at once. (Without `microbatch` it maps its whole share at once, and a compiler may round
-    `local` otherwise for another number of people.)
+    is the exact sum over all devices. With the same noise and the same `microbatch`, all that is
+    released of people is bit for bit the same on any number of devices: each device then maps
+    `local` over as many people at once. This does not hold without `microbatch`, where a device
+    maps its whole share at once and a compiler may round `local` otherwise, nor for a `world` and
+    for `unprotected` parts, which are sums of floats.
 """
 
 import math
@@ -39,7 +40,7 @@ the process. Devices that share a core wait for longer than that."""
 
 @contextmanager
 def over_devices(count: int) -> Iterator[None]:
-    """Maps people over this many devices in every stream that is opened within the context.
+    """Maps people over this many devices in every stream that this thread opens in the context.
 
     On a machine without accelerators, each processor core can be a device.
 
@@ -92,7 +93,8 @@ class Devices:
         Args:
             total: `(state, key, persons, units) -> (totals, diagnostics)` for any number of people
                 that is a multiple of `batch`. A person of number -1 must count as zero.
-            batch: number of people in each call of `total`, or None for all that a device has.
+            batch: number of people in each call of `total`, which does not depend on the devices;
+                or None for all that a device has.
             state, key: the same for everybody.
             persons, units: leaves of shape [people, ...].
 
@@ -101,7 +103,7 @@ class Devices:
         """
         people = persons.shape[0]
         each = math.ceil(people / self.count)
-        batch = min(batch or each, each)
+        batch = batch or each
         padding = math.ceil(each / batch) * batch * self.count - people
         if padding:
             persons = jnp.pad(persons, (0, padding), constant_values=-1)

@@ -37,6 +37,7 @@ from sotto.privacy.release import factored
 from sotto.privacy.release.declaration import (
     Declaration,
     State,
+    batch_size,
     grids,
     noise_scales,
     people_at_once,
@@ -217,7 +218,7 @@ class Release(Declaration):
         if not traced.has_factored:
             return 0.0
         sampled = people_at_once(self)
-        batch = self.microbatch or self.slots if sampled is None else sampled.largest
+        batch = batch_size(self) or self.slots if sampled is None else sampled.largest
         clip_norms = {name: part.clip_norm for name, part in self.parts.items()}
         return factored.sum_rounding(batch, dimensions, grids(self, True), clip_norms)
 

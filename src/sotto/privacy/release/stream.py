@@ -22,6 +22,7 @@ from sotto.privacy.release.declaration import (
     Contribution,
     Declaration,
     State,
+    batch_size,
     grids,
     noise_scales,
     people_at_once,
@@ -263,7 +264,7 @@ class Stream:
 
     def _sum_slots(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:
         """Sums over all slots, on each device `microbatch` of them at a time."""
-        batch = self._release.microbatch
+        batch = batch_size(self._release)
         return self._devices.sum(self._sum_batch, batch, state, key, persons, units)
 
     def _sum_sampled(self, state: State, key: PRNGKeyArray, persons: Any, units: Any) -> Any:

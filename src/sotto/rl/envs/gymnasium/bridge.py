@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto import cluster
 from sotto.extras import EXTRAS
 from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
 from sotto.rl.envs.gymnasium import mujoco_facts
@@ -316,10 +317,10 @@ def processes_for(environments: int) -> int:
     """Returns how many worker processes are fastest for so many parallel environments.
 
     There is at most one for each available core, and each has at least four environments. A process
-    that was itself started for one of several trainings gets none besides itself: the other
-    trainings use the other cores, and waiting for workers at every step takes longer than stepping.
+    that was itself started for one of several trainings gets none besides itself: the others use
+    the other cores, and waiting for workers at every step takes longer than stepping.
     """
-    if multiprocessing.parent_process() is not None:
+    if multiprocessing.parent_process() is not None or cluster.in_task():
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(cores or 1, environments // 4))
