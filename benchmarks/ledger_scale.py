@@ -33,7 +33,9 @@ class Settings:
     """What is measured."""
 
     releases: int = 100_000
-    """Number of releases, each charged alone."""
+    """Number of releases."""
+    chunk: int = 1
+    """Number of releases that are charged together, with one commit."""
     rules: tuple[str, ...] = ("once", "returning", "drawn")
     """Rules of participation."""
     json: bool = False
@@ -63,8 +65,8 @@ def statement(rule: str, releases: int) -> StreamStatement:
     )
 
 
-def measured(rule: str, releases: int, folder: Path) -> dict[str, float]:
-    """Returns milliseconds a charge, at the beginning and at the end, and seconds to open."""
+def measured(rule: str, releases: int, chunk: int, folder: Path) -> dict[str, float]:
+    """Returns milliseconds a release, at the beginning and at the end, and seconds to open."""
     budget = Budget(epsilon=100.0, delta=1e-7)
     place = folder / f"{rule}.sqlite"
     stream = Ledger.create(place, "run", unit=UNIT, budget=budget).open_stream(
@@ -75,14 +77,15 @@ def measured(rule: str, releases: int, folder: Path) -> dict[str, float]:
     rounds = TIMES if rule == "returning" else 1
     order = np.concatenate([chance.permutation(PEOPLE // rounds) for _ in range(rounds)])
     taken = []
-    for number in range(releases):
-        people = None if rule == "drawn" else [order[number * size : (number + 1) * size]]
+    for number in range(0, releases, chunk):
+        each = range(number, number + chunk)
+        people = None if rule == "drawn" else [order[n * size : (n + 1) * size] for n in each]
         began = time.perf_counter()
-        stream.charge(number, 1, people)
-        taken.append(1000 * (time.perf_counter() - began))
+        stream.charge(number, chunk, people)
+        taken.append(1000 * (time.perf_counter() - began) / chunk)
     began = time.perf_counter()
     Ledger.open(place)
-    tenth = max(1, releases // 10)
+    tenth = max(1, len(taken) // 10)
     return {
         "first": statistics.mean(taken[:tenth]),
         "last": statistics.mean(taken[-tenth:]),
@@ -97,11 +100,11 @@ def main(asked: Settings) -> None:
     found = {}
     for rule in asked.rules:
         with TemporaryDirectory() as folder:
-            found[rule] = measured(rule, asked.releases, Path(folder))
+            found[rule] = measured(rule, asked.releases, asked.chunk, Path(folder))
         if not asked.json:
             row = found[rule]
             print(
-                f"{rule:<10} {row['first']:.2f} ms a charge at first, {row['last']:.2f} at the "
+                f"{rule:<10} {row['first']:.2f} ms a release at first, {row['last']:.2f} at the "
                 f"end, {row['mean']:.2f} on average; opened in {row['open']:.1f} s; "
                 f"{row['bytes'] / 1e6:.0f} MB",
                 flush=True,
