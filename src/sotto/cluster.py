@@ -48,7 +48,8 @@ def on_cluster(address: str | None) -> Iterator[None]:
             machine belongs to; "local", for a new one on this machine; or None, for no cluster.
 
     Raises:
-        ValueError: Ray is not installed.
+        ValueError: Ray is not installed, or this process has a cluster already and another address
+            is given than auto.
         RunError: there is no such cluster.
     """
     if address is None:
