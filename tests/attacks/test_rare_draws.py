@@ -50,7 +50,7 @@ def drawn(rate: float, coin: float) -> bool:
         horizon=1,
         chunk=1,
         participation=participation,
-        batches=batches(participation, None),
+        batches=batches(participation, None, 1),
         pool=None,
     )
     persons = draws.take(1).persons
