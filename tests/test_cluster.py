@@ -270,8 +270,8 @@ def test_a_task_that_always_dies_ends(nodes: Nodes, tmp_path: Path, monkeypatch:
 
 def test_other_versions_on_a_node_are_refused(nodes: Nodes, monkeypatch: Any) -> None:
     nodes.have(1)
-    here = cluster.versions() | {"jax": "0.0.1"}
-    monkeypatch.setattr(cluster, "versions", lambda: here)
+    here = cluster._software() | {"jax": "0.0.1"}
+    monkeypatch.setattr(cluster, "_software", lambda: here)
     with (
         cluster.on_cluster(nodes.address),
         pytest.raises(RunError, match=r"a node has jax 0.1.*, and this machine 0\.0\.1"),

@@ -17,18 +17,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sotto.errors import RunError
 from sotto.extras import require
-from sotto.privacy.ledger.entries import versions
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 _ONE_CORE = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-_SIMULATORS = ("gymnasium", "mujoco", "ale-py", "box2d")
+_SOFTWARE = ("sotto", "jax", "jaxlib", "numpy", "gymnasium", "mujoco", "ale-py", "box2d")
 _RETRIES = 10
 """Number of times that a task is done again after a death. A task that kills every process that
 does it, such as one that needs too much memory, must end."""
@@ -193,4 +193,4 @@ def _software() -> dict[str, str]:
         except PackageNotFoundError:
             return "(not installed)"
 
-    return versions() | {name: found(name) for name in _SIMULATORS}
+    return {name: found(name) for name in _SOFTWARE} | {"python": python_version()}
