@@ -54,7 +54,8 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
         mode: permissions of the new file.
 
     Raises:
-        OSError: it cannot be written; an earlier file is unchanged.
+        OSError: it cannot be written; an earlier file is unchanged. Or its directory cannot be
+            synced; the new file is in its place then.
     """
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

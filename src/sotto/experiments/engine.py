@@ -205,11 +205,11 @@ class Store:
         seed = result.seeds[0] if result.arm.by_seed else None
         write_result(self._path(result.arm, seed), result.data())
 
-    def packed(self, file: str) -> bytes:
+    def packed(self, arm: Arm) -> bytes:
         """Returns all files of an arm as an archive."""
         memory = io.BytesIO()
         with tarfile.open(fileobj=memory, mode="w") as archive:
-            archive.add(self.place(file), arcname=file)
+            archive.add(self.place(arm.file), arcname=arm.file)
         return memory.getvalue()
 
     def unpack(self, arm: Arm, files: bytes) -> None:
@@ -294,8 +294,7 @@ def _finished(store: Store, arms: Sequence[Arm], workers: int) -> Iterator[tuple
         yield from finished(partial(_train, store), arms, workers)
         return
     tasks = [
-        _Sent(arm, store.missing(arm), [store.packed(need.file) for need in arm.needs])
-        for arm in arms
+        _Sent(arm, store.missing(arm), [store.packed(need) for need in arm.needs]) for arm in arms
     ]
     for sent, (sentence, files) in cluster.finished(_train_apart, tasks):
         store.unpack(sent.arm, files)
@@ -316,7 +315,7 @@ def _train_apart(sent: _Sent) -> tuple[str, bytes]:
         store = Store(Path(folder))
         for need, files in zip(sent.arm.needs, sent.needed, strict=True):
             store.unpack(need, files)
-        return _train(store, replace(sent.arm, seeds=sent.seeds)), store.packed(sent.arm.file)
+        return _train(store, replace(sent.arm, seeds=sent.seeds)), store.packed(sent.arm)
 
 
 def _train(store: Store, arm: Arm) -> str:

@@ -10,13 +10,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from sotto import cluster
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium import bridge
-from sotto.rl.envs.gymnasium.blocks import Block, blocks_of
+from sotto.rl.envs.gymnasium.blocks import BLOCK, Block, blocks_of
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.rollout import Actor, evaluate
-
-_BLOCK = 8
-"""Episodes that one task of a cluster plays."""
 
 
 def returns_of(
@@ -60,7 +57,7 @@ def _through_gymnasium(
     seeds = [int(seed) for seed in np.asarray(drawn)]
     each = [jax.tree.map(lambda x, i=run: x[i], policies) for run in range(runs)]
     if cluster.connected():
-        blocks = blocks_of(key, seeds, _BLOCK)
+        blocks = blocks_of(key, seeds, BLOCK)
         tasks = [(policy, block) for policy in each for block in blocks]
         found = cluster.ordered(partial(_play_block, env_id, greedy), tasks)
         return np.concatenate(found).reshape(runs, episodes)

@@ -16,14 +16,11 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.exploration import Explored
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium import bridge
-from sotto.rl.envs.gymnasium.blocks import Block, blocks_of
+from sotto.rl.envs.gymnasium.blocks import BLOCK, Block, blocks_of
 from sotto.rl.envs.gymnasium.bridge import Described, GymnasiumUsers, processes_for
 from sotto.rl.envs.gymnasium.unseen import UnseenError
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, Trajectory
-
-BLOCK = 8
-"""Users whom one task of a cluster collects. Each block has a separate key."""
 
 
 class Collector:

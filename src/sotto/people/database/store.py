@@ -290,7 +290,8 @@ class Store(Tokens, Releases):
     def withdraw(self, person: int) -> Receipt:
         """Gives the person no further place, and deletes their contribution if that can be done.
 
-        It can until the updater begins with the release. Withdrawing again changes nothing.
+        It can until the updater begins with the release. Withdrawing again changes nothing. The
+        withdrawal is noted in the file of withdrawals before the database has it.
 
         Raises:
             UnknownPerson: there is no such person.
@@ -300,7 +301,7 @@ class Store(Tokens, Releases):
             withdrew = has_withdrawn(connection, person)
             if self._noted is not None:
                 self._noted.note(person)
-            if not withdrew:  # nothing is written for those who ask again
+            if not withdrew:  # the database is not written for those who ask again
                 _withdraw(connection, current, person)
             query = sa.select(places).where(mine, places.c.gave).order_by(places.c.release)
             gave = connection.execute(query).all()

@@ -8,9 +8,12 @@ from jaxtyping import PRNGKeyArray
 
 from sotto.keys import key_of
 
+BLOCK = 8
+"""Users of one task of a cluster."""
+
 
 class Block(NamedTuple):
-    """Some of the users of a batch, as a task for another process, with randomness of their own.
+    """Some of the users of a batch, as a task for another process, with a separate key.
 
     Attributes:
         key_data: the numbers of their key.
