@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import Any, TypeVar
@@ -184,6 +185,7 @@ def _do(sent: tuple[dict[str, str], Callable[[Any], Any]], task: Any) -> Any:
         raise
 
 
+@cache  # looking them up takes a millisecond, and every task compares them
 def _software() -> dict[str, str]:
     """Returns versions of everything that a result depends on."""
 
