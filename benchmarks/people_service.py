@@ -52,13 +52,17 @@ def sotto(*words: str) -> str:
 
 
 class Connection:
-    """One HTTP/1.1 connection of one person."""
+    """One HTTP/1.1 connection of one person, from any local address or the given one."""
 
-    def __init__(self, host: str, port: int, token: str) -> None:
-        self._host, self._port, self._token = host, port, token
+    def __init__(
+        self, host: str, port: int, token: str, local: tuple[str, int] | None = None
+    ) -> None:
+        self._host, self._port, self._token, self._local = host, port, token, local
 
     async def open(self) -> None:
-        self._read, self._write = await asyncio.open_connection(self._host, self._port)
+        self._read, self._write = await asyncio.open_connection(
+            self._host, self._port, local_addr=self._local
+        )
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         data = json.dumps(body).encode()

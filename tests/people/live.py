@@ -18,6 +18,7 @@ from sotto.people.client import Person
 from sotto.people.database.store import Store
 from sotto.people.spaces import Spaces
 from sotto.people.updater import Updater
+from sotto.privacy.ledger.shared import SharedBudget
 from sotto.serving.limits import Limits
 
 SPACES = Spaces(observations=2, actions=2)
@@ -86,10 +87,16 @@ class Live:
 
 
 @contextmanager
-def started(folder: Path, terms: Terms | None = None, **changes: Any) -> Iterator[Live]:
-    """Starts and serves a campaign."""
-    settings = campaigns.new_settings("test", SPACES, config(**changes), terms or Terms(), None)
-    campaign = start.create(folder / "campaign", settings)
+def started(
+    folder: Path, terms: Terms | None = None, budget: SharedBudget | None = None, **changes: Any
+) -> Iterator[Live]:
+    """Starts and serves a campaign, which may share the budget in `folder / "people.budget"`."""
+    shared = None if budget is None else budget.budget_id
+    settings = campaigns.new_settings(
+        "test", SPACES, config(**changes), terms or Terms(), None, shared
+    )
+    place = None if budget is None else str(folder / "people.budget")
+    campaign = start.create(folder / "campaign", settings, named_budget=place)
     store = campaign.open_store()
     made: list[Live] = []
     app = create_app(

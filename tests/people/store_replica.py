@@ -110,7 +110,7 @@ def whole_release(store: Store, out: int) -> None:
             serve(store, out, person)
     store.withdraw(1)
     if store.version() == 0:
-        assert store.close_due(time.time() + 9.0) is not None
+        assert store.close_due(time.time() + 99.0) is not None
         closed = store.begin(0, "updater")
         assert closed is not None
         store.finish(0, "updater", policy_of(closed))

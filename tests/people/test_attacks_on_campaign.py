@@ -347,13 +347,13 @@ def test_slow_bodies_of_one_person_are_limited(live):
             slow = socket.create_connection((address.hostname, address.port))
             stack.enter_context(slow)
             slow.sendall(head.encode())
-        until = time.monotonic() + 5
+        until = time.monotonic() + 30
         while (answer := live.post(0, "/v1/places", {})).status_code != 429:
             assert time.monotonic() < until
         refused(answer, 429, "too-many-requests")
         assert live.get(0, "/v1/me").status_code == 200
         assert live.post(1, "/v1/places", {}).status_code == 200
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while live.post(0, "/v1/places", {}).status_code != 200:  # their connections have ended
         assert time.monotonic() < until
 

@@ -131,7 +131,8 @@ def test_killed_before_each_change(where: str, processes: Processes, tmp_path: P
     out = os.open(tmp_path / "out of this process.txt", os.O_WRONLY | os.O_CREAT)
     step = 2 if where.endswith(".sqlite") else 4  # PostgreSQL's tables take longer to make
     for change in range(1, 100, step):
-        store = create(where, **(RULES | {"slots": 2}))
+        # Long times, so that a slow machine lets no place expire.
+        store = create(where, **(RULES | {"slots": 2, "place_seconds": 60, "release_seconds": 60}))
         store.enrol(2)
         wait_for(processes.start(f"die {change}"), 25)
         with reading(store._engine) as connection:

@@ -138,6 +138,42 @@ def test_without_the_database_no_token_is_believed_for_long():
     callers.close()
 
 
+class Slow(Failing):
+    """Holders in a database that takes its time; the readings are counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readings = 0
+
+    def known_tokens(self) -> KnownTokens:
+        self.readings += 1
+        time.sleep(0.05)
+        return self.known
+
+
+def test_requests_beside_a_reading_do_not_wait_for_another_one():
+    """A person who floods the service would delay everybody by a quarter of a second."""
+    holders, limits = Slow(), Limits()
+    holders.known.add([("0", hashlib.sha256(b"ann-token").hexdigest())])
+    callers = Callers(
+        *(holders, lambda _token: False, limits, Connections(limits)), believed_seconds=0.3
+    )
+    callers.read_now()
+    headers = [(b"authorization", b"Bearer ann-token")]
+    request = Request({"type": "http", "headers": headers, "client": ("127.0.0.1", 1)})
+
+    async def asked(after: float) -> str | None:
+        await asyncio.sleep(after)
+        return (await callers.caller(request)).name
+
+    async def ask() -> None:
+        assert await asyncio.gather(asked(0), asked(0.02), asked(0.02)) == ["0"] * 3
+
+    asyncio.run(ask())
+    callers.close()
+    assert holders.readings == 2  # one before the start, and one for all requests
+
+
 # --- the commands --------------------------------------------------------------------------------
 
 

@@ -266,6 +266,8 @@ class _Service:
     async def people(self, request: Request) -> Response:
         """Makes tokens of new people, which are shown once."""
         self._require_operator(await self._callers.caller(request))
+        if self._desk.shares_budget:
+            raise _bad("this campaign shares a budget; enrol with sotto campaign invite --numbers")
         given = await self._object(request, None)
         count = given.get("count")
         if not isinstance(count, int) or not 1 <= count <= _MOST_TOKENS:

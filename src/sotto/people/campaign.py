@@ -13,7 +13,6 @@ import hashlib
 import json
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -24,9 +23,10 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.settings import Settings
 from sotto.errors import RunError, first_problem
 from sotto.people.spaces import Spaces
-from sotto.privacy.ledger.entries import canonical, versions
+from sotto.privacy.ledger.entries import canonical, now, versions
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs import marks
+from sotto.runs.budgets import give_budget
 from sotto.runs.directory import ledger_location, ledger_place
 from sotto.runs.registry import config_from_json, config_to_json
 from sotto.serving.operator import OperatorToken
@@ -91,6 +91,8 @@ class CampaignSettings(BaseModel):
         terms: public terms.
         database: None for files in the directory, or a SQLAlchemy URL without a password.
         versions: versions of the software that made it.
+        shared_budget: id of the budget that it shares with other products. Its people then enrol
+            under the operator's numbers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -103,11 +105,14 @@ class CampaignSettings(BaseModel):
     database: str | None
     versions: dict[str, str]
     created: str
+    shared_budget: str | None = None
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of all settings that releases and promises to people depend on."""
         said = self.model_dump(mode="json", include={"campaign_id", "spaces", "config", "terms"})
+        if self.shared_budget is not None:
+            said["shared_budget"] = self.shared_budget
         return hashlib.sha256(canonical(said).encode()).hexdigest()
 
 
@@ -118,6 +123,7 @@ class Campaign:
     path: Path
     settings: CampaignSettings
     named_database: str | None = None  # what the user gave as --database
+    named_budget: str | None = None  # what the user gave as --budget
 
     @property
     def config(self) -> DPPGConfig:
@@ -171,13 +177,28 @@ class Campaign:
         marks.refuse_older(self.path, ledger)
         return ledger
 
+    def ledger_to_charge(self) -> Ledger:
+        """Opens the ledger as `open_ledger` does, with the budget that it shares.
+
+        Raises:
+            PrivacyError: the campaign shares a budget that the user did not give, or another one.
+        """
+        ledger = self.open_ledger()
+        give_budget(ledger, self.named_budget)
+        return ledger
+
     def _place(self, file: str) -> Path | str:
         where = self.settings.database
         return ledger_location(self.path, where or file, self.named_database, "--database")
 
 
 def new_settings(
-    name: str, spaces: Spaces, config: DPPGConfig, terms: Terms, database: str | None
+    name: str,
+    spaces: Spaces,
+    config: DPPGConfig,
+    terms: Terms,
+    database: str | None,
+    shared_budget: str | None = None,
 ) -> CampaignSettings:
     """Returns the settings of a new campaign.
 
@@ -194,7 +215,8 @@ def new_settings(
         terms=terms,
         database=None if database is None else ledger_place(database),
         versions=versions(),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
+        shared_budget=shared_budget,
     )
 
 
@@ -241,12 +263,15 @@ def is_campaign(path: Path) -> bool:
     return (path / SETTINGS).is_file()
 
 
-def open_campaign(path: Path, named_database: str | None = None) -> Campaign:
+def open_campaign(
+    path: Path, named_database: str | None = None, named_budget: str | None = None
+) -> Campaign:
     """Returns the campaign in a directory.
 
     Args:
         path: the directory.
         named_database: value of --database; one that only campaign.json names is not opened.
+        named_budget: value of --budget.
 
     Raises:
         RunError: there is no campaign, or its settings cannot be read.
@@ -260,4 +285,4 @@ def open_campaign(path: Path, named_database: str | None = None) -> Campaign:
         raise RunError(f"{file} cannot be read: {first_problem(error)}") from error
     except ValueError as error:
         raise RunError(f"{file} is not JSON: {error}") from error
-    return Campaign(path, settings, named_database)
+    return Campaign(path, settings, named_database, named_budget)

@@ -61,6 +61,11 @@ class Desk:
         self._places: dict[tuple[str, int], Place] = {}  # of one release
         self._release = -1
 
+    @property
+    def shares_budget(self) -> bool:
+        """Whether the campaign shares a budget, so that people have the operator's numbers."""
+        return self._campaign.settings.shared_budget is not None
+
     def _read_published(self, version: int) -> Published:
         return Published.from_bytes(self._store.policy(version)[1])
 

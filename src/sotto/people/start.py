@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from sotto.algorithms.dppg import noise
+from sotto.algorithms.dppg.training import create_ledger
 from sotto.errors import RunError
 from sotto.files import write_model
 from sotto.people.campaign import SETTINGS, Campaign, CampaignSettings
@@ -13,12 +13,18 @@ from sotto.people.database.store import Store
 from sotto.people.plan import Plan, Published
 from sotto.people.units import packed
 from sotto.privacy.certificates.derive import derive
-from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.ledger.spending import Budget
+from sotto.runs.budgets import give_budget
 
 
-def create(path: Path, settings: CampaignSettings, named_database: str | None = None) -> Campaign:
+def create(
+    path: Path,
+    settings: CampaignSettings,
+    named_database: str | None = None,
+    named_budget: str | None = None,
+) -> Campaign:
     """Makes the directory of a campaign, with its ledger and its database.
+
+    A budget is given if the settings say that the campaign shares it with other products.
 
     The settings are written last, so that a directory that has them is complete.
 
@@ -29,7 +35,7 @@ def create(path: Path, settings: CampaignSettings, named_database: str | None = 
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists already; give another directory")
-    campaign, existed = Campaign(path, settings, named_database), path.exists()
+    campaign, existed = Campaign(path, settings, named_database, named_budget), path.exists()
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
     try:
@@ -46,13 +52,10 @@ def create(path: Path, settings: CampaignSettings, named_database: str | None = 
 def _create(campaign: Campaign) -> None:
     """Makes the ledger and the database of a new campaign, with policy version 0."""
     plan, config, terms = Plan(campaign), campaign.config, campaign.settings.terms
-    budget = Budget(epsilon=noise.budget_epsilon(config), delta=config.delta)
-    ledger = Ledger.create(
-        campaign.ledger_place,
-        campaign.settings.campaign_id,
-        unit=config.privacy_unit,
-        budget=budget,
-    )
+    ledger = create_ledger(config, campaign.ledger_place, campaign.settings.campaign_id)
+    give_budget(ledger, campaign.named_budget)
+    if (ledger.joined or {"budget": None})["budget"] != campaign.settings.shared_budget:
+        raise RunError("the settings of the campaign name another shared budget than the one given")
     # The stream is opened here, so that a budget that does not cover it is refused at once.
     plan.open(ledger, plan.first)
     facts = {

@@ -84,7 +84,7 @@ class Updater:
         if closed is None:
             return False
         if self._ledger is None:
-            self._ledger = self._campaign.open_ledger()
+            self._ledger = self._campaign.ledger_to_charge()
         charged = sum(one.releases for one in self._ledger.streams)
         before = Published.from_bytes(self._store.policy()[1])
         if not self._ledger.holds(before.facts["certificate"]["head_hash"]):
@@ -124,15 +124,18 @@ class Updater:
     def _drop_refused(self, closed: Closed, stream: Stream) -> None:
         """Drops what people gave whom the ledger would refuse.
 
-        There are such people if the database is an older copy, and has forgotten that they gave.
+        There are such people if the database is an older copy, and has forgotten that they gave, or
+        if they have spent the budget that the campaign shares with other products.
         """
         gave = [person for person in closed.persons.tolist() if person != -1]
-        if refused := stream.refused(gave):
+        if refused := stream.hold(gave):
             self._store.drop(closed.release, refused)
+            copied = "the ledger has charged their people before, so the database is an older copy"
+            shared = "their people have spent the shared budget, or were charged before"
             _log.warning(
-                "%d contributions to release %d were dropped: the ledger has charged their people "
-                "before, so the database is an older copy",
+                "%d contributions to release %d were dropped: %s",
                 *(len(refused), closed.release),
+                copied if self._campaign.named_budget is None else shared,
             )
 
     @contextmanager

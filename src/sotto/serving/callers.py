@@ -85,6 +85,7 @@ class Callers:
         self._known = KnownTokens(())
         self._operator = b""  # hash of the operator's token, once it was seen
         self._next_read: asyncio.Task[KnownTokens] | None = None
+        self._reading: asyncio.Task[KnownTokens] | None = None  # the one that has begun
         self._last_read = -math.inf  # beginning of the last reading
         self._known_at = -math.inf  # beginning of the last reading that succeeded
         self._thread = ThreadPoolExecutor(1, "tokens")
@@ -130,8 +131,8 @@ class Callers:
             if known.holder(token) is None and not await self._in_thread(self._is_operator, token):
                 raise unknown_token()
         elif self._is_out_of_date():
-            with self._failures():
-                await self._read_again()
+            with self._failures():  # a reading that has begun will do: it is new enough
+                await (asyncio.shield(self._reading) if self._reading else self._read_again())
         holder = self._known.holder(token)
         wait = self._students.seconds_to_wait(holder or "")
         if wait > 0:
@@ -184,10 +185,15 @@ class Callers:
     async def _read(self) -> KnownTokens:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self._last_read + _REFRESH_SECONDS - loop.time())
-        began, self._next_read = loop.time(), None  # later requests wait for the next reading
+        began = loop.time()
+        self._reading, self._next_read = self._next_read, None  # new tokens wait for the next one
         self._last_read = began
-        self._known = await self._in_thread(self._holders.known_tokens)
-        self._known_at = began
+        try:
+            self._known = await self._in_thread(self._holders.known_tokens)
+            self._known_at = began
+        finally:
+            if self._reading is asyncio.current_task():
+                self._reading = None
         return self._known
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: str) -> _T:

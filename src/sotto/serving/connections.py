@@ -10,7 +10,8 @@ A connection from a trusted proxy counts as that of the client whose request cam
 
 import asyncio
 import ipaddress
-from collections import Counter
+import random
+from functools import lru_cache
 from typing import Any
 
 import h11
@@ -23,6 +24,10 @@ Peer = tuple[str, int]
 """Address and port of the other side."""
 
 
+_NETWORKS_IN_MEMORY = 4096
+
+
+@lru_cache(_NETWORKS_IN_MEMORY)
 def network(host: str) -> str:
     """Returns the network of one client: an IPv4 address, or 64 bits of an IPv6 address."""
     address = address_of(host)
@@ -36,28 +41,32 @@ class Connections:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._open: dict[Peer, Connection] = {}  # in the order they were opened
-        self._strangers: Counter[str] = Counter()  # open connections of each network
+        self._open: dict[Peer, Connection] = {}
+        # Open connections in the order in which they were opened, or became known.
+        self._strangers: dict[str, dict[Peer, Connection]] = {}  # of each network
+        self._known: dict[Peer, Connection] = {}
 
     def opened(self, connection: "Connection") -> None:
         """Counts a new connection and ends another one if there are too many."""
+        if (before := self._open.get(connection.peer)) is not None:
+            self.closed(before)
         self._open[connection.peer] = connection
-        self._strangers[connection.network] += 1
+        self._strangers.setdefault(connection.network, {})[connection.peer] = connection
         if not connection.of_proxy:  # a proxy's connections are many people's
             self._limit(connection.network)
-        if self._strangers.total() > self.limits.strangers:
-            self._end_one(known=False, network=self._strangers.most_common(1)[0][0])
+        if len(self._open) - len(self._known) > self.limits.strangers:
+            self._end_one(max(self._strangers.values(), key=len))
 
     def asked(self, connection: "Connection", host: str) -> None:
         """Counts a connection from a proxy as that of the client whose request it carries now."""
         here, before = network(host), connection.network
-        connection.host, connection.network = host, here
         is_counted = self._open.get(connection.peer) is connection and not connection.known
         if is_counted and here != before:
-            self._forget(before)
-            self._strangers[here] += 1
-            if here != network(connection.peer[0]):
-                self._limit(here)
+            self._forget(connection)
+            self._strangers.setdefault(here, {})[connection.peer] = connection
+        connection.host, connection.network = host, here
+        if is_counted and here not in (before, network(connection.peer[0])):
+            self._limit(here)
 
     def host(self, peer: Peer | None) -> str:
         """Returns the address from which the request comes that a connection carries now."""
@@ -70,18 +79,21 @@ class Connections:
         """Removes a closed connection from the counts."""
         if self._open.get(connection.peer) is connection:
             del self._open[connection.peer]
-            if not connection.known:
-                self._forget(connection.network)
+            if connection.known:
+                del self._known[connection.peer]
+            else:
+                self._forget(connection)
 
     def known(self, peer: Peer | None) -> None:
         """Marks a connection as known, after a request with a known token."""
         connection = None if peer is None else self._open.get((peer[0], peer[1]))
         if connection is None or connection.known:
             return
+        self._forget(connection)
         connection.become_known(self.limits.idle_seconds)
-        self._forget(connection.network)
-        if sum(one.known for one in self._open.values()) > self.limits.known_connections:
-            self._end_one(known=True, network=None)
+        self._known[connection.peer] = connection
+        if len(self._known) > self.limits.known_connections:
+            self._end_one(self._known)
 
     def refused(self, peer: Peer | None) -> None:
         """Pauses the connection of a client that sends too many requests.
@@ -94,24 +106,23 @@ class Connections:
 
     def _limit(self, network: str) -> None:
         """Ends a connection of a network that has too many."""
-        if self._strangers[network] > self.limits.strangers_per_address:
-            self._end_one(known=False, network=network)
+        of_network = self._strangers[network]
+        if len(of_network) > self.limits.strangers_per_address:
+            self._end_one(of_network)
 
-    def _end_one(self, *, known: bool, network: str | None) -> None:
-        """Ends the oldest idle connection of that kind, or else the oldest one."""
-        of_kind = [
-            one
-            for one in self._open.values()
-            if one.known == known and network in (None, one.network)
-        ]
-        ended = next((one for one in of_kind if not one.busy), of_kind[0])
+    def _end_one(self, connections: "dict[Peer, Connection]") -> None:
+        """Ends the oldest idle one of these connections, or else the oldest one."""
+        oldest = next(iter(connections.values()))
+        ended = next((one for one in connections.values() if not one.busy), oldest)
         self.closed(ended)
         ended.transport.abort()
 
-    def _forget(self, network: str) -> None:
-        self._strangers[network] -= 1
-        if not self._strangers[network]:
-            del self._strangers[network]
+    def _forget(self, connection: "Connection") -> None:
+        """Removes a stranger's connection from the count of its network."""
+        of_network = self._strangers[connection.network]
+        del of_network[connection.peer]
+        if not of_network:
+            del self._strangers[connection.network]
 
 
 class Connection(H11Protocol):
@@ -140,12 +151,15 @@ class Connection(H11Protocol):
         self.timeout_keep_alive = idle_seconds
 
     def pause(self) -> None:
-        """Stops reading for a while and begins no request that was read already."""
+        """Stops reading for a while and begins no request that was read already.
+
+        Connections that were paused together do not go on together: their next requests would
+        delay everybody else's.
+        """
         if self._paused is None:
             self.transport.pause_reading()
-            self._paused = self.loop.call_later(
-                self.connections_of_server.limits.pause_seconds, self._go_on
-            )
+            seconds = self.connections_of_server.limits.pause_seconds * random.uniform(1, 2)
+            self._paused = self.loop.call_later(seconds, self._go_on)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Counts the connection and starts the deadline for its first request."""

@@ -15,19 +15,18 @@ the owner may read the directory and its files.
 import shutil
 import uuid
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from sotto.errors import RunError, first_problem
-from sotto.files import write_model
+from sotto.errors import RunError
+from sotto.files import read_model, write_model
 from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates.derive import derive
-from sotto.privacy.ledger.entries import versions
+from sotto.privacy.ledger.entries import now, versions
 from sotto.privacy.ledger.spending import Budget
 from sotto.runs.directory import ledger_location, ledger_place
 from sotto.serving.operator import OperatorToken
@@ -78,7 +77,7 @@ class ServiceSettings(BaseModel):
             ledger=ledger_place(ledger),
             versions=versions(),
             command=command,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            created=now(),
         )
 
 
@@ -195,7 +194,4 @@ def open_service(path: Path, ledger: str | None = None) -> Service:
             f"there is no teacher's service at {path}; start one with: "
             f"sotto serve teacher RUN --out {path}"
         )
-    try:
-        return Service(path, ServiceSettings.model_validate_json(file.read_bytes()), ledger)
-    except ValidationError as error:
-        raise RunError(f"{file} cannot be read: {first_problem(error)}") from error
+    return Service(path, read_model(file, ServiceSettings), ledger)

@@ -27,7 +27,8 @@ class Limits:
         stranger_requests_per_second: average rate of requests without a known token from one
             address.
         stranger_burst: number of such requests at once after a pause.
-        pause_seconds: time during which nothing is read from a connection that sends more.
+        pause_seconds: shortest time during which nothing is read from a connection that sends
+            more; the longest is twice as long.
     """
 
     max_rows: int = 256

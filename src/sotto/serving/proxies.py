@@ -7,8 +7,10 @@ itself, or by another proxy. So only the right-most address that is no trusted p
 
 import ipaddress
 from collections.abc import Sequence
+from functools import lru_cache
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_ADDRESSES_IN_MEMORY = 4096
 
 
 class Proxies:
@@ -57,6 +59,7 @@ class Proxies:
         return any(address in one for one in self._networks)
 
 
+@lru_cache(_ADDRESSES_IN_MEMORY)
 def address_of(host: str) -> _Address | None:
     """Returns the address that a text stands for; None if it is none.
 

@@ -52,7 +52,7 @@ people = sa.Table(
     sa.Column("person", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("token_hash", sa.String(64), nullable=False, unique=True),
     sa.Column("withdrew", sa.Boolean, nullable=False),
-    sa.Column("replaced", sa.Integer, unique=True),  # number of the replacement that gave the token
+    sa.Column("replaced", sa.Integer, unique=True),  # counts tokens that came later or out of order
 )
 places = sa.Table(
     "people_places",

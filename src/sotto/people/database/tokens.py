@@ -3,6 +3,7 @@
 import hashlib
 import secrets
 import threading
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
@@ -24,6 +25,12 @@ class Tokens:
         self._known, self._reading_tokens = KnownTokens(()), threading.Lock()
         self._numbered, self._replacements = 0, 0  # tokens up to these numbers are known
 
+    @property
+    def enrolled(self) -> frozenset[int]:
+        """Numbers of all people."""
+        with reading(self._engine) as connection:
+            return frozenset(connection.scalars(sa.select(people.c.person)))
+
     def enrol(self, count: int) -> list[str]:
         """Adds people, numbered on from those there are, and returns a secret token for each.
 
@@ -34,13 +41,25 @@ class Tokens:
             first = 0 if last is None else last + 1
             if not 1 <= count <= LARGEST_PERSON + 1 - first:
                 raise ValueError("enrol at least one person, and no more than there are numbers")
-            tokens = [secrets.token_urlsafe(_TOKEN_BYTES) for _ in range(count)]
-            rows = [
-                {"person": person, "token_hash": _hash(token), "withdrew": False}
-                for person, token in enumerate(tokens, first)
-            ]
-            connection.execute(sa.insert(people), rows)
-        return tokens
+            return _add(connection, range(first, first + count))
+
+    def enrol_numbers(self, numbers: Sequence[int]) -> list[str]:
+        """Adds people under given numbers, and returns a secret token for each.
+
+        Raises:
+            ValueError: a number is out of range, twice in the list, or somebody has it already.
+        """
+        if not numbers or min(numbers) < 0 or max(numbers) > LARGEST_PERSON:
+            raise ValueError(f"enrol people under numbers from 0 to {LARGEST_PERSON}")
+        with writing(self._engine) as (connection, _):
+            there = frozenset(connection.scalars(sa.select(people.c.person)))
+            if len(set(numbers)) < len(numbers) or not there.isdisjoint(numbers):
+                raise ValueError(
+                    "a person is listed twice or is enrolled already; list each new person once"
+                )
+            # Numbers may come in any order, so other processes find the tokens by `replaced`.
+            last = connection.scalar(sa.select(sa.func.max(people.c.replaced))) or 0
+            return _add(connection, numbers, last + 1)
 
     def replace_token(self, person: int) -> str:
         """Returns a new secret token of a person. The one before is worth nothing from now on.
@@ -86,6 +105,24 @@ class Tokens:
             self._numbered = max([self._numbered, *(row.person + 1 for row in rows)])
             self._replacements = max([self._replacements, *(row.replaced or 0 for row in rows)])
         return self._known
+
+
+def _add(
+    connection: sa.Connection, numbers: Sequence[int], replaced: int | None = None
+) -> list[str]:
+    """Adds people under these numbers; `replaced` is that of the first one, if others need it."""
+    tokens = [secrets.token_urlsafe(_TOKEN_BYTES) for _ in numbers]
+    rows = [
+        {
+            "person": person,
+            "token_hash": _hash(token),
+            "withdrew": False,
+            "replaced": None if replaced is None else replaced + place,
+        }
+        for place, (person, token) in enumerate(zip(numbers, tokens, strict=True))
+    ]
+    connection.execute(sa.insert(people), rows)
+    return tokens
 
 
 def has_withdrawn(connection: sa.Connection, person: int) -> bool:
