@@ -229,6 +229,9 @@ PUBLIC = {
     "algorithms/dppg/exploration.py": "a policy's own parameters",
     "algorithms/dppg/trust_region.py": "a simulation of noise, of public numbers",
     "experiments/rio2025/regret.py": "first weights of a published figure",
+    "experiments/recommenders/replay.py": "noise of simulated replays on public data",
+    "experiments/trials/simulated.py": "noise of simulated intervals, whose coverage is counted",
+    "algorithms/offline_people/model.py": "first particles of a model that was released",
 }
 ATTACKED = "privacy/audits/leaks/"
 DOORS = {

@@ -50,6 +50,9 @@ TESTS = {
     "ledger/ledger.py": (
         "privacy/entries privacy/ledger attacks/later_streams attacks/after_the_rebuilding"
     ),
+    "ledger/allowances.py": "privacy/shared_budget privacy/shared_faults",
+    "ledger/shared_account.py": "privacy/shared_budget privacy/shared_faults",
+    "ledger/joining.py": "privacy/shared_budget privacy/shared_faults people/campaign_on_budget",
     "statements.py": "privacy/statements privacy/claims privacy/certificate privacy/spending",
 }
 """The files that are mutated and the tests that run for each, the slow ones last."""

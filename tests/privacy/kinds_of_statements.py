@@ -18,6 +18,7 @@ from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.claims import Facts
 from sotto.privacy.claims import experts as of_experts
 from sotto.privacy.claims import language as of_language
+from sotto.privacy.claims import logs as of_logs
 from sotto.privacy.claims import people as of_people
 from sotto.privacy.claims import rewards as of_rewards
 from sotto.privacy.claims import streams as of_streams
@@ -25,11 +26,13 @@ from sotto.privacy.claims.claim import Claim
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.statements import (
     Correlation,
+    NoiseShares,
     Once,
     Part,
     Poisson,
     Returning,
     Selection,
+    ShareOfNoise,
     StreamStatement,
 )
 from sotto.privacy.units import EXPERT, TRANSITION, Unit
@@ -118,6 +121,7 @@ KINDS: dict[str, Facts] = {
     "nothing charged": Facts(),
     "people of a plan": Facts((stream(participation=_AGAIN),), sharing="planned"),
     "people of an adaptive ledger": Facts((stream(participation=_AGAIN),), sharing="adaptive"),
+    "people who share a budget": Facts((stream(),), sharing="planned", limits=(2.0, 1e-6)),
     "a selection of a plan": Facts(
         (stream(selection=Selection(mean=2.0, candidates=2)),), sharing="planned"
     ),
@@ -128,6 +132,20 @@ KINDS: dict[str, Facts] = {
                 participation=Returning(max_participations=2, min_separation=2),
                 correlation=Correlation(kind="prefix-sum"),
                 assumptions=(of_streams.NO_MEMORY.assumption(),),
+            ),
+        )
+    ),
+    "noise in shares": Facts(
+        (
+            stream(
+                noise_law="on-grid",
+                shares=NoiseShares(
+                    bits=16,
+                    slots=20,
+                    promised=12,
+                    colluding=2,
+                    parts={"policy": ShareOfNoise(grid=0.01, variance=1e4)},
+                ),
             ),
         )
     ),
@@ -228,8 +246,53 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
+    "logs of people": Facts(
+        (
+            stream(
+                noise_law="on-grid",
+                protects=(of_logs.LEARNED_MODEL(),),
+                does_not_protect=(of_logs.PATTERNS(),),
+                assumptions=(of_logs.ONE_PERSON.assumption(), of_logs.SETTINGS.assumption()),
+            ),
+        ),
+        settings_checked=True,
+    ),
+    "blocks of people who rated items": Facts(
+        (
+            stream(
+                noise_law="on-grid",
+                correlation=Correlation(kind="prefix-sum"),
+                protects=(of_logs.JOINT(),),
+                does_not_protect=(of_logs.PATTERNS(), of_logs.OWN_OFFERS()),
+                assumptions=(
+                    of_logs.IDS.assumption(),
+                    of_logs.COLUMNS.assumption(),
+                    of_logs.SETTINGS.assumption(),
+                ),
+            ),
+        ),
+        settings_checked=True,
+    ),
     "people who come one after the other": live_people(of_people.SEES_TRAJECTORIES),
     "updates of people's devices": live_people(of_people.SEES_UPDATES),
+    "values from a published log": Facts(
+        (
+            stream(
+                noise_law="on-grid",
+                protects=(of_logs.VALUES(),),
+                does_not_protect=(of_logs.PUBLISHED(),),
+                assumptions=(
+                    of_logs.IDS.assumption(),
+                    of_logs.COLUMNS.assumption(),
+                    of_logs.CHOSEN.assumption(),
+                    of_logs.SOURCE.assumption(words="a trial"),
+                    of_logs.LICENCE.assumption(words="CC0"),
+                ),
+            ),
+            stream(noise_law="on-grid", protects=(of_logs.LEARNED_POLICY(),)),
+        ),
+        settings_checked=True,
+    ),
     "a selection without times": Facts(
         (stream(selection={"mean": 3.0, "candidates": 4, "accounting": 2}, noise_law="on-grid"),)
     ),

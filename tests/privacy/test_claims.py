@@ -94,6 +94,12 @@ EXPECTED = {
         ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing
     """,
+    "people who share a budget": """
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
+        ledger.shared-budget door.contributed@2 gaussian.rounded@2 stream.settings
+        ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        general.timing
+    """,
     "a selection of a plan": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
         door.contributed@2 gaussian.rounded@2 selection.best-only@2 stream.candidates
@@ -125,12 +131,28 @@ EXPECTED = {
         ledger.enrolment@2 door.unchanged@2 runs.failure@2
         general.timing
     """,
+    "noise in shares": """
+        shares.server shares.everybody shares.malicious-server shares.took-part
+        shares.poison general.what-is-true-of-all@2 general.other-runs@2
+        general.side-channels@2 ledger.counted@2 door.contributed@2 gaussian.rounded@2
+        shares.law shares.enough people.settings@3 ledger.enrolment@2
+        shares.honest-devices shares.masks noise.random@3 door.unchanged@2
+        runs.failure@2 general.timing
+    """,
     "counters": """
         ucb.counters@3 ucb.local-counters@2 ucb.own-actions@2 ucb.in-common@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 gaussian.rounded@2 noise.correlated@3
         people.settings@3 ledger.enrolment@2 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing population.simulated@3
+    """,
+    "values from a published log": """
+        evaluation.values evaluation.learnt evaluation.published
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        noise.law@2 evaluation.ids evaluation.columns evaluation.chosen
+        evaluation.source evaluation.licence people.settings@3 ledger.enrolment@2
+        noise.random@3 door.unchanged@2 runs.failure@2 general.timing
     """,
     "a selection": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
@@ -213,6 +235,20 @@ EXPECTED = {
         ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
         noise.law@2 language.public-model language.own-completions people.settings@3
         ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
+    """,
+    "logs of people": """
+        logs.learned logs.patterns
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        noise.law@2 logs.one-person logs.settings people.settings@3
+        ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
+    """,
+    "blocks of people who rated items": """
+        logs.joint logs.patterns logs.own-offers general.what-is-true-of-all@2
+        general.other-runs@2 general.side-channels@2 ledger.counted@2 door.contributed@2
+        door.compiled@2 gaussian.rounded@2 noise.law@2 noise.correlated@3 evaluation.ids
+        evaluation.columns logs.settings people.settings@3 ledger.enrolment@2 noise.random@3
+        door.unchanged@2 runs.failure@2 general.timing
     """,
     "people who come one after the other": """
         people.joint dppg.policies@3 dppg.patterns@2 people.sees-trajectories people.participation

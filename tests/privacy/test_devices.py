@@ -10,6 +10,8 @@ import pytest
 
 from sotto.cli import main
 from sotto.privacy.release.devices import over_devices
+from sotto.runs import start
+from sotto.runs.registry import algorithm_named
 
 PROGRAM = Path(__file__).with_name("released_on_devices.py")
 
@@ -50,8 +52,14 @@ def test_devices_that_are_not_there_are_refused() -> None:
 
 def test_a_training_without_people_is_refused(tmp_path: Path, capsys) -> None:
     assert main(["train", "ppo", "--devices", "2", "--out", str(tmp_path / "run")]) == 2
-    assert "share the people of a private training, and ppo" in capsys.readouterr().err
+    assert "ppo with these settings releases no sums over people" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_student_of_a_teacher_has_no_sums_to_share() -> None:
+    student = algorithm_named("kickstart")
+    with pytest.raises(ValueError, match="kickstart with these settings releases no sums"):
+        start.on_machines(student, student.config_type(teacher="runs/teacher"), 2, None).__enter__()
 
 
 def test_a_training_on_two_devices_is_certified(tmp_path: Path) -> None:

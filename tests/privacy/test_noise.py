@@ -16,6 +16,8 @@ import pytest
 from randomgen.aes import AESCounter
 from scipy import integrate, stats
 
+from sotto.algorithms.calibration import calibrate_with_sampler, calibrated_multiplier
+from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.mechanisms.noise import (
     ERROR,
     LARGEST_RATIO,
@@ -26,7 +28,6 @@ from sotto.privacy.mechanisms.noise import (
     GeneratorSource,
     Singles,
     beyond_last_edge,
-    calibrate_with_sampler,
     exponential,
     rounded_normal,
     sampler_delta,
@@ -463,6 +464,23 @@ def test_what_the_sampler_costs_is_taken_off_delta_before_noise_is_calibrated() 
 
 def test_a_sampler_that_shows_is_refused() -> None:
     share = 1e-5 / SAMPLER_SHARE
-    assert calibrate_with_sampler(lambda _: 1.0, lambda _: share, 1e-5) == 1.0
+    assert calibrate_with_sampler(lambda _: 1.0, lambda z: share / z, 1e-5) == 1.0
     with pytest.raises(ValueError, match="finite tails"):
-        calibrate_with_sampler(lambda _: 1.0, lambda _: 1.01 * share, 1e-5)
+        calibrate_with_sampler(lambda _: 1.0, lambda z: 1.01 * share / z, 1e-5)
+
+
+@pytest.mark.parametrize("target", [0.1, 1.0, 10.0])
+def test_a_delta_below_what_any_sampler_can_keep_is_named(target: float) -> None:
+    """A smaller epsilon would not help."""
+
+    def least(epsilon: float, delta: float) -> float:
+        return calibrated_multiplier(
+            lambda z: [Gaussian(noise_multiplier=z)], epsilon, delta, draws=600
+        )
+
+    for delta in (1e-300, 1e-34):
+        with pytest.raises(ValueError, match=r"^delta 1e-\d+ is too small.* at least 1e-33$"):
+            least(target, delta)
+    assert least(target, 1e-33) > 1
+    with pytest.raises(ValueError, match="choose a smaller epsilon"):
+        least(1e4, 1e-5)

@@ -17,6 +17,7 @@ from sotto.privacy.accounting.composition import (
     RepeatAndSelect,
     SampledGaussian,
 )
+from sotto.privacy.mechanisms import discrete_gaussian
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.units import Unit
 
@@ -37,8 +38,10 @@ class Once(BaseModel):
 class Returning(BaseModel):
     """A person takes part in at most `max_participations` releases of the stream.
 
-    Two of these releases are at least `min_separation` apart (1: they may be consecutive). If
-    `exclusive`, people of the stream are in no other stream of the ledger, as with `Once`.
+    Attributes:
+        max_participations: most releases that one person takes part in.
+        min_separation: least distance of two of them (1: they may be consecutive).
+        exclusive: whether people of the stream are in no other stream, as with `Once`.
     """
 
     model_config = _FROZEN
@@ -49,7 +52,12 @@ class Returning(BaseModel):
 
 
 class Poisson(BaseModel):
-    """Every release draws each person of the population in secret, with a public rate."""
+    """Every release draws each person of the population in secret, with a public rate.
+
+    Attributes:
+        sampling_rate: probability that a release draws a person.
+        population: number of people who may be drawn.
+    """
 
     model_config = _FROZEN
     kind: Literal["poisson"] = "poisson"
@@ -95,6 +103,10 @@ class Correlation(BaseModel):
     """Correlation of noise over releases.
 
     It is none, that of the square root of a (decayed) prefix-sum workload, or that of a tree.
+
+    Attributes:
+        kind: the workload whose sums the noise suits.
+        workload_decay: factor by which earlier releases count less in its sums; 1 for no decay.
     """
 
     model_config = _FROZEN
@@ -109,7 +121,12 @@ class Correlation(BaseModel):
 
 
 class Gap(BaseModel):
-    """A named step that is not private. One gap makes the whole stream a paper claim."""
+    """A named step that is not private. One gap makes the whole stream a paper claim.
+
+    Attributes:
+        name: name of the step.
+        why: reason why it is not private.
+    """
 
     model_config = _FROZEN
     name: str
@@ -117,7 +134,13 @@ class Gap(BaseModel):
 
 
 class Assumption(BaseModel):
-    """A condition of the proof, and the part of the system, or the user, that ensures it."""
+    """A condition of the proof, and the part of the system, or the user, that ensures it.
+
+    Attributes:
+        statement: the condition.
+        enforced_by: "code" or "user".
+        how: the way in which it is ensured.
+    """
 
     model_config = _FROZEN
     statement: str
@@ -142,6 +165,52 @@ class Selection(BaseModel):
     accounting: Literal[1, 2] = Field(default=1, exclude_if=lambda value: value == 1)
 
 
+class ShareOfNoise(BaseModel):
+    """One device's share of the noise in one part.
+
+    Attributes:
+        grid: spacing of the part's grid, in the units of its clip norm.
+        variance: of the share, in squared steps of the grid.
+    """
+
+    model_config = _FROZEN
+    grid: float = Field(gt=0, allow_inf_nan=False)
+    variance: float = Field(ge=discrete_gaussian.LEAST_VARIANCE, allow_inf_nan=False)
+
+
+class NoiseShares(BaseModel):
+    """Noise that people's devices make together; the server sees masked sums modulo 2^bits.
+
+    Attributes:
+        bits: of each number of a sum.
+        slots: most devices in one sum.
+        promised: least devices in a sum that is opened.
+        colluding: most devices of a sum that tell the server their share of noise, or add none.
+        parts: share of the noise in each part.
+    """
+
+    model_config = _FROZEN
+    bits: int = Field(ge=8, le=32)
+    slots: int = Field(ge=2)
+    promised: int = Field(ge=2)
+    colluding: int = Field(ge=0)
+    parts: dict[str, ShareOfNoise]
+
+    @property
+    def secret(self) -> int:
+        """Number of shares in every opened sum that whoever sees it does not know."""
+        return self.promised - self.colluding
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "NoiseShares":
+        if not self.colluding < self.promised <= self.slots:
+            raise ValueError(
+                "of the devices of a release, those promised are at most all, and those that "
+                "collude are fewer than those promised"
+            )
+        return self
+
+
 class StreamStatement(BaseModel):
     """Everything that the privacy analysis of one stream needs, fixed before the first release.
 
@@ -149,10 +218,28 @@ class StreamStatement(BaseModel):
     norm, is at most 1, and all parts have one noise multiplier. `"separate"` bounds each part
     alone, and the costs of the parts add up: 1/z^2 = sum 1/z_p^2 (docs/privacy.md, section 5).
 
-    A stream of stable prefixes has no parts. `prefixes` states the mechanism.
-
     A stream with a `selection` is the stream of one try. Tries may differ in their clip norms, and
     in nothing else that the cost depends on.
+
+    Attributes:
+        name: name of the stream, for people.
+        unit: unit of privacy and its adjacency.
+        participation: rule for who takes part in how many releases.
+        parts: bound and noise of each part that is released.
+        dimensions: number of values of each part.
+        clipping: whether parts are bounded together or each alone.
+        divisor: public number by which sums are divided.
+        correlation: correlation of the noise over releases.
+        horizon: number of releases that the stream is planned for.
+        population: whether the people are simulated.
+        entropy: source of the noise; a fixed seed guarantees nothing.
+        protects: sentences about this stream, as its training wrote them.
+        does_not_protect: sentences about its limits.
+        assumptions: conditions of its proof.
+        gaps: steps that are not private.
+        prefixes: mechanism of stable prefixes; absent for streams of parts.
+        selection: law of the number of tries; absent if there is one try.
+        shares: noise that devices make together; absent if the server makes it.
     """
 
     model_config = _FROZEN
@@ -200,6 +287,7 @@ class StreamStatement(BaseModel):
         default=None, exclude_if=lambda value: value is None
     )
     selection: Selection | None = Field(default=None, exclude_if=lambda value: value is None)
+    shares: NoiseShares | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @model_validator(mode="after")
     def _consistent(self) -> "StreamStatement":
@@ -222,7 +310,29 @@ class StreamStatement(BaseModel):
             raise ValueError("a selection is among streams of parts, not of stable prefixes")
         if isinstance(self.participation, Poisson) and self.unit.adjacency != "zero-out":
             raise ValueError("Poisson sampling is accounted under zero-out adjacency only")
+        if self.shares is not None:
+            self._require_enough_shares(self.shares)
         return self
+
+    def _require_enough_shares(self, shares: NoiseShares) -> None:
+        """Refuses shares that add up to less noise than the parts state (Theorem D2)."""
+        once = isinstance(self.participation, Once) and self.correlation.kind == "independent"
+        if not once or self.prefixes is not None or self.selection is not None:
+            raise ValueError(
+                "noise in shares is independent over releases, for people who take part once"
+            )
+        if set(shares.parts) != set(self.parts):
+            raise ValueError("shares must name the same parts as parts")
+        for name, part in self.parts.items():
+            own = shares.parts[name]
+            made = discrete_gaussian.noise_multiplier(
+                own.variance, shares.secret, part.clip_norm / own.grid
+            )
+            if not made >= part.noise_multiplier:
+                raise ValueError(
+                    f"the shares of {name!r} have noise multiplier {made:.6g} together, less than "
+                    f"the {part.noise_multiplier:.6g} that is stated"
+                )
 
     @property
     def noise_multiplier(self) -> float:

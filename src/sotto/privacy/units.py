@@ -76,6 +76,10 @@ class Unit(BaseModel):
 
     Under `Unit(kind="trajectory", adjacency="zero-out")` neighbouring inputs differ in whether one
     person took part with their whole trajectory, or contributed zero.
+
+    Attributes:
+        kind: the unit that is protected as a whole.
+        adjacency: way in which neighbouring inputs differ in one unit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

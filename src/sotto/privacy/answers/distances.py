@@ -83,7 +83,11 @@ class ObservationDistance(_Distance):
 
 
 class PolicyDistance(_Distance):
-    """Neighbours are two teachers whose rows are at L2 distance at most `l2` at every query."""
+    """Neighbours are two teachers whose rows are at L2 distance at most `l2` at every query.
+
+    Attributes:
+        l2: the distance.
+    """
 
     kind: Literal["policy"] = "policy"
     l2: float = Field(gt=0, allow_inf_nan=False)
@@ -116,6 +120,9 @@ class TrainingShards(_Distance):
 
     The answer is about the mean row of `teachers` teachers trained on disjoint people. One person
     changes one of the teachers, in any way.
+
+    Attributes:
+        teachers: number of teachers.
     """
 
     kind: Literal["training-shards"] = "training-shards"

@@ -14,7 +14,6 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.errors import IdempotencyConflict, LedgerCorrupt
 from sotto.privacy.ledger import entries
 from sotto.privacy.ledger.databases import database, failures, make_private, reading
-from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, plain, versions
+from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, now, plain, versions
 from sotto.privacy.ledger.spending import Budget
 
 _UNANSWERED = (
@@ -110,7 +109,7 @@ class AnswerLedger:
         run_id = run_id or uuid.uuid4().hex
         contents = {
             "format": FORMAT,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": now(),
             "statement": plain(statement),
             "budget": plain(budget),
             "versions": versions(),
@@ -144,7 +143,7 @@ class AnswerLedger:
     @property
     def head_hash(self) -> str:
         """Hash of the last entry this object has seen, which fixes all of them."""
-        return self._chain.head
+        return self._chain.head_hash
 
     def holds(self, entry_hash: str) -> bool:
         """Returns whether any entry has this hash; an older backup lacks the newer entries.

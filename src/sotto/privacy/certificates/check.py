@@ -8,7 +8,7 @@ machine's arithmetic may differ. Deltas are inputs and may not differ.
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -70,28 +70,28 @@ class Verification:
 
 def check(path: Path, ledger: AnyLedger, derive: Derive) -> Verification:
     """Compares the certificate at `path` with the one that `derive` makes from the ledger."""
-    mismatches = []
+    wrong = []
     try:
         ledger.verify()
     except PrivacyError as error:
-        mismatches.append(str(error))
+        wrong.append(str(error))
     try:
         stored = read(path)
     except PrivacyError as error:
-        return Verification("false", (*mismatches, str(error)))
+        return Verification("false", (*wrong, str(error)))
     try:
         current = derive(ledger)
     except PrivacyError as error:  # nothing can be derived from what is left of the ledger
-        return Verification("false", tuple(dict.fromkeys([*mismatches, str(error)])))
-    then = None if mismatches else ledger.at(stored.head_hash)
+        return Verification("false", tuple(dict.fromkeys([*wrong, str(error)])))
+    then = None if wrong else ledger.at(stored.head_hash)
     if then is None:  # no entry of this ledger, or a ledger that is not what was written
-        mismatches += _mismatches(stored, current, ledger)
-        return Verification("false", tuple(mismatches), (), current)
+        wrong += mismatches(stored, current, ledger)
+        return Verification("false", tuple(wrong), (), current)
     up_to_date = stored.head_hash == current.head_hash
-    if found := _mismatches(stored, current if up_to_date else derive(then), then):
+    if found := mismatches(stored, current if up_to_date else derive(then), then):
         return Verification("false", tuple(found), (), current)
     status: Literal["verified", "stale"] = "verified" if up_to_date else "stale"
-    return Verification(status, (), _corrections(stored, then), current)
+    return Verification(status, (), corrections(stored, then), current)
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -153,8 +153,10 @@ def _first(text: str, written: str) -> str:
 # --- comparing -----------------------------------------------------------------------------------
 
 
-def _mismatches(stored: AnyCertificate, derived: Certificate, ledger: AnyLedger) -> list[str]:
-    """Returns one sentence for each field that differs from the derived certificate."""
+def mismatches(
+    stored: AnyCertificate, derived: Certificate, ledger: AnyLedger, source: str = "the ledger"
+) -> list[str]:
+    """Returns one sentence for each field that differs from the certificate of the source."""
     true = derived if isinstance(stored, Certificate) else _as_schema_1(derived, ledger)
     retracted = [
         f"nothing is proved of {one.statement.name!r}: {one.event.reason}"
@@ -162,14 +164,15 @@ def _mismatches(stored: AnyCertificate, derived: Certificate, ledger: AnyLedger)
         if isinstance(one.event, NoGuarantee) and stored.status == "proved"
     ]
     return retracted + [
-        f"{name} is not what the ledger gives: {_difference(stored, true, name)}"
+        f"{name} is not what {source} gives: the certificate says {here}, {source} {there}"
         for name in type(stored).model_fields
-        if not _same(getattr(stored, name), getattr(true, name), name)
+        if not same(getattr(stored, name), getattr(true, name), name)
+        for here, there in [_difference(stored, true, name)]
     ]
 
 
-def _difference(stored: AnyCertificate, true: AnyCertificate, name: str) -> str:
-    """Returns the first difference between two values of a field, in words."""
+def _difference(stored: AnyCertificate, true: AnyCertificate, name: str) -> tuple[str, str]:
+    """Returns the first difference between two values of a field."""
     here, there = getattr(stored, name), getattr(true, name)
     if isinstance(here, tuple | dict):  # its whole text would hide where the difference is
         lines = [
@@ -179,7 +182,7 @@ def _difference(stored: AnyCertificate, true: AnyCertificate, name: str) -> str:
             (one.strip(" ,"), other.strip(" ,")) for one, other in zip_longest(*lines, fillvalue="")
         )
         here, there = next((pair for pair in pairs if pair[0] != pair[1]), (here, there))
-    return f"the certificate says {_short(here)}, the ledger {_short(there)}"
+    return _short(here), _short(there)
 
 
 def facts_of(ledger: AnyLedger) -> Facts:
@@ -194,7 +197,13 @@ def facts_of(ledger: AnyLedger) -> Facts:
         settings_checked=written,
         sharing=getattr(ledger, "sharing", "assumed"),
         unplanned=getattr(ledger, "unplanned", False),
+        limits=_limits(getattr(ledger, "joined", None) or {}),
     )
+
+
+def _limits(joined: Mapping[str, Any]) -> tuple[float, float] | None:
+    """Returns epsilon and delta of a shared budget, if an entry `join` says them."""
+    return (joined["epsilon"], joined["delta"]) if "epsilon" in joined else None
 
 
 def _as_schema_1(derived: Certificate, ledger: AnyLedger) -> CertificateOfSchema1:
@@ -247,15 +256,16 @@ def _answers_so_far(ledger: AnswerLedger) -> dict[str, Any]:
     }
 
 
-def _corrections(stored: AnyCertificate, ledger: AnyLedger) -> tuple[str, ...]:
+def corrections(stored: AnyCertificate, ledger: AnyLedger) -> tuple[str, ...]:
+    """Returns a sentence for each statement of schema 1 that turned out to be untrue."""
     return () if isinstance(stored, Certificate) else said_by_schema_1(facts_of(ledger)).corrections
 
 
-def _same(said: Any, true: Any, name: str) -> bool:
+def same(said: Any, true: Any, name: str) -> bool:
     """Whether two values are equal, up to a tolerance for computed numbers."""
     if name == "curve":  # pairs of a computed epsilon and its delta
         return len(said) == len(true) and all(
-            _same(epsilon, other, "epsilon") and delta == at
+            same(epsilon, other, "epsilon") and delta == at
             for (epsilon, delta), (other, at) in zip(said, true, strict=True)
         )
     if type(said) is not type(true):
@@ -268,15 +278,15 @@ def _same(said: Any, true: Any, name: str) -> bool:
         return close and said.model_copy(update=rest) == true.model_copy(update=rest)
     if isinstance(true, BaseModel):
         return all(
-            _same(getattr(said, field), getattr(true, field), field)
+            same(getattr(said, field), getattr(true, field), field)
             for field in type(true).model_fields
         )
     if isinstance(true, tuple):
         return len(said) == len(true) and all(
-            _same(one, other, name) for one, other in zip(said, true, strict=True)
+            same(one, other, name) for one, other in zip(said, true, strict=True)
         )
     if isinstance(true, dict):
-        return list(said) == list(true) and all(_same(said[k], true[k], k) for k in true)
+        return list(said) == list(true) and all(same(said[k], true[k], k) for k in true)
     if name in _COMPUTED and isinstance(true, float):
         return math.isclose(said, true, rel_tol=_TOLERANCE)
     return bool(said == true)

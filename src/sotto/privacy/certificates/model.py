@@ -101,9 +101,12 @@ class CertifiedAnswers(BaseModel):
 
 
 class WorstPerson(BaseModel):
-    """The streams of the person who pays most, by name, and the events that are composed.
+    """The person who pays most. A teacher has no streams, and all answers together count.
 
-    A teacher has no streams; the events are those of all answers together.
+    Attributes:
+        streams: names of the streams that this person pays for.
+        events: costs that are composed to `epsilon`.
+        sampler_delta: delta that the samplers of the noise cost; it is taken off `delta` first.
     """
 
     model_config = _FROZEN
@@ -116,6 +119,15 @@ class Certificate(BaseModel):
     """The guarantee for everything that one run has released.
 
     Attributes:
+        schema_version: version of this format.
+        run_id: name of the run.
+        unit: unit of privacy and its adjacency, which say what neighbouring inputs are.
+        delta: the probability that epsilon leaves out.
+        budget: the most that the ledger allows to be spent; "Infinity" states that there is no
+            target.
+        gaps: steps that are not private, by name.
+        streams: all streams of releases in the ledger.
+        worst_person: composition that gives `epsilon`.
         status: "proved"; "paper-claim" if a step is not private (epsilon is infinite and `gaps`
             names it); "none" if nothing was released, or nothing can be proved.
         epsilon: cost to the worst person at `delta`, noise samplers included. For a teacher, the

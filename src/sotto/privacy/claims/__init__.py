@@ -20,9 +20,11 @@ from sotto.privacy.claims import (
     experts,
     language,
     ledgers,
+    logs,
     people,
     rewards,
     selection,
+    shares,
     streams,
     superseded,
 )
@@ -34,6 +36,7 @@ __all__ = [
     "Facts",
     "Quoted",
     "Reference",
+    "by_name",
     "reworded",
     "said",
     "said_by_schema_1",
@@ -45,6 +48,8 @@ PRESENT: tuple[Claim, ...] = (
     answers.POLICY,
     answers.TEACHER,
     answers.SHARDS,
+    shares.SERVER,
+    shares.EVERYBODY,
     experts.IN_THE_CLEAR,
     experts.BEYOND_ACTIONS,
     answers.TRAINING_DATA,
@@ -54,6 +59,9 @@ PRESENT: tuple[Claim, ...] = (
     answers.ASKED,
     answers.NO_SHARE,
     answers.NO_TRAINING,
+    shares.MALICIOUS_SERVER,
+    shares.TOOK_PART,
+    shares.POISON,
     streams.IN_GENERAL,
     streams.OTHER_RUNS,
     rewards.OTHER_RUNS,
@@ -63,6 +71,7 @@ PRESENT: tuple[Claim, ...] = (
     ledgers.COUNTED,
     ledgers.PLANNED,
     ledgers.FILTERED,
+    ledgers.SHARED_BUDGET,
     rewards.CHARGED,
     answers.CHARGED,
     streams.CONTRIBUTED,
@@ -79,6 +88,8 @@ PRESENT: tuple[Claim, ...] = (
     answers.ROUNDED,
     answers.GRID_LAW,
     streams.LAW,
+    shares.LAW,
+    shares.ENOUGH,
     rewards.FRESH,
     streams.CORRELATED,
     streams.ROUNDED_NOISE,
@@ -105,6 +116,8 @@ PRESENT: tuple[Claim, ...] = (
     answers.DISJOINT,
     answers.WITHIN,
     answers.DELTA,
+    shares.HONEST_DEVICES,
+    shares.MASKS,
     streams.RANDOM,
     streams.SCALED,
     answers.LAW,
@@ -123,6 +136,7 @@ BROUGHT: tuple[Claim, ...] = (
     *experts.BROUGHT,
     *language.BROUGHT,
     *people.BROUGHT,
+    *logs.BROUGHT,
 )
 """The sentences that statements of streams bring, in words."""
 
@@ -146,7 +160,7 @@ class Reference(BaseModel):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        known = _by_name().get((self.claim, self.version))
+        known = by_name().get((self.claim, self.version))
         if known is None:
             raise ValueError(f"no sentence {self.claim!r} has a version {self.version}")
         try:
@@ -172,11 +186,17 @@ class Reference(BaseModel):
 
     @property
     def _claim(self) -> Claim:
-        return _by_name()[self.claim, self.version]
+        return by_name()[self.claim, self.version]
 
 
 class Quoted(BaseModel):
-    """A sentence of a stream's statement that sotto does not know, in its own words."""
+    """A sentence of a stream's statement that sotto does not know, in its own words.
+
+    Attributes:
+        section: section of the certificate in which it stands.
+        sentence: the words.
+        how: for an assumption, the way in which it is ensured.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     section: Section
@@ -317,7 +337,8 @@ def _correction(claim: Claim, words: str) -> str:
 
 
 @cache
-def _by_name() -> dict[tuple[str, int], Claim]:
+def by_name() -> dict[tuple[str, int], Claim]:
+    """Returns every sentence that a certificate of schema 2 may name, by identifier and version."""
     return {(one.identifier, one.version): one for one in (*PRESENT, *BROUGHT, *EARLIER)}
 
 

@@ -33,6 +33,8 @@ class Facts:
             to the ledger, when each of these streams was opened.
         sharing: rule of the ledger for streams that the same people may take part in.
         unplanned: whether such a stream was opened after one of them was charged.
+        limits: epsilon and delta of the budget that the ledger shares with other products; None if
+            it shares none, or was written before ledgers said them.
     """
 
     streams: tuple[StreamStatement, ...] = ()
@@ -40,6 +42,7 @@ class Facts:
     settings_checked: bool = False
     sharing: Sharing = "assumed"
     unplanned: bool = False
+    limits: tuple[float, float] | None = None
 
 
 Condition = Callable[[Facts], bool]

@@ -25,6 +25,11 @@ def drawn_on_grid(stream: StreamStatement) -> bool:
     return stream.prefixes is not None or law == "on-grid"
 
 
+def in_shares(stream: StreamStatement) -> bool:
+    """Whether people's devices make the noise, each a share (`release/noise_shares.py`)."""
+    return stream.shares is not None
+
+
 # --- of everything in a ledger -------------------------------------------------------------------
 
 

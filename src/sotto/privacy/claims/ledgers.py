@@ -84,6 +84,25 @@ FILTERED = Claim(
     "refuses a stream that would exceed the budget (docs/privacy.md, section 8)",
     holds=both(some(shared), lambda facts: facts.sharing == "adaptive"),
 )
+
+
+def _limits(facts: Facts) -> dict[str, str]:
+    epsilon, delta = facts.limits or (0.0, 0.0)
+    return {"epsilon": str(epsilon).removesuffix(".0"), "delta": str(delta)}
+
+
+# ledger/shared.py
+SHARED_BUDGET = Claim(
+    "ledger.shared-budget",
+    "code",
+    "What people pay here is also counted in a budget that several products share, by the number "
+    "of each person: nobody pays more than epsilon {epsilon} at delta {delta} in all of them. The "
+    "numbers of this certificate are about this run alone.",
+    "every charge is on disk in the shared budget before this ledger is charged, and is refused if "
+    "it would exceed that (docs/privacy.md, section 8)",
+    holds=lambda facts: facts.limits is not None,
+    numbers=_limits,
+)
 # ledger/spending.py
 ENROLMENT = Claim(
     "ledger.enrolment",

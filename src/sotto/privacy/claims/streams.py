@@ -12,6 +12,7 @@ from sotto.privacy.claims.conditions import (
     drawn_on_grid,
     has_noise,
     has_shards,
+    in_shares,
     nothing_charged,
     some,
     through_functions,
@@ -138,7 +139,9 @@ LAW = Claim(
     "docs/privacy.md proves it in section 7, and for stable prefixes in section 14",
     version=2,
     holds=both(
-        lambda facts: bool(facts.streams) and all(map(drawn_on_grid, facts.streams)), has_noise
+        lambda facts: all(map(drawn_on_grid, facts.streams)),
+        some(lambda one: not in_shares(one)),
+        has_noise,
     ),
 )
 # mechanisms/noise.py, as it was before noise was drawn on the grid

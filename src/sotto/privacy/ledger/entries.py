@@ -8,6 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -19,6 +20,7 @@ from pydantic import BaseModel
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
 from sotto.privacy.ledger import databases
 
+Kind = Literal["create", "join", "open", "charge", "student", "revoke"]
 GENESIS = "0" * 64
 """Previous hash of the first entry."""
 
@@ -49,7 +51,7 @@ class Entry:
 
     run_id: str
     sequence: int
-    kind: Literal["create", "open", "charge", "student", "revoke"]
+    kind: Kind
     payload: str
     previous_hash: str
 
@@ -74,6 +76,11 @@ def versions() -> dict[str, str]:
     """Returns versions of the software behind an epsilon and its noise, by distribution name."""
     names = ("sotto", "jax", "jaxlib", "numpy", "randomgen", "jax-privacy", "dp-accounting")
     return {name: version(name) for name in names} | {"python": python_version()}
+
+
+def now() -> str:
+    """Returns the time, ISO 8601 in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def find_run(engine: sa.Engine, run_id: str | None) -> str:

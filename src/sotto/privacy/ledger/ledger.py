@@ -1,10 +1,11 @@
 """The ledger: durable, append-only, charged before a release is made, never refunded.
 
-One run is one chain of entries: `create`, then `open` for every stream and `charge` for its
-releases. Every entry holds the SHA-256 hash of its contents and of the entry before it, so that a
-changed, missing or foreign entry is found when the ledger is opened. An entry is one transaction,
-synced to disk before `charge` returns. A run that is killed at any moment leaves a ledger that
-holds at least its releases. A charge without a release stays.
+One run is one chain of entries: `create`, then `join` if it shares a budget with other products,
+then `open` for every stream and `charge` for its releases. Every entry holds the SHA-256 hash of
+its contents and of the entry before it, so that a changed, missing or foreign entry is found when
+the ledger is opened. An entry is one transaction, synced to disk before `charge` returns. A run
+that is killed at any moment leaves a ledger that holds at least its releases. A charge without a
+release stays.
 
 Entries hold statements, enrolment numbers and counts: no data, no parameters, no noise keys.
 """
@@ -14,7 +15,7 @@ import os
 import threading
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,9 +28,11 @@ from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, PrivacyError
 from sotto.privacy.ledger import entries
 from sotto.privacy.ledger.costs import Spent
 from sotto.privacy.ledger.databases import database
-from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, plain, versions
+from sotto.privacy.ledger.entries import GENESIS, Entry, canonical, now, plain, versions
+from sotto.privacy.ledger.joining import Joining, Numbers, Said, check_stream
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.records import StreamRecord, blocks_of, of_earlier_law
+from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.spending import Account, Budget
 from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.statements import Sharing, StreamStatement
@@ -48,6 +51,8 @@ class Ledger:
         run_id: which run this is.
         created: when, ISO 8601 in UTC.
         versions: of the software that created it, by distribution name.
+        joined: the shared budget, the digest of people's numbers and the limits, as `join` wrote
+            them; None for a ledger that shares no budget.
     """
 
     def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
@@ -57,6 +62,7 @@ class Ledger:
         self._writer = uuid.uuid4().hex
         # One thread at a time, so that what was checked still holds when an entry is written.
         self._lock = threading.Lock()
+        self._joining: Joining | None = None
         self.run_id = run_id
         self._replay()
 
@@ -95,7 +101,7 @@ class Ledger:
         run_id = run_id or uuid.uuid4().hex
         contents = {
             "format": _FORMAT,
-            "created": created or datetime.now(UTC).isoformat(timespec="seconds"),
+            "created": created or now(),
             "unit": plain(unit),
             "budget": plain(budget),
             "sharing": sharing,
@@ -195,6 +201,29 @@ class Ledger:
         """Returns the cost for the worst person (`Account.spent`), and changes nothing."""
         return self._account.spent()
 
+    def join(self, budget: SharedBudget, numbers: Numbers | None = None) -> None:
+        """Charges a budget that this run shares with other products, too, from now on.
+
+        It is written into a new ledger. A ledger that has joined makes no release without the
+        shared budget, and takes it again here whenever it is opened.
+
+        Args:
+            budget: the shared budget.
+            numbers: the operator's numbers of this run's people; None if they enrol under them.
+
+        Raises:
+            LedgerMismatch: streams are open already, or the run shares another budget, or has
+                other numbers.
+            LedgerCorrupt: the shared budget lacks charges of this run.
+            LedgerUnavailable: a ledger cannot be read or written.
+        """
+        joining = Joining(budget, self.run_id, self._join_entry, self.budget.delta, numbers)
+        with self._lock:
+            joining.check_ledger(self.joined, self._shared_head, bool(self.streams))
+            if self.joined is None:
+                self._append("join", joining.said)
+            self._joining = replace(joining, entry=self._join_entry)
+
     def open_stream(self, statement: StreamStatement) -> LedgerStream:
         """Writes the statement down, if the budget covers the stream to its horizon.
 
@@ -210,9 +239,9 @@ class Ledger:
             LedgerUnavailable: the ledger cannot be written.
         """
         with self._lock:
+            check_stream(self._joining, self.joined, statement)
             if (unused := self._account.unused(statement, self._live)) is not None:
-                self._live.append(unused)
-                return LedgerStream(self, unused)
+                return self._opened(unused)
             self._account.check_open(statement, self._live)
             contents = {
                 "statement": plain(statement),
@@ -220,8 +249,7 @@ class Ledger:
                 "settings": settings.in_force(),
             }
             self._append("open", contents)
-            self._live.append(len(self._account.streams) - 1)
-            return LedgerStream(self, self._live[-1])
+            return self._opened(len(self._account.streams) - 1)
 
     def resume_stream(self, statement: StreamStatement) -> LedgerStream:
         """Goes on with the last stream of an earlier process that has this statement.
@@ -235,6 +263,7 @@ class Ledger:
             BudgetExceeded: streams opened since have taken what it would need.
         """
         with self._lock:
+            check_stream(self._joining, self.joined, statement)
             streams = enumerate(self.streams)
             found = [i for i, record in streams if same_stream(record.statement, statement)]
             if not found and any(of_earlier_law(r.statement, statement) for r in self.streams):
@@ -255,8 +284,7 @@ class Ledger:
                     "drawn is forgotten; open a new stream"
                 )
             self._account.check_resume(found[-1], self._live)
-            self._live.append(found[-1])
-            return LedgerStream(self, found[-1])
+            return self._opened(found[-1])
 
     def verify(self) -> None:
         """Reads every entry again and compares the chain with what this object holds.
@@ -271,6 +299,13 @@ class Ledger:
         if stored.head_hash != self.head_hash:
             raise LedgerMismatch("another process has written to the ledger; open it again")
 
+    def _opened(self, index: int) -> LedgerStream:
+        """Returns a stream that goes on, and opens it in the shared budget."""
+        if self._joining is not None:
+            self._joining.open_stream(index, self.streams[index].statement)
+        self._live.append(index)
+        return LedgerStream(self, index)
+
     def _charge(
         self,
         index: int,
@@ -283,9 +318,11 @@ class Ledger:
         taking_part = self._account.taking_part(index, count, blocks)
         with self._lock:
             self._account.check_charge(index, first_release, taking_part)
+            if self._joining is not None:
+                contents["shared"] = self._joining.charge(index, taking_part)
             self._append("charge", contents)
 
-    def _append(self, kind: Literal["open", "charge"], contents: dict[str, Any]) -> None:
+    def _append(self, kind: Literal["join", "open", "charge"], contents: dict[str, Any]) -> None:
         """Writes an entry durably, then adds it to the account."""
         # A forked process is another writer, although it has our name.
         payload = canonical(contents | {"writer": f"{self._writer}-{os.getpid()}"})
@@ -298,6 +335,9 @@ class Ledger:
         self._head = GENESIS
         self._next_sequence = 0
         self._live: list[int] = []
+        self.joined: Said | None = None
+        self._join_entry = ""
+        self._shared_head: str | None = None  # of the shared budget, at the last charge
         self._stream_versions: list[dict[str, str]] = []
         self._stream_settings: list[dict[str, str]] = []
         for entry in entries.read(self._engine, self.run_id):
@@ -316,7 +356,8 @@ class Ledger:
     def _check(self, entry: Entry) -> None:
         """Repeats the checks that were made before the entry was written."""
         contents = json.loads(entry.payload)
-        if (entry.kind == "create") != (entry.sequence == 0):
+        late = entry.kind == "join" and entry.sequence != 1
+        if (entry.kind == "create") != (entry.sequence == 0) or late:
             raise PrivacyError(f"an entry of kind {entry.kind!r} is out of place")
         if entry.kind == "open":
             self._account.check_order(StreamStatement.model_validate(contents["statement"]))
@@ -338,6 +379,9 @@ class Ledger:
                 Budget.model_validate(contents["budget"]),
                 sharing=_SHARING.validate_python(contents.get("sharing", "assumed")),
             )
+        elif entry.kind == "join":
+            self.joined = {name: said for name, said in contents.items() if name != "writer"}
+            self._join_entry = entry.hash
         elif entry.kind == "open":
             self._account.apply_open(StreamStatement.model_validate(contents["statement"]))
             self._stream_versions.append(contents["versions"])
@@ -346,5 +390,6 @@ class Ledger:
             index, blocks = contents["stream"], blocks_of(contents["persons"])
             taking_part = self._account.taking_part(index, contents["count"], blocks)
             self._account.apply_charge(index, taking_part)
+            self._shared_head = contents.get("shared")
         self._head = entry.hash
         self._next_sequence = entry.sequence + 1

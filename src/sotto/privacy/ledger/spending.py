@@ -142,7 +142,8 @@ class Account:
         if proved and statement.sampler_delta > self.budget.delta / SAMPLER_SHARE:
             raise BudgetExceeded(
                 f"the noise sampler alone costs delta {statement.sampler_delta:.2g}, more than a "
-                f"hundredth of the budget's {self.budget.delta:.2g}; use a larger noise_multiplier"
+                f"hundredth of the budget's {self.budget.delta:.2g}; use a larger noise_multiplier "
+                "or delta"
             )
         if isinstance(rule := statement.participation, Poisson):
             self._check_delta(rule.population)
@@ -152,7 +153,7 @@ class Account:
         """Refuses a stream of another unit, or one that the rule for shared people forbids now.
 
         Raises:
-            LedgerMismatch: another unit or adjacency.
+            LedgerMismatch: another unit or adjacency, or another maker of the noise.
             BudgetExceeded: it may share people with a stream that was charged already, or, under
                 `adaptive`, it is not Gaussian.
         """
@@ -160,6 +161,10 @@ class Account:
             raise LedgerMismatch(
                 f"this ledger protects one {_unit_name(self.unit)}, and the stream "
                 f"{statement.name!r} one {_unit_name(statement.unit)}; use a ledger of its own"
+            )
+        if any((one.shares is None) != (statement.shares is None) for one in self._statements):
+            raise LedgerMismatch(
+                "in one ledger, either devices make the noise of all streams or the server does"
             )
         if is_exclusive(statement.participation):
             return

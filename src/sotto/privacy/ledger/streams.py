@@ -1,10 +1,11 @@
 """An open stream of a ledger: who may take part in its next release, and the charge for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from sotto.privacy import settings
 from sotto.privacy.errors import ParticipationViolation
+from sotto.privacy.ledger.joining import Joining
 from sotto.privacy.ledger.persons import PersonBlock, Persons, as_blocks
 from sotto.privacy.statements import Poisson, StreamStatement
 
@@ -34,19 +35,43 @@ class LedgerStream:
         return self._ledger.streams[self.index].releases
 
     def refused(self, persons: Sequence[int]) -> list[int]:
-        """Returns those persons whom the next charge would refuse, and changes nothing.
+        """Returns those persons whom the next charge would refuse, and charges nobody.
 
-        They took part too often or too recently, or in something that excludes this stream.
+        They took part too often or too recently, or in something that excludes this stream, or have
+        spent a budget that this run shares with others.
+
+        Raises:
+            LedgerUnavailable: the shared budget cannot be read.
         """
-        found, account = [], self._ledger._account
+        return self._refused(persons, lambda joining: joining.refused)
+
+    def hold(self, persons: Sequence[int]) -> list[int]:
+        """Returns what `refused` returns, and charges the shared budget for the other persons.
+
+        So no other product takes their part of it. This ledger is not changed.
+
+        Raises:
+            LedgerUnavailable: the shared budget cannot be read or written.
+        """
+        return self._refused(persons, lambda joining: joining.hold)
+
+    def _refused(
+        self,
+        persons: Sequence[int],
+        ask: Callable[[Joining], Callable[[int, Sequence[int]], list[int]]],
+    ) -> list[int]:
+        refused, account = [], self._ledger._account
         with self._ledger._lock:
             for person in persons:
                 try:
                     alone = (PersonBlock(person, person + 1),)
                     account.check_charge(self.index, self.releases, [alone])
                 except ParticipationViolation:
-                    found.append(person)
-        return found
+                    refused.append(person)
+            if (joining := self._ledger._joining) is None:
+                return refused
+            others = set(persons).difference(refused)
+            return refused + ask(joining)(self.index, sorted(others))
 
     def charge(
         self, first_release: int, count: int, persons: Sequence[Persons] | None = None

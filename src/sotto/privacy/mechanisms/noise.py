@@ -27,7 +27,7 @@ tail, Marsaglia 1964, "Generating a Variable from the Tail of the Normal Distrib
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import ROUND_FLOOR, Context, Decimal, localcontext
 from typing import Literal, NamedTuple
 
@@ -373,28 +373,3 @@ def sampler_delta(noise_multiplier: float, draws: int) -> float:
     outside = math.exp(-(RADIUS**2) / 2)
     small_shifts = (2 * draws + (shift * RADIUS) ** 2) * math.exp(1.2) * outside
     return math.exp(-((RADIUS - shift) ** 2) / 2) + small_shifts + 4 * draws * ERROR
-
-
-def calibrate_with_sampler(
-    least: Callable[[float], float], cost: Callable[[float], float], delta: float
-) -> float:
-    """Returns the least noise multiplier that meets a target at delta, with the sampler's delta.
-
-    The sampler's delta falls as the noise grows, so one correction is on the safe side.
-
-    Args:
-        least: returns the multiplier that meets the target at a delta, without the sampler.
-        cost: returns the sampler's delta over the whole stream at a multiplier.
-        delta: of the guarantee.
-
-    Raises:
-        ValueError: the sampler would cost more than a ledger allows.
-    """
-    first = least(delta)
-    tail = cost(first)
-    if tail > delta / SAMPLER_SHARE:
-        raise ValueError(
-            f"the target needs so little noise (multiplier {first:.3g}) that the finite tails of "
-            "any sampler would show; choose a smaller epsilon"
-        )
-    return least(delta - tail)

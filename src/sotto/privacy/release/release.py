@@ -144,7 +144,19 @@ class Release(Declaration):
             _, units = jax.eval_shape(self.world, state, world_state, KEY)
         if any(np.shape(leaf)[:1] != (self.slots,) for leaf in jax.tree.leaves(units)):
             raise ValueError(f"unit data needs a leading axis of {self.slots}, one entry per slot")
-        unit = jax.eval_shape(lambda u: jax.tree.map(lambda x: x[0], u), units)
+        return self.traced(state, jax.eval_shape(lambda u: jax.tree.map(lambda x: x[0], u), units))
+
+    def traced(self, state: Any, unit: Any) -> Traced:
+        """Traces `local` and `server`, and checks them and the parts that are declared.
+
+        Args:
+            state: shapes of the public state of one run.
+            unit: shapes of one person's data.
+
+        Raises:
+            ImpureFunction: `local` or `server` could carry data past the door.
+            ValueError: parts or states do not match.
+        """
         local, (parts, _) = require_pure("local", self.local, state, unit, KEY)
         if set(parts) != (named := set(self.parts) | set(self.unprotected or {})):
             raise ValueError(f"local returns the parts {sorted(parts)}, declared: {sorted(named)}")
@@ -171,14 +183,16 @@ class Release(Declaration):
                 f"use a budget with delta below 1/{persons}"
             )
 
-    def _statement(
-        self,
-        traced: Traced,
-        entropy: Literal["operating-system", "fixed-seed"],
-        pooled: bool,
+    def statement(
+        self, dimensions: dict[str, int], entropy: Literal["operating-system", "fixed-seed"]
     ) -> StreamStatement:
-        dimensions = {name: _size(traced.parts[name]) for name in self.parts}
-        unbounded = StreamStatement(
+        """Returns the statement, for exact sums and a noise sampler without errors.
+
+        Args:
+            dimensions: how many numbers each part has.
+            entropy: origin of the noise.
+        """
+        return StreamStatement(
             name=self.name,
             unit=self.unit,
             participation=self.participation,
@@ -194,9 +208,21 @@ class Release(Declaration):
             noise_law="on-grid",
             protects=self.protects,
             does_not_protect=self.does_not_protect,
-            assumptions=(*self.assumptions, *((POOL.assumption(),) if pooled else ())),
+            assumptions=self.assumptions,
             gaps=self.gaps + tuple((self.unprotected or {}).values()),
         )
+
+    def _statement(
+        self,
+        traced: Traced,
+        entropy: Literal["operating-system", "fixed-seed"],
+        pooled: bool,
+    ) -> StreamStatement:
+        dimensions = {name: _size(traced.parts[name]) for name in self.parts}
+        unbounded = self.statement(dimensions, entropy)
+        if pooled:
+            assumptions = (*self.assumptions, POOL.assumption())
+            unbounded = unbounded.model_copy(update={"assumptions": assumptions})
         # Sampled people may meet every release's draws: their shifts add up over the stream.
         releases = self.horizon if isinstance(self.participation, Poisson) else 1
         draws = self.horizon * sum(dimensions.values())

@@ -106,9 +106,12 @@ class Stream:
             compiler_options=COMPILER_OPTIONS | self._devices.compiler_options,
         )
 
-    def refused(self, persons: Sequence[int]) -> list[int]:
-        """Returns those persons whom a ledger would refuse in the next release; nothing changes."""
-        found = {one for stream in self._ledger_streams for one in stream.refused(persons)}
+    def hold(self, persons: Sequence[int]) -> list[int]:
+        """Returns those persons whom a ledger would refuse in the next release.
+
+        A budget that a run shares with others is charged for everybody else at once.
+        """
+        found = {one for stream in self._ledger_streams for one in stream.hold(persons)}
         return sorted(found)
 
     def run(
@@ -325,9 +328,9 @@ class Stream:
                 released[name] = jax.tree.map(lambda x: x.astype(jnp.float32) / divisor, total)
                 continue
             # Parts without factors come as one vector, the others leaf by leaf.
-            shaped = total if self._traced.has_factored else _unflatten(total, shapes)
+            shaped = total if self._traced.has_factored else unflatten(total, shapes)
             released[name] = jax.tree.map(
-                functools.partial(self._noisy, name), shaped, _unflatten(noise_row[name], shapes)
+                functools.partial(self._noisy, name), shaped, unflatten(noise_row[name], shapes)
             )
         return released
 
@@ -335,7 +338,8 @@ class Stream:
         return gaussian.from_grid(total + noises, self._grids[name], self._release.divisor)
 
 
-def _unflatten(flat: Array, shapes: Any) -> Any:
+def unflatten(flat: Array, shapes: Any) -> Any:
+    """Returns the tree of these shapes whose leaves, one after the other, are `flat`."""
     leaves = jax.tree.leaves(shapes)
     stops = np.cumsum([leaf.size for leaf in leaves])[:-1]
     pieces = jnp.split(flat, stops)

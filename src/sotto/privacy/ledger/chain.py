@@ -1,0 +1,122 @@
+"""A chain of entries that any number of processes may add to.
+
+A process that adds an entry takes the database's lock, reads the entries of other processes, checks
+the new one against all of them, and commits. All of that is one transaction. What was added up
+contains committed entries alone.
+"""
+
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch
+from sotto.privacy.ledger import entries
+from sotto.privacy.ledger.databases import failures, reading
+from sotto.privacy.ledger.entries import GENESIS, Entry, Kind, canonical
+
+
+class Chain(ABC):
+    """The entries of one run, added up as far as they have been read. Threads may share it.
+
+    Args:
+        engine: the database.
+        run_id: name of the run.
+        last: hash of the last entry to read; None reads all.
+
+    Attributes:
+        name: the chain in words, for errors.
+        head_hash: hash of the last entry that was read, which fixes all of them.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, engine: sa.Engine, run_id: str, last: str | None = None) -> None:
+        self._engine, self._run_id, self._last = engine, run_id, last
+        self._mutex = threading.Lock()
+        self.head_hash, self._next_sequence = GENESIS, 0
+        self._inserted: list[Entry] = []  # in the transaction that is open
+        with self._up_to_date():
+            pass
+
+    @contextmanager
+    def _up_to_date(self) -> Iterator[None]:
+        """Adds up all committed entries, and keeps other threads out in the context.
+
+        Raises:
+            LedgerCorrupt: an entry was changed, or entries are missing.
+            LedgerUnavailable: the database cannot be read.
+        """
+        with (
+            self._mutex,
+            failures(self._engine, "nothing was changed"),
+            reading(self._engine) as connection,
+        ):
+            self._catch_up(connection)
+            yield
+
+    @contextmanager
+    def _alone(self, consequence: str) -> Iterator[sa.Connection]:
+        """Yields a transaction that is alone on the run, after all entries before it are added up.
+
+        The entry of `_insert` is added up after the commit.
+
+        Args:
+            consequence: text for the user if the database fails.
+        """
+        with self._mutex:
+            self._inserted.clear()
+            with failures(self._engine, consequence), self._engine.begin() as connection:
+                entries.lock(connection, self._run_id)
+                self._catch_up(connection)
+                yield connection
+            for entry in self._inserted:
+                self._append(entry, json.loads(entry.payload))
+
+    def _insert(self, connection: sa.Connection, kind: Kind, contents: dict[str, Any]) -> Entry:
+        """Adds the one entry of a transaction of `_alone`."""
+        payload = canonical(contents)
+        entry = Entry(self._run_id, self._next_sequence, kind, payload, self.head_hash)
+        entries.insert(connection, entry)
+        self._inserted.append(entry)
+        return entry
+
+    def _catch_up(self, connection: sa.Connection) -> None:
+        """Adds up new entries, under the rules that they were written under."""
+        for entry in entries.follow(connection, self._run_id, self._next_sequence, self.head_hash):
+            if self.head_hash == self._last:
+                return
+            try:
+                if (entry.kind == "create") != (entry.sequence == 0):
+                    raise ValueError(f"an entry of kind {entry.kind!r} is out of place")
+                contents = json.loads(entry.payload)
+                self._check(entry, contents)
+                self._append(entry, contents)
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                if entry.kind == "create" and isinstance(error, LedgerMismatch):
+                    raise
+                raise LedgerCorrupt(
+                    f"entry {entry.sequence} of {self.name} breaks its rules ({error}); "
+                    "restore it from a backup"
+                ) from error
+
+    def _append(self, entry: Entry, contents: dict[str, Any]) -> None:
+        self._add_up(entry, contents)
+        self.head_hash, self._next_sequence = entry.hash, entry.sequence + 1
+
+    @abstractmethod
+    def _check(self, entry: Entry, contents: dict[str, Any]) -> None:
+        """Repeats the checks that were made before the entry was written.
+
+        Raises:
+            LedgerMismatch: the first entry is that of another kind of chain.
+            ValueError: the entry breaks the rules.
+        """
+
+    @abstractmethod
+    def _add_up(self, entry: Entry, contents: dict[str, Any]) -> None:
+        """Adds an entry without checks."""

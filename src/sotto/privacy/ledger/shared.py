@@ -1,0 +1,241 @@
+"""A budget that several products share: durable, append-only, charged before any of them.
+
+Its unit is one person, who has the same number in all products. The entries are `create`, `open`
+for each stream of a product, and `charge` for people who are new in a stream. A stream costs its
+people its whole horizon from the first time that they take part, so nobody is charged twice for it.
+Entries are chained by hashes like those of a ledger. Any number of processes may add to them.
+
+Guarantee:
+    Every person's streams, in all products together, cost at most the budget (`Allowance`). A
+    charge is on disk before the product's ledger is charged, and that before the release is made.
+    So a process that is killed at any moment leaves a budget that holds at least the releases.
+    Entries hold statements, the operator's numbers and no data.
+"""
+
+import math
+import os
+import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from sotto.privacy.errors import LedgerMismatch
+from sotto.privacy.ledger import databases, entries
+from sotto.privacy.ledger.allowances import Allowance
+from sotto.privacy.ledger.chain import Chain
+from sotto.privacy.ledger.entries import GENESIS, Entry, Kind, canonical, now, plain, versions
+from sotto.privacy.ledger.persons import PersonBlock, as_blocks
+from sotto.privacy.ledger.shared_account import People, SharedAccount, SharedStream
+from sotto.privacy.statements import StreamStatement
+
+_FORMAT = "shared-1"
+_RUN = "shared budget"  # its name among the runs of a database, which holds at most one
+_ROUNDING = 1e-9  # relative; what a cost may change by if libraries compute it differently
+
+
+class SharedBudget(Chain):
+    """The durable account of people in several products; use `create` or `open`.
+
+    Attributes:
+        budget_id: hash of the first entry, by which products know the budget.
+        created: time of creation, ISO 8601 in UTC.
+    """
+
+    name = "the shared budget"
+    budget_id: str
+    created: str
+    _account: SharedAccount
+
+    def __init__(self, engine: sa.Engine) -> None:
+        super().__init__(engine, _RUN)
+        self._writer = uuid.uuid4().hex
+
+    @classmethod
+    def create(cls, where: Path | str, allowance: Allowance) -> "SharedBudget":
+        """Creates a budget that products can share.
+
+        Args:
+            where: path of an SQLite file, or the SQLAlchemy URL of an SQLite or PostgreSQL
+                database. It may hold ledgers of runs, and at most one shared budget.
+            allowance: the most that each person may pay.
+
+        Raises:
+            LedgerMismatch: there is a shared budget already.
+            LedgerUnavailable: it cannot be written.
+            ValueError: nothing is left for Gaussian streams.
+        """
+        if not allowance.squared_shift > 0:
+            raise ValueError("so small an epsilon and delta allow nothing; give larger ones")
+        engine = databases.database(where)
+        contents = {
+            "format": _FORMAT,
+            "created": now(),
+            "name": uuid.uuid4().hex,
+            "allowance": plain(allowance),
+            "versions": versions(),
+        }
+        try:
+            entries.create(engine, Entry(_RUN, 0, "create", canonical(contents), GENESIS))
+        except LedgerMismatch as error:
+            raise LedgerMismatch(
+                f"there is a shared budget at {databases.place(engine)} already; give another place"
+            ) from error
+        return cls(engine)
+
+    @classmethod
+    def open(cls, where: Path | str) -> "SharedBudget":
+        """Opens a budget and verifies every entry.
+
+        Raises:
+            LedgerMismatch: the database holds no shared budget.
+            LedgerCorrupt: its entries are not what was written.
+            LedgerUnavailable: there is none, or it cannot be read.
+        """
+        engine = databases.database(where)
+        try:
+            entries.find_run(engine, _RUN)
+        except LedgerMismatch as error:
+            raise LedgerMismatch(
+                f"there is no shared budget at {databases.place(engine)}; create one with: sotto "
+                "budget create"
+            ) from error
+        return cls(engine)
+
+    @property
+    def allowance(self) -> Allowance:
+        """The most that each person may pay."""
+        return self._account.allowance
+
+    def account(self) -> SharedAccount:
+        """Returns the account of all committed entries; callers do not change it.
+
+        Raises:
+            LedgerCorrupt: an entry was changed, or entries are missing.
+            LedgerUnavailable: the database cannot be read.
+        """
+        with self._up_to_date():
+            return self._account
+
+    def holds(self, entry_hash: str) -> bool:
+        """Returns whether an entry has this hash; a budget restored from an old copy may lack it.
+
+        Raises:
+            LedgerUnavailable: it cannot be read.
+        """
+        return entries.holds(self._engine, _RUN, entry_hash)
+
+    def open_stream(self, run_id: str, index: int, statement: StreamStatement, delta: float) -> int:
+        """Returns the number of a product's stream, which is written down if it is new.
+
+        Args:
+            run_id: the product's run.
+            index: place of the stream in the product's ledger.
+            statement: as in the product's ledger.
+            delta: of the product's budget.
+
+        Raises:
+            LedgerMismatch: it is not about real people, or has another statement here.
+            BudgetExceeded: its kind has no place in the budget, or it costs more than all of it.
+            LedgerUnavailable: the budget cannot be written.
+        """
+        cost = self.allowance.cost(statement, delta)
+        with self._writing() as connection:
+            found = self._account.find(run_id, index, statement)
+            if found is None:
+                found = len(self._account.streams)
+                contents = {"run": run_id, "index": index, "statement": plain(statement)}
+                self._write(connection, "open", contents | {"delta": delta, "cost": cost})
+        return found
+
+    def charge(self, stream: int, blocks: Sequence[PersonBlock]) -> str:
+        """Charges people for a stream, once; when it returns the charge is on disk.
+
+        Returns:
+            The hash of an entry that holds the charge.
+
+        Raises:
+            BudgetExceeded: somebody would exceed the budget. Nobody is charged.
+            LedgerUnavailable: the budget cannot be written; charging again is safe.
+        """
+        with self._writing() as connection:
+            new = self._account.new(stream, _people(blocks))
+            if new.size:
+                self._account.check(stream, new)
+                self._write(connection, "charge", {"stream": stream, "persons": as_blocks(new)})
+        return self.head_hash
+
+    def refused(self, stream: int, people: Sequence[int]) -> list[int]:
+        """Returns those people whom the budget does not cover for a stream. Nobody is charged.
+
+        Raises:
+            LedgerUnavailable: the budget cannot be read.
+        """
+        account = self.account()
+        new = account.new(stream, np.array(people, np.int64))
+        return [int(one) for one in new[account.over(stream, new)]]
+
+    def hold(self, stream: int, people: Sequence[int]) -> list[int]:
+        """Charges those people whom the budget covers for a stream, and returns the others.
+
+        Raises:
+            BudgetExceeded: there are too many people for the budget's delta.
+            LedgerUnavailable: the budget cannot be written.
+        """
+        with self._writing() as connection:
+            new = self._account.new(stream, np.array(people, np.int64))
+            over = self._account.over(stream, new)
+            if (held := new[~over]).size:
+                self._account.check(stream, held)
+                self._write(connection, "charge", {"stream": stream, "persons": as_blocks(held)})
+        return [int(one) for one in new[over]]
+
+    # --- entries ---------------------------------------------------------------------------------
+
+    def _writing(self) -> AbstractContextManager[sa.Connection]:
+        return self._alone("nothing was released, and trying again is safe")
+
+    def _write(self, connection: sa.Connection, kind: Kind, contents: dict[str, Any]) -> None:
+        self._insert(connection, kind, contents | {"writer": f"{self._writer}-{os.getpid()}"})
+
+    def _check(self, entry: Entry, contents: dict[str, Any]) -> None:
+        if entry.kind == "create" and contents["format"] != _FORMAT:
+            raise ValueError(f"it has format {contents['format']!r}, not {_FORMAT!r}")
+        if entry.kind == "open":
+            statement = StreamStatement.model_validate(contents["statement"])
+            cost = self.allowance.cost(statement, contents["delta"])
+            if not all(map(_is_close, contents["cost"], cost)):
+                raise ValueError("a stream has not the cost of its statement")
+            if self._account.find(contents["run"], contents["index"], statement) is not None:
+                raise ValueError("a stream is open already")
+        if entry.kind == "charge":
+            people = _people(contents["persons"])
+            new = self._account.new(contents["stream"], people)
+            if not len(np.unique(people)) == len(new) == len(people):
+                raise ValueError("somebody is charged twice for a stream")
+            self._account.check(contents["stream"], new)
+
+    def _add_up(self, entry: Entry, contents: dict[str, Any]) -> None:
+        if entry.kind == "create":
+            self.budget_id, self.created = entry.hash, contents["created"]
+            self._account = SharedAccount(Allowance.model_validate(contents["allowance"]))
+        elif entry.kind == "open":
+            statement = StreamStatement.model_validate(contents["statement"])
+            which = contents["run"], contents["index"]
+            cost = tuple(contents["cost"])
+            self._account.add_stream(SharedStream(*which, statement, contents["delta"], cost))
+        else:
+            self._account.add_people(contents["stream"], _people(contents["persons"]))
+
+
+def _people(blocks: Sequence[Sequence[int]]) -> People:
+    """Returns the people of blocks that do not overlap."""
+    return np.fromiter(chain.from_iterable(range(*one) for one in blocks), np.int64)
+
+
+def _is_close(stored: int, computed: int) -> bool:
+    return math.isclose(stored, computed, rel_tol=_ROUNDING, abs_tol=1)
