@@ -11,7 +11,9 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 from sotto.algorithms.base import Algorithm, Progress
 from sotto.algorithms.dppg import training
 from sotto.algorithms.dppg.config import DPPGConfig, PresetName, preset
+from sotto.algorithms.dppg.on_devices import on_devices
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.release.release import Release
 from sotto.rl.envs.registry import is_native
 from sotto.rl.rollout import Actor
 
@@ -61,6 +63,10 @@ class DPPG(Algorithm[DPPGConfig]):
         """Returns True: every run is charged, also with the paper's preset."""
         del config
         return True
+
+    def on_devices(self, config: DPPGConfig, horizon: int) -> tuple[Release, Any]:
+        """Returns the release of one update, and a trajectory where users are not simulated."""
+        return on_devices(config, horizon)
 
     def has_tasks(self, config: DPPGConfig) -> bool:
         """Returns whether users are simulated through Gymnasium.

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from sotto.algorithms.calibration import calibrate_with_sampler
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.privacy.accounting.composition import (
     Event,
@@ -18,7 +19,7 @@ from sotto.privacy.accounting.composition import (
     compose,
 )
 from sotto.privacy.mechanisms import correlated
-from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
+from sotto.privacy.mechanisms.noise import sampler_delta
 from sotto.privacy.statements import Correlation, Poisson
 
 _LEAST_BUDGET = 1e-9

@@ -91,6 +91,18 @@ SOTTO: dict[str, dict[str, object]] = {
 }
 """Our recipe for each environment: settings that differ from the defaults of `DPPGConfig`."""
 
+ON_DEVICES: dict[str, dict[str, object]] = {
+    # Independent noise adds up over releases, so few long steps of few parameters are best.
+    "CartPole-v1": _EXPLORATION
+    | {
+        "steps_per_user": 400,
+        "server_learning_rate": 3.0,
+        "parameter_noise": 1.0,
+        "evaluation_episodes": 16,
+    },
+}
+"""Changes to our recipe for people's own devices, whose noise is independent over time."""
+
 _MANY_CHEETAHS: dict[str, object] = {
     "users_per_update": 256,
     "steps_per_user": 200,

@@ -166,7 +166,7 @@ class Training:
         dimension = dppg.dimension(config, self.env, jax.tree.map(lambda x: x[0], self.states))
         self.noise_multiplier = noise.total_noise_multiplier(config, dimension)
         multipliers = noise.part_multipliers(config, self.noise_multiplier)
-        self.clip_norm = _clip_norm(config, self.env, policy, multipliers["policy"])
+        self.clip_norm = chosen_clip_norm(config, self.env, policy, multipliers["policy"])
         # The seed determines the simulated people. A resumed training simulates new ones.
         keys = jax.vmap(lambda s: jax.random.fold_in(new_key(s), done))(
             jnp.asarray(seeds, jnp.uint32)
@@ -341,7 +341,9 @@ def evaluate_policy(
     return returns_of(config.env_id, policy, key, episodes, greedy)
 
 
-def _clip_norm(config: DPPGConfig, env: AnyEnvironment, policy: Policy, multiplier: float) -> float:
+def chosen_clip_norm(
+    config: DPPGConfig, env: AnyEnvironment, policy: Policy, multiplier: float
+) -> float:
     """Returns the clip norm: the given one, or from a trust region around the first policy."""
     if config.clip_norm_from is None:
         return config.clip_norm

@@ -1,0 +1,117 @@
+"""The plan of a training on devices: public settings, from which both halves make the same release.
+
+The server sends the settings as JSON. A device makes the release from them by itself, so the clip
+norm and the share of noise are its own computation. It imports nothing that a message names: an
+algorithm must be installed, and an environment must be one of sotto's.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from flwr.app import ArrayRecord, RecordDict
+from jaxtyping import PyTree
+
+from sotto.algorithms.base import Algorithm
+from sotto.federated.device import Terms
+from sotto.federated.errors import ProtocolError
+from sotto.privacy.release.noise_shares import Promise, SharedRelease
+from sotto.rl.envs.registry import from_data
+from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
+
+_FIELDS = {"algorithm", "config", "promised", "colluding", "bits", "horizon"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Public settings of a training on devices.
+
+    Attributes:
+        algorithm, config: the algorithm and its settings.
+        promise: how many devices are in every sum.
+        horizon: number of releases of the stream.
+    """
+
+    algorithm: Algorithm[Any]
+    config: Any
+    promise: Promise
+    horizon: int
+
+    @cached_property
+    def shared(self) -> SharedRelease:
+        """The release, whose noise the devices make in shares."""
+        release, unit = self.algorithm.on_devices(self.config, self.horizon)
+        return SharedRelease(release, self.promise, self.first, unit)
+
+    @cached_property
+    def first(self) -> PyTree[Any]:
+        """The public state before the first release, without an axis of runs."""
+        return self.algorithm.one_state(self.config, self.config.seed)
+
+    def terms(self, round_id: bytes) -> Terms:
+        """Returns the terms of one round."""
+        promise = self.promise
+        return Terms(round_id, promise.bits, promise.promised, promise.colluding)
+
+    def of_state(self, state: PyTree[Any]) -> ArrayRecord:
+        """Returns the public state, without an axis of runs, for a message."""
+        return ArrayRecord([np.asarray(leaf) for leaf in jax.tree.leaves(state)])
+
+    def state_in(self, found: RecordDict) -> PyTree[Any]:
+        """Returns the public state in a message.
+
+        Raises:
+            ProtocolError: it is not a state of this training.
+        """
+        leaves, structure = jax.tree.flatten(self.first)
+        try:
+            arrays = found.array_records["state"].to_numpy_ndarrays()  # never unpickles
+        except (KeyError, ValueError, TypeError) as error:
+            raise ProtocolError("the message has no public state") from error
+        if [(x.shape, x.dtype) for x in arrays] != [(x.shape, x.dtype) for x in leaves]:
+            raise ProtocolError("the public state is not one of this training")
+        return jax.tree.unflatten(structure, arrays)
+
+    def to_json(self) -> str:
+        """Returns the settings as JSON."""
+        return json.dumps(
+            {
+                "algorithm": self.algorithm.name,
+                "config": config_to_json(self.algorithm, self.config),
+                **asdict(self.promise),
+                "horizon": self.horizon,
+            }
+        )
+
+    @classmethod
+    @lru_cache(maxsize=2)  # a device compiles the release once for each training
+    def from_json(cls, text: str, named: str | None = None) -> "Plan":
+        """Returns the plan of `to_json`.
+
+        Args:
+            text: the settings.
+            named: environment that the device's owner has named; the module of another one is not
+                imported.
+
+        Raises:
+            ProtocolError: they are not settings of an installed algorithm.
+        """
+        try:
+            values = json.loads(text)
+            if set(values) != _FIELDS or any(
+                type(values[name]) is not int
+                for name in ("promised", "colluding", "bits", "horizon")
+            ):
+                raise ProtocolError(f"a plan has the fields {', '.join(sorted(_FIELDS))}")
+            algorithm = algorithm_named(values["algorithm"])
+            env_id = values["config"].get("env_id")
+            if env_id is not None:
+                from_data(str(env_id), "the plan", named)
+            config = config_from_json(algorithm, values["config"])
+        except (ValueError, TypeError, AttributeError) as error:  # also RunError
+            raise ProtocolError(f"the plan has no valid settings: {error}") from error
+        promise = Promise(values["promised"], values["colluding"], values["bits"])
+        return cls(algorithm, config, promise, values["horizon"])
