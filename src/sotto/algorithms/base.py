@@ -18,6 +18,7 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 from sotto.keys import new_key
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.release.release import Release
 from sotto.rl.evaluation import returns_of
 from sotto.rl.rollout import Actor
 
@@ -167,6 +168,39 @@ class Algorithm(ABC, Generic[Config]):
         """Returns whether a run with these settings has a ledger, to which it is charged."""
         del config
         return False
+
+    def on_devices(self, config: Config, horizon: int) -> tuple[Release, Any]:
+        """Returns the release of one update and one person's data, for people's own devices.
+
+        Args:
+            config: settings.
+            horizon: number of releases.
+
+        Returns:
+            The release, and data of the right shapes; () where `local` simulates its person.
+
+        Raises:
+            ValueError: an update of this algorithm is not one release about people.
+        """
+        del config, horizon
+        raise ValueError(
+            f"people's devices cannot take part in {self.name}, since its updates are not single "
+            "releases; use dppg, or a PrivateAlgorithm"
+        )
+
+    def check_numbered(self, config: Config) -> None:
+        """Refuses settings under which nobody can say which enrolment number a person has.
+
+        A shared budget charges people by the operator's numbers, so it needs to know.
+
+        Raises:
+            ValueError: nobody can.
+        """
+        del config
+
+    def has_sums(self, config: Config) -> bool:
+        """Returns whether releases are sums over people, whom several devices can share."""
+        return self.has_ledger(config)
 
     def has_tasks(self, config: Config) -> bool:
         """Returns whether parts of a training with these settings can be tasks of a cluster."""

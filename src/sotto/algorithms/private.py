@@ -62,6 +62,10 @@ class PrivateAlgorithm(Algorithm[Config]):
             self._last = last = config, self.release(config)
         return last[1]
 
+    def on_devices(self, config: Config, horizon: int) -> tuple[Release, Any]:
+        """Returns the release of one update, whose people `local` simulates."""
+        return replace(self._made(config), horizon=horizon), ()
+
     def num_updates(self, config: Config) -> int:
         """Returns the number of updates in the whole training: the release's horizon."""
         return self._made(config).horizon

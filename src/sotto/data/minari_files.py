@@ -1,15 +1,12 @@
 """Logs of experts as Minari datasets, with the expert's id in the metadata of each episode.
 
 Any Minari dataset with Box observations, Discrete actions and such an id can be read; its
-environment need not be installed. `save` uses Minari's HDF5 format, because writing 60,000 episodes
-in its Arrow format takes days: it looks at every file of the dataset after every episode.
+environment need not be installed.
 """
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,29 +14,18 @@ import gymnasium as gym
 import numpy as np
 from jaxtyping import Int
 
+from sotto.data.datasets import (
+    ID_COLUMN,
+    IMPORT,
+    DatasetError,
+    Episode,
+    require_new,
+    require_room,
+    storage_of,
+    understood,
+    write,
+)
 from sotto.data.trajectories import ExpertLog, checked
-from sotto.regular import require_regular
-
-ID_COLUMN = "expert_id"
-_DATA = "data"  # the folder inside a dataset's folder in which Minari keeps its files
-
-
-class DatasetError(ValueError):
-    """Error about a dataset that cannot be used."""
-
-
-@contextmanager
-def _understood(dataset: Path | str) -> Iterator[None]:
-    """Turns whatever Minari raises about damaged files into one sentence."""
-    try:
-        yield
-    except (DatasetError, ImportError, MemoryError):
-        raise
-    except Exception as error:
-        raise DatasetError(
-            f"{dataset} cannot be read as a Minari dataset because its files are damaged "
-            f"({type(error).__name__}); get it again"
-        ) from error
 
 
 def save(
@@ -62,52 +48,39 @@ def save(
         ValueError: `path` exists, or the log's arrays do not fit together.
         ModuleNotFoundError: Minari is not installed.
     """
-    import minari
-    from minari.data_collector import EpisodeBuffer
-    from minari.dataset.minari_storage import MinariStorage
-
     checked(log)
     path = path.resolve()  # Minari takes a relative path as relative to its own folder
-    if path.exists():
-        raise ValueError(f"{path} exists; remove it, or choose another name for the dataset.")
+    require_new(path)
     experts, slots = np.nonzero(log.lengths)
 
-    def episodes() -> Iterator[Any]:
-        for number, (expert, slot) in enumerate(zip(experts, slots, strict=True)):
+    def episodes() -> Iterator[Episode]:
+        for expert, slot in zip(experts, slots, strict=True):
             length = log.lengths[expert, slot]
-            last = np.arange(length) == length - 1
-            terminations = last & log.terminated[expert, slot]
-            yield EpisodeBuffer(
-                id=number,
+            yield Episode(
+                owner=int(expert),
                 observations=log.observations[expert, slot, : length + 1],
                 actions=log.actions[expert, slot, :length].astype(np.int64),
                 rewards=log.rewards[expert, slot, :length],
-                terminations=terminations,
-                truncations=last & ~terminations,
+                terminated=bool(log.terminated[expert, slot]),
                 infos=None,
             )
 
     partial = path.with_name(f"{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    storage = MinariStorage.new(
-        partial / _DATA,
+    write(
+        partial,
+        episodes(),
         observation_space=gym.spaces.Box(-np.inf, np.inf, (log.observation_size,), np.float32),
         action_space=gym.spaces.Discrete(actions),
-        data_format="hdf5",
-    )
-    storage.update_metadata(
-        {
+        metadata={
             "dataset_id": path.name,
-            "minari_version": minari.__version__,
             "algorithm_name": policies,
             "description": f"{env_id}, every action with probability at least {floor:g}; "
             f"each episode's metadata has the {ID_COLUMN} of who played it",
             "sotto": {"env_id": env_id, "floor": floor, "experts": log.experts, "cap": log.cap},
-        }
+        },
     )
-    storage.update_episodes(episodes())
-    storage.update_episode_metadata([{ID_COLUMN: int(expert)} for expert in experts])
     partial.rename(path)
 
 
@@ -133,12 +106,12 @@ def load(dataset: Path | str, id_column: str = ID_COLUMN, experts: int | None = 
             is not below the number of experts, or there are no steps.
         ModuleNotFoundError: Minari is not installed.
     """
-    with _understood(dataset):
+    with understood(dataset):
         return _load(dataset, id_column, experts)
 
 
 def _load(dataset: Path | str, id_column: str, experts: int | None) -> ExpertLog:
-    storage = _storage(dataset)
+    storage = storage_of(dataset)
     size, first_action, actions = _sizes(dataset, storage)
     if experts is None:
         experts = _stated(storage, id_column)
@@ -149,7 +122,13 @@ def _load(dataset: Path | str, id_column: str, experts: int | None) -> ExpertLog
     count, rows = _rows(dataset, ids, id_column, experts)
     slots = _slots(rows)
     shape, cap = (count, int(slots.max(initial=0)) + 1), max(1, int(lengths.max(initial=0)))
-    _require_room(dataset, count, shape[1], cap, size)
+    step = 4 * size + 8  # an observation, an action and a reward
+    require_room(
+        dataset,
+        count * shape[1] * (cap + 1) * step,
+        f"{count:,} experts with {shape[1]:,} episodes of {cap:,} steps each",
+        "make it smaller, or state fewer experts",
+    )
     log = ExpertLog(
         observations=np.zeros((*shape, cap + 1, size), np.float32),
         actions=np.zeros((*shape, cap), np.int32),
@@ -189,6 +168,8 @@ class Described(NamedTuple):
     """Number of experts, with those who have no episodes; None if it is not stated."""
     simulated: bool
     """Whether `save` wrote the dataset, so that its experts come from `sotto experts train`."""
+    identity: str | None
+    """Identity of the import; None if the dataset was not imported."""
 
 
 def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
@@ -201,8 +182,8 @@ def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
     Raises:
         ValueError: there is no such dataset, or its spaces are not Box and Discrete.
     """
-    with _understood(dataset):
-        storage = _storage(dataset)
+    with understood(dataset):
+        storage = storage_of(dataset)
         _, _, actions = _sizes(dataset, storage)
         own, spec = _own(storage), storage.metadata.get("env_spec")
         if isinstance(spec, str):
@@ -214,7 +195,9 @@ def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
                 f"{dataset} says that its environment is {env_id!r}, which is not a name; "
                 "correct its metadata."
             )
-        return Described(env_id, actions, _stated(storage, id_column), bool(own))
+        brought = storage.metadata.get(IMPORT)
+        identity = brought.get("identity") if isinstance(brought, dict) else None
+        return Described(env_id, actions, _stated(storage, id_column), bool(own), identity)
 
 
 _MOST_EXPERTS = 10**8
@@ -229,8 +212,12 @@ def _own(storage: Any) -> dict[str, Any]:
 
 
 def _stated(storage: Any, id_column: str) -> int | None:
-    """Returns the number of experts that `save` wrote; None for other columns and datasets."""
-    count = _own(storage).get("experts") if id_column == ID_COLUMN else None
+    """Returns the number that `save` or an import wrote; None for other columns and datasets."""
+    if id_column != ID_COLUMN:
+        return None
+    brought = storage.metadata.get(IMPORT)
+    stated = brought.get("declaration") if isinstance(brought, dict) else None
+    count = stated.get("people") if isinstance(stated, dict) else _own(storage).get("experts")
     if count is None:
         return None
     if type(count) is not int or not 1 <= count <= _MOST_EXPERTS:
@@ -247,40 +234,6 @@ def _length(dataset: Path | str, episode: dict[str, Any]) -> int:
     if not isinstance(steps, int | np.integer) or steps < 0:
         raise DatasetError(f"an episode of {dataset} says that it has {str(steps)[:40]} steps.")
     return int(steps)
-
-
-def _require_room(dataset: Path | str, experts: int, slots: int, cap: int, size: int) -> None:
-    """Refuses a dataset that does not fit into this machine's memory, before it is read."""
-    step = 4 * size + 8  # an observation, an action and a reward
-    needed = experts * slots * (cap + 1) * step
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed > there:
-        raise DatasetError(
-            f"{dataset} needs {needed / 2**30:,.0f} GiB of memory for {experts:,} experts with "
-            f"{slots:,} episodes of {cap:,} steps each, and there are {there / 2**30:,.0f}; make "
-            "it smaller, or state fewer experts."
-        )
-
-
-def _storage(dataset: Path | str) -> Any:
-    import minari
-    from minari.dataset.minari_storage import MinariStorage
-
-    here = Path(dataset).resolve()
-    for folder in (here / _DATA, here):
-        if (folder / "metadata.json").is_file():
-            try:
-                require_regular(folder)
-            except ValueError as error:
-                raise DatasetError(str(error)) from error
-            return MinariStorage.read(folder)
-    try:
-        return minari.load_dataset(str(dataset)).storage
-    except (FileNotFoundError, ValueError) as error:
-        raise DatasetError(
-            f"There is no Minari dataset {str(dataset)!r}: give the folder of one, or the name of "
-            "one that `minari list local` shows."
-        ) from error
 
 
 def _sizes(dataset: Path | str, storage: Any) -> tuple[int, int, int]:

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from sotto import cluster
 from sotto.errors import RunError
 from sotto.files import write_whole
-from sotto.processes import finished
+from sotto.processes import at_once, finished
 
 _SECONDS_BETWEEN_REPORTS = 15
 
@@ -344,11 +344,11 @@ def _announcement(kept: int, seconds: Sequence[float], workers: int) -> str:
     had = f" ({kept} kept from before)" if kept else ""
     if not seconds:
         return f"nothing to train{had}"
-    at_once = min(workers, len(seconds))
+    many = at_once(workers, len(seconds))
     trainings = "1 training" if len(seconds) == 1 else f"{len(seconds)} trainings"
-    processes = f"{at_once} process{'' if at_once == 1 else 'es'}"
+    done_by = f"{many} process{'' if many == 1 else 'es'}"
     return (
-        f"{trainings}{had}, about {math.ceil(sum(seconds) / at_once / 60)} min with {processes}; "
+        f"{trainings}{had}, about {math.ceil(sum(seconds) / many / 60)} min with {done_by}; "
         "stop at any time, and the same command continues"
     )
 

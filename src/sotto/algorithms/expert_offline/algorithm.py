@@ -18,7 +18,9 @@ from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
 from sotto.algorithms.expert_offline.sources import absolute, read_sources
 from sotto.algorithms.expert_offline.states import Sources
+from sotto.algorithms.log_facts import require_same
 from sotto.data import minari_files
+from sotto.data.imports.records import require_numbered
 from sotto.errors import RunError
 from sotto.files import silence
 from sotto.keys import new_key
@@ -66,6 +68,8 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         if config.dataset is not None:  # refuses a wrong name, even if votes do not read the log
             said = minari_files.described(config.dataset, config.id_column)
             _require_count(config, said.experts)
+            require_same(config.dataset, config.identity, said.identity)
+            config = replace(config, identity=said.identity)
         config = filled(config, self._sources(config).facts)
         training.check(config)
         return replace(config, experts=absolute(config.experts), dataset=absolute(config.dataset))
@@ -73,6 +77,15 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
     def has_ledger(self, config: ExpertOfflineConfig) -> bool:
         """Returns whether the method is private; cql and bc keep no ledger."""
         return config.is_private
+
+    def check_numbered(self, config: ExpertOfflineConfig) -> None:
+        """Refuses imported logs, whose people are in places that nobody knows.
+
+        Raises:
+            ValueError: the dataset was imported.
+        """
+        if config.dataset is not None:
+            require_numbered(config.dataset)
 
     def create_ledger(self, config: ExpertOfflineConfig, where: Path | str, run_id: str) -> Ledger:
         """Creates the ledger of a new run, with the budget and the unit of these settings."""
@@ -116,7 +129,14 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         done: int,
         folders: Sequence[Path],
     ) -> Iterator[Progress]:
-        """Releases votes, prefixes or gradients, keeps them in each run's folder, and learns."""
+        """Releases votes, prefixes or gradients, keeps them in each run's folder, and learns.
+
+        Raises:
+            ValueError: the dataset is another import than the one that the run began with.
+        """
+        if config.dataset is not None:
+            said = minari_files.described(config.dataset, config.id_column)
+            require_same(config.dataset, config.identity, said.identity)
         sources = self._sources(config)
         steps = training.env_steps(config)
         parts = training.train(config, seeds, ledgers, sources, states, done, folders)

@@ -4,7 +4,7 @@
 and their environment are known. Training reads completed settings only.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -55,6 +55,8 @@ class ExpertOfflineConfig(Settings):
     stable-prefix. cql and bc: learning from the log without privacy, for comparison."""
     dataset: str | None = None
     """Log of the experts: folder or name of a Minari dataset whose episodes name their expert."""
+    identity: str | None = field(default=None, repr=False)  # names of kept arms are made of reprs
+    """Identity of the import, which puts people in places. None takes that of the dataset."""
     id_column: str = "expert_id"
     """Key of the episodes' metadata that holds the number of the expert."""
     experts: str | None = None
@@ -201,11 +203,6 @@ class ExpertOfflineConfig(Settings):
     def needs_experts(self) -> bool:
         """Whether the experts' policies are needed, beside or instead of their log."""
         return self.uses_prefixes or (self.uses_votes and self.voters == "experts")
-
-    @property
-    def needs_log(self) -> bool:
-        """Whether the training learns from the log."""
-        return not (self.needs_experts and self.method in ("votes", "prefix-only"))
 
     @property
     def plays(self) -> bool:

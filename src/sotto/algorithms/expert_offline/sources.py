@@ -5,12 +5,13 @@ from pathlib import Path
 from sotto.algorithms.expert_offline.states import Sources
 from sotto.algorithms.experts import population
 from sotto.data import minari_files
+from sotto.data.datasets import ID_COLUMN
 
 
 def read_sources(
     experts_path: str | None,
     dataset: str | None,
-    id_column: str = minari_files.ID_COLUMN,
+    id_column: str = ID_COLUMN,
     count: int | None = None,
 ) -> Sources:
     """Reads experts and their log from files.

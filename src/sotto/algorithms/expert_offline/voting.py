@@ -34,6 +34,8 @@ Voters = Literal["experts", "clones"]
 
 _ROWS = 50_000
 """Most pairs of voter and state that are evaluated at once, so that layers stay in the cache."""
+_BATCHES = 16
+"""Least number of batches, if there are as many voters: devices share the voters batch by batch."""
 
 
 class Asked(NamedTuple):
@@ -125,7 +127,7 @@ def vote_release(
     if queries < 1 or rounds < 1:
         raise ValueError(f"votes need at least one state and one round, got {queries}, {rounds}")
     count, actions = _sizes(voters)
-    batches = math.ceil(count * queries / _ROWS)
+    batches = max(math.ceil(count * queries / _ROWS), min(count, _BATCHES))
 
     def local(
         observations: Float[Array, "q obs"], voter: Voter, _key: PRNGKeyArray

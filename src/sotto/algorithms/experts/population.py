@@ -26,7 +26,7 @@ from sotto.algorithms.experts.training import Plan, Play, Recipe
 from sotto.data.trajectories import ExpertLog
 from sotto.errors import RunError
 from sotto.files import write_model
-from sotto.processes import finished
+from sotto.processes import at_once, finished
 from sotto.regular import require_regular
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
@@ -249,12 +249,13 @@ def _announcement(
     chunks = settings.chunks
     left = sum(len(chunks[i].numbers) for i in missing)
     kept = f" ({settings.experts - left:,} kept from before)" if left < settings.experts else ""
-    seconds = SECONDS[settings.env_id] * left / workers + _STARTING
+    many = at_once(workers, len(missing))
+    seconds = SECONDS[settings.env_id] * left / many + _STARTING
     if not (folder / _BASE).exists():
         seconds += BASE_SECONDS.get(settings.env_id, 0.0)
-    at_once = "1 process" if workers == 1 else f"{workers} processes"
+    done_by = "1 process" if many == 1 else f"{many} processes"
     return (
-        f"{left:,} experts to train{kept}, about {_duration(seconds)} in {at_once} with 64x64 "
+        f"{left:,} experts to train{kept}, about {_duration(seconds)} in {done_by} with 64x64 "
         "networks; you may stop it, and the same command continues it"
     )
 

@@ -116,6 +116,11 @@ class Kickstart(Algorithm[KickstartConfig]):
         """Returns whether the teacher is charged here. A service keeps its own ledger."""
         return not config.remote and config.teacher_mechanism != "exact"
 
+    def has_sums(self, config: KickstartConfig) -> bool:
+        """Returns False: a teacher's answers are noised one by one."""
+        del config
+        return False
+
     def create_ledger(
         self, config: KickstartConfig, where: Path | str, run_id: str
     ) -> AnswerLedger:

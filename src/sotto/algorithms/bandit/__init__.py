@@ -1,0 +1,1 @@
+"""Contextual bandit that learns from people's ratings, each person protected."""

@@ -1,0 +1,160 @@
+"""The release of one block of people, and the prior that the next block gets from the noisy sums.
+
+Guarantee:
+    See `sotto.privacy.release.release`. The unit is everything that one person logged, and a person
+    is in one block. The prior is a function of noisy sums and public numbers (docs/privacy.md,
+    section 24).
+"""
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from sotto.algorithms.bandit.config import GAIN_NORM, GAIN_SHARE, BanditConfig
+from sotto.algorithms.bandit.person import (
+    GRAM_WEIGHT,
+    NOISE,
+    Moments,
+    Prior,
+    Rated,
+    mean_over,
+    moments,
+    play,
+)
+from sotto.algorithms.settings import known
+from sotto.privacy.claims import logs as claims
+from sotto.privacy.mechanisms import correlated
+from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Once, Part
+from sotto.privacy.units import Adjacency, Unit
+
+UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
+"""Everything that one person logged; the person is there, or their place is empty."""
+
+PRIOR_VARIANCE = 0.003
+"""Variance of a mean weight before the first release."""
+_ROUNDS = 6
+"""Rounds of a typical person, in the sampling error of the sums. It only affects utility."""
+_PEOPLE = 1000
+"""Most people that are mapped at once."""
+
+
+class BanditState(NamedTuple):
+    """Public state: sums over releases, and what was made of them."""
+
+    sums: Moments
+    gain: Float[Array, ""]
+    """Noisy sum over people of the mean gain of their choices over random ones."""
+    prior: Prior
+    variance: Float[Array, ""]
+    """Variance of the noise in each number of `sums`, a public constant."""
+    gain_variance: Float[Array, ""]
+    """Variance of the noise in `gain`, a public constant."""
+    blocks: Int[Array, ""]
+    """Number of blocks in the sums, without those that were lost."""
+    bounds: Float[Array, "2 d"]
+    """Declared lower and upper bounds of the features, for the released policy."""
+
+
+def first_state(config: BanditConfig) -> BanditState:
+    """Returns the state before the first release."""
+    size = config.features
+    sums = Moments(jnp.zeros((size, size)), jnp.zeros(size))
+    prior = Prior(jnp.zeros(size), PRIOR_VARIANCE * jnp.eye(size))
+    bounds = jnp.asarray([known(config.low), known(config.high)], jnp.float32)
+    zero = jnp.zeros(())
+    return BanditState(sums, zero, prior, zero, zero, jnp.int32(0), bounds)
+
+
+def block_release(config: BanditConfig, horizon: int) -> Release:
+    """Returns the release of one block, for a stream of `horizon` blocks."""
+    whole = config.noise_multiplier
+    return Release(
+        name="bandit block",
+        local=partial(_local, config),
+        server=_server,
+        unit=UNIT,
+        parts={
+            "moments": Part(
+                clip_norm=config.clip_norm, noise_multiplier=whole / math.sqrt(1 - GAIN_SHARE)
+            ),
+            "gain": Part(clip_norm=GAIN_NORM, noise_multiplier=whole / math.sqrt(GAIN_SHARE)),
+        },
+        slots=config.slots,
+        divisor=1.0,
+        horizon=horizon,
+        population=config.population,
+        correlation=config.correlation,
+        microbatch=min(_PEOPLE, config.slots),
+        protects=(claims.JOINT(),),
+        does_not_protect=(
+            claims.PATTERNS(),
+            claims.OWN_OFFERS(),
+            *((claims.PUBLISHED(),) if config.already_public else ()),
+        ),
+        assumptions=(
+            claims.IDS.assumption(),
+            claims.COLUMNS.assumption(),
+            claims.SETTINGS.assumption(),
+            *claims.origin(config.source, config.licence),
+        ),
+    )
+
+
+def sum_variances(release: Release, part: str) -> Float[np.ndarray, " horizon"]:
+    """Returns the variance of the noise in a sum of the first 1, 2, ... releases of a stream."""
+    one = release.parts[part]
+    scale = one.noise_multiplier * one.clip_norm
+    scale *= correlated.sensitivity(release.correlation, Once(), release.horizon)
+    deviations = correlated.prefix_deviations(release.correlation, release.horizon)
+    return np.asarray(np.square(scale * deviations))
+
+
+def _local(
+    config: BanditConfig, state: BanditState, unit: Rated, key: PRNGKeyArray
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Returns one person's contribution, and the person's mean ratings."""
+    rounds = play(config, state.prior, unit, key)
+    chosen = mean_over(rounds.ratings, rounds.played)
+    offered = mean_over(rounds.offered, rounds.played)
+    worst, best = known(config.reward_bounds)
+    shown = {"reward": chosen, "random": offered}
+    return (
+        {"moments": moments(rounds), "gain": chosen - offered},
+        {name: worst + (best - worst) * value for name, value in shown.items()},
+    )
+
+
+def _server(state: BanditState, released: dict[str, Any]) -> tuple[BanditState, dict[str, Array]]:
+    """Adds a block to the sums."""
+    sums = Moments(*(a + b for a, b in zip(state.sums, released["moments"], strict=True)))
+    after = state._replace(sums=sums, gain=state.gain + released["gain"], blocks=state.blocks + 1)
+    return after, {}
+
+
+def prior_of(sums: Moments, variance: float) -> Prior:
+    """Returns mean and covariance of the mean weights, from noisy sums.
+
+    The sums are a noisy linear equation G w = p. It is solved in the eigenvectors of the noisy G.
+    The prior of w has variance `PRIOR_VARIANCE`. The error of p has the variance of the people's
+    ratings, and that of the noise in p and in G w. Negative eigenvalues are noise, and count as
+    zero.
+
+    Args:
+        sums: noisy sums over people.
+        variance: of the noise in each number of `sums`.
+    """
+    products = np.asarray(sums.products, np.float64)
+    gram = np.asarray(sums.gram, np.float64) / GRAM_WEIGHT
+    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
+    values = np.maximum(values, 0)
+    in_gram = len(products) * PRIOR_VARIANCE / GRAM_WEIGHT**2 / 2  # the noise is symmetrised
+    error = NOISE * values / _ROUNDS + variance * (1 + in_gram) + 1e-9
+    left = error / (np.square(values) * PRIOR_VARIANCE + error)
+    mean = vectors @ (PRIOR_VARIANCE * left * values / error * (vectors.T @ products))
+    covariance = (vectors * (PRIOR_VARIANCE * left)) @ vectors.T
+    return Prior(jnp.asarray(mean, jnp.float32), jnp.asarray(covariance, jnp.float32))

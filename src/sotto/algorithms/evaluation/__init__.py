@@ -1,0 +1,1 @@
+"""Values of policies from logs of people, without a simulator."""

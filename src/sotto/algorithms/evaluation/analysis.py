@@ -1,0 +1,216 @@
+"""An evaluation of several policies on an imported log, from settings to values.
+
+A linear policy can be learnt on the way. Then the first half of the places learns and the second
+half evaluates. The import gives places at random, so the halves are random halves of the people,
+and each person takes part in one of the two releases.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from sotto.algorithms.evaluation import learning
+from sotto.algorithms.evaluation.intervals import Value, values
+from sotto.algorithms.evaluation.persons import (
+    Bounds,
+    EstimatorName,
+    Evaluation,
+    PersonLog,
+    Public,
+    return_bounds,
+)
+from sotto.algorithms.evaluation.policies import Linear, Target
+from sotto.algorithms.evaluation.release import (
+    Spending,
+    made,
+    multipliers,
+    require_enough,
+    stddevs,
+)
+from sotto.algorithms.log_release import through_the_door
+from sotto.data.imports.declaration import Declaration
+from sotto.data.imports.records import Records
+from sotto.privacy.ledger.ledger import Ledger
+
+LEARNT = "linear"
+"""Name of the policy that is learnt on the way."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Choices of the user.
+
+    Attributes:
+        estimator: name of the estimator.
+        largest_weights: clips of the weights: one for all policies, or one for each; empty for the
+            largest possible weight, which a log with one step allows.
+        discount: factor of later rewards.
+        returns: narrower public bounds of returns, to which returns are clipped; None for those
+            that follow from the declaration.
+        level: probability of the intervals.
+        learn: whether a linear policy is learnt from the first half of the people.
+    """
+
+    estimator: EstimatorName = "self-normalised"
+    largest_weights: tuple[float, ...] = ()
+    discount: float = 1.0
+    returns: tuple[float, float] | None = None
+    level: float = 0.95
+    learn: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.level < 1:
+            raise ValueError(f"the level must be from 0.5 to below 1, got {self.level}")
+        if self.returns is not None and self.estimator == "per-decision":
+            raise ValueError(
+                "per-decision weights each reward, so narrower returns do not help it; leave out "
+                "--returns, or declare narrower rewards"
+            )
+
+
+@dataclass(frozen=True)
+class Found:
+    """Values of all policies, by name, and the one that was learnt."""
+
+    values: dict[str, Value]
+    evaluation: Evaluation
+    learnt: Linear | None
+
+    @property
+    def best(self) -> str:
+        """Name of the policy with the largest value."""
+        return max(self.values, key=lambda name: self.values[name].value)
+
+
+def settings_of(
+    declaration: Declaration, asked: Asked, policies: int
+) -> tuple[Evaluation, float, int]:
+    """Returns the settings, the least propensity and the number of actions.
+
+    Raises:
+        ValueError: the log or the wishes do not allow an evaluation.
+    """
+    if declaration.propensity is None or not declaration.discrete:
+        raise ValueError(
+            "the log has no probabilities of its actions, without which no other policy can be "
+            "evaluated; import it with --propensity, and with an action of categories"
+        )
+    if not policies:
+        raise ValueError("there is no policy to evaluate; name a run, or give --policy")
+    least = declaration.propensity.low
+    clips = asked.largest_weights
+    if not clips and declaration.horizon > 1:
+        raise ValueError(
+            f"weights of up to {declaration.horizon} steps have no useful bound of their own; "
+            "declare one with --largest-weight, such as 10"
+        )
+    clips = clips or (1 / least,)
+    clips = clips * policies if len(clips) == 1 else clips
+    if len(clips) != policies:
+        raise ValueError(
+            f"--largest-weight has {len(clips)} numbers for {policies} policies; give one, or one "
+            "for each"
+        )
+    low, high = return_bounds(declaration, asked.discount)
+    if asked.returns is not None and not low <= asked.returns[0] < asked.returns[1] <= high:
+        raise ValueError(f"--returns must be two numbers from {low:g} to {high:g}, LOW below HIGH")
+    evaluation = Evaluation(
+        asked.estimator,
+        clips,
+        asked.discount,
+        declaration.reward_bounds,
+        asked.returns or (low, high),
+        declaration.horizon,
+    )
+    return evaluation, least, int(declaration.action_space.n)
+
+
+def evaluate(
+    records: Records,
+    policies: Mapping[str, Target],
+    asked: Asked,
+    ledger: Ledger,
+    spending: Spending,
+    model: Linear | None = None,
+    noise_seed: int | None = None,
+) -> Found:
+    """Evaluates the policies in one release.
+
+    Args:
+        records: the log.
+        policies: target policies by name.
+        asked: wishes.
+        ledger: ledger of people with `release.UNIT`, charged before each release.
+        spending: target for each person.
+        model: public linear model of rewards, for the doubly-robust estimator.
+        noise_seed: for tests only; voids the certificate.
+
+    Raises:
+        ValueError: the log or the wishes do not allow it, or the noise would be too large. Nothing
+            has been charged.
+        PrivacyError: the budget does not cover it.
+    """
+    declaration, people = records.declaration, PersonLog.of(records)
+    names = (*policies, LEARNT) if asked.learn else tuple(policies)
+    evaluation, least, actions = settings_of(declaration, asked, len(names))
+    learners, judges, half = people, people, 0
+    if ledger.budget.delta * records.people >= 1:
+        raise ValueError(
+            f"delta {ledger.budget.delta:.2g} is vacuous for {records.people:,} people; give one "
+            f"below 1/{records.people}"
+        )
+    targets = dict(policies)
+    if asked.learn:
+        half = records.people // 2
+        learners = jax.tree.map(lambda x: x[:half], people)
+        judges = jax.tree.map(lambda x: x[half:], people)
+        # Its bounds do not depend on its weights.
+        targets[LEARNT] = Linear.zeros(actions, declaration.observation_size)
+    public = Public(tuple(targets.values()), model if model is not None else ())
+    bounds = Bounds.of(evaluation, public, least, actions)
+    noise = multipliers(spending, 1 + 5 * len(names))
+    release = made(evaluation, bounds, declaration, len(judges.present), noise)
+    require_enough(evaluation, bounds, release, spending, (1 - asked.level) / len(names))
+    learnt = None
+    if asked.learn:
+        learnt = learning.learn(declaration, learners, ledger, spending, noise_seed)
+        targets[LEARNT] = learnt
+        public = public._replace(policies=tuple(targets.values()))
+    sums = through_the_door(release, ledger, public, judges, half, noise_seed)
+    found = values(evaluation, bounds, sums["sums"], sums["squares"], stddevs(release), asked.level)
+    return Found(dict(zip(names, found, strict=True)), evaluation, learnt)
+
+
+def default_delta(people: int) -> float:
+    """Returns a tenth of 1 / people, at most 1e-5, as a round number below."""
+    return min(1e-5, 10.0 ** math.floor(math.log10(0.1 / people)))
+
+
+def as_json(found: Found, spending: Spending, level: float) -> dict[str, Any]:
+    """Returns the values as JSON; a noise that has no bound is null."""
+    return {
+        "estimator": found.evaluation.estimator,
+        "level": level,
+        "epsilon": spending.epsilon,
+        "delta": spending.delta,
+        "returns": list(found.evaluation.returns),
+        "best": found.best,
+        "policies": [
+            {
+                "policy": name,
+                "value": one.value,
+                "low": one.low,
+                "high": one.high,
+                "noise": one.noise if math.isfinite(one.noise) else None,
+                "largest_weight": clip,
+                "mean_weight": one.mean_weight,
+                "bias_from_clipping_at_most": one.bias,
+            }
+            for (name, one), clip in zip(
+                found.values.items(), found.evaluation.largest_weights, strict=True
+            )
+        ],
+    }

@@ -1,0 +1,212 @@
+"""Values and intervals from released sums. Everything here is post-processing of one release.
+
+A value is a ratio r = E x / E v of means over people. At the true ratio, sum (x - r v) has mean
+zero, and its variance is estimated by
+
+    D(r) = [S_xx - 2 r S_xv + r^2 S_vv] + [noise of sum x + r^2 noise of sum v]
+
+where S are released second moments and the variances of the noise are known. The interval holds all
+r with |sum x - r sum v| <= k sqrt(D(r)) (Fieller 1954). It needs no small error in sum v. If sum v
+cannot be told from zero, it is the whole public range.
+
+The factor k is the quantile of Student's law with f degrees of freedom, where 2 / f is the relative
+variance of D(r): that of the noise in S, and 2 / (n - 1) for n people who carry weight
+(Satterthwaite 1946). The sum of rho / c is at most the effective sample size of Kish (1965), since
+rho^2 <= c rho. Several policies share the level (Bonferroni).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from scipy.stats import norm
+from scipy.stats import t as student
+
+from sotto.algorithms.evaluation.persons import Bounds, Evaluation
+
+
+@dataclass(frozen=True)
+class Value:
+    """The value of one policy.
+
+    Attributes:
+        value: estimate, in units of returns.
+        low, high: ends of the interval.
+        noise: standard deviation of the noise in the estimate, in units of returns; infinite if
+            the sum of weights cannot be told from zero.
+        mean_weight: estimated mean of the clipped weights, which is 1 without clipping.
+        bias: upper bound on the bias from clipping, in units of returns. It is 0 where no weight
+            can exceed the clip, and otherwise holds with the probability of the interval.
+    """
+
+    value: float
+    low: float
+    high: float
+    noise: float
+    mean_weight: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Released sums about one policy, in the units of the ratio x / v.
+
+    Attributes:
+        x, v: sums over people.
+        noise_x, noise_v: variances of their noise.
+        squares: second moments S_xx, S_xv and S_vv.
+        noise_squares: variances of their noise.
+        effective: lower bound on the effective number of people.
+    """
+
+    x: float
+    v: float
+    noise_x: float
+    noise_v: float
+    squares: tuple[float, float, float]
+    noise_squares: tuple[float, float, float]
+    effective: float
+
+
+def values(
+    asked: Evaluation,
+    bounds: Bounds,
+    sums: Float[np.ndarray, " numbers"],
+    squares: Float[np.ndarray, " numbers"],
+    stddevs: dict[str, float],
+    level: float,
+) -> list[Value]:
+    """Returns the value of every policy, with intervals that hold for all of them together.
+
+    Args:
+        asked: settings.
+        bounds: bounds of contributions.
+        sums, squares: released parts, not divided.
+        stddevs: standard deviation of the noise in each number of a part.
+        level: probability of the intervals, such as 0.95.
+    """
+    count = len(asked.largest_weights)
+    tail = (1 - level) / count
+    found = []
+    for place, largest in enumerate(asked.largest_weights):
+        moments, people, noise_people, weight, noise_weight = _moments(
+            asked, bounds, sums, squares, stddevs, place
+        )
+        ratio, low, high = interval(moments, tail)
+        own = np.sqrt(moments.noise_x + ratio**2 * moments.noise_v) / max(moments.v, 1e-300)
+        mean, lost = _lost_weight(
+            largest, weight, noise_weight, people, noise_people, norm.isf(tail)
+        )
+        farthest = 1 + max(abs(low), abs(high))
+        other = {"self-normalised": farthest, "doubly-robust": 2.0}.get(asked.estimator, 1.0)
+        found.append(
+            Value(
+                value=float(asked.middle + asked.half_width * ratio),
+                low=float(asked.middle + asked.half_width * low),
+                high=float(asked.middle + asked.half_width * high),
+                noise=float(asked.half_width * own) if moments.v > 0 else float("inf"),
+                mean_weight=float(mean),
+                bias=float(min(2 * asked.half_width, asked.half_width * lost * other)),
+            )
+        )
+    return found
+
+
+def _moments(
+    asked: Evaluation,
+    bounds: Bounds,
+    sums: np.ndarray,
+    squares: np.ndarray,
+    stddevs: dict[str, float],
+    place: int,
+) -> tuple[Moments, float, float, float, float]:
+    """Returns the moments of a policy, the number of people, the sum of rho / c, and their noise.
+
+    The noise of the last two is a standard deviation.
+    """
+    count = len(asked.largest_weights)
+    first, second = stddevs["sums"] ** 2, stddevs["squares"] ** 2
+    if asked.estimator == "self-normalised":
+        vv, xv, xx = squares[1:].reshape(3, count)[:, place]
+        moments = Moments(
+            x=sums[count + place],
+            v=sums[place],
+            noise_x=first,
+            noise_v=first,
+            squares=(xx, xv, vv),
+            noise_squares=(second, second, second),
+            effective=sums[place],
+        )
+        return moments, squares[0], stddevs["squares"], sums[place], stddevs["sums"]
+    scale, share = bounds.scales[place], bounds.share
+    people, x, weight = sums[0] / share, scale * sums[1 + place], squares[place]
+    moments = Moments(
+        x=x,
+        v=people,
+        noise_x=scale**2 * first,
+        noise_v=first / share**2,
+        squares=(scale**2 * squares[count + place], x, people),
+        noise_squares=(scale**4 * second, scale**2 * first, first / share**2),
+        effective=weight,
+    )
+    return moments, people, stddevs["sums"] / share, weight, stddevs["squares"]
+
+
+def interval(moments: Moments, tail: float) -> tuple[float, float, float]:
+    """Returns the ratio and the ends of its interval, all within [-1, 1].
+
+    Args:
+        moments: released sums.
+        tail: probability that the interval may miss the ratio.
+    """
+    whole = (0.0, -1.0, 1.0)
+    if moments.v <= 0:
+        return whole
+    ratio = float(np.clip(moments.x / moments.v, -1, 1))
+    xx, xv, vv = _without_negative_parts(*moments.squares)
+    xx, vv = xx + moments.noise_x, vv + moments.noise_v
+    variance = float(xx - 2 * ratio * xv + ratio**2 * vv)
+    noise = np.array([1.0, 4 * ratio**2, ratio**4]) @ np.array(moments.noise_squares)
+    if variance <= 0:  # nothing varies, and there is no noise
+        return ratio, ratio, ratio
+    relative = noise / variance**2 + 2 / max(moments.effective - 1, 0.1)
+    factor = float(student.isf(tail / 2, 2 / relative)) ** 2
+    if not np.isfinite(factor):
+        return whole
+    a = moments.v**2 - factor * vv
+    b = moments.x * moments.v - factor * xv
+    c = moments.x**2 - factor * xx
+    if a <= 0:
+        return (ratio, -1.0, 1.0)
+    root = np.sqrt(max(b * b - a * c, 0.0))
+    low, high = np.clip([(b - root) / a, (b + root) / a], -1, 1)
+    return ratio, min(float(low), ratio), max(float(high), ratio)
+
+
+def _without_negative_parts(xx: float, xv: float, vv: float) -> tuple[float, float, float]:
+    """Returns the nearest matrix of second moments without negative eigenvalues."""
+    sizes, vectors = np.linalg.eigh(np.array([[xx, xv], [xv, vv]]))
+    fixed = (vectors * np.maximum(sizes, 0)) @ vectors.T
+    return float(fixed[0, 0]), float(fixed[0, 1]), float(fixed[1, 1])
+
+
+def _lost_weight(
+    largest: float,
+    weight: float,
+    noise_weight: float,
+    people: float,
+    noise_people: float,
+    factor: float,
+) -> tuple[float, float]:
+    """Returns the mean of the clipped weights, and an upper bound on 1 less the true mean.
+
+    A clipped weight is from 0 to c, so its variance is at most m (c - m) for the mean m.
+    """
+    if people <= 0:
+        return 0.0, 1.0
+    mean = largest * weight / people
+    likely = float(np.clip(mean, 0, min(1.0, largest)))
+    sampling = likely * (largest - likely) / people
+    noise = ((largest * noise_weight) ** 2 + (mean * noise_people) ** 2) / people**2
+    lost = 1 - mean + factor * np.sqrt(sampling + noise)
+    return mean, float(np.clip(lost, 0, 1))

@@ -1,0 +1,274 @@
+"""One person's contribution to the values of policies, and the public numbers that bound it.
+
+The weight of a policy is rho = product over the person's steps of pi(a_t | s_t) / p_t, where p_t is
+the probability of the logged action. It is clipped at a public number c. Returns are centred: y =
+(G - b) / h is in [-1, 1], where b and h are the middle and the half-width of the public bounds. As
+E rho = 1, the mean of b + rho (G - b) is the policy's value.
+
+Estimators, each for one policy, with v and x for one person:
+
+* self-normalised: value b + h sum(rho y) / sum(rho) (Hesterberg 1995).
+* importance: value b + h mean(rho y).
+* per-decision: x = sum over t of d^t rho_1:t (r_t - b_r) / h (Precup, Sutton and Singh 2000).
+* doubly-robust: x = V(s) + rho (y - Q(s, a)) for a public model Q of y and its mean V under the
+  policy, for logs with one step (Dudik, Langford and Li 2011). Importance has Q = 0.
+
+Guarantee:
+    The norm of a contribution is at most `Bounds.clip_norms`, for every person's data
+    (docs/privacy.md, section 22). The door clips there once more.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from sotto.algorithms.evaluation.policies import Linear, Target, largest_probabilities
+from sotto.data.imports.declaration import Declaration
+from sotto.data.imports.records import Records
+
+EstimatorName = Literal["self-normalised", "importance", "per-decision", "doubly-robust"]
+
+
+class PersonLog(NamedTuple):
+    """The log of one person with at most T steps, or with a leading axis those of all people."""
+
+    observations: Float[Array, "*people T obs"]
+    actions: Int[Array, "*people T"]
+    rewards: Float[Array, "*people T"]
+    propensities: Float[Array, "*people T"]
+    present: Bool[Array, "*people T"]
+
+    @classmethod
+    def of(cls, records: Records) -> "PersonLog":
+        """Returns the log of every person.
+
+        Raises:
+            ValueError: the records have no propensities.
+        """
+        if records.propensities is None:
+            raise ValueError(
+                "the log has no probabilities of its actions, without which no other policy can be "
+                "evaluated; import it with --propensity"
+            )
+        return cls(
+            jnp.asarray(records.observations),
+            jnp.asarray(records.actions),
+            jnp.asarray(records.rewards),
+            jnp.asarray(records.propensities),
+            jnp.asarray(records.present),
+        )
+
+
+class Public(NamedTuple):
+    """The policies and the model of rewards, which are public."""
+
+    policies: tuple[Target, ...]
+    model: Linear | tuple[()]
+    """Linear model of one-step rewards, in their units. (): there is none."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Public settings of an evaluation.
+
+    Attributes:
+        estimator: name of the estimator.
+        largest_weights: clip c of the weights, one for each policy.
+        discount: factor of later rewards.
+        rewards: bounds of a reward.
+        returns: bounds of a return.
+        horizon: largest number of steps.
+    """
+
+    estimator: EstimatorName
+    largest_weights: tuple[float, ...]
+    discount: float
+    rewards: tuple[float, float]
+    returns: tuple[float, float]
+    horizon: int
+
+    def __post_init__(self) -> None:
+        if not all(0 < one < math.inf for one in self.largest_weights):
+            raise ValueError("the largest weight must be a positive number")
+        if not 0 < self.discount <= 1:
+            raise ValueError("the discount must be above 0 and at most 1")
+        if not -math.inf < self.returns[0] < self.returns[1] < math.inf:
+            raise ValueError("the bounds of returns must be two finite numbers, LOW below HIGH")
+        if self.estimator == "doubly-robust" and self.horizon > 1:
+            raise ValueError(
+                "doubly-robust is for logs with one step; a model for more steps would let one "
+                "person weigh more than it saves, so use per-decision"
+            )
+
+    @property
+    def middle(self) -> float:
+        """Middle of the bounds of returns."""
+        return sum(self.returns) / 2
+
+    @property
+    def half_width(self) -> float:
+        """Half of the width of the bounds of returns."""
+        return (self.returns[1] - self.returns[0]) / 2
+
+
+def return_bounds(declaration: Declaration, discount: float) -> tuple[float, float]:
+    """Returns bounds of a person's return that follow from the declaration.
+
+    Every person has at least one step. Later steps may be missing, and then count as 0.
+    """
+    low, high = declaration.reward_bounds
+    later = sum(discount**step for step in range(1, declaration.horizon))
+    return low + later * min(low, 0.0), high + later * max(high, 0.0)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Public bounds on a contribution.
+
+    Attributes:
+        scales: largest |x| of each policy; 1 for self-normalised.
+        weights: bound on the sum over policies of (rho / c)^2, and of (rho / c)^4.
+        values: bound on the sum over policies of (x / scale)^2, and of (x / scale)^4.
+        share: number that stands for one person in the sum of people, beside which x is at most 1.
+    """
+
+    scales: tuple[float, ...]
+    weights: tuple[float, float]
+    values: tuple[float, float]
+    share: float
+
+    @classmethod
+    def of(cls, asked: Evaluation, public: Public, least: float, actions: int) -> "Bounds":
+        """Computes the bounds from public facts.
+
+        Args:
+            asked: settings.
+            public: policies and model.
+            least: lower bound of the propensities.
+            actions: number of actions.
+        """
+        # A weight is at most the probability of the first action over least^horizon.
+        most = math.exp(min(asked.horizon * math.log(1 / least), 600.0))
+        possible = [np.array(largest_probabilities(one, actions)) * most for one in public.policies]
+        clips = np.array(asked.largest_weights)
+        relative = np.minimum(1.0, np.stack(possible) / clips[:, None])
+        weights = tuple(float((relative**power).sum(axis=0).max()) for power in (2, 4))
+        model, count = _model_range(asked, public), len(clips)
+        scales = tuple(
+            1.0 if asked.estimator == "self-normalised" else model + c * (1 + model)
+            for c in asked.largest_weights
+        )
+        if model:
+            values: tuple[float, ...] = (float(count), float(count))
+        else:
+            values = weights
+        return cls(
+            scales=scales,
+            weights=(weights[0], weights[1]),
+            values=(values[0], values[1]),
+            share=max(scales) ** -0.5,
+        )
+
+    def clip_norms(self, estimator: EstimatorName) -> dict[str, float]:
+        """Returns the largest norm of each part of a contribution."""
+        if estimator == "self-normalised":
+            return {
+                "sums": math.sqrt(2 * self.weights[0]),
+                "squares": math.sqrt(1 + 3 * self.weights[1]),
+            }
+        return {
+            "sums": math.sqrt(self.share**2 + self.values[0]),
+            "squares": math.sqrt(self.weights[0] + self.values[1]),
+        }
+
+
+def _model_range(asked: Evaluation, public: Public) -> float:
+    """Returns the largest absolute value of the model: 1, as it is clipped, or 0 without one."""
+    if (asked.estimator == "doubly-robust") != isinstance(public.model, Linear):
+        raise ValueError("a public --model of rewards is for doubly-robust, which needs one")
+    return 1.0 if isinstance(public.model, Linear) else 0.0
+
+
+def contribution(
+    asked: Evaluation, bounds: Bounds, public: Public, person: PersonLog, key: PRNGKeyArray
+) -> tuple[dict[str, Array], tuple[()]]:
+    """Returns the parts of one person.
+
+    With s for sums over people, K policies, w = rho / c and u = x / scale, the parts are
+
+    * self-normalised: sums (w, w y), squares (1, w^2, w^2 y, w^2 y^2), of 2K and 1 + 3K numbers;
+    * others: sums (share, u), squares (w, u^2), of 1 + K and 2K numbers.
+
+    A person without a step contributes zero.
+    """
+    del key
+    there = jnp.any(person.present).astype(jnp.float32)
+    found = [
+        _one_policy(asked, public, policy, c, scale, person)
+        for policy, c, scale in zip(
+            public.policies, asked.largest_weights, bounds.scales, strict=True
+        )
+    ]
+    weights = there * jnp.stack([one[0] for one in found])
+    values = there * jnp.stack([one[1] for one in found])
+    if asked.estimator == "self-normalised":
+        squares = (there[None], weights**2, weights * values, values**2)
+        parts = {"sums": jnp.concatenate([weights, values]), "squares": jnp.concatenate(squares)}
+    else:
+        parts = {
+            "sums": jnp.concatenate([bounds.share * there[None], values]),
+            "squares": jnp.concatenate([weights, values**2]),
+        }
+    return parts, ()
+
+
+def _one_policy(
+    asked: Evaluation,
+    public: Public,
+    policy: Target,
+    largest: float,
+    scale: float,
+    person: PersonLog,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Returns the numbers of one policy in `contribution`: w, and u or w y."""
+    probabilities = policy(person.observations)
+    actions = probabilities.shape[-1]
+    taken = _chosen(probabilities, person.actions)
+    # In logarithms, an infinite product times zero is zero.
+    steps = jnp.where(person.present, jnp.log(taken) - jnp.log(person.propensities), 0.0)
+    weights = jnp.exp(jnp.minimum(jnp.cumsum(steps), math.log(largest)))
+    weight = weights[-1] / largest
+    discounts = asked.discount ** jnp.arange(asked.horizon, dtype=jnp.float32)
+    rewards = jnp.where(person.present, person.rewards, 0.0) * discounts
+    if asked.estimator == "per-decision":
+        middles = _step_middles(asked)
+        centred = jnp.stack([rewards[step] - middle for step, middle in enumerate(middles)])
+        value = jnp.sum(weights * centred) / asked.half_width
+        return weight, jnp.clip(value / scale, -1, 1)
+    gain = jnp.clip((jnp.sum(rewards) - asked.middle) / asked.half_width, -1, 1)
+    if not isinstance(public.model, Linear):
+        return weight, weight * gain
+    model = (public.model.scores(person.observations)[0] - asked.middle) / asked.half_width
+    model = jnp.clip(model, -1, 1)
+    mean = jnp.sum(probabilities[0] * model)
+    own = _chosen(jnp.broadcast_to(model, (1, actions)), person.actions[:1])[0]
+    return weight, jnp.clip((mean + weights[-1] * (gain - own)) / scale, -1, 1)
+
+
+def _chosen(rows: Float[Array, "n actions"], actions: Int[Array, " n"]) -> Float[Array, " n"]:
+    chosen = actions[:, None] == jnp.arange(rows.shape[-1], dtype=actions.dtype)
+    return jnp.sum(jnp.where(chosen, rows, 0.0), axis=-1)
+
+
+def _step_middles(asked: Evaluation) -> tuple[float, ...]:
+    """Returns the middle of each step's discounted reward; a step that is missing counts as 0."""
+    low, high = asked.rewards
+    later = (min(low, 0.0) + max(high, 0.0)) / 2
+    return tuple(
+        asked.discount**step * (later if step else (low + high) / 2)
+        for step in range(asked.horizon)
+    )

@@ -1,0 +1,1 @@
+"""Learning from logs of people, each of whom is protected."""

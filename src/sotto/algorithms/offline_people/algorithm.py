@@ -1,0 +1,229 @@
+"""Algorithm `offline` of `sotto train`."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from sotto.algorithms.base import Algorithm, Progress, Words
+from sotto.algorithms.log_facts import Log
+from sotto.algorithms.log_release import through_the_door
+from sotto.algorithms.offline_people import learning, moments
+from sotto.algorithms.offline_people.config import NO_ENVIRONMENT, OfflinePeopleConfig, filled
+from sotto.algorithms.offline_people.model import scales_of
+from sotto.algorithms.offline_people.moments import Centred, Logged, Scales
+from sotto.algorithms.settings import known
+from sotto.data.imports.records import Records, require_numbered
+from sotto.keys import keys_of
+from sotto.privacy.errors import NothingReleased
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.release.release import Release
+from sotto.rl.envs.gymnasium.bridge import described
+from sotto.rl.envs.registry import is_native, make
+from sotto.rl.networks import Policy
+
+
+class OfflineState(NamedTuple):
+    """Public state: zeros at first, later functions of releases."""
+
+    scales: Scales
+    moments: Float[Array, "A d k"]
+    policy: Policy
+
+
+class Offline(Algorithm[OfflinePeopleConfig]):
+    """Offline reinforcement learning from the logs of people, each of whom is protected with
+    everything that they logged.
+
+    Each person contributes means of products of observations, actions, rewards and changes. The
+    noisy sums give models of how people change, and a policy is learned in the models. This costs
+    nothing more. --method cloning imitates people instead, at the same cost.
+
+    `sotto import` makes the dataset. Nothing is learned from --env-id, in which released policies
+    are only evaluated.
+
+    Examples:
+        sotto train offline --on runs/visits --target-epsilon 1 --out runs/doses
+        sotto train offline --on runs/visits --method cloning --out runs/clone
+        sotto train offline --on runs/poles --population simulated --env-id CartPole-v1 \\
+          --target-epsilon 1 --delta 1e-5 --out runs/balance
+    """
+
+    name, summary = "offline", "offline learning from people's logs, each person protected"
+    config_type = OfflinePeopleConfig
+    words = Words(steps="logged rows")
+
+    def __init__(self) -> None:
+        self._records = Log()
+
+    def resolved(self, config: OfflinePeopleConfig) -> OfflinePeopleConfig:
+        """Returns the settings with the public facts of the dataset."""
+        config = filled(config, self._records(config))
+        moments.products(config)
+        _require_fitting(config)
+        return config
+
+    def most_steps(self, config: OfflinePeopleConfig) -> int:
+        """Returns the largest number of rows in the log, all of them in three releases."""
+        return config.steps_per_update
+
+    def has_ledger(self, config: OfflinePeopleConfig) -> bool:
+        """Returns True: every run is charged."""
+        del config
+        return True
+
+    def check_numbered(self, config: OfflinePeopleConfig) -> None:
+        """Refuses a shared budget, since nobody knows which place of a log is whose.
+
+        Raises:
+            ValueError: always, for all datasets are imported.
+        """
+        require_numbered(known(config.on))
+
+    def create_ledger(self, config: OfflinePeopleConfig, where: Path | str, run_id: str) -> Ledger:
+        """Creates the ledger of a new run."""
+        budget = Budget(epsilon=config.target_epsilon, delta=known(config.delta))
+        return Ledger.create(where, run_id, unit=moments.UNIT, budget=budget)
+
+    def check_seeds(self, config: OfflinePeopleConfig, seeds: Sequence[int]) -> None:
+        """Refuses several seeds, whose costs for the same people would add up."""
+        del config
+        if len(seeds) > 1:
+            raise ValueError(
+                "every seed would learn from the same people, and their privacy costs add up; "
+                "leave out --seeds"
+            )
+
+    def initial_states(self, config: OfflinePeopleConfig, seeds: Sequence[int]) -> PyTree:
+        """Returns the state before the first release, leaves of shape [1, ...]."""
+        size, features = len(known(config.low)), len(moments.products(config))
+        state = OfflineState(
+            Scales(jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(())),
+            jnp.zeros((config.actions or 1, features, features + size + 2)),
+            learning.blank_policy(config, keys_of(seeds, 0)[0]),
+        )
+        return jax.tree.map(lambda x: x[None], state)
+
+    def train(
+        self,
+        config: OfflinePeopleConfig,
+        seeds: Sequence[int],
+        ledgers: Sequence[Ledger],
+        states: PyTree,
+        done: int,
+        folders: Sequence[Path],
+    ) -> Iterator[Progress]:
+        """Makes the releases that are left, and then learns from them.
+
+        Raises:
+            PrivacyError: the budget does not cover the releases, or one was charged and lost.
+        """
+        del folders
+        (ledger,) = ledgers
+        state: OfflineState = jax.tree.map(lambda x: x[0], states)
+        if sum(stream.releases for stream in ledger.streams) > done:
+            raise NothingReleased(
+                "a release of this run was charged and then lost, so its people cannot be asked "
+                "again; start a new run, whose epsilon adds to that of this one"
+            )
+        first, second, third = moments.groups(config)
+        if done < 1:
+            release = moments.scales_release(config)
+            found = self._released(config, release, ledger, jnp.zeros(1), first)
+            state = state._replace(scales=scales_of(found, moments.sigma(release)))
+            yield self._progress(config, state, 1)
+        share = float(state.scales.share)
+        if done < 2:
+            release = moments.centre_release(config)
+            found = self._released(config, release, ledger, state.scales, second)
+            state = state._replace(moments=jnp.asarray(found / share))
+            yield self._progress(config, state, 2)
+        release = moments.moments_release(config)
+        if done < 3:
+            centred = Centred(state.scales, jnp.asarray(state.moments, jnp.float32))
+            found = self._released(config, release, ledger, centred, third)
+            state = state._replace(moments=state.moments + jnp.asarray(found / share))
+            yield self._progress(config, state, 3)
+        policy = learning.learn(
+            config,
+            state.scales,
+            np.asarray(state.moments, np.float64),
+            moments.sigma(release) / share,
+            keys_of(seeds, 1)[0],
+        )
+        yield self._progress(config, state._replace(policy=policy), 4)
+
+    def policies(self, states: OfflineState) -> dict[str, Policy]:
+        """Returns the learned policy."""
+        return {"last": states.policy}
+
+    def evaluate(
+        self,
+        config: OfflinePeopleConfig,
+        policy: Any,
+        key: PRNGKeyArray,
+        episodes: int,
+        greedy: bool,
+    ) -> Float[np.ndarray, "runs episodes"]:
+        """Returns the returns of a policy in the public simulator."""
+        if config.env_id == NO_ENVIRONMENT:
+            raise ValueError(
+                "this run has no simulator to be evaluated in; train it with --env-id if there is "
+                "one"
+            )
+        return super().evaluate(config, policy, key, episodes, greedy)
+
+    def _released(
+        self,
+        config: OfflinePeopleConfig,
+        release: Release,
+        ledger: Ledger,
+        public: Any,
+        people: slice,
+    ) -> Float[np.ndarray, "..."]:
+        """Returns the release about the people in these places."""
+        units = rows_of(self._records(config), people)
+        found: Float[np.ndarray, ...] = through_the_door(
+            release, ledger, public, units, people.start
+        )
+        return found
+
+    def _progress(self, config: OfflinePeopleConfig, state: OfflineState, done: int) -> Progress:
+        states = jax.tree.map(lambda x: x[None], state)
+        learned = done == config.num_updates
+        evaluation = {}
+        if learned and config.env_id != NO_ENVIRONMENT:
+            evaluation = {"last": self.mean_return(config, states, done, 64)}
+        rows = config.steps_per_update
+        return Progress(done, states, evaluation=evaluation, env_steps=rows, learned=learned)
+
+
+def rows_of(records: Records, people: slice) -> Logged:
+    """Returns the rows of these places, leaves of shape [people, T, ...]."""
+    leaves = (
+        records.observations,
+        records.actions,
+        records.rewards,
+        records.present,
+        records.ends,
+        records.cut,
+    )
+    return Logged(*(jnp.asarray(leaf[people]) for leaf in leaves))
+
+
+def _require_fitting(config: OfflinePeopleConfig) -> None:
+    """Refuses a simulator whose observations or actions are others than those of the log."""
+    if config.env_id == NO_ENVIRONMENT:
+        return
+    env = make(config.env_id) if is_native(config.env_id) else described(config.env_id)
+    size, sort = len(known(config.low)), type(config.action)
+    if env.observation_size != size or type(env.action) is not sort:
+        raise ValueError(
+            f"{config.env_id} has {env.observation_size} observations and {env.action}, and the "
+            f"log has {size} and {config.action}; choose the simulator of these people"
+        )

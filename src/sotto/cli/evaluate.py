@@ -1,0 +1,204 @@
+"""`sotto evaluate`: values of policies from a log of real people."""
+
+import json as json_module
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from sotto.algorithms.evaluation import analysis
+from sotto.algorithms.evaluation.analysis import (
+    LEARNT,
+    Asked,
+    Found,
+    as_json,
+    default_delta,
+    settings_of,
+)
+from sotto.algorithms.evaluation.persons import EstimatorName
+from sotto.algorithms.evaluation.policies import Target, named, read_linear, released
+from sotto.algorithms.evaluation.policies import as_json as linear_json
+from sotto.algorithms.evaluation.release import UNIT, Spending
+from sotto.cli.options import Json
+from sotto.cli.parsing import command, print_json
+from sotto.data.imports.declaration import Declaration
+from sotto.data.imports.records import load
+from sotto.errors import RunError
+from sotto.extras import require
+from sotto.files import write_whole
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.spending import Budget
+from sotto.runs import agent
+from sotto.runs.evaluations import EvaluationRun, create_evaluation
+
+_Weights = Annotated[
+    tuple[float, ...],
+    arg(help="Clip of the weights: one number, or one for each policy in their order."),
+]
+
+
+@command("evaluate")
+def evaluate(
+    runs: Positional[tuple[Path, ...]] = (),
+    /,
+    *,
+    on: Path,
+    epsilon: float,
+    delta: float | None = None,
+    policy: tuple[str, ...] = (),
+    learn: bool = False,
+    estimator: EstimatorName = "self-normalised",
+    largest_weight: _Weights = (),
+    discount: float = 1.0,
+    returns: tuple[float, float] | None = None,
+    model: Path | None = None,
+    level: float = 0.95,
+    sampled: bool = False,
+    env_id: str | None = None,
+    out: Path | None = None,
+    json: Json = False,
+) -> None:
+    """Estimates the values of policies from a log of real people, without a simulator.
+
+    The log comes from `sotto import`, with the probabilities of its actions. One private release
+    gives all values, with intervals that include sampling and noise. They hold for all policies
+    together, so that the best one may be chosen by them. The unit of privacy is a person.
+    docs/own_data.md is the guide. For returns in a simulator, use sotto eval.
+
+    Policies are runs, in their order, then those of --policy, then the learnt one. A policy is
+    always:K (the action with number K), uniform, or a file .json of a linear policy.
+
+    Examples:
+      sotto evaluate runs/doses --on runs/visits --epsilon 1 --largest-weight 10
+      sotto evaluate --policy always:0 always:1 --learn --on runs/trial --epsilon 0.5 --json
+
+    Args:
+        runs: Run directories.
+        on: Folder of the imported log.
+        epsilon: Epsilon that everybody in the log pays for this evaluation.
+        delta: Delta of the guarantee (default: 1e-5, or a tenth of 1 / people if that is less).
+        policy: Further policies.
+        learn: Learn a linear policy from a random half of the people, and evaluate all policies on
+            the other half. For logs with one step.
+        estimator: self-normalised needs no exact probabilities; importance and per-decision are
+            unbiased without clipping; doubly-robust uses a --model.
+        discount: Factor of later rewards.
+        returns: Public bounds LOW HIGH of a person's return. Returns beyond are moved to them.
+        model: JSON file of a public linear model of rewards, for doubly-robust.
+        level: Probability with which all intervals hold.
+        sampled: Let runs draw actions from their policy instead of taking the most likely one.
+        env_id: Environment of the runs. It is needed if its name has a module in it.
+        out: Directory of the ledger, the values and the certificate (default: the log's name and
+            "-evaluation").
+    """
+    require("minari", "h5py")
+    records = load(on)
+    declaration = records.declaration
+    asked = Asked(estimator, largest_weight, discount, returns, level, learn)
+    settings_of(declaration, asked, len(runs) + len(policy) + learn)
+    targets = _targets(declaration, runs, policy, sampled, env_id)
+    linear = None if model is None else read_linear(model, *_sizes(declaration))
+    delta = default_delta(declaration.people) if delta is None else delta
+    spending = Spending(epsilon, delta)
+    settings = {
+        "policies": [*targets, *([LEARNT] if learn else [])],
+        "estimator": estimator,
+        "largest_weight": list(largest_weight),
+        "discount": discount,
+        "returns": None if returns is None else list(returns),
+        "model": None if linear is None else linear_json(linear),
+        "level": level,
+        "sampled": sampled,
+    }
+    place = out if out is not None else on.with_name(f"{on.name}-evaluation")
+    run, ledger = create_evaluation(
+        place, str(on), settings, UNIT, Budget(epsilon=epsilon, delta=delta)
+    )
+    try:
+        found = analysis.evaluate(records, targets, asked, ledger, spending, linear)
+    except BaseException:
+        if not ledger.streams:  # nothing was charged
+            shutil.rmtree(run.path)
+        raise
+    certificate = derive(ledger)
+    certificate.write(run.certificate)
+    answer = as_json(found, spending, level) | {
+        "directory": str(run.path),
+        "certificate": certificate.status,
+        "source": declaration.source,
+        "licence": declaration.licence,
+        "already_public": declaration.already_public,
+    }
+    _store(run, answer, found)
+    if json:
+        print_json(answer)
+    else:
+        print("\n".join(_lines(answer)))
+
+
+def _sizes(declaration: Declaration) -> tuple[int, int]:
+    """Returns the number of actions and the length of an observation."""
+    return int(declaration.action_space.n), declaration.observation_size
+
+
+def _targets(
+    declaration: Declaration,
+    runs: tuple[Path, ...],
+    words: tuple[str, ...],
+    sampled: bool,
+    env_id: str | None,
+) -> dict[str, Target]:
+    sizes = _sizes(declaration)
+    given: list[tuple[str, Target]] = []
+    for path in runs:
+        policy = agent.load(path, env_id=env_id).policy
+        given.append((str(path), released(policy, *sizes, greedy=not sampled)))
+    given += [(word, named(word, *sizes)) for word in words]
+    names = [name for name, _ in given]
+    for name in names:
+        if names.count(name) > 1 or name == LEARNT:
+            raise RunError(f"the policy {name} is named twice; name each policy once")
+    return dict(given)
+
+
+def _store(run: EvaluationRun, answer: dict[str, Any], found: Found) -> None:
+    if found.learnt is not None:
+        write_whole(run.path / "linear.json", json_module.dumps(linear_json(found.learnt)) + "\n")
+    write_whole(run.values, json_module.dumps(answer, indent=2) + "\n")
+
+
+def _lines(answer: dict[str, Any]) -> list[str]:
+    """Returns a table of the values, and what they assume."""
+    percent = f"{100 * answer['level']:g}%"
+    policies = answer["policies"]
+    width = max(12, *(len(one["policy"]) for one in policies))
+    lines = [
+        f"{'policy':<{width}} {'value':>10} {percent + ' interval':>25} {'noise':>9} "
+        f"{'mean weight':>12} {'bias at most':>13}"
+    ]
+    for one in policies:
+        span = f"{one['low']:.4g} to {one['high']:.4g}"
+        noise = "no bound" if one["noise"] is None else f"{one['noise']:.2g}"
+        lines.append(
+            f"{one['policy']:<{width}} {one['value']:>10.4g} {span:>25} {noise:>9} "
+            f"{one['mean_weight']:>12.3g} {one['bias_from_clipping_at_most']:>13.2g}"
+        )
+    low, high = answer["returns"]
+    lines += [
+        f"Largest value: {answer['best']}.",
+        f"All {len(policies)} intervals hold together with probability {percent}, beside the bias. "
+        "They include sampling and noise.",
+        f"Estimator {answer['estimator']}; returns are from {low:g} to {high:g}. A mean weight far "
+        "from 1 says that weights are clipped, or that the probabilities in the log are not true.",
+        f"Certificate {answer['certificate']}: epsilon {answer['epsilon']:g} at delta "
+        f"{answer['delta']:g} for each person, in {answer['directory']}.",
+    ]
+    if answer["already_public"]:
+        lines.append("The log is public already, so this protects nobody: it is an exercise.")
+    if any(one["high"] - one["low"] >= high - low for one in policies):
+        lines.append(
+            "An interval is the whole range: the noise or too few people hide the weights of that "
+            "policy. More people, more epsilon or a smaller --largest-weight would narrow it."
+        )
+    return lines

@@ -1,0 +1,179 @@
+"""Imports a log of people as a Minari dataset, in which each person is one unit.
+
+Guarantee: let P be the declared number of people. The dataset has P places, and each person with a
+usable row is in one of them. The content of a place is a function of the rows of that person alone.
+The injection of people into places is uniformly random. Hence an import of the log without a person
+has the law of an import of the log after which the person's place is emptied. This is zero-out
+adjacency (docs/privacy.md, section 21). It is assumed that each person has one id, which nobody
+else has.
+"""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+from randomgen.aes import AESCounter
+
+from sotto.data import datasets
+from sotto.data.imports import grouping, rows, sources
+from sotto.data.imports.cells import keyed_hash
+from sotto.data.imports.declaration import Declaration
+from sotto.data.imports.rows import Tally
+from sotto.errors import RunError
+from sotto.files import sync_directory
+
+Say = Callable[[str], None]
+"""Type of a function that shows progress."""
+
+_ROWS_SHOWN = 10**6
+_PEOPLE_SHOWN = 10**4
+
+
+def import_log(
+    where: str,
+    declaration: Declaration,
+    out: Path,
+    *,
+    table: str | None = None,
+    query: str | None = None,
+    say: Say,
+) -> Tally:
+    """Writes a log as a Minari dataset that only its owner may read; it is on disk then.
+
+    The ids of the people, their times, and the counts that are returned are not in the dataset.
+    Temporary files lie beside `out`, for its owner alone, and are removed.
+
+    Args:
+        where: CSV or Parquet file, folder of a Hugging Face dataset, or SQLAlchemy URL.
+        declaration: meaning and public bounds of the columns.
+        out: folder of the dataset, which must not exist.
+        table: table of a database.
+        query: SELECT statement for a database.
+        say: called with lines about progress.
+
+    Returns:
+        Counts for the owner of the log, which are not private.
+
+    Raises:
+        ValueError: `out` exists, the log cannot be read or does not fit the declaration, nothing in
+            it is usable, or it has more people than declared.
+        ModuleNotFoundError: Minari is not installed.
+    """
+    out = out.resolve()
+    datasets.require_new(out)
+    key, tally = secrets.token_bytes(32), Tally()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
+        spread, dataset = Path(made) / "rows", Path(made) / "dataset"
+        spread.mkdir()
+        dataset.mkdir(mode=0o700)
+        _read(where, declaration, spread, key, tally, table=table, query=query, say=say)
+        datasets.write(
+            dataset,
+            _episodes(declaration, spread, places(declaration.people), tally, say),
+            observation_space=declaration.observation_space,
+            action_space=declaration.action_space,
+            metadata={
+                "dataset_id": out.name,
+                "description": "imported by sotto import; each episode's metadata has the "
+                f"{datasets.ID_COLUMN} of the person whose it is",
+                datasets.IMPORT: {
+                    "version": 1,
+                    "identity": secrets.token_hex(16),  # people's places are those of this import
+                    "kind": sources.kind(where),
+                    "declaration": declaration.model_dump(mode="json"),
+                },
+            },
+        )
+        if not tally.people:
+            raise RunError(
+                f"no row of the log is usable: {summary(tally)}; compare it with the declaration"
+            )
+        _sync(dataset)
+        dataset.rename(out)
+    sync_directory(out.parent)
+    return tally
+
+
+def places(people: int) -> Int[np.ndarray, " people"]:
+    """Returns the places 0 to people - 1 in uniformly random order.
+
+    The random numbers are those of AES-128, as for noise, with a seed of the operating system.
+    """
+    seed = np.random.SeedSequence(secrets.randbits(256), pool_size=8)
+    return np.random.Generator(AESCounter(seed)).permutation(people)
+
+
+def summary(tally: Tally) -> str:
+    """Returns which rules applied to rows, without numbers."""
+    found = [f"{column} is {rule}" for (column, rule), count in tally.columns.items() if count]
+    found += ["rows have no person"] if tally.nobody else []
+    return ", ".join(found) or "there are no rows"
+
+
+def _read(
+    where: str,
+    declaration: Declaration,
+    folder: Path,
+    key: bytes,
+    tally: Tally,
+    *,
+    table: str | None,
+    query: str | None,
+    say: Say,
+) -> None:
+    """Spreads the rows of a log over the files of their people."""
+    hashed = keyed_hash(key)
+
+    def unparsed() -> None:
+        tally.unparsed += 1
+
+    for batch in sources.batches(where, declaration, table=table, query=query, unparsed=unparsed):
+        before = tally.rows // _ROWS_SHOWN
+        grouping.spread(rows.encoded(batch, declaration, hashed, tally), folder)
+        if tally.rows // _ROWS_SHOWN > before:
+            say(f"{tally.rows // _ROWS_SHOWN * _ROWS_SHOWN:,} rows read")
+
+
+def _episodes(
+    declaration: Declaration,
+    folder: Path,
+    free: Int[np.ndarray, " people"],
+    tally: Tally,
+    say: Say,
+) -> Iterator[datasets.Episode]:
+    """Yields the episodes of each person, who takes the next free place."""
+    for records in grouping.people(folder, rows.record(declaration), tally):
+        found = grouping.episodes(records, declaration, tally)
+        if not found:
+            continue
+        if tally.people > len(free):
+            raise RunError(
+                f"the log has more people than the {len(free):,} that are declared; declare a "
+                "number that you would publish, and that is large enough"
+            )
+        for one in found:
+            chances = {} if one.propensities is None else {"propensity": one.propensities}
+            yield datasets.Episode(
+                owner=int(free[tally.people - 1]),
+                observations=one.observations,
+                actions=one.actions,
+                rewards=one.rewards,
+                terminated=one.terminated,
+                infos=chances or None,
+            )
+        if tally.people % _PEOPLE_SHOWN == 0:
+            say(f"{tally.people:,} people written")
+
+
+def _sync(folder: Path) -> None:
+    """Waits until the files of a folder and their names are on disk."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with (Path(place) / name).open("rb") as file:
+                os.fsync(file.fileno())
+        sync_directory(Path(place))

@@ -1,0 +1,1 @@
+"""The bandit on real people's ratings of films and of lectures."""

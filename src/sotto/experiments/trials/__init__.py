@@ -1,0 +1,1 @@
+"""Randomised trials with real people, as logs for private evaluation."""

@@ -1,0 +1,299 @@
+"""Offline learning from people's logs: contributions, their bounds, the noise, and the policy."""
+
+import itertools
+import math
+import shutil
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from people_logs import PEOPLE, REAL, STEPS, people, scales, settings, write_visits
+from scipy import stats
+
+from sotto.algorithms.offline_people import algorithm, learning, model, moments
+from sotto.algorithms.offline_people.config import OfflinePeopleConfig
+from sotto.algorithms.offline_people.moments import Centred, Logged, Scales
+from sotto.keys import new_key
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.release.release import Release
+
+# --- one person's contribution -------------------------------------------------------------------
+
+
+def by_hand(config: OfflinePeopleConfig, unit: Logged) -> np.ndarray:
+    """The moments of one person, row by row in float64."""
+    low, high = np.array(config.low), np.array(config.high)
+    x = 2 * (np.asarray(unit.observations, float) - low) / (high - low) - 1
+    given = scales()
+    kinds = config.actions or 1
+    used = [t for t in range(STEPS) if unit.present[t] and not unit.cut[t]]
+    total: Any = 0.0
+    for t in used:
+        variables = list(np.clip((x[t] - given.centre) @ given.whitening, -2, 2))
+        if not config.actions:
+            variables.append((unit.actions[t, 0] - 1) / 2)
+        pairs = itertools.combinations_with_replacement(variables, 2)
+        psi = np.array([1, *variables, *(a * b for a, b in pairs)])
+        change = np.zeros(2) if unit.ends[t] else (x[t + 1] - x[t]) / given.spread
+        targets = [*np.clip(change, -4, 4), (unit.rewards[t] + 1) / 2, float(unit.ends[t])]
+        row = np.outer(psi, np.concatenate([psi, targets])) / (psi @ psi)
+        kind = int(unit.actions[t]) if config.actions else 0
+        total = total + np.stack([row * (kind == a) for a in range(kinds)])
+    return total / max(1, len(used))
+
+
+@cache
+def contributions(config: OfflinePeopleConfig, real: bool) -> np.ndarray:
+    found = jax.vmap(lambda unit: moments.person_moments(config, scales(), unit, new_key(0)))(
+        people(real)
+    )
+    return np.asarray(found)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_moments_are_those_of_the_persons_own_rows(real: bool) -> None:
+    config, everybody = settings(**(REAL if real else {})), people(real)
+    found = contributions(config, real)
+    assert not found[3].any()  # the empty place
+    for person in range(PEOPLE):
+        unit = Logged(*(leaf[person] for leaf in everybody))
+        if person != 3:
+            np.testing.assert_allclose(found[person], by_hand(config, unit), atol=2e-5)
+
+
+def test_scales_are_means_and_shares_of_sizes() -> None:
+    config, everybody = settings(), people()
+    longest = np.argmax((everybody.present & ~everybody.ends & ~everybody.cut).sum(axis=1))
+    unit = Logged(*(leaf[longest] for leaf in everybody))
+    found = np.asarray(moments.person_scales(config, jnp.zeros(1), unit, new_key(0)))
+    used = unit.present & ~unit.cut
+    x = (np.asarray(unit.observations) - [5, 0]) / [5, 2]
+    assert np.linalg.norm(found[:, 0]) == pytest.approx(0.25)
+    np.testing.assert_allclose(found[:, 1], x[used].mean(0), atol=1e-5)
+    np.testing.assert_allclose(found[:, 2:4], x[used].T @ x[used] / used.sum(), atol=1e-5)
+    moves = np.flatnonzero(used & ~unit.ends)
+    for i in range(2):
+        sizes = np.abs(x[moves + 1, i] - x[moves, i])
+        bins = np.clip(np.ceil(-np.log2(sizes)), 0, 19).astype(int)
+        np.testing.assert_allclose(
+            found[i, 4:], np.bincount(bins, minlength=20) / len(moves), atol=1e-6
+        )
+
+
+# --- sensitivity and noise -----------------------------------------------------------------------
+
+
+def released(
+    release: Release, public: Any, units: Logged, folder: Path, persons: np.ndarray, seed: int
+) -> np.ndarray:
+    budget = Budget(epsilon=math.inf, delta=1e-3)
+    where = folder / f"{len(list(folder.iterdir()))}.sqlite"
+    ledger = Ledger.create(where, "a", unit=moments.UNIT, budget=budget)
+    opened = jax.tree.map(lambda x: jnp.asarray(x)[None], public)
+    stream = release.open([ledger], opened, units, noise_seed=seed)
+    nested = jax.tree.map(lambda x: jnp.asarray(x)[None, None], units)
+    _, log, _ = stream.run(opened, new_key(0)[None], persons[None, None], nested)
+    return np.asarray(log[0, 0], np.float64)
+
+
+def releases() -> dict[str, tuple[Release, Any]]:
+    config = settings()
+    return {
+        "scales": (moments.scales_release(config), jnp.zeros(1)),
+        "centre": (moments.centre_release(config), scales()),
+        "moments": (moments.moments_release(config), Centred(scales(), centre())),
+    }
+
+
+def centre() -> np.ndarray:
+    """The mean of everybody's moments."""
+    return contributions(settings(), False).mean(axis=0)
+
+
+@pytest.mark.parametrize("which", ["scales", "centre", "moments"])
+def test_one_person_moves_a_release_by_at_most_the_clip_norm(which: str, tmp_path: Path) -> None:
+    """With the same noise, releases with and without a person differ by that person alone."""
+    release, public = releases()[which]
+    (part,) = release.parts.values()
+    units = Logged(*(leaf[: release.slots].copy() for leaf in people()))
+    units.observations[0] = [0, 2]  # a person at the bounds, with the largest products
+    units.present[0], units.cut[0], units.ends[0] = True, False, False
+    units.observations[0, ::2] = [10, -2]
+    units.actions[0], units.rewards[0] = 0, 1
+    persons = np.arange(release.slots)
+    whole = released(release, public, units, tmp_path, persons, 7)
+    without = released(release, public, units, tmp_path, np.where(persons == 0, -1, persons), 7)
+    moved = np.linalg.norm((whole - without) * release.divisor)
+    assert moved <= part.clip_norm * (1 + 1e-5)
+    assert moved > 0.9 * part.clip_norm  # the bound is met, so a smaller one would be noticed
+
+
+@pytest.mark.parametrize("which", ["scales", "centre", "moments"])
+def test_noise_has_the_stated_scale_and_a_wrong_one_is_noticed(which: str, tmp_path: Path) -> None:
+    release, public = releases()[which]
+    units = Logged(*(leaf[: release.slots] for leaf in people()))
+    nobody = np.full(release.slots, -1)
+    noise = np.stack(
+        [released(release, public, units, tmp_path, nobody, seed) for seed in range(4)]
+    )
+    stated = moments.sigma(release)
+
+    def fits(scale: float) -> bool:
+        chance = stats.chi2(noise.size).cdf(np.sum(noise**2) / scale**2)
+        return 1e-4 < chance < 1 - 1e-4
+
+    assert fits(stated)
+    assert not fits(0.7 * stated)
+    assert not fits(1.4 * stated)
+
+
+def test_noise_is_the_least_that_the_target_allows() -> None:
+    for which in ("scales", "centre", "moments"):
+        release, _ = releases()[which]
+        (part,) = release.parts.values()
+        # Balle and Wang 2018, theorem 8, at the target (1, 1e-3).
+        z = part.noise_multiplier
+        delta = stats.norm.cdf(0.5 / z - z) - math.e * stats.norm.cdf(-0.5 / z - z)
+        assert 0.99e-3 < delta <= 1e-3
+
+
+# --- the policy ----------------------------------------------------------------------------------
+
+
+def exact_moments(config: OfflinePeopleConfig, given: Scales, rows: Logged) -> np.ndarray:
+    found = jax.vmap(lambda unit: moments.person_moments(config, given, unit, new_key(0)))(rows)
+    return np.asarray(found, np.float64).mean(axis=0)
+
+
+def test_the_model_recovers_linear_dynamics_rewards_and_start_states() -> None:
+    """Changes are (0.1 + 0.2 a) - 0.3 x and rewards are x, without noise."""
+    rng, number = np.random.default_rng(1), 300
+    config = settings(people=number, low=(-1.0,), high=(1.0,), actions=2)
+    x = np.zeros((number, STEPS, 1), np.float32)
+    x[:, 0] = rng.uniform(-0.5, 0.5, (number, 1))
+    acted = rng.integers(0, 2, (number, STEPS))
+    for t in range(STEPS - 1):
+        x[:, t + 1] = x[:, t] + 0.1 + 0.2 * acted[:, t, None] - 0.3 * x[:, t]
+    there, never = np.ones((number, STEPS), bool), np.zeros((number, STEPS), bool)
+    cut = never.copy()
+    cut[:, -1] = True
+    rows = Logged(x, acted, x[..., 0], there, cut, cut)
+    given = Scales(jnp.array([0.2]), jnp.array([[2.0]]), jnp.array([0.5]), jnp.ones(()))
+    fitted = model.fit(config, given, exact_moments(config, given, rows), 0.0, new_key(0))
+    env = model.environment(config, fitted, 10)
+    for start, action in itertools.product((0.1, 0.5), (0, 1)):
+        state = model.ModelState(jnp.array([start]), jnp.uint32(3), jnp.int32(5))
+        after, reward, ended = env.step(state, jnp.int32(action), fitted)
+        assert float(after.x[0]) == pytest.approx(
+            start + 0.1 + 0.2 * action - 0.3 * start, abs=2e-3
+        )
+        assert float(reward) == pytest.approx((start + 1) / 2, abs=2e-3)
+        assert not ended
+    logged = x[:, :-1]
+    assert float(fitted.starts.mean()) == pytest.approx(logged.mean(), abs=0.03)
+    assert float(fitted.starts.std()) == pytest.approx(logged.std(), abs=0.03)
+
+
+def test_a_clone_does_what_people_do() -> None:
+    rng, number = np.random.default_rng(1), 400
+    config = settings(people=number, low=(-1.0,), high=(1.0,), actions=2, method="cloning")
+    x = rng.uniform(-1, 1, (number, STEPS, 1)).astype(np.float32)
+    acted = (rng.random((number, STEPS)) < 0.5 + 0.4 * x[..., 0]).astype(int)
+    there = np.ones((number, STEPS), bool)
+    rows = Logged(x, acted, 0 * x[..., 0], there, there, ~there)
+    given = Scales(jnp.zeros(1), jnp.eye(1), jnp.ones(1), jnp.ones(()))
+    found = learning.learn(config, given, exact_moments(config, given, rows), 0.0, new_key(0))
+    chances = jax.nn.softmax(found(jnp.array([[-0.8], [0.0], [0.8]])).logits)[:, 1]
+    np.testing.assert_allclose(chances, [0.18, 0.5, 0.82], atol=0.1)
+
+
+def test_models_differ_by_the_noise_and_a_reward_beyond_it_is_the_mean() -> None:
+    """Nothing but the constant explains a reward of 1, so noise does not change it by much."""
+    config, given = settings(people=200), scales()
+    rows = people()
+    rows = rows._replace(rewards=np.where(rows.present, 1.0, 0.0).astype(np.float32))
+    exact = exact_moments(config, given, rows)
+    for sigma in (0.0, 1e-3):
+        fitted = model.fit(config, given, exact, sigma, new_key(0))
+        weights = np.asarray(fitted.weights)
+        assert weights.shape == (model.MODELS, 3, 6, 4)
+        assert (np.ptp(weights, axis=0).max() > 0.01) == (sigma > 0)
+        np.testing.assert_allclose(weights[:, :, 0, 2], 1, atol=0.1 if sigma else 1e-4)
+
+
+def test_differences_from_the_centre_are_the_persons_moments_less_it() -> None:
+    config, unit = settings(), Logged(*(leaf[0] for leaf in people()))
+    state = Centred(scales(), centre())
+    found = moments.person_difference(config, state, unit, new_key(0))
+    np.testing.assert_allclose(found, contributions(config, False)[0] - centre(), atol=1e-6)
+    nobody = Logged(*(leaf[3] for leaf in people()))
+    assert not np.asarray(moments.person_difference(config, state, nobody, new_key(0))).any()
+
+
+def test_a_private_policy_gives_the_dose_that_helps(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(learning, "_STEPS", 150_000)
+    asked = algorithm.Offline()
+    config = asked.resolved(
+        OfflinePeopleConfig(on=str(write_visits(tmp_path, 400)), target_epsilon=8.0, delta=1e-4)
+    )
+    ledger = asked.create_ledger(config, tmp_path / "ledger.sqlite", "run")
+    states = asked.initial_states(config, [0])
+    *_, last = asked.train(config, [0], [ledger], states, 0, [tmp_path])
+    assert (last.updates, last.evaluation, last.simulated) == (4, {}, {})
+    policy = jax.tree.map(lambda x: x[0], last.states).policy
+    doses = np.argmax(policy(jnp.array([[2.0], [3.0], [7.0], [8.0]])).logits, axis=1)
+    assert doses.tolist() == [0, 0, 1, 1]
+    assert ledger.persons == 400
+    assert [one.releases for one in ledger.streams] == [1, 1, 1]
+
+
+# --- wrong input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"on": None}, "give --on"),
+        ({"delta": 0.1}, "is vacuous for 40 people"),
+        ({"people": 5}, "people must be"),
+    ],
+)
+def test_wrong_settings_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        settings(**changes)
+
+
+def test_another_import_of_the_same_log_cannot_go_on(tmp_path: Path) -> None:
+    """Its people are in other places, so a pilot could be in the second release, too."""
+    log = write_visits(tmp_path, 30)
+    begun = algorithm.Offline().resolved(OfflinePeopleConfig(on=str(log)))
+    assert algorithm.Offline().resolved(begun) == begun
+    shutil.rmtree(log)
+    write_visits(tmp_path, 30)
+    with pytest.raises(ValueError, match="another import than the one that this run began with"):
+        algorithm.Offline().resolved(begun)
+
+
+def test_too_many_columns_are_refused() -> None:
+    with pytest.raises(ValueError, match="12 observations and real actions have 91 products"):
+        moments.products(settings(low=(0.0,) * 12, high=(1.0,) * 12))
+
+
+def test_a_setting_that_contradicts_the_log_and_another_simulator_are_refused(tmp_path) -> None:
+    log = write_visits(tmp_path, 30)
+    config = OfflinePeopleConfig(on=str(log))
+    with pytest.raises(ValueError, match="--horizon is 4 in"):
+        algorithm.Offline().resolved(replace(config, horizon=9))
+    with pytest.raises(ValueError, match="choose the simulator of these people"):
+        algorithm.Offline().resolved(replace(config, env_id="CartPole-v1"))
+    with pytest.raises(ValueError, match="no simulator"):
+        algorithm.Offline().evaluate(config, None, new_key(0), 1, True)
+    with pytest.raises(ValueError, match="add up"):
+        algorithm.Offline().check_seeds(config, [0, 1])
+    assert algorithm.Offline().resolved(config).delta == pytest.approx(0.1 / 30)

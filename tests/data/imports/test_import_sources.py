@@ -1,0 +1,264 @@
+"""Logs in four formats, and files that are none."""
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from own_logs import (
+    DECLARED,
+    NAMES,
+    ROWS,
+    as_csv,
+    as_huggingface,
+    as_parquet,
+    as_sqlite,
+    declared,
+    expected,
+    imported,
+    typed,
+    units,
+)
+
+from sotto.data.imports import sources
+from sotto.data.imports.declaration import Declaration
+
+FORMATS = {
+    "csv": as_csv,
+    "parquet": as_parquet,
+    "huggingface": as_huggingface,
+    "database": as_sqlite,
+}
+
+
+def read(where, tmp_path, **given):
+    return imported(where, tmp_path / "out", declared(**given))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_each_format_gives_the_same_people(kind, tmp_path):
+    where = FORMATS[kind](tmp_path, ROWS)
+    assert sources.kind(where) == kind
+    found = imported(where, tmp_path / "out", declared(), "visits" if kind == "database" else None)
+    assert units(found) == expected(ROWS, declared())
+    assert found.people == 6
+    stored = json.loads((tmp_path / "out" / "data" / "metadata.json").read_text())["sotto_import"]
+    assert stored["kind"] == kind
+    assert Declaration.of(stored["declaration"]) == declared()
+
+
+def test_a_person_in_several_batches_is_one_person(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "BATCH", 3)
+    monkeypatch.setattr(sources, "_BLOCK", 64)
+    rows = [("ann", str(-t), "0", "f", "no", str(t / 32), "0.5") for t in range(20)]
+    rows += [("bo", "0", "1", "m", "yes", "1", "1")]
+    wanted = expected(rows, declared(horizon=30))
+    assert len(wanted) == 2
+    for kind, make in FORMATS.items():
+        table = "visits" if kind == "database" else None
+        found = imported(make(tmp_path, rows), tmp_path / kind, declared(horizon=30), table)
+        assert units(found) == wanted, kind
+
+
+def test_a_query_and_a_view(tmp_path):
+    url = as_sqlite(tmp_path, ROWS)
+    with sqlite3.connect(tmp_path / "log.db") as connection:
+        connection.execute("CREATE VIEW v AS SELECT * FROM visits WHERE who <> 'ann'")
+    kept = [row for row in ROWS if row[0] != "ann"]
+    assert units(imported(url, tmp_path / "a", declared(), "v")) == expected(kept, declared())
+    from sotto.data.imports.importing import import_log
+    from sotto.data.imports.records import load
+
+    query = "SELECT * FROM visits WHERE who = 'bo'"
+    import_log(url, declared(), tmp_path / "b", query=query, say=lambda _: None)
+    kept = [row for row in ROWS if row[0] == "bo"]
+    assert units(load(tmp_path / "b")) == expected(kept, declared())
+
+
+def test_a_postgresql_table_and_its_read_only_transaction(tmp_path, postgresql_url):
+    engine = sa.create_engine(postgresql_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE visits (who text, t date, x numeric, s text, a boolean, r real, p float8)"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO visits VALUES ('ann', '2020-01-02', 0.5, 'f', true, 1, 0.5), "
+            "('ann', '2019-12-31', 0.25, 'm', false, 0, 0.5)"
+        )
+    truth = {"column": "a", "categories": [0, 1]}
+    found = imported(postgresql_url, tmp_path / "out", declared(action=truth), "public.visits")
+    (ann,) = units(found)
+    assert [step[0][0] for step in ann] == [0.25, 0.5]
+    assert [step[1] for step in ann] == [(0,), (1,)]
+    from sotto.data.imports.importing import import_log
+
+    with pytest.raises(ValueError, match="cannot be read"):
+        import_log(
+            postgresql_url,
+            declared(action=truth),
+            tmp_path / "other",
+            query="DELETE FROM visits RETURNING *",
+            say=lambda _: None,
+        )
+    with engine.begin() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM visits").scalar() == 2
+    engine.dispose()
+
+
+def test_numbers_times_and_dictionaries_of_parquet(tmp_path):
+    table = pa.table(
+        {
+            "who": pa.array([7, 7, 8, 8], pa.int32()).dictionary_encode(),
+            "t": pa.array([3, 1, None, 2], pa.timestamp("ms", "Europe/Paris")),
+            "x": pa.array([True, False, True, None]),
+            "s": pa.array(["f", "m", "f", "f"]).dictionary_encode(),
+            "a": pa.array([0.1, 0.2, 0.1, 0.2], pa.float32()),
+            "r": pa.array([1, 0, 1, 0], pa.int8()),
+            "p": pa.array([0.5] * 4, pa.float16()),
+        }
+    )
+    pq.write_table(table, tmp_path / "log.parquet")
+    changes = {"action": {"column": "a", "categories": [0.1, 0.2]}}
+    (seven,) = units(read(str(tmp_path / "log.parquet"), tmp_path, **changes))
+    assert [(step[0], step[1], step[2]) for step in seven] == [
+        ((0.0, 0.0, 1.0), (1,), 0.0),
+        ((1.0, 1.0, 0.0), (0,), 1.0),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "huggingface"])
+def test_a_missing_column_is_named(kind, tmp_path):
+    where = FORMATS[kind](tmp_path, ROWS)
+    with pytest.raises(ValueError, match=r"has no column 'reward' among its \d+ col"):
+        read(where, tmp_path, reward={"column": "reward", "low": 0, "high": 1})
+
+
+def test_a_missing_column_of_a_database_is_no_text(tmp_path):
+    """SQLite takes a quoted name that is no column for a text."""
+    with pytest.raises(ValueError, match="visits has no column 'reward'"):
+        imported(
+            as_sqlite(tmp_path, ROWS),
+            tmp_path / "out",
+            declared(reward={"column": "reward", "low": 0, "high": 1}),
+            "visits",
+        )
+
+
+def test_two_columns_of_one_name(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("who,t,x,s,a,r,p,x\nann,1,0,f,no,1,0.5,9\n")
+    with pytest.raises(ValueError, match="several columns 'x'"):
+        read(str(path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("log.csv", b"", "cannot be read as CSV"),
+        ("log.csv", b"who,t,x,s,a,r,p\n", "no row of the log is usable: there are no rows"),
+        ("log.csv", b"who,t,x,s,a,r,p\n\xff\xfe,1,0,f,no,1,1\n", "rows have no person"),
+        ("log.parquet", b"who,t,x", "cannot be read as Parquet"),
+        ("log.parquet", b"", "cannot be read as Parquet"),
+        ("log.xlsx", b"PK", "must be named .csv or .parquet"),
+    ],
+)
+def test_files_that_are_no_logs(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read(str(tmp_path / name), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name]
+
+
+def test_places_that_are_no_logs(tmp_path):
+    for where, message in (
+        (tmp_path / "absent.csv", "there is no log at"),
+        (tmp_path, "a folder without state.json"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read(str(where), tmp_path)
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(ValueError, match="there is no log at"):
+        read(str(tmp_path / "pipe.csv"), tmp_path)
+    (tmp_path / "splits").mkdir()
+    (tmp_path / "splits" / "dataset_dict.json").write_text("{}")
+    with pytest.raises(ValueError, match="several splits"):
+        read(str(tmp_path / "splits"), tmp_path)
+
+
+def test_a_line_with_a_wrong_number_of_cells_is_left_out(tmp_path):
+    path = tmp_path / "log.csv"
+    lines = [",".join(row) for row in [NAMES, *ROWS]]
+    path.write_text("\n".join([*lines[:2], "ann,1,2", *lines[2:]]) + "\n")
+    assert units(read(str(path), tmp_path)) == expected(ROWS, declared())
+
+
+@pytest.mark.parametrize("column", ["who", "e"])
+@pytest.mark.parametrize("kind", [pa.float64(), pa.decimal128(5, 1), pa.binary(), pa.bool_()])
+def test_ids_are_texts_or_whole_numbers(column, kind, tmp_path):
+    table = typed(ROWS).append_column("e", pa.array(["1"] * 4))
+    wrong = pa.array([None] * 4, kind)
+    table = table.set_column(table.schema.get_field_index(column), column, wrong)
+    pq.write_table(table, tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=f"column '{column}' (holds ids of|has) the type"):
+        read(str(tmp_path / "log.parquet"), tmp_path, episode="e")
+
+
+def test_real_numbers_are_no_ids_of_a_database(tmp_path):
+    """Only their rows are left out: one person's id stops nobody else."""
+    url = as_sqlite(tmp_path, ROWS)
+    with sqlite3.connect(tmp_path / "log.db") as connection:
+        connection.execute("CREATE TABLE loose (who, t, x, s, a, r, p)")
+        connection.execute("INSERT INTO loose SELECT * FROM visits")
+        for wrong in ("7.5", "CAST(x'ff' AS TEXT)"):
+            connection.execute(
+                f"INSERT INTO loose SELECT {wrong}, t, x, s, a, r, p FROM visits LIMIT 1"
+            )
+    found = imported(url, tmp_path / "out", declared(), "loose")
+    assert units(found) == expected(ROWS, declared())
+
+
+def test_one_cell_that_is_not_utf8_stops_nobody_else(tmp_path):
+    path = as_csv(tmp_path, ROWS)
+    lines = Path(path).read_bytes().splitlines(keepends=True)
+    broken = b",".join([b"z\xff\xfe", *lines[1].split(b",")[1:]])
+    Path(path).write_bytes(b"".join([*lines, broken]))
+    assert units(read(path, tmp_path)) == expected(ROWS, declared())
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.struct({"a": pa.int64()}), pa.binary()])
+def test_nested_columns_are_refused(kind, tmp_path):
+    table = typed(ROWS).set_column(2, "x", pa.nulls(4, kind))
+    pq.write_table(table, tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match="column 'x' has the type"):
+        read(str(tmp_path / "log.parquet"), tmp_path)
+
+
+def test_what_database_options_need(tmp_path):
+    url = as_sqlite(tmp_path, ROWS)
+    with pytest.raises(ValueError, match="give the database's --table, or a --query"):
+        imported(url, tmp_path / "out", declared())
+    with pytest.raises(ValueError, match="no table or view 'other'"):
+        imported(url, tmp_path / "out", declared(), "other")
+    with pytest.raises(ValueError, match="belong to a database"):
+        imported(as_csv(tmp_path, ROWS), tmp_path / "out", declared(), "visits")
+    with pytest.raises(ValueError, match="give an existing SQLite file"):
+        imported(f"sqlite:///{tmp_path}/absent.db", tmp_path / "out", declared(), "visits")
+    assert not (tmp_path / "absent.db").exists()
+
+
+def test_real_actions_and_no_propensity(tmp_path):
+    given = {name: value for name, value in DECLARED.items() if name != "propensity"}
+    given["action"] = [{"column": "r", "low": 0, "high": 1}, {"column": "p", "low": 0, "high": 0.5}]
+    given["reward"] = {"column": "x", "low": -1, "high": 1}
+    given["observation"] = {"column": "s", "categories": ["f", "m"]}
+    found = imported(as_csv(tmp_path, ROWS), tmp_path / "out", Declaration.of(given))
+    assert found.propensities is None
+    assert found.actions.shape == (6, 3, 2)
+    assert found.actions.dtype == np.float32
+    actions = sorted(step[1] for unit in units(found) for step in unit)
+    assert actions == [(0.0, 0.25), (1.0, 0.5)]  # the others are outside the bounds

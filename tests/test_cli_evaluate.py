@@ -1,0 +1,117 @@
+"""`sotto evaluate` from an imported log to values and a certificate."""
+
+import csv
+import json
+import random
+
+import pytest
+
+from sotto.cli import main
+from sotto.runs.evaluations import open_evaluation
+
+IMPORT = [
+    *("--person", "who", "--observation", "x=-1..1", "--action", "a=no,yes"),
+    *("--reward", "r=0..1", "--propensity", "p=0.25", "--people", "700", "--horizon", "1"),
+    *("--source", "made up", "--licence", "CC0"),
+]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    """A trial with 600 people, imported; action yes helps."""
+    folder, rng = tmp_path_factory.mktemp("logs"), random.Random(3)
+    with (folder / "log.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["who", "x", "y", "z", "w", "a", "r", "p"])
+        for who in range(600):
+            yes = rng.random() < 0.75
+            reward = int(rng.random() < (0.8 if yes else 0.3))
+            chance = 0.75 if yes else 0.25
+            seen = [rng.uniform(-1, 1) for _ in range(4)]
+            rows.writerow([f"p{who}", *seen, ["no", "yes"][yes], reward, chance])
+    for name, more in (("trial", []), ("wide", ["y=-1..1", "z=-1..1", "w=-1..1"])):
+        words = [*IMPORT[:4], *more, *IMPORT[4:], "--out", str(folder / name), "--json"]
+        assert main(["import", str(folder / "log.csv"), *words]) == 0
+    return folder / "trial"
+
+
+def run(*words):
+    return main(["evaluate", *map(str, words)])
+
+
+def test_values_as_json_and_a_verified_certificate(log, tmp_path, capsys):
+    out, words = tmp_path / "out", ["--policy", "always:0", "always:1", "--learn"]
+    code = run(*words, "--on", log, "--epsilon", "3", "--out", out, "--json")
+    answer = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert [one["policy"] for one in answer["policies"]] == ["always:0", "always:1", "linear"]
+    assert answer["best"] in ("always:1", "linear")
+    assert (answer["source"], answer["licence"], answer["already_public"]) == (
+        *("made up", "CC0"),
+        False,
+    )
+    for one, value in zip(answer["policies"], (0.3, 0.8, 0.8), strict=True):
+        assert one["low"] <= one["value"] <= one["high"]
+        assert one["low"] - 0.1 < value < one["high"] + 0.1
+    assert json.loads(open_evaluation(out).values.read_text()) == answer
+    assert main(["certificate", str(out), "--verify"]) == 0
+    assert main(["certificate", str(out), "--json"]) == 0
+    said = capsys.readouterr().out
+    assert "gave each person one id" in said
+    assert "origin: made up" in said
+    # The learnt policy can be evaluated again, on other people.
+    file = out / "linear.json"
+    again = tmp_path / "again"
+    assert run("--policy", file, "--on", log, "--epsilon", "3", "--out", again, "--json") == 0
+
+
+def test_a_table_states_what_it_assumes(log, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run("--policy", "always:1", "uniform", "--on", log, "--epsilon", "3", "--out", out) == 0
+    said = capsys.readouterr().out
+    for words in ("95% interval", "hold together", "Largest value", "Certificate proved"):
+        assert words in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--policy", "always:7"], "names no action"),
+        (["--policy", "always:1", "always:1"], "named twice"),
+        ([], "no policy"),
+        (["--policy", "always:1", "--largest-weight", "1", "2"], "2 numbers for 1 policies"),
+        (["--policy", "always:1", "--estimator", "doubly-robust"], "--model"),
+        (["--policy", "always:1", "--epsilon", "0.01"], "would suffice"),
+        (["--policy", "always:1", "--level", "2"], "level"),
+        (["--policy", "always:1", "--delta", "0.1"], "delta"),
+    ],
+)
+def test_a_refused_evaluation_leaves_nothing(log, tmp_path, capsys, words, said):
+    out = tmp_path / "out"
+    assert run("--on", log, "--epsilon", "3", *words, "--out", out) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_second_evaluation_needs_another_place(log, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    assert run("--policy", "always:1", "--on", log, "--epsilon", "3", "--out", out) == 2
+    assert "has its cost" in capsys.readouterr().err
+
+
+def test_a_run_is_evaluated_on_a_log_that_fits_it(log, tmp_path, capsys):
+    """A policy for CartPole needs observations of four numbers and two actions."""
+    trained, out = tmp_path / "run", tmp_path / "out"
+    words = ["--total-steps", "256", "--num-envs", "2", "--out", str(trained), "--json"]
+    assert main(["train", "ppo", *words]) == 0
+    wide = log.with_name("wide")
+    capsys.readouterr()
+    assert run(trained, "--on", wide, "--epsilon", "3", "--sampled", "--out", out, "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["policies"]
+    assert one["policy"] == str(trained)
+    assert one["low"] < 0.55 < one["high"]  # it is nearly uniform at first
+    assert run(trained, "--on", log, "--epsilon", "3", "--out", tmp_path / "other") == 2
+    assert "does not fit the log" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""`sotto import` from its words to the dataset, asking or not."""
+
+import builtins
+import json
+import sys
+
+import pytest
+from own_logs import DECLARED, ROWS, as_csv, declared, expected, units
+
+import sotto.extras
+from sotto.cli import main
+from sotto.data.imports.records import load
+
+WORDS = [
+    *("--person", "who", "--time", "t", "--observation", "x=-1..1", "s=f,m"),
+    *("--action", "a=no,yes", "--reward", "r=0..1", "--propensity", "p=0.125"),
+    *("--people", "6", "--horizon", "3"),
+]
+
+
+@pytest.fixture
+def log(tmp_path):
+    return as_csv(tmp_path, ROWS)
+
+
+def test_all_in_words(log, tmp_path, capsys):
+    assert main(["import", log, *WORDS, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "6 places for people, at most 3 steps each, observations of 3 numbers" in said
+    assert "observation  x, -1 to 1\n" in said
+    assert "propensity   p, at least 0.125\n" in said
+    assert "rows read fewer than 10" in said
+    assert "They are no private releases: do not publish them" in said
+    found = load(tmp_path / "out")
+    assert units(found) == expected(ROWS, declared())
+    assert found.declaration == declared()
+
+
+def test_the_column_of_ends_in_words(tmp_path, capsys):
+    path = tmp_path / "log.csv"
+    path.write_text("who,x,a,r,over\nbo,0,no,1,false\nbo,1,no,0,true\nann,0,yes,1,false\n")
+    words = ["--person", "who", "--observation", "x=0..1", "--action", "a=no,yes"]
+    words += ["--reward", "r=0..1", "--terminated", "over", "--people", "2", "--horizon", "2"]
+    assert main(["import", str(path), *words, "--out", str(tmp_path / "out")]) == 0
+    assert "\n  terminated   over\n" in capsys.readouterr().out
+    found = load(tmp_path / "out")
+    assert found.declaration.terminated == "over"
+    assert (found.ends.sum(), found.cut.sum()) == (2, 1)  # ann was cut off
+
+
+def test_words_take_precedence_over_the_file(log, tmp_path, capsys):
+    path = tmp_path / "columns.json"
+    path.write_text(json.dumps(DECLARED | {"horizon": 2, "people": 3}))
+    words = ["--declare", str(path), "--horizon", "1", "--drop", "person", "--fill", "x=1"]
+    words += ["--source", "a trial", "--licence", "CC0", "--already-public", "--json"]
+    assert main(["import", log, *words, "--out", str(tmp_path / "out")]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    observation = [DECLARED["observation"][0] | {"fill": 1}, DECLARED["observation"][1]]
+    wanted = declared(
+        horizon=1,
+        people=3,
+        drop="person",
+        observation=observation,
+        source="a trial",
+        licence="CC0",
+        already_public=True,
+    )
+    assert answer["declaration"] == wanted.model_dump(mode="json")
+    assert load(tmp_path / "out").declaration == wanted
+    assert answer["counts"]["rows"] == 0  # rounded down
+
+
+def test_what_is_missing_is_printed_as_a_template(log, tmp_path, capsys):
+    words = ["--person", "who", "--observation", "x", "s=f,m", "--propensity", "p"]
+    assert main(["import", log, *words, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    template, _, sentence = said.rpartition("sotto: ")
+    assert json.loads(template) == {
+        "person": "who",
+        "observation": [
+            {"column": "x", "low": None, "high": None},
+            {"column": "s", "categories": ["f", "m"]},
+        ],
+        "action": [],
+        "reward": None,
+        "propensity": {"column": "p", "low": None},
+        "people": None,
+        "horizon": None,
+    }
+    assert sentence.startswith("action, reward, people, horizon, x of observation, p of propensity")
+    assert "complete the template above, and give it with --declare" in sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_on_a_terminal_it_asks(log, tmp_path, monkeypatch, capsys):
+    answers = iter(["6", "-1..1"])
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(builtins, "input", lambda _: next(answers))
+    words = [word if word != "x=-1..1" else "x" for word in WORDS[:-4]] + WORDS[-2:]
+    assert main(["import", log, *words, "--out", str(tmp_path / "out")]) == 0
+    assert load(tmp_path / "out").declaration == declared()
+    with pytest.raises(StopIteration):
+        next(answers)
+
+
+def test_an_existing_folder_is_kept(log, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    assert main(["import", log, "--out", str(tmp_path / "out")]) == 2
+    assert "exists; remove it" in capsys.readouterr().err
+
+
+def test_a_missing_package_is_noticed_before_anything_is_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sotto.extras, "find_spec", lambda _: None)
+    assert main(["import", "absent.csv", *WORDS, "--out", str(tmp_path / "out")]) == 2
+    assert "this needs minari: pip install 'sotto[experts]'" in capsys.readouterr().err
