@@ -46,7 +46,7 @@ def bandit(installed, monkeypatch):
 def start(installed: Path, *words: str) -> "subprocess.Popen[str]":
     path = os.pathsep.join([str(installed), *sys.path])
     return subprocess.Popen(
-        [sys.executable, "-m", "sotto", "train", "bandit", *words],
+        [sys.executable, "-m", "sotto", "train", "offers", *words],
         env=os.environ | {"PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -104,7 +104,7 @@ def test_it_trains_is_killed_resumes_and_is_certified(installed, bandit, tmp_pat
     assert main(["report", str(out)]) == 0
     capsys.readouterr()
     page = (out / "report.html").read_text()
-    assert "bandit" in page
+    assert "offers" in page
     assert main(["eval", str(out), "--episodes", "500", "--json"]) == 0
     # Choosing at random earns 0 on average, and the best choice 0.57 (by simulation).
     assert json.loads(capsys.readouterr().out)["mean"] > 0.4
@@ -114,7 +114,7 @@ def test_it_trains_is_killed_resumes_and_is_certified(installed, bandit, tmp_pat
 
 def test_two_seeds_have_their_own_people(bandit, tmp_path, capsys):
     out = tmp_path / "two"
-    words = ["train", "bandit", "--out", str(out), "--seeds", "2", "--num-updates", "40"]
+    words = ["train", "offers", "--out", str(out), "--seeds", "2", "--num-updates", "40"]
     assert main([*words, "--people-per-update", "50", "--delta", "1e-5", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["seeds"], said["persons"]) == ([0, 1], 2000)
@@ -129,6 +129,6 @@ def test_two_seeds_have_their_own_people(bandit, tmp_path, capsys):
 
 
 def test_without_the_package_there_is_no_such_command(capsys):
-    assert "bandit" not in registry.entries()
-    assert main(["train", "bandit"]) == 2
-    assert "there is no command 'train bandit'" in capsys.readouterr().err
+    assert "offers" not in registry.entries()
+    assert main(["train", "offers"]) == 2
+    assert "there is no command 'train offers'" in capsys.readouterr().err

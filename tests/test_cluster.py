@@ -30,7 +30,7 @@ from sotto.experiments import engine
 from sotto.experiments.engine import Arm, Result, Store
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.processes import finished
+from sotto.processes import at_once, finished
 
 CONFIG = DPPGConfig(
     env_id="Pendulum-v1",
@@ -158,6 +158,35 @@ def test_what_a_cluster_cannot_do_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        ["experts", "train", "--experts", "2", "--out", "made"],
+        ["reproduce", "wang2019", "fig2a", "--quick", "--seeds", "1", "--out", "made"],
+    ],
+)
+def test_commands_without_their_cluster_make_nothing(
+    call: list[str], tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for address in ("127.0.0.1:9", "nowhere", ""):
+        assert main([*call, "--ray", address]) == 2
+        assert capsys.readouterr().err.startswith(f"sotto: there is no Ray cluster at '{address}'")
+    monkeypatch.setattr("sotto.extras.find_spec", lambda name: None)
+    assert main([*call, "--ray", "local"]) == 2
+    assert "pip install 'sotto[ray]'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_evaluation_in_jax_leaves_a_cluster_alone(tmp_path: Path, capsys: Any) -> None:
+    small = ["--users-per-update", "4", "--steps-per-user", "8", "--total-steps", "32"]
+    run = ["--target-epsilon", "5", "--evaluation-episodes", "0", "--out", str(tmp_path / "run")]
+    assert main(["train", "dppg", *small, *run]) == 0
+    capsys.readouterr()
+    assert main(["eval", str(tmp_path / "run"), "--ray", "local"]) == 2
+    assert "has CartPole-v1; leave out --ray" in capsys.readouterr().err
+
+
 # --- experts and experiments ---------------------------------------------------------------------
 
 
@@ -205,6 +234,13 @@ def test_arms_are_trained_on_nodes_that_have_no_files_of_ours(nodes: Nodes, tmp_
     assert {path.name for path in store.folder.iterdir()} == {"a1", "a10", "sum"}
     assert len(said) == 4
     assert [store.missing(arm) for arm in (*first, last)] == [()] * 3
+
+
+def test_announced_times_count_the_cores_of_the_cluster(nodes: Nodes) -> None:
+    nodes.have(2)
+    with cluster.on_cluster(nodes.address):
+        assert (at_once(1, 100), at_once(8, 1)) == (2, 1)
+    assert (at_once(3, 100), at_once(3, 2)) == (3, 2)
 
 
 # --- tasks ---------------------------------------------------------------------------------------

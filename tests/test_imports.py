@@ -22,7 +22,11 @@ ALLOWED: dict[str, set[str]] = {
     "experiments": {"privacy", "rl", "data", "algorithms", "runs"},
     "serving": {"privacy", "rl", "data", "algorithms", "runs"},
     "people": {"privacy", "rl", "data", "algorithms", "runs", "serving"},
-    "cli": {"privacy", "rl", "data", "algorithms", "runs", "serving", "experiments", "people"},
+    "federated": {"privacy", "rl", "data", "algorithms", "runs"},
+    "cli": {
+        *("privacy", "rl", "data", "algorithms", "runs", "serving", "experiments", "people"),
+        "federated",
+    },
 }
 
 

@@ -11,7 +11,7 @@ FEATURES, OFFERS = 4, 3
 
 @dataclass(frozen=True)
 class BanditConfig:
-    """Settings of the bandit; each is a flag of `sotto train bandit`."""
+    """Settings of the bandit; each is a flag of `sotto train offers`."""
     people_per_update: int = 500
     num_updates: int = 100
     exploration: float = 0.3
@@ -31,7 +31,7 @@ def meet(policy, key):
 class Bandit(sotto.PrivateAlgorithm[BanditConfig]):
     """Trains a private contextual bandit: a linear model of the reward of each offer."""
 
-    name, summary, config_type = "bandit", "a private contextual bandit", BanditConfig
+    name, summary, config_type = "offers", "a private contextual bandit", BanditConfig
 
     def release(self, config):
         def local(values, _, key):  # one person, seen alone: the gradient of the model's error

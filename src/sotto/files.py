@@ -8,9 +8,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+
+from sotto.errors import RunError, first_problem
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def forget_times(directory: Path) -> None:
@@ -85,6 +89,19 @@ def write_whole(path: Path, text: str) -> None:
 def write_model(path: Path, settings: BaseModel) -> None:
     """Writes settings as JSON, atomically."""
     write_whole(path, settings.model_dump_json(indent=2) + "\n")
+
+
+def read_model(path: Path, kind: type[Model]) -> Model:
+    """Reads settings that `write_model` wrote.
+
+    Raises:
+        RunError: they are not settings of this kind.
+        OSError: the file cannot be read.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise RunError(f"{path} cannot be read: {first_problem(error)}") from error
 
 
 def make_secret(path: Path, size: int) -> None:

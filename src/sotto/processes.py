@@ -51,6 +51,16 @@ def finished(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
+def at_once(workers: int, tasks: int) -> int:
+    """Returns how many of these tasks are done at once, for an estimate of the time.
+
+    Args:
+        workers: number of processes, if no cluster is connected.
+        tasks: number of tasks.
+    """
+    return max(1, min(cluster.cores() if cluster.connected() else workers, tasks))
+
+
 def _die_quietly() -> None:
     """Lets the process end without a traceback on Ctrl-C, which all processes receive."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

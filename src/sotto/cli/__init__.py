@@ -39,7 +39,17 @@ _COMMANDS = {
     "campaign serve": ("sotto.cli.campaign:serve", "serve a campaign over HTTP"),
     "campaign update": ("sotto.cli.campaign:update", "make the releases of a campaign"),
     "campaign status": ("sotto.cli.campaign:status", "print how far a campaign is"),
+    "budget create": (
+        "sotto.cli.budget:create",
+        "create a budget that campaigns and trainings share",
+    ),
+    "budget show": ("sotto.cli.budget:show", "print who is how near to a shared budget"),
+    "budget page": ("sotto.cli.budget:page", "write a page about a shared budget"),
     "simulate people": ("sotto.cli.simulate:people", "let simulated people take part"),
+    "simulate devices": (
+        "sotto.cli.simulate_devices:devices",
+        "train on simulated people's devices, which mask what they send",
+    ),
     "students issue": (
         "sotto.cli.students:issue",
         "issue a token to a student of a served teacher",
@@ -53,6 +63,10 @@ _COMMANDS = {
         "sotto.cli.students:operator",
         "issue your own token, which shows every budget",
     ),
+    "import": (
+        "sotto.cli.import_:import_",
+        "import a log of people as a dataset with people as units",
+    ),
     "experts train": ("sotto.cli.experts:train", "train a population of simulated experts"),
     "experts collect": (
         "sotto.cli.experts:collect",
@@ -61,8 +75,16 @@ _COMMANDS = {
     "experts histogram": ("sotto.cli.experts:histogram", "plot the experts' returns"),
     "generate": ("sotto.cli.generate:generate", "continue a prompt with a tuned language model"),
     "chat": ("sotto.cli.generate:chat", "continue each line that you type"),
-    "eval": ("sotto.cli.runs:evaluate", "print the returns of a trained policy"),
+    "eval": ("sotto.cli.runs:evaluate", "print the returns of a trained policy in a simulator"),
+    "evaluate": (
+        "sotto.cli.evaluate:evaluate",
+        "estimate values of policies from a log of real people, without a simulator",
+    ),
     "certificate": ("sotto.cli.runs:certificate", "print or verify what is proved about a run"),
+    "runs": ("sotto.cli.overviews:runs", "list the runs in a folder"),
+    "compare": ("sotto.cli.overviews:compare", "compare runs: results, guarantees, settings"),
+    "verify": ("sotto.cli.verify:verify", "verify a certificate without its run"),
+    "schema": ("sotto.cli.verify:schema", "print the JSON Schema of certificates"),
     "report": ("sotto.cli.runs:report", "write figures and report.html of a run"),
     "account gaussian": (
         "sotto.cli.account.gaussian:account_gaussian",
@@ -121,6 +143,14 @@ _COMMANDS = {
         "sotto.cli.reproduce.sharma2024:sharma",
         "figures of the paper on expert-level privacy",
     ),
+    "reproduce trials": (
+        "sotto.cli.reproduce.trials:trials",
+        "private values of policies in three randomised trials",
+    ),
+    "reproduce bandits": (
+        "sotto.cli.reproduce.bandits:bandits",
+        "private bandits on real people's ratings",
+    ),
     "install": (
         "sotto.cli.install:install",
         "install a small language model, or texts that people rated",
@@ -154,7 +184,8 @@ because a run directory or a dataset names it."""
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code.
 
-    The code is 0 for success, 2 for an error, 3 for a stale certificate, 130 after Ctrl-C.
+    The code is 0 for success, 2 for an error, 3 for a stale certificate, 4 for one that cannot be
+    verified, 130 after Ctrl-C.
     """
     # XLA once hung for ever with its own threads on two cores; small networks are faster so, too.
     os.environ.setdefault(

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from sotto.algorithms.dppg.config import DPPGConfig
-from sotto.cli.options import Json, RunPath
+from sotto.cli.options import Budget, Json, RunPath
 from sotto.cli.parsing import command, flags_given, parse, print_json
 from sotto.cli.settings import flags_of
 from sotto.extras import require
@@ -22,6 +22,7 @@ from sotto.people import campaign as campaigns
 from sotto.people import recipe
 from sotto.people.campaign import Campaign, Terms
 from sotto.people.spaces import Spaces
+from sotto.privacy.ledger.shared import SharedBudget
 
 Database = Annotated[
     str | None,
@@ -49,6 +50,9 @@ class Start:
     database: str | None = None
     """SQLAlchemy URL of a PostgreSQL database that several machines share. The default is files in
     the directory."""
+    budget: str | None = None
+    """File or SQLAlchemy URL of a budget that the campaign shares with other products (sotto budget
+    create). Whoever has spent it takes part no more. Give it again with serve and update."""
     json: bool = False
     """Print one JSON object instead of text."""
 
@@ -108,13 +112,14 @@ def start(args: list[str]) -> int:
         each = named["users_per_update"] * named["steps_per_user"] * named["action_repeat"]
         config = DPPGConfig(**named | {"total_steps": start.updates * each})
         spaces = Spaces.read(start.spaces) if start.spaces else recipe.spaces(start.recipe)
+        shared = None if start.budget is None else SharedBudget.open(start.budget).budget_id
         settings = campaigns.new_settings(
-            start.name, spaces, config, Terms(**vars(terms)), start.database
+            start.name, spaces, config, Terms(**vars(terms)), start.database, shared
         )
         require("cryptography")
         from sotto.people.start import create
 
-        made = create(path, settings, start.database)
+        made = create(path, settings, start.database, start.budget)
         _announce(made, start.json)
 
     run.__annotations__ |= {"start": start_flags, "terms": terms_flags, "learning": learning_flags}
@@ -142,9 +147,11 @@ def _announce(made: Campaign, json: bool) -> None:
         return
     print(f"A new campaign in {made.path}: {config.num_updates} updates of the policy.")
     print(f"Each update has {config.users_per_update} places. {config.privacy_unit.sentence()}")
-    print(f"Tokens for people:    sotto campaign invite {made.path} COUNT")
+    shared = made.settings.shared_budget is not None
+    whom, again = ("--numbers FILE", " --budget PLACE") if shared else ("COUNT", "")
+    print(f"Tokens for people:    sotto campaign invite {made.path} {whom}")
     print(f"Token for yourself:   sotto campaign operator {made.path}")
-    print(f"Serve it:             sotto campaign serve {made.path}")
+    print(f"Serve it:             sotto campaign serve {made.path}{again}")
 
 
 @command("campaign serve")
@@ -158,6 +165,7 @@ def serve(
     trusted_proxies: tuple[str, ...] = (),
     updater: bool = True,
     database: Database = None,
+    budget: Budget = None,
     json: Json = False,
 ) -> None:
     """Serves a campaign over HTTP, with pages for the operator and for people.
@@ -181,7 +189,9 @@ def serve(
 
     address = Address(host, port, tls_certificate, tls_key, trusted_proxies)
     address.check()
-    found = campaigns.open_campaign(path, database)
+    found = campaigns.open_campaign(path, database, budget)
+    if updater:
+        found.ledger_to_charge()  # refuses at once what the updater would refuse
     if address.in_clear_text:
         print(
             f"sotto: tokens and trajectories are sent in clear text over {host}; give "
@@ -189,17 +199,18 @@ def serve(
             file=sys.stderr,
         )
     app = create_app(found, open_store(found), found.operator.matches)
-    with _updating(path, database) if updater else nullcontext():
+    with _updating(path, database, budget) if updater else nullcontext():
         serve(app, address, lambda url: _ready(found, url, json))
 
 
 @contextmanager
-def _updating(path: Path, database: str | None) -> Iterator[None]:
+def _updating(path: Path, database: str | None, budget: str | None) -> Iterator[None]:
     """Runs an updater in another process meanwhile, and starts it again if it dies."""
     context, over = multiprocessing.get_context("spawn"), threading.Event()
 
     def start() -> Any:
-        process = context.Process(target=_update, args=(path, database, os.getpid()), daemon=True)
+        given = (path, database, budget, os.getpid())
+        process = context.Process(target=_update, args=given, daemon=True)
         process.start()
         return process
 
@@ -235,7 +246,7 @@ def _ready(found: Campaign, url: str, json: bool) -> None:
 
 
 @command("campaign update")
-def update(path: RunPath, /, database: Database = None) -> None:
+def update(path: RunPath, /, database: Database = None, budget: Budget = None) -> None:
     """Makes the releases of a campaign, where `serve` runs with --no-updater.
 
     Several such processes may run. One of them has the lease, and another takes over if it dies.
@@ -246,10 +257,12 @@ def update(path: RunPath, /, database: Database = None) -> None:
     Args:
         path: Directory of the campaign.
     """
-    _update(path, database)
+    _update(path, database, budget)
 
 
-def _update(path: Path, database: str | None, parent: int | None = None) -> None:
+def _update(
+    path: Path, database: str | None, budget: str | None, parent: int | None = None
+) -> None:
     """Makes releases until SIGTERM or SIGINT, and finishes the one that has begun.
 
     It also ends when the process `parent` that started it has died.
@@ -265,7 +278,7 @@ def _update(path: Path, database: str | None, parent: int | None = None) -> None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     run(
-        campaigns.open_campaign(path, database),
+        campaigns.open_campaign(path, database, budget),
         lambda: stopped or parent not in (None, os.getppid()),
     )
 

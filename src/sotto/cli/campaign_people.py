@@ -1,5 +1,6 @@
 """`sotto campaign`: tokens of people and of the operator, and withdrawing people."""
 
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -8,30 +9,47 @@ from sotto.cli.campaign import Database, open_store
 from sotto.cli.options import Json, RunPath
 from sotto.cli.parsing import command, print_json
 from sotto.people import campaign as campaigns
+from sotto.privacy.ledger.joining import Numbers
 
 
 @command("campaign invite")
 def invite(
     path: RunPath,
-    count: tyro.conf.Positional[int],
+    count: tyro.conf.Positional[int | None] = None,
     /,
+    numbers: Path | None = None,
     database: Database = None,
     json: Json = False,
 ) -> None:
     """Makes tokens for new people and prints them, one on each line. Hashes of them are stored.
 
-    Give each person one token, and nobody two. The certificate assumes it.
+    Give each person one token, and nobody two. The certificate assumes it. In a campaign that
+    shares a budget, people have your own numbers, the same in all products: name them with
+    --numbers. The token on each line belongs to the person of the same line there.
 
-    Example:
+    Examples:
       sotto campaign invite study 100 > tokens.txt
+      sotto campaign invite study --numbers people.txt > tokens.txt
 
     Args:
         path: Directory of the campaign.
         count: Number of people.
+        numbers: File with the number of each new person, one on each line.
     """
-    if count < 1:
+    found = campaigns.open_campaign(path, database)
+    if (shared := found.settings.shared_budget is not None) == (numbers is None):
+        raise ValueError(
+            "this campaign shares a budget, in which people have your numbers; name them with "
+            "--numbers FILE"
+            if shared
+            else "numbers are for campaigns that share a budget; give the number of people instead"
+        )
+    if numbers is not None:
+        tokens = open_store(found).enrol_numbers(Numbers.read(numbers).all)
+    elif count is None or count < 1:
         raise ValueError(f"the number of people must be at least 1, got {count}")
-    tokens = open_store(campaigns.open_campaign(path, database)).enrol(count)
+    else:
+        tokens = open_store(found).enrol(count)
     if json:
         print_json({"tokens": tokens})
     else:
@@ -126,7 +144,7 @@ def operator(path: RunPath, /, json: Json = False) -> None:
 
 def _check_people(store: Any, *people: int) -> None:
     """Refuses numbers that no person has, before anything is changed."""
-    enrolled = store.counts().enrolled
+    enrolled = store.enrolled
     for person in people:
-        if not 0 <= person < enrolled:
-            raise ValueError(f"the campaign has no person {person}; it has {enrolled}, from 0 on")
+        if person not in enrolled:
+            raise ValueError(f"the campaign has no person {person}; it has {len(enrolled)}")

@@ -16,6 +16,7 @@ from sotto.cli.options import Json, Ray, RunPath, Workers
 from sotto.cli.parsing import command, print_json
 from sotto.cluster import on_cluster
 from sotto.data import minari_files
+from sotto.data.datasets import require_new
 from sotto.extras import require
 from sotto.keys import seed_range
 from sotto.rl.envs.registry import is_native
@@ -120,8 +121,7 @@ def collect(
     seed_range(seed)
     if trajectories < 1:
         raise ValueError(f"--trajectories must be at least 1, got {trajectories}")
-    if out.exists():
-        raise ValueError(f"{out} exists; remove it, or choose another name for the dataset.")
+    require_new(out)
     require("minari", "h5py")
     say = _say(json)
     population = populations.load(path)

@@ -52,6 +52,13 @@ Ledger = Annotated[
         "in the directory names is not opened."
     ),
 ]
+Budget = Annotated[
+    str | None,
+    arg(
+        help="File or URL of the budget that this shares with other products (sotto budget "
+        "create). Give it again whenever releases are made."
+    ),
+]
 Workers = Annotated[
     int | None, arg(help="Number of processes. The default is the number of processor cores.")
 ]

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from sotto.algorithms.base import Algorithm
     from sotto.people.campaign import Campaign
     from sotto.privacy.certificates.derive import Certificate
+    from sotto.runs.evaluations import EvaluationRun
 
-    Certified: TypeAlias = Run | Service | Campaign
+    Certified: TypeAlias = Run | Service | Campaign | EvaluationRun
 
 
 @command("eval")
@@ -37,6 +38,8 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Prints the returns of a trained policy over whole episodes with fresh simulated people.
+
+    For a log of real people, without a simulator, use sotto evaluate.
 
     A language model (rlhf) is evaluated by simulated people's ratings of sampled completions.
 
@@ -68,9 +71,15 @@ def evaluate(
     # A run that names a module is refused where it would be imported, which says what to give.
     if env_id not in (None, trained_on) and ":" not in trained_on:
         raise RunError(f"{path} was trained on {trained_on}, not on {env_id}; leave out --env-id")
+    from sotto.rl.envs.registry import is_native
     from sotto.runs.registry import algorithm_named
 
     algorithm = algorithm_named(experiment.settings.algorithm)
+    if ray is not None and ("env_id" not in experiment.settings.config or is_native(trained_on)):
+        raise RunError(
+            f"a cluster plays episodes of Gymnasium environments, and {path} has {trained_on}; "
+            "leave out --ray"
+        )
     with on_cluster(ray):
         answer = _evaluate(algorithm, experiment, episodes, policy, sampled, seed, video, model)
     if json:
@@ -191,13 +200,16 @@ def certificate(
 
 
 def _certified(path: Path, ledger: str | None) -> tuple[Sequence["Certified"], Experiment | None]:
-    """Returns the runs, the service or the campaign in a directory, and the experiment if any."""
+    """Returns everything in a directory that has a certificate, and the experiment if any."""
     from sotto.people.campaign import is_campaign, open_campaign
+    from sotto.runs.evaluations import is_evaluation, open_evaluation
 
     if is_service(path):
         return (open_service(path, ledger),), None
     if is_campaign(path):
         return (open_campaign(path, ledger),), None
+    if is_evaluation(path):
+        return (open_evaluation(path),), None
     experiment = open_experiment(path, Named(ledger))
     return experiment.runs, experiment
 

@@ -51,8 +51,9 @@ class Options:
     json: bool = False
     """Print only one JSON object, at the end."""
     devices: int = 1
-    """Number of devices that share the people of a private training. Without an accelerator, each
-    processor core can be one."""
+    """Number of accelerators that share the people of a private training. Without an accelerator,
+    processor cores take their place. People's own devices have a command: sotto simulate
+    devices."""
     ray: str | None = None
     """Ray cluster that collects users of a Gymnasium environment: HOST:PORT, auto for the one that
     this machine belongs to, or local for a new one on this machine."""
@@ -61,6 +62,12 @@ class Options:
     ledger: str | None = None
     """SQLAlchemy URL or file of the ledger (default: ledger.sqlite in the run directory). Give it
     again with --resume, because a ledger that only config.json names is not opened."""
+    budget: str | None = None
+    """File or SQLAlchemy URL of a budget that this run shares with other products (sotto budget
+    create): nobody pays more in all of them. People must be real. Give it again with --resume."""
+    numbers: Path | None = None
+    """File with your number of each person, one on each line in the order of enrolment. A person
+    has the same number in all products of --budget, and an empty place one that nobody has."""
 
 
 def run(name: str, args: list[str]) -> int:
@@ -129,29 +136,22 @@ def _show(
     for note in () if options.resume else algorithm.notes(config):
         print(note, file=sys.stderr if options.json else sys.stdout)
     algorithm.use(options, config, given)
-    where: dict[str, Any] = {"seeds": options.seeds, "ledger": options.ledger}
-    if options.resume:
-        experiment = start.go_on(
-            algorithm,
-            config,
-            options.out,
-            **where,
-            preset=given.get("preset"),
-            env_id=given.get("env_id"),
-        )
-    else:
-        experiment = start.begin(
-            algorithm,
-            config,
-            options.out,
-            **where,
-            preset=getattr(options, "preset", None),
-            command=shlex.join(["sotto", "train", algorithm.name, *args]),
-        )
-    config = config_from_json(algorithm, experiment.settings.config)
     last: Update | None = None
-    started = time.monotonic()
-    try:
+    with start.opened(
+        algorithm,
+        config,
+        options.out,
+        resume=options.resume,
+        command=shlex.join(["sotto", "train", algorithm.name, *args]),
+        env_id=given.get("env_id"),
+        seeds=options.seeds,
+        ledger=options.ledger,
+        budget=options.budget,
+        numbers=options.numbers,
+        preset=given.get("preset") if options.resume else getattr(options, "preset", None),
+    ) as experiment:
+        config = config_from_json(algorithm, experiment.settings.config)
+        started = time.monotonic()
         if not options.json:
             _announce(algorithm, experiment, config)
         with Display(
@@ -165,10 +165,6 @@ def _show(
                 tell(update)
 
             finished = train(experiment, show, algorithm)
-    except BaseException:  # also after a bug or Ctrl-C: an unused directory blocks the next try
-        if not options.resume:
-            start.discard_if_unused(experiment)
-        raise
     assert last is not None
     seconds = time.monotonic() - started
     if options.json:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sotto.algorithms.calibration import calibrate_with_sampler
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
@@ -19,7 +20,7 @@ from sotto.privacy.accounting.composition import (
 from sotto.privacy.certificates.derive import Verification, derive
 from sotto.privacy.certificates.derive import verify as derive_again
 from sotto.privacy.certificates.model import Certificate
-from sotto.privacy.mechanisms.noise import calibrate_with_sampler, sampler_delta
+from sotto.privacy.mechanisms.noise import sampler_delta
 from sotto.runs import start, training
 from sotto.runs.agent import Agent, load
 from sotto.runs.directory import NOTHING_NAMED, Experiment, Named, open_experiment
@@ -85,6 +86,8 @@ def train(
     *,
     seeds: int = 1,
     ledger: str | None = None,
+    budget: str | None = None,
+    numbers: Path | None = None,
     resume: bool = False,
     devices: int = 1,
     ray: str | None = None,
@@ -100,6 +103,9 @@ def train(
         out: run directory, which must not exist unless `resume` is set.
         seeds: number of seeds to train together, from `settings.seed` on.
         ledger: SQLAlchemy URL or file of the ledger, instead of a file in the run directory.
+        budget: file or SQLAlchemy URL of a budget that the run shares with other products. Give it
+            again to resume.
+        numbers: file with the operator's number of each person, in the order of enrolment.
         resume: whether to continue the training in `out`, which must have the same settings. A
             finished training continues if `total_steps` is larger and the budget has room.
         devices: number of devices that share the people of a private training. Without an
@@ -112,30 +118,27 @@ def train(
         PrivacyError: the budget does not cover the training.
     """
     algorithm, where = algorithm_of(settings), Path(out)
+
+    def report(update: training.Update) -> None:
+        for callback in callbacks:
+            callback(update)
+
     with start.on_machines(algorithm, settings, devices, ray):
         named = {name: str(value) for name, value in vars(settings).items()}
         algorithm.use(algorithm.options_type(), settings, named)
-        if resume:
-            env_id = getattr(settings, "env_id", None)
-            experiment = start.go_on(
-                algorithm, settings, where, seeds=seeds, ledger=ledger, env_id=env_id
-            )
-        else:
-            command = f"sotto.train({settings!r}, out={shlex.quote(str(out))}, seeds={seeds})"
-            experiment = start.begin(
-                algorithm, settings, where, seeds=seeds, ledger=ledger, command=command
-            )
-
-        def report(update: training.Update) -> None:
-            for callback in callbacks:
-                callback(update)
-
-        try:
+        with start.opened(
+            algorithm,
+            settings,
+            where,
+            resume=resume,
+            command=f"sotto.train({settings!r}, out={shlex.quote(str(out))}, seeds={seeds})",
+            env_id=getattr(settings, "env_id", None),
+            seeds=seeds,
+            ledger=ledger,
+            budget=budget,
+            numbers=numbers,
+        ) as experiment:
             finished = training.train(experiment, report, algorithm)
-        except BaseException:
-            if not resume:
-                start.discard_if_unused(experiment)
-            raise
         return TrainedRun(where, finished, experiment.named)
 
 

@@ -15,24 +15,27 @@ while it creates the directory has released nothing; it must be started again an
 import shutil
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from sotto.algorithms.base import AnyLedger
-from sotto.errors import RunError, first_problem
-from sotto.files import write_model
+from sotto.errors import RunError
+from sotto.files import read_model, write_model
 from sotto.privacy.errors import LedgerUnavailable
+from sotto.privacy.ledger.entries import now
 from sotto.regular import require_regular
 from sotto.runs import marks
 from sotto.runs.registry import algorithm_named, config_from_json
+
+DEVICES = "devices.json"
+"""File of a run whose people's devices add the noise (`sotto.federated.runs`)."""
 
 _LEDGER = "ledger.sqlite"
 _MOST_SEEDS = 10_000
@@ -98,11 +101,11 @@ def new_settings(
         config=config,
         versions={name: version(name) for name in _VERSIONS} | {"python": python_version()},
         command=command,
-        created=created or datetime.now(UTC).isoformat(timespec="seconds"),
+        created=created or now(),
     )
 
 
-def ledger_place(ledger: str | None) -> str:
+def ledger_place(ledger: str | None, flag: str = "--ledger") -> str:
     """Returns the location of the ledger for config.json: by default a file in the run directory.
 
     Raises:
@@ -116,7 +119,7 @@ def ledger_place(ledger: str | None) -> str:
         url = make_url(ledger)
     except ArgumentError as error:
         raise RunError(
-            f"--ledger {ledger} is not a SQLAlchemy URL; give one, or the path of a file"
+            f"{flag} {ledger} is not a SQLAlchemy URL; give one, or the path of a file"
         ) from error
     if url.password:
         raise RunError(
@@ -136,10 +139,14 @@ class Named:
     Attributes:
         ledger: value of --ledger.
         env_id: value of --env-id.
+        budget: value of --budget.
+        numbers: value of --numbers.
     """
 
     ledger: str | None = None
     env_id: str | None = None
+    budget: str | None = None
+    numbers: Path | None = None
 
 
 NOTHING_NAMED = Named()
@@ -244,9 +251,22 @@ class Experiment:
 
 
 def create_experiment(
-    out: Path, settings: RunSettings, create_ledger: Callable[[Run], object]
+    out: Path,
+    settings: RunSettings,
+    create_ledger: Callable[[Run], object],
+    named: Named = NOTHING_NAMED,
+    promise: BaseModel | None = None,
 ) -> Experiment:
     """Makes the directory and its ledgers; the settings are written last.
+
+    Without settings a directory is no run, so a kill in between leaves none that lacks a file.
+
+    Args:
+        out: the directory.
+        settings: settings of all runs.
+        create_ledger: function that creates the ledger of a run.
+        named: locations outside the directory that the user has given.
+        promise: what people's devices are promised, for the file `DEVICES`; None if none take part.
 
     If several trainings start at the same place at once, only the one that makes the directory
     continues. It owns all files in it, and removes them if it fails.
@@ -263,13 +283,15 @@ def create_experiment(
             else f"{out} exists and is not a run; give another --out, or remove it"
         ) from error
     # The settings were made from this command line.
-    named = Named(ledger=settings.ledger, env_id=settings.config.get("env_id"))
+    named = replace(named, ledger=settings.ledger, env_id=settings.config.get("env_id"))
     runs = _runs(out, settings, named)
     try:
         for run in runs:
             run.path.mkdir(exist_ok=run.path == out)
             if run.settings.ledger is not None:
                 create_ledger(run)
+        if promise is not None:
+            write_model(out / DEVICES, promise)
         for run in runs:
             write_model(run.path / "config.json", run.settings)
         if len(runs) > 1:
@@ -314,12 +336,9 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
             f"{path} is not a run directory: it has no config.json; give the --out of a training"
         )
     require_regular(path)
-    try:
-        if file.stat().st_size > _LARGEST_SETTINGS:
-            raise RunError(f"{file} is larger than the settings of any run; restore it")
-        settings = RunSettings.model_validate_json(file.read_bytes())
-    except ValidationError as error:
-        raise RunError(f"{file} cannot be read: {first_problem(error)}") from error
+    if file.stat().st_size > _LARGEST_SETTINGS:
+        raise RunError(f"{file} is larger than the settings of any run; restore it")
+    settings = read_model(file, RunSettings)
     return Experiment(path, settings, _runs(path, settings, named), named)
 
 

@@ -4,7 +4,7 @@ A package adds one with an entry point in the group `sotto.algorithms`:
 
 ```
 [project.entry-points."sotto.algorithms"]
-bandit = "sotto_bandit:Bandit"
+offers = "sotto_bandit:Bandit"
 ```
 """
 
@@ -51,6 +51,14 @@ _BUILT_IN: dict[str, Entry] = {
     ),
     "rlhf": Entry(
         "sotto.algorithms.rlhf.algorithm:RLHF", "a language model tuned to people's ratings"
+    ),
+    "offline": Entry(
+        "sotto.algorithms.offline_people.algorithm:Offline",
+        "offline learning from people's logs, each person protected",
+    ),
+    "bandit": Entry(
+        "sotto.algorithms.bandit.algorithm:Bandit",
+        "a contextual bandit for people who rated items, each person protected",
     ),
     "expert-offline": Entry(
         "sotto.algorithms.expert_offline.algorithm:ExpertOffline",

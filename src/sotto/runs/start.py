@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from pydantic import BaseModel
 
 from sotto.algorithms.base import Algorithm
 from sotto.cluster import on_cluster
@@ -17,8 +18,10 @@ from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.release.devices import over_devices
 from sotto.rl.envs.registry import from_data
+from sotto.runs.budgets import give_budget
 from sotto.runs.checkpoints import last_common_checkpoint
 from sotto.runs.directory import (
+    DEVICES,
     Experiment,
     Named,
     Run,
@@ -48,10 +51,10 @@ def on_machines(
         ValueError: the training has nothing for them to do, or there are fewer devices.
         RunError: there is no such cluster.
     """
-    if devices > 1 and not algorithm.has_ledger(config):
+    if devices > 1 and not algorithm.has_sums(config):
         raise ValueError(
-            f"devices share the people of a private training, and {algorithm.name} with these "
-            "settings is not private; use one device"
+            f"devices share the people of a release, and {algorithm.name} with these settings "
+            "releases no sums over people; use one device"
         )
     if ray is not None and not algorithm.has_tasks(config):
         raise ValueError(
@@ -69,7 +72,11 @@ def begin(
     *,
     seeds: int = 1,
     ledger: str | None = None,
+    budget: str | None = None,
+    numbers: Path | None = None,
+    numbered: bool = False,
     preset: str | None = None,
+    promise: BaseModel | None = None,
     command: str,
 ) -> Experiment:
     """Makes the directory of a new run, or of several seeds that are trained together.
@@ -80,32 +87,62 @@ def begin(
         out: the directory, which must not exist.
         seeds: number of seeds, from `config.seed` on.
         ledger: SQLAlchemy URL or file of the ledger, instead of a file in the directory.
+        budget: file or SQLAlchemy URL of a budget that the run shares with other products.
+        numbers: file with the operator's number of each person, in the order of enrolment.
+        numbered: whether people enrol under the operator's numbers, so that no file lists them.
         preset: name of the preset from which `config` started.
+        promise: what people's devices are promised; None if none take part.
         command: command that started the run, for the report.
 
     Raises:
         ValueError: the settings cannot be run. No files are left.
     """
-    numbers = tuple(seed_range(config.seed, seeds))
-    algorithm.check_seeds(config, numbers)
+    each = tuple(seed_range(config.seed, seeds))
+    algorithm.check_seeds(config, each)
     config_to_json(algorithm, config)  # refuses too large settings before anything is built
     config = algorithm.resolved(config)
     if ledger is not None and not algorithm.has_ledger(config):
         raise ValueError("a run with these settings has no ledger; leave out --ledger")
+    if budget is not None:
+        _check_budget(algorithm, config, budget, numbers is not None or numbered, seeds)
+    elif numbers is not None:
+        raise ValueError("numbers are for a shared budget; give --budget too, or leave them out")
     settings = new_settings(
         algorithm=algorithm.name,
         config=config_to_json(algorithm, config),
         preset=preset,
-        seeds=numbers,
+        seeds=each,
         population=getattr(config, "population", "simulated"),
         ledger=ledger_place(ledger) if algorithm.has_ledger(config) else None,
         command=command,
     )
 
     def create_ledger(run: Run) -> None:
-        algorithm.create_ledger(config, run.ledger_location, run.settings.run_id)
+        made = algorithm.create_ledger(config, run.ledger_location, run.settings.run_id)
+        give_budget(made, budget, numbers)
 
-    return create_experiment(out, settings, create_ledger)
+    named = Named(budget=budget, numbers=numbers)
+    return create_experiment(out, settings, create_ledger, named, promise)
+
+
+def _check_budget(
+    algorithm: Algorithm[Any], config: Any, budget: str, numbered: bool, seeds: int
+) -> None:
+    """Refuses a shared budget that does not fit the run, before anything is made."""
+    ledger_place(budget, "--budget")  # refuses a password, which the stored command would reveal
+    if not algorithm.has_ledger(config):
+        raise ValueError("a run with these settings protects nobody; leave out --budget")
+    algorithm.check_numbered(config)
+    if not numbered:
+        raise ValueError(
+            "a shared budget knows people by your numbers; name a file with the number of each "
+            "person, in the order of enrolment: --numbers FILE"
+        )
+    if seeds > 1:
+        raise ValueError(
+            "several seeds each number their people from 0, and a shared budget counts each of "
+            "them; train the seeds one after the other, each with its own --numbers"
+        )
 
 
 def go_on(
@@ -115,6 +152,8 @@ def go_on(
     *,
     seeds: int = 1,
     ledger: str | None = None,
+    budget: str | None = None,
+    numbers: Path | None = None,
     preset: str | None = None,
     env_id: str | None = None,
 ) -> Experiment:
@@ -131,8 +170,13 @@ def go_on(
     Raises:
         RunError: the experiment has other settings, or cannot be longer.
     """
-    experiment = open_experiment(out, Named(ledger, env_id))
+    experiment = open_experiment(out, Named(ledger, env_id, budget, numbers))
     settings = experiment.settings
+    if (out / DEVICES).exists():
+        raise RunError(
+            f"{out} is a run on people's devices, who were promised that the server sees no more "
+            "than sums; continue it with the command that began it, and --resume"
+        )
     asked = config_to_json(algorithm, config)
     # An earlier version may have stored other names, and lacks newer settings.
     stored = config_to_json(algorithm, config_from_json(algorithm, settings.config))
@@ -217,6 +261,40 @@ def config_of(experiment: Experiment) -> Any:
     if env_id is not None:
         from_data(str(env_id), experiment.path / "config.json", experiment.named.env_id)
     return config_from_json(algorithm_named(settings.algorithm), settings.config)
+
+
+@contextmanager
+def opened(
+    algorithm: Algorithm[Any],
+    config: Any,
+    out: Path,
+    *,
+    resume: bool,
+    command: str,
+    env_id: str | None = None,
+    **given: Any,
+) -> Iterator[Experiment]:
+    """Yields the experiment of `begin`, or of `go_on`; a new one that fails unused is removed.
+
+    Args:
+        algorithm, config, out: the training.
+        resume: whether to go on with the experiment in `out`.
+        command: for `begin` alone.
+        env_id: for `go_on` alone.
+        given: the other arguments of either.
+
+    Raises:
+        ValueError: the settings cannot be run, or not go on.
+    """
+    if resume:
+        yield go_on(algorithm, config, out, env_id=env_id, **given)
+        return
+    experiment = begin(algorithm, config, out, command=command, **given)
+    try:
+        yield experiment
+    except BaseException:  # also after a bug or Ctrl-C: an unused directory blocks the next try
+        discard_if_unused(experiment)
+        raise
 
 
 def discard_if_unused(experiment: Experiment) -> None:

@@ -8,6 +8,7 @@ charged; they are repeated with new people and fresh noise.
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from sotto.algorithms.base import Algorithm, AnyLedger, Progress
 from sotto.errors import RunError
 from sotto.privacy.certificates import derive
 from sotto.runs import checkpoints
+from sotto.runs.budgets import give_budget
 from sotto.runs.directory import Experiment, store
 from sotto.runs.marks import mark
 from sotto.runs.metrics import Line, MetricsWriter
@@ -82,6 +84,8 @@ def _train(
     total = algorithm.num_updates(config)
     done = checkpoints.last_common_checkpoint(experiment.runs)
     ledgers = _ledgers(experiment)  # refuses ledgers that are older than files of their run
+    for ledger in ledgers:
+        give_budget(ledger, experiment.named.budget, experiment.named.numbers)
     if done == total:
         raise RunError(
             f"{experiment.path} has made all of its {total} updates; "
@@ -207,7 +211,13 @@ def _save(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Makes the first Ctrl-C wait for the end of a chunk; a second one interrupts at once."""
+    """Makes the first Ctrl-C wait for the end of a chunk; a second one interrupts at once.
+
+    Flower may run a training in another thread than the main one, which gets no signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals are for the main thread, and this one is not asked to stop
+        return
     pressed = False
 
     def note(_signal: int, _frame: FrameType | None) -> None:

@@ -38,6 +38,9 @@ table { width: 100%; border-collapse: collapse; font-size: 14px; }
 th { text-align: left; font-weight: 600; color: var(--soft); }
 th, td { padding: 5px 10px 5px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.bar { width: 70%; }
+td.bar div { height: 16px; background: var(--good); border-radius: 3px; }
+.wide { overflow-x: auto; }
 .columns { columns: 2; column-gap: 36px; }
 .columns table tr { break-inside: avoid; }
 code, pre { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; }
@@ -104,6 +107,17 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def bars(counts: Mapping[str, int]) -> str:
+    """Returns a histogram: a horizontal bar for each number, beside its name."""
+    most = max([1, *counts.values()])
+    rows = "".join(
+        f'<tr><td>{escape(name)}</td><td class="number">{count:,}</td>'
+        f'<td class="bar"><div style="width:{100 * count / most:.1f}%"></div></td></tr>'
+        for name, count in counts.items()
+    )
+    return f"<table>{rows}</table>"
 
 
 def settings(values: Mapping[str, str]) -> str:

@@ -75,7 +75,7 @@ def learning_curve(path: Path, runs: Sequence[Sequence[Line]]) -> None:
                 ]
                 for lines in runs
             ]
-            steps, values = _aligned(points)
+            steps, values = aligned(points)
             if not len(steps):
                 continue
             mean, spread = values.mean(axis=0), values.std(axis=0)
@@ -111,7 +111,7 @@ def quantities(
         drawing = Figure(figsize=(7.2, 2.6 * math.ceil(len(there) / 2)))
         for place, name in enumerate(there, 1):
             axes = drawing.add_subplot(math.ceil(len(there) / 2), min(2, len(there)), place)
-            updates, values = _aligned(
+            updates, values = aligned(
                 [
                     [
                         (line.updates, line.evaluation[name])
@@ -266,8 +266,8 @@ def privacy_curve(
 
 
 def _released(runs: Sequence[Sequence[Line]], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a released series against the number of the release, as `_aligned` does."""
-    return _aligned(
+    """Returns a released series against the number of the release, as `aligned` does."""
+    return aligned(
         [
             [
                 (number, value)
@@ -279,7 +279,7 @@ def _released(runs: Sequence[Sequence[Line]], name: str) -> tuple[np.ndarray, np
     )
 
 
-def _aligned(
+def aligned(
     runs: Sequence[Sequence[tuple[float, float]]],
 ) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, "runs points"]]:
     """Returns the points whose first coordinate all runs have."""

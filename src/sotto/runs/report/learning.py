@@ -45,14 +45,18 @@ def learning(
     return found
 
 
-def numbers(last: Sequence[Line], words: Words) -> dict[str, str]:
-    """Returns what was measured last, by label; `last` has one line for each seed."""
-    labels = {name: label for name, (label, _) in words.quantities.items()} or {
+def labels(words: Words) -> dict[str, str]:
+    """Returns the label of each measurement, by the name that the metrics use."""
+    return {name: label for name, (label, _) in words.quantities.items()} or {
         "ema": "return, averaged policy",
         "last": "return, last policy",
     }
+
+
+def numbers(last: Sequence[Line], words: Words) -> dict[str, str]:
+    """Returns what was measured last, by label; `last` has one line for each seed."""
     values = {}
-    for name, label in labels.items():
+    for name, label in labels(words).items():
         found = [line.evaluation[name] for line in last if name in line.evaluation]
         if found:
             values[label] = figures.mean_and_spread(found, words.decimals)

@@ -1,0 +1,113 @@
+"""The commands `sotto runs` and `sotto compare`, about several runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from sotto.cli.options import Json
+from sotto.cli.parsing import command, print_json
+from sotto.errors import RunError, visible
+from sotto.runs import summaries
+from sotto.runs.report.comparison import (
+    ADD_UP,
+    plain,
+    rows,
+    write_comparison,
+    write_gallery,
+)
+
+Folder = tyro.conf.Positional[Path]
+Runs = Annotated[tuple[Path, ...], tyro.conf.Positional]
+
+
+@command("runs")
+def runs(folder: Folder = Path("runs"), /, page: Path | None = None, json: Json = False) -> None:
+    """Lists the trained runs in a folder and below it, with what was measured and is certified.
+
+    The certificate of each run is derived from its ledger, as sotto certificate does. Campaigns,
+    services and evaluations are not listed.
+
+    Examples:
+      sotto runs
+      sotto runs runs --page runs/index.html
+
+    Args:
+        folder: Folder that holds runs.
+        page: Also write a gallery of the runs, with links to their reports, into this file.
+    """
+    found, others = [], []
+    for path in summaries.find(folder):
+        try:
+            found.append(summaries.summarise(path))
+        except (RunError, ValueError) as error:
+            others.append({"path": str(path), "why": str(error)})
+    if page is not None:
+        write_gallery(found, folder, page)
+    if json:
+        written = {} if page is None else {"page": str(page)}
+        print_json({"runs": [one.as_json() for one in found], "left_out": others, **written})
+        return
+    if found:
+        _print_table(*rows(found))
+    else:
+        print(f"There are no runs in {folder}; train one with: sotto train dppg --out {folder}/x")
+    for one in others:
+        print(f"sotto: left out {visible(one['path'])}: {visible(one['why'])}", file=sys.stderr)
+    if page is not None:
+        print(f"wrote {page}")
+
+
+@command("compare")
+def compare(paths: Runs, /, page: Path | None = None, json: Json = False) -> None:
+    """Compares runs: their measured returns, their certificates, and the settings that differ.
+
+    Measurements are the last ones of the training. For longer ones, use sotto eval.
+
+    Examples:
+      sotto compare runs/x runs/y
+      sotto compare runs/x runs/y --page comparison.html
+
+    Args:
+        paths: Directories of two or more runs, or of several seeds each.
+        page: Also write a page with the table, the learning curves and the settings.
+    """
+    if len(paths) < 2:
+        raise ValueError("compare takes two or more runs")
+    found = [summaries.summarise(path) for path in paths]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ValueError("a run is named twice; name each once")
+    differ = summaries.differing(found)
+    if page is not None:
+        write_comparison(found, page)
+    if json:
+        written = {} if page is None else {"page": str(page)}
+        print_json({"runs": [one.as_json() for one in found], "settings": differ, **written})
+        return
+    (_, *facts), body = rows(found)
+    called = [row[0] for row in body]
+    values = zip(*(row[1:] for row in body), strict=True)
+    _print_table(["", *called], [[name, *row] for name, row in zip(facts, values, strict=True)])
+    if differ:
+        print("\nSettings that differ:")
+        _print_table(
+            ["setting", *called], [[name, *map(plain, values)] for name, values in differ.items()]
+        )
+    else:
+        print("\nNo settings differ, except for seeds.")
+    print(f"\n{ADD_UP}")
+    if page is not None:
+        print(f"wrote {page}")
+
+
+def _print_table(header: list[str], body: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for name in header:
+        table.add_column(visible(name), overflow="fold")
+    for row in body:
+        table.add_row(*map(visible, row))
+    Console(markup=False).print(table)

@@ -1,0 +1,86 @@
+"""The commands `sotto verify` and `sotto schema`, for certificates without their run."""
+
+import json as json_module
+import sys
+
+from sotto.cli.options import Json, RunPath
+from sotto.cli.parsing import command, print_json
+from sotto.errors import visible
+
+_EXIT_CODES = {"true": 0, "false": 2, "stale": 3, "unverifiable": 4}
+
+
+@command("verify")
+def verify(path: RunPath, /, ledger: str | None = None, json: Json = False) -> int:
+    """Verifies a certificate that somebody gave you: one file, without its run.
+
+    The cost is computed again from the statements in the certificate, and every sentence is
+    compared with them. The result is one of these.
+
+      true           (exit code 0): the certificate follows from its statements
+      false          (exit code 2): it contradicts its statements, or its ledger
+      stale          (exit code 3): it was true when made; the ledger has gone on since
+      unverifiable   (exit code 4): the file does not hold what it would take
+
+    Without a ledger nobody can see whether the run released more later. In a run directory, use
+    sotto certificate RUN --verify. A checker that imports nothing of sotto is
+    tools/check_certificate.py.
+
+    Examples:
+      sotto verify certificate.json
+      sotto verify certificate.json --ledger ledger.sqlite
+      sotto verify certificate.json --json
+
+    Args:
+        path: File of the certificate.
+        ledger: File or URL of the ledger, to compare the certificate with.
+    """
+    from sotto.privacy.certificates.lone import verify_file
+
+    found = verify_file(path, ledger)
+    stored = found.certificate
+    if json:
+        numbers = {} if stored is None else {"run_id": stored.run_id, "proof": stored.status}
+        if stored is not None:
+            numbers |= json_module.loads(stored.model_dump_json(include={"epsilon", "delta"}))
+        lists = {"reasons": list(found.reasons), "corrections": list(found.corrections)}
+        print_json({"status": found.status, **numbers, **lists})
+        return _EXIT_CODES[found.status]
+    for line in found.corrections:
+        print(visible(f"Corrected words of an earlier version: {line}."))
+    if stored is not None and found.status in ("true", "stale"):
+        cost = f"{stored.status}, epsilon {stored.epsilon:.4g} at delta {stored.delta:.3g}"
+        print(visible(f"{path} is {found.status}: {cost} ({_compared(found.status, ledger)})."))
+    else:
+        more = f" (and {len(found.reasons) - 1} more)" if len(found.reasons) > 1 else ""
+        print(
+            visible(f"sotto: {path} is {found.status}: {found.reasons[0]}{more}"), file=sys.stderr
+        )
+    return _EXIT_CODES[found.status]
+
+
+def _compared(status: str, ledger: str | None) -> str:
+    """Returns the comparison that gave this status, in words."""
+    if status == "stale":
+        return "the ledger gave this at an earlier entry, and has gone on since"
+    if ledger is not None:
+        return "the ledger gives the same"
+    return "it follows from its statements; only the ledger shows what was released since"
+
+
+@command("schema")
+def schema(json: Json = False) -> None:
+    """Prints the JSON Schema of certificates, with every sentence that they can say.
+
+    docs/certificates.md explains the format in words.
+
+    Example:
+      sotto schema > certificate.schema.json
+
+    Args:
+        json: Changes nothing: a schema is a JSON object.
+    """
+    del json
+    from sotto.privacy.certificates.schema import schema as made
+
+    print(json_module.dumps(made(), indent=1, ensure_ascii=False))

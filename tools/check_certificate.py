@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""Checks a privacy certificate of sotto without sotto: derives epsilon again from its claims.
+
+    python check_certificate.py certificate.json
+
+It needs Python 3.11 and `pip install dp-accounting==0.6.0`. It prints one line:
+
+    true: ...           epsilon is at least what the claims give        (exit code 0)
+    false: ...          it is less, or claims contradict each other     (exit code 1)
+    unverifiable: ...   dp_accounting cannot express this mechanism     (exit code 2)
+
+It takes from the certificate what no stranger can see: who took part, that contributions were
+bounded and noise was drawn as stated, and what the noise sampler costs (sampler_delta).
+"""
+
+import json
+import math
+import sys
+
+import dp_accounting
+from dp_accounting.dp_event import RepeatAndSelectDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+COMPUTED = 1e-6  # relative difference that another machine's arithmetic may make
+RESOLUTION = 2e-3  # relative error of a privacy loss distribution on the grid chosen here
+ORDERS = [1 + 2 ** (x / 20) for x in range(-130, 270)]  # of Renyi divergences
+FIELDS = """name unit participation parts dimensions clipping divisor correlation horizon population
+entropy sampler_delta sum_rounding noise_rounding noise_law protects does_not_protect assumptions
+gaps prefixes selection shares mechanism distance schedule queries queries_per_student
+observation_size one_student accounting"""
+NOTHING = {"kind": "no-guarantee"}
+TEACHERS = {"policy": "policy", "any-two-teachers": "teacher", "training-shards": "trajectory"}
+
+
+class Verdict(Exception):
+    """The end of a check: "false" or "unverifiable", and the reason."""
+
+
+def require(holds, reason, verdict="false"):
+    """Ends the check with this verdict, unless something holds."""
+    if not holds:
+        raise Verdict(verdict, reason)
+
+
+def read(path):
+    """Returns the certificate in a file, read strictly; "Infinity" becomes a number."""
+
+    def once(pairs):
+        found = {name: math.inf if value == "Infinity" else value for name, value in pairs}
+        require(len(found) == len(pairs), "the file says a name twice")
+        return found
+
+    def finite(text):
+        require(math.isfinite(float(text)), f"the file says {text}")
+        return float(text)
+
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            c = json.load(file, object_pairs_hook=once, parse_float=finite, parse_constant=finite)
+    except OSError as error:
+        raise Verdict("unverifiable", f"the file cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise Verdict("false", f"the file is no JSON ({error})") from error
+    version = repr(c.get("schema_version"))
+    require(version in ("1", "2"), f"schema version {version}", "unverifiable")
+    return c
+
+
+def event_of(s):
+    """Returns the event that a stream's statement costs one person, to its horizon."""
+    unit, rule, parts, name = s["unit"], s["participation"], s["parts"], s["name"]
+    everybody = rule["kind"] == "returning" and set(parts) == {"values"}
+    values = unit["adjacency"] == "within-radius" or (everybody and unit["kind"] == "transition")
+    coarse = values and s.get("noise_law", "scaled-float64") == "scaled-float64"
+    if s["gaps"] or s["entropy"] != "operating-system" or coarse:
+        return NOTHING
+    if mechanism := s.get("prefixes"):
+        ratio, noise = mechanism["rule"]["ratio"], mechanism["noise"]
+        epsilon = noise["threshold_rate"] + noise["query_rate"] * (1 if ratio else 2)
+        event = {"count": s["horizon"], "epsilon": epsilon, "failure": mechanism["failure"]}
+        return {"kind": "stable-prefixes", "ratio": ratio, **event}
+    noises = [part["noise_multiplier"] for part in parts.values()]
+    require(noises and min(noises) > 0, f"{name!r} states no noise")
+    joint = s["clipping"] == "joint"
+    require(not joint or len(set(noises)) == 1, f"{name!r} is clipped jointly, with several noises")
+    z = noises[0] if joint else sum(x**-2 for x in noises) ** -0.5
+    z /= 2 if unit["adjacency"] == "replace-one" else 1
+    for key, part in parts.items() if s.get("shares") else ():  # noise that devices make together
+        shares, share = s["shares"], s["shares"]["parts"][key]
+        variance = share["variance"] * (shares["promised"] - shares["colluding"])
+        made = math.sqrt(variance) * share["grid"] / part["clip_norm"]
+        require(made >= part["noise_multiplier"], f"the shares of {key!r} make less noise")
+    event = {"kind": "gaussian", "noise_multiplier": z}
+    if rule["kind"] == "poisson":
+        proved = unit["adjacency"] == "zero-out" and s["correlation"]["kind"] == "independent"
+        require(proved, f"{name!r} is sampled under an adjacency or with noise that has no proof")
+        sampled = {"kind": "sampled-gaussian", "sampling_rate": rule["sampling_rate"]}
+        event = event | sampled | {"count": s["horizon"]}
+    if chosen := s.get("selection"):
+        law = {"tries": chosen["tries"], "mean": chosen["mean"]}
+        return {"kind": "repeat-and-select", "run": event, "count": 1, **law}
+    return event
+
+
+def answer_event(s, count):
+    """Returns the event of a teacher's answers; one without a way to derive it has no noise."""
+    d, mechanism = s["distance"], s["mechanism"]
+    if s["gaps"] or s["entropy"] != "operating-system":
+        return NOTHING
+    if mechanism["kind"] != "gaussian-policy":
+        return {"kind": f"{mechanism['kind']} answers"}
+    any_two = math.sqrt(2) / (d["teachers"] if d["kind"] == "training-shards" else 1)
+    near = d.get("lipschitz", 0) * d.get("radius", 0) if d["kind"] == "observation" else d.get("l2")
+    far = near if d["kind"] in ("observation", "policy") else any_two
+    m, stddev = mechanism["actions"], mechanism["noise_stddev"]
+    far = min(far + 2 * d.get("rounding", 5e-10), math.sqrt(2)) * max(0, 1 - m * mechanism["floor"])
+    grid = 2.0 ** (math.ceil(math.log2(max(1.0, stddev))) - 40)
+    z = stddev / (far + grid * math.sqrt(m))
+    return {"kind": "gaussian", "noise_multiplier": z / math.sqrt(count)} if z >= 0.2 else NOTHING
+
+
+def same(stated, derived):
+    """Whether a stated event is the derived one; noise multipliers are computed numbers."""
+    if isinstance(derived, dict) and isinstance(stated, dict):
+        return all(name in stated and same(stated[name], derived[name]) for name in derived)
+    if isinstance(derived, float) and type(stated) in (int, float):
+        return math.isclose(stated, derived, rel_tol=COMPUTED)
+    return stated == derived
+
+
+def bounds(events, lost=0.0):
+    """Returns a function from delta to two numbers, for events that one person pays for together.
+
+    At the first of them epsilon surely holds. Below the second one the claims do not give it.
+    `lost` is the delta that noise samplers cost.
+    """
+    kinds = {event["kind"] for event in events}
+    if "no-guarantee" in kinds:
+        return lambda _: (math.inf, math.inf)
+    derived = {"gaussian", "sampled-gaussian", "repeat-and-select", "stable-prefixes"}
+    if not kinds <= derived or any(event.get("ratio") for event in events):
+        return lambda _: (math.inf, 0.0)
+    lost += sum(event["count"] * event.get("failure", 0) for event in events if "count" in event)
+    if kinds <= {"gaussian"}:
+        found = gaussian(events)
+    elif "repeat-and-select" in kinds:  # with a constant score, the best try is any one try
+        above, below = renyi(events), bounds([event.get("run", event) for event in events])
+        found = lambda delta: (above(delta), below(delta)[1])  # noqa: E731
+    else:
+        found = distribution(events)
+    return lambda delta: found(delta - lost) if delta > lost else (math.inf, math.inf)
+
+
+def gaussian(events):
+    """Returns exact bounds of Gaussian releases, sampled ones as if everybody were drawn."""
+    shift = sum(event.get("count", 1) * event["noise_multiplier"] ** -2 for event in events)
+    exact, z = dp_accounting.get_epsilon_gaussian, shift**-0.5 if shift else math.inf
+    return lambda delta: (exact(z, delta) * (1 - COMPUTED) - 1e-9,) * 2
+
+
+def renyi(events):
+    """Returns epsilon by Renyi composition, as a function of delta."""
+
+    def translated(event):
+        count, rate = event.get("count", 1), event.get("sampling_rate")
+        if event["kind"] == "repeat-and-select":
+            run, shape = SelfComposedDpEvent(*translated(event["run"])), event["tries"]
+            shape = 1 if shape == "geometric" else math.inf
+            return RepeatAndSelectDpEvent(run, event["mean"], shape), count
+        # A pure release has Renyi divergences below epsilon^2 order / 2, as Gaussian noise has.
+        noise = dp_accounting.GaussianDpEvent(event.get("noise_multiplier") or 1 / event["epsilon"])
+        return dp_accounting.PoissonSampledDpEvent(rate, noise) if rate else noise, count
+
+    sampled = any("sampling_rate" in event.get("run", event) for event in events)
+    accountant = dp_accounting.rdp.RdpAccountant([*range(2, 65), 128, 256] if sampled else ORDERS)
+    for event in events:
+        accountant.compose(*translated(event))
+    return lambda delta: float(accountant.get_epsilon(delta))
+
+
+def distribution(events):
+    """Returns bounds from the privacy loss distribution of sampled and of pure releases."""
+    noisy = all("noise_multiplier" in event for event in events)
+    drawn = gaussian(events) if noisy else lambda _: (math.inf, 0.0)
+    width = 1e-2  # the least standard deviation of a loss; pure epsilons, rounded up, need less
+    for event in events:
+        z, rate = event.get("noise_multiplier", 1.0), event.get("sampling_rate", 1.0)
+        deviation = rate * math.sqrt(math.expm1(min(z**-2, 50.0)))
+        width = min(width, event["epsilon"] / 100 if "epsilon" in event else deviation)
+    reach = renyi(events)(1e-15)
+    interval = max(min(1e-4, width / 20), reach / 1e6)
+    grid, total = {"value_discretization_interval": interval}, pld.identity(interval)
+    for event in events if reach < 500 else ():
+        if "epsilon" in event:
+            one = pld.from_randomized_response(2 / (1 + math.exp(event["epsilon"])), 2, **grid)
+        else:
+            z, rate = event["noise_multiplier"], event.get("sampling_rate", 1.0)
+            one = pld.from_gaussian_mechanism(z, sampling_prob=rate, **grid)
+        total = total.compose(one.self_compose(event.get("count", 1)))
+
+    def at(delta):
+        found = total.get_epsilon_for_delta(delta) if reach < 500 else math.inf
+        enough = min(found * (1 - RESOLUTION), drawn(delta)[0]) - 1e-6
+        return enough, enough if interval <= width / 10 else 0.0
+
+    return at
+
+
+def of_streams(c):
+    """Returns claims about what people pay: points, events, samplers' delta, whether it is sure."""
+    streams, statements = c["streams"], [one["statement"] for one in c["streams"]]
+    events = [event_of(s) for s in statements]
+    for one, s, event in zip(streams, statements, events, strict=True):
+        require(s["unit"] == c["unit"], f"{s['name']!r} has another unit")
+        require(0 <= one["releases"] <= s["horizon"], f"{s['name']!r} made too many releases")
+        stated = same(one["event"], event if one["releases"] else None)
+        require(stated, f"the cost of {s['name']!r} is not what its statement gives")
+    charged = {i for i, one in enumerate(streams) if one["releases"]}
+    rules = enumerate(s["participation"] for s in statements)
+    shared = {i for i, one in rules if one["kind"] != "once" and not one.get("exclusive")}
+    groups, bound, worst = {(i,): True for i in charged}, [], c["worst_person"]
+    points, sentences = [(c["epsilon"], c["delta"]), *c["curve"]], c.get("claims", ())
+    rule = {one.get("claim") for one in sentences} & {"ledger.filtered", "ledger.planned"}
+    if shared & charged and "ledger.filtered" in rule:  # the budget, however many streams follow
+        reserve = 1e-9 * c["delta"]
+        z = float(dp_accounting.get_sigma_gaussian(c["budget"]["epsilon"], c["delta"] - reserve))
+        bound = [(points, [{"kind": "gaussian", "noise_multiplier": z}], reserve, True)]
+    elif shared & charged:  # without a plan, only the ledger knows who took part in what
+        together = tuple(sorted(shared if rule else shared & charged))
+        groups.setdefault(together, bool(rule))
+    if not (bound and same(worst["events"][0], bound[0][1][0])):
+        left, named = shared | charged, []
+        for name, event in zip(worst["streams"], worst["events"], strict=True):
+            found = [i for i in left if statements[i]["name"] == name and same(event, events[i])]
+            require(found, f"worst_person: {name!r} does not cost {event}")
+            named, left = [*named, found[0]], left - {found[0]}
+        groups[tuple(sorted(named))] = True
+    lost = [s["sampler_delta"] for s in statements]
+    found = [([events[i] for i in g], sum(lost[i] for i in g), sure) for g, sure in groups.items()]
+    return [(points, *one) for one in found] + bound
+
+
+def of_answers(c):
+    """Returns the claims about a teacher's answers, as `of_streams` does."""
+    a, s, at = c["answers"], c["answers"]["statement"], c["delta"]
+    rows, kind = [([(a["planned_epsilon"], at)], s["queries"])], s["distance"]["kind"]
+    unit = {"kind": TEACHERS.get(kind, kind), "adjacency": "replace-one"}
+    require(c["unit"] == unit, "the unit is not that of the distance")
+    for one in ({**a, "epsilon": c["epsilon"], "queries": s["queries"]}, *a["students"]):
+        ahead = c["schema_version"] == 2 and one["answered"] > 0  # version 1 stated the cost so far
+        rows.append(([(one["epsilon"], at)], one["queries" if ahead else "answered"]))
+        rows.append(([(one.get("spent_epsilon", math.inf), at)], one["answered"]))
+    rows.append((c["curve"], rows[1][1]))
+    found = [(points, [answer_event(s, n)] if n else [], 0.0, True) for points, n in rows]
+    for stated, event in zip(c["worst_person"]["events"], found[1][1], strict=False):
+        require("answers" in event["kind"] or same(stated, event), "worst_person costs another sum")
+    return found
+
+
+def check(c):
+    """Ends with a Verdict, unless every epsilon of the certificate follows from its claims."""
+    delta, doubts, teacher = c["delta"], [], c.get("answers")
+    require(0 < delta < 1 and delta == c["budget"]["delta"], "delta is not that of the budget")
+    charged = [*c["streams"], *([teacher] if teacher else [])]
+    for name in {name for one in charged for name in one["statement"]}:
+        require(name in FIELDS.split(), f"the field {name!r} of a statement", "unverifiable")
+    used = [one["statement"] for one in charged if one.get("releases", one.get("answered"))]
+    none = not used or any(s["entropy"] != "operating-system" for s in used)
+    proved = "proved" if c["epsilon"] < math.inf else "none"
+    status = "none" if none else "paper-claim" if any(s["gaps"] for s in used) else proved
+    require(c["status"] == status, f"the status is {c['status']}, and the claims give {status}")
+    for points, events, lost, sure in of_answers(c) if teacher else of_streams(c):
+        found, kinds = bounds(events, lost), ", ".join(sorted({one["kind"] for one in events}))
+        for claimed, at in points:
+            enough, least = found(at)
+            claimed = math.inf if claimed == "Infinity" else claimed
+            less = f"epsilon {claimed:.6g} is claimed at delta {at:g}, and claims give {least:.6g}"
+            require(claimed >= least or not sure, less)
+            doubts += [] if claimed >= enough else [kinds if sure else "who took part in what"]
+    require(not doubts, "; ".join(dict.fromkeys(doubts)), "unverifiable")
+
+
+def main(path):
+    """Prints the verdict on a file, and returns the exit code."""
+    try:
+        check(c := read(path))
+        verdict, reason = "true", f"epsilon {c['epsilon']:.6g} at delta {c['delta']:g} follows"
+    except Verdict as end:
+        verdict, reason = end.args
+    except (LookupError, TypeError, AttributeError) as error:
+        verdict, reason = "false", f"the file is no certificate ({type(error).__name__}: {error})"
+    except (ValueError, ArithmeticError) as error:
+        verdict, reason = "unverifiable", f"dp_accounting gives no answer ({error})"
+    print(f"{verdict}: {reason}")
+    return ["true", "false", "unverifiable"].index(verdict)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]) if len(sys.argv) == 2 else __doc__)
