@@ -14,7 +14,7 @@ NAMED = re.compile(r"`([\w./-]+\.py)(?:::([\w.]+)(?:\[[^\]`]*\])?)?`")
 
 @functools.cache
 def files() -> list[Path]:
-    folders = ("src/sotto", "tests", "benchmarks", "examples")
+    folders = ("src/sotto", "tests", "tools", "benchmarks", "examples")
     return [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
 
 

@@ -201,7 +201,8 @@ def distribution(events):
     def at(delta):
         found = total.get_epsilon_for_delta(delta) if reach < 500 else math.inf
         enough = min(found * (1 - RESOLUTION), drawn(delta)[0]) - 1e-6
-        return enough, enough if interval <= width / 10 else 0.0
+        least = enough - interval  # the distribution rounds up by as much as that
+        return enough, least if interval <= width / 10 else 0.0
 
     return at
 
