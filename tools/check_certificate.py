@@ -180,8 +180,8 @@ def renyi(events):
 
 def distribution(events):
     """Returns bounds from the privacy loss distribution of sampled and of pure releases."""
-    noisy = all("noise_multiplier" in event for event in events)
-    drawn = gaussian(events) if noisy else lambda _: (math.inf, 0.0)
+    pure = sum(event.get("count", 1) for event in events if "epsilon" in event)
+    drawn = (lambda _: (math.inf, 0.0)) if pure else gaussian(events)
     width = 1e-2  # the least standard deviation of a loss; pure epsilons, rounded up, need less
     for event in events:
         z, rate = event.get("noise_multiplier", 1.0), event.get("sampling_rate", 1.0)
@@ -201,7 +201,7 @@ def distribution(events):
     def at(delta):
         found = total.get_epsilon_for_delta(delta) if reach < 500 else math.inf
         enough = min(found * (1 - RESOLUTION), drawn(delta)[0]) - 1e-6
-        least = enough - interval  # the distribution rounds up by as much as that
+        least = enough - pure * interval  # each pure loss is rounded up by less than that
         return enough, least if interval <= width / 10 else 0.0
 
     return at
