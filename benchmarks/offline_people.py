@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
 
-from sotto.algorithms.offline_people import learning, moments
+from sotto.algorithms.offline_people import learning, moments, rounds
 from sotto.algorithms.offline_people.algorithm import rows_of
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig, filled
 from sotto.algorithms.offline_people.model import scales_of
@@ -139,8 +139,9 @@ def without_noise(config: OfflinePeopleConfig, records: Records) -> Any:
 
     nothing = jnp.zeros(1)
     scales = scales_of(mean(lambda u, k: moments.person_scales(config, nothing, u, k)), 0.0)
-    found = mean(lambda u, k: moments.person_moments(config, scales, u, k))
-    return learning.learn(config, scales, found, 0.0, new_key(config.seed))
+    known = rounds.blank(config, scales)
+    found = mean(lambda u, k: rounds.person_residual(config, known, u, k))
+    return learning.learn(config, known, found, 0.0, new_key(config.seed))
 
 
 def main(

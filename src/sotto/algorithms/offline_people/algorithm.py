@@ -12,10 +12,11 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from sotto.algorithms.base import Algorithm, Progress, Words
 from sotto.algorithms.log_facts import Log
 from sotto.algorithms.log_release import through_the_door
-from sotto.algorithms.offline_people import learning, moments
+from sotto.algorithms.offline_people import learning, moments, rounds
 from sotto.algorithms.offline_people.config import NO_ENVIRONMENT, OfflinePeopleConfig, filled
 from sotto.algorithms.offline_people.model import scales_of
-from sotto.algorithms.offline_people.moments import Centred, Logged, Scales
+from sotto.algorithms.offline_people.moments import Logged, Scales
+from sotto.algorithms.offline_people.rounds import Known
 from sotto.algorithms.settings import known
 from sotto.data.imports.records import Records, require_numbered
 from sotto.keys import keys_of
@@ -31,8 +32,10 @@ from sotto.rl.networks import Policy
 class OfflineState(NamedTuple):
     """Public state: zeros at first, later functions of releases."""
 
-    scales: Scales
-    moments: Float[Array, "A d k"]
+    known: Known
+    """What was known before the latest round."""
+    released: Float[Array, " n"]
+    """Mean contribution of the people of that round."""
     policy: Policy
 
 
@@ -40,9 +43,10 @@ class Offline(Algorithm[OfflinePeopleConfig]):
     """Offline reinforcement learning from the logs of people, each of whom is protected with
     everything that they logged.
 
-    Each person contributes means of products of observations, actions, rewards and changes. The
-    noisy sums give models of how people change, and a policy is learned in the models. This costs
-    nothing more. --method cloning imitates people instead, at the same cost.
+    Each person contributes means of products of observations, actions, rewards and changes, less
+    what the answers of earlier people explain. The noisy sums give models of how people change,
+    and a policy is learned in the models. This costs nothing more. --method cloning imitates people
+    instead, at the same cost.
 
     `sotto import` makes the dataset. Nothing is learned from --env-id, in which released policies
     are only evaluated.
@@ -69,7 +73,7 @@ class Offline(Algorithm[OfflinePeopleConfig]):
         return config
 
     def most_steps(self, config: OfflinePeopleConfig) -> int:
-        """Returns the largest number of rows in the log, all of them in three releases."""
+        """Returns the largest number of rows in the log, all of them in some release."""
         return config.steps_per_update
 
     def has_ledger(self, config: OfflinePeopleConfig) -> bool:
@@ -101,10 +105,11 @@ class Offline(Algorithm[OfflinePeopleConfig]):
 
     def initial_states(self, config: OfflinePeopleConfig, seeds: Sequence[int]) -> PyTree:
         """Returns the state before the first release, leaves of shape [1, ...]."""
-        size, features = len(known(config.low)), len(moments.products(config))
+        size = len(known(config.low))
+        scales = Scales(jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(()))
         state = OfflineState(
-            Scales(jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(())),
-            jnp.zeros((config.actions or 1, features, features + size + 2)),
+            rounds.blank(config, scales),
+            jnp.zeros(rounds.size(config)),
             learning.blank_policy(config, keys_of(seeds, 0)[0]),
         )
         return jax.tree.map(lambda x: x[None], state)
@@ -131,32 +136,28 @@ class Offline(Algorithm[OfflinePeopleConfig]):
                 "a release of this run was charged and then lost, so its people cannot be asked "
                 "again; start a new run, whose epsilon adds to that of this one"
             )
-        first, second, third = moments.groups(config)
+        places = moments.groups(config)
         if done < 1:
             release = moments.scales_release(config)
-            found = self._released(config, release, ledger, jnp.zeros(1), first)
-            state = state._replace(scales=scales_of(found, moments.sigma(release)))
+            found = self._released(config, release, ledger, jnp.zeros(1), places[0])
+            scales = scales_of(found, moments.sigma(release))
+            state = state._replace(known=rounds.blank(config, scales))
             yield self._progress(config, state, 1)
-        share = float(state.scales.share)
-        if done < 2:
-            release = moments.centre_release(config)
-            found = self._released(config, release, ledger, state.scales, second)
-            state = state._replace(moments=jnp.asarray(found / share))
-            yield self._progress(config, state, 2)
-        release = moments.moments_release(config)
-        if done < 3:
-            centred = Centred(state.scales, jnp.asarray(state.moments, jnp.float32))
-            found = self._released(config, release, ledger, centred, third)
-            state = state._replace(moments=state.moments + jnp.asarray(found / share))
-            yield self._progress(config, state, 3)
-        policy = learning.learn(
-            config,
-            state.scales,
-            np.asarray(state.moments, np.float64),
-            moments.sigma(release) / share,
-            keys_of(seeds, 1)[0],
-        )
-        yield self._progress(config, state._replace(policy=policy), 4)
+        share, sigma = float(state.known.scales.share), 0.0
+        for number in range(rounds.ROUNDS):
+            release = rounds.round_release(config, number)
+            if done < 2 + number:
+                if number:
+                    after = rounds.updated(config, state.known, np.asarray(state.released), sigma)
+                    state = state._replace(known=after)
+                people = places[1 + number]
+                found = self._released(config, release, ledger, state.known, people)
+                state = state._replace(released=jnp.asarray(found / share, jnp.float32))
+                yield self._progress(config, state, 2 + number)
+            sigma = moments.sigma(release) / share
+        released = np.asarray(state.released, np.float64)
+        policy = learning.learn(config, state.known, released, sigma, keys_of(seeds, 1)[0])
+        yield self._progress(config, state._replace(policy=policy), config.num_updates)
 
     def policies(self, states: OfflineState) -> dict[str, Policy]:
         """Returns the learned policy."""

@@ -87,8 +87,8 @@ class OfflinePeopleConfig(Settings):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates: releases of scales, of a centre and of moments, and the learning."""
-        return 4
+        """Number of updates: the release of scales, three rounds, and the learning."""
+        return 5
 
     @property
     def steps_per_update(self) -> int:

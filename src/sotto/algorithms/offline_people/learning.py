@@ -1,5 +1,6 @@
-"""Policies from noisy moments, without further cost: learning in the models, and cloning."""
+"""Policies from the released rounds, without further cost: learning in the models, and cloning."""
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -19,7 +20,8 @@ from sotto.algorithms.offline_people.model import (
     fit,
     in_units,
 )
-from sotto.algorithms.offline_people.moments import Scales, inputs, monomials, products
+from sotto.algorithms.offline_people.moments import inputs, monomials, products
+from sotto.algorithms.offline_people.rounds import Known
 from sotto.algorithms.settings import known
 from sotto.rl.networks import Policy, scaled
 from sotto.rl.rollout import rollout, start
@@ -47,16 +49,16 @@ def blank_policy(config: OfflinePeopleConfig, key: PRNGKeyArray) -> Policy:
 
 def learn(
     config: OfflinePeopleConfig,
-    scales: Scales,
-    moments: Float[np.ndarray, "A d k"],
+    before: Known,
+    released: Float[np.ndarray, " n"],
     sigma: float,
     key: PRNGKeyArray,
 ) -> Policy:
     """Returns the policy of `config.method`; the arguments are those of `model.fit`."""
     fit_key, learn_key = jax.random.split(key)
-    model = fit(config, scales, moments, sigma, fit_key)
+    model, after = fit(config, before, released, sigma, fit_key)
     if config.method == "cloning":
-        return clone(config, model, moments, sigma, learn_key)
+        return clone(config, model, after, learn_key)
     return improve(config, model, learn_key)
 
 
@@ -117,8 +119,7 @@ def mean_return(
 def clone(
     config: OfflinePeopleConfig,
     model: Model,
-    moments: Float[np.ndarray, "A d k"],
-    sigma: float,
+    after: Known,
     key: PRNGKeyArray,
 ) -> Policy:
     """Returns a network that imitates the least-squares fit of people's actions.
@@ -128,16 +129,15 @@ def clone(
     """
     chosen, size = products(config), len(known(config.low))
     plain = [i for i, row in enumerate(chosen) if all(j < size for j in row)]
-    features = len(chosen)
-    gram = moments[:, :, :features].sum(axis=0)
-    gram = ((gram + gram.T) / 2)[np.ix_(plain, plain)]
+    taken = np.asarray(after.gram, np.float64)
+    gram = taken.sum(axis=0)[np.ix_(plain, plain)]
     if config.actions:
-        crossed = moments[:, plain, 0].T
+        crossed = taken[:, plain, 0].T
     else:
         acted = [chosen.index((size + i,)) for i in range(len(known(config.action_low)))]
-        crossed = moments[0][np.ix_(plain, acted)]
+        crossed = taken[0][np.ix_(plain, acted)]
     values, vectors = np.linalg.eigh(gram)
-    least = max(8 * sigma, 1e-6)
+    least = max(8 / math.sqrt(float(after.precision)), 1e-6)
     inverse = np.where(values > least, 1 / np.maximum(values, least), 0)
     weights = jnp.asarray(vectors @ np.diag(inverse) @ vectors.T @ crossed, jnp.float32)
     seen = in_units(config, model.starts)

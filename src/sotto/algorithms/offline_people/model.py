@@ -1,11 +1,10 @@
-"""Models that noisy moments give: least squares, start states, and an environment to learn in.
+"""Models that the rounds give: weights, start states, and an environment to learn in.
 
 Everything here is post-processing of releases. The mean change of the observation, the mean reward
-and the probability of an end are linear in the features. Directions of the features in which the
-moments are not well above their noise are left out.
+and the probability of an end are linear in the features.
 
-The noise is known, so there are several models: each is fitted to the moments with fresh noise of
-the same law added. A policy that does well in all of them relies on nothing that the noise put
+The noise is known, so there are several models: each is fitted to the last round with fresh noise
+of the same law added. A policy that does well in all of them relies on nothing that the noise put
 into one.
 
 Sources: Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 6.5, for fits to
@@ -14,7 +13,6 @@ Reinforcement Learning", for several models; Janner et al. 2019, "When to Trust 
 short rollouts from logged states.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -36,17 +34,12 @@ from sotto.algorithms.offline_people.moments import (
     monomials,
     products,
 )
+from sotto.algorithms.offline_people.rounds import Known, updated
 from sotto.algorithms.settings import known
 from sotto.rl.envs.base import Coins, Environment, flip, toss
 
 MODELS = 8
 DISCOUNT = 0.98
-_CUT = 8.0
-"""Directions of G with less than this many standard deviations of the noise are left out."""
-_SMALLEST = 2e-3
-"""Smallest eigenvalue of G that is used, since start states match the moments only roughly."""
-_SEEN = 4.0
-"""Ends are in the model if one of their moments has this many standard deviations of the noise."""
 _SPREAD = 2.6
 _PARTICLES = 1024
 _STEPS = 400
@@ -88,71 +81,28 @@ def scales_of(released: Float[np.ndarray, "obs k"], sigma: float) -> Scales:
 
 def fit(
     config: OfflinePeopleConfig,
-    scales: Scales,
-    moments: Float[np.ndarray, "A d k"],
+    before: Known,
+    released: Float[np.ndarray, " n"],
     sigma: float,
     key: PRNGKeyArray,
-) -> Model:
-    """Returns the models that fit the moments.
+) -> tuple[Model, Known]:
+    """Returns the models that fit the last round, and what is known after it.
 
     Args:
         config: settings.
-        scales: scales with which the moments were made.
-        moments: noisy mean moments of people.
+        before: what was known before the last round.
+        released: noisy mean contribution of the people of that round.
         sigma: standard deviation of the noise in each number.
         key: randomness of the noise that is added, and of the first particles.
     """
     noise_key, start_key = jax.random.split(key)
-    fresh = jax.random.normal(noise_key, (MODELS, *moments.shape), jnp.float32)
-    redrawn = moments + sigma * np.asarray(fresh, np.float64)
-    weights = [least_squares(config, one, math.sqrt(2) * sigma) for one in redrawn]
-    starts = _starts(config, scales, _gram(config, moments).sum(axis=0), start_key)
-    return Model(scales, jnp.asarray(np.stack(weights), jnp.float32), starts)
-
-
-def least_squares(
-    config: OfflinePeopleConfig, moments: Float[np.ndarray, "A d k"], sigma: float
-) -> Float[np.ndarray, "A d targets"]:
-    """Returns the weights that explain changes, rewards and ends by the features.
-
-    Rewards and ends are explained beyond their means. A direction that is left out then counts as
-    the mean, and not as a reward of zero.
-
-    Args:
-        config: settings.
-        moments: noisy moments.
-        sigma: standard deviation of the noise in each number.
-    """
-    features = moments.shape[1]
-    gram, targets = _gram(config, moments), moments[:, :, features:].copy()
-    if not (np.abs(targets[..., -1]) > _SEEN * sigma).any():
-        targets[..., -1] = 0  # the value of an end must not be earned by noise
-    base = np.zeros(targets.shape[1:])
-    base[0, -2:] = targets[:, 0, -2:].sum(axis=0) / gram[:, 0, 0].sum()
-    least = max(_CUT * sigma, _SMALLEST)
-    weights = []
-    for one, crossed in zip(gram, targets, strict=True):
-        values, vectors = np.linalg.eigh(one)
-        inverse = np.where(values > least, 1 / np.maximum(values, least), 0)
-        weights.append(base + vectors @ np.diag(inverse) @ vectors.T @ (crossed - one @ base))
-    return np.stack(weights)
-
-
-def _gram(
-    config: OfflinePeopleConfig, moments: Float[np.ndarray, "A d k"]
-) -> Float[np.ndarray, "A d d"]:
-    """Returns the noisy means of psi psi^T, in which equal products have the mean of their entries.
-
-    The product of two monomials is a monomial, and most of them come from several pairs: x y is
-    1 times x y, and x times y. Their entries differ by noise alone.
-    """
-    chosen = products(config)
-    named = [[tuple(sorted(one + other)) for other in chosen] for one in chosen]
-    numbers = {name: place for place, name in enumerate(sorted(set(itertools.chain(*named))))}
-    which = np.array([[numbers[name] for name in row] for row in named])
-    counts = np.bincount(which.ravel())
-    gram = moments[:, :, : len(chosen)]
-    return np.stack([(np.bincount(which.ravel(), one.ravel()) / counts)[which] for one in gram])
+    fresh = jax.random.normal(noise_key, (MODELS, *released.shape), jnp.float32)
+    redrawn = released + sigma * np.asarray(fresh, np.float64)
+    fits = [updated(config, before, one, sigma, math.sqrt(2)) for one in redrawn]
+    after = updated(config, before, released, sigma)
+    gram = np.asarray(after.gram, np.float64).sum(axis=0)
+    starts = _starts(config, before.scales, gram, start_key)
+    return Model(before.scales, jnp.stack([one.weights for one in fits]), starts), after
 
 
 def _starts(

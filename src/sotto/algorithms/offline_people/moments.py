@@ -1,22 +1,20 @@
 """Contribution of one person: means of products of features over the person's own rows.
 
-Three releases are about different people (people are in random places).
+The releases are about different people (people are in random places).
 
 1. A tenth of them give coarse *scales*: mean and covariance of observations, and a histogram of the
    sizes of their changes.
-2. A fifth of them give the *centre*, a coarse mean of moments. Let psi be all monomials of degree
+2. All others answer in rounds about *moments* (`rounds.py`). Let psi be all monomials of degree
    at most 2 of a scaled observation (and of a real action), and y the row's change of the
-   observation, its reward, and whether the episode ended there. A row contributes
-   psi psi^T / |psi|^2 and psi y^T / |psi|^2, which is least squares with public weights, separately
-   for each category of action. A person's moments are the mean over their rows.
-3. All others contribute the difference between their moments and the centre. It is shorter than
-   the moments, so its clip norm and its noise are smaller.
+   observation, its reward, and whether the episode ended there. A row gives psi psi^T / |psi|^2
+   and psi y^T / |psi|^2, which is least squares with public weights, separately for each category
+   of action. A person's moments are the mean over their rows.
 
 A row at which the horizon cut an episode has no known next observation, and is left out.
 
 Guarantee:
     See `sotto.privacy.release.release`. The unit is everything that one person logged. A person is
-    in one of the three releases, and their contribution has a public clip norm (docs/privacy.md,
+    in one of the releases, and their contribution has a public clip norm (docs/privacy.md,
     section 23).
 """
 
@@ -51,10 +49,6 @@ SHARE = 0.25
 """Norm of the part that counts the places with rows."""
 FAR = 4.0
 """Bound of changes, in units of `Scales.spread`."""
-MOMENTS_NORM = 1.0
-"""Clip norm of a person's moments. The weighted psi psi^T alone has norm at most 1."""
-DIFFERENCE_NORM = 0.4
-"""Clip norm of the difference between a person's moments and the centre, a typical length of it."""
 MOST_FEATURES = 64
 _DEGREE = 2
 _ROWS = 50_000
@@ -80,14 +74,6 @@ class Scales(NamedTuple):
     spread: Float[Array, " obs"]
     share: Float[Array, ""]
     """Share of places with rows."""
-
-
-class Centred(NamedTuple):
-    """Functions of the first two releases."""
-
-    scales: Scales
-    centre: Float[Array, "A d k"]
-    """Noisy mean of the moments of the people with rows."""
 
 
 def products(config: OfflinePeopleConfig) -> tuple[tuple[int, ...], ...]:
@@ -170,11 +156,13 @@ def sigma(release: Release) -> float:
     return part.clip_norm * part.noise_multiplier / release.divisor
 
 
-def groups(config: OfflinePeopleConfig) -> tuple[slice, slice, slice]:
-    """Returns the places of the people of the three releases."""
+def groups(config: OfflinePeopleConfig) -> tuple[slice, ...]:
+    """Returns the places of the people of the releases: scales, and three rounds."""
     people = known(config.people)
-    first, second = people // 10, people // 10 + people // 5
-    return slice(0, first), slice(first, second), slice(second, people)
+    first = people // 10
+    quarter = (people - first) // 4
+    edges = (0, first, first + quarter, first + 2 * quarter, people)
+    return tuple(slice(a, b) for a, b in itertools.pairwise(edges))
 
 
 def scales_release(config: OfflinePeopleConfig) -> Release:
@@ -185,33 +173,25 @@ def scales_release(config: OfflinePeopleConfig) -> Release:
     """
     size = len(known(config.low))
     draws = size * (2 + size + BINS)
-    return _release(config, "scales", 0, person_scales, scales_norm(config), draws)
+    person = partial(person_scales, config)
+    return group_release(config, "scales", 0, person, scales_norm(config), draws)
 
 
-def centre_release(config: OfflinePeopleConfig) -> Release:
-    """Returns the release of moments, whose state is the `Scales`.
-
-    The log is [categories, d, d + obs + 2]: psi psi^T, then psi with changes, rewards and ends.
-    """
-    return _release(config, "centre", 1, person_moments, MOMENTS_NORM, _entries(config))
-
-
-def moments_release(config: OfflinePeopleConfig) -> Release:
-    """Returns the release of the moments' differences from the centre; its state is `Centred`."""
-    return _release(config, "moments", 2, person_difference, DIFFERENCE_NORM, _entries(config))
-
-
-def _entries(config: OfflinePeopleConfig) -> int:
-    features = len(products(config))
-    return (config.actions or 1) * features * (features + len(known(config.low)) + 2)
-
-
-def _release(
+def group_release(
     config: OfflinePeopleConfig, name: str, group: int, person: Any, norm: float, draws: int
 ) -> Release:
+    """Returns the release of one group.
+
+    Args:
+        config: settings.
+        name: name of the release and of its only part.
+        group: which of the `groups`.
+        person: function of the state, a person's rows and a key, that returns their contribution.
+        norm: clip norm.
+        draws: how many numbers are released.
+    """
     places = groups(config)[group]
     slots = places.stop - places.start
-    local = partial(person, config)
 
     def server(state: Any, released: dict[str, Array]) -> tuple[Any, Array]:
         return state, released[name]
@@ -219,7 +199,7 @@ def _release(
     most = max(1, _ROWS // known(config.horizon))
     return Release(
         name=f"offline {name}",
-        local=lambda state, unit, key: ({name: local(state, unit, key)}, ()),
+        local=lambda state, unit, key: ({name: person(state, unit, key)}, ()),
         server=server,
         unit=UNIT,
         parts={name: Part(clip_norm=norm, noise_multiplier=noise_multiplier(config, draws))},
@@ -241,6 +221,11 @@ def _release(
     )
 
 
+def there(unit: Logged) -> Float[Array, ""]:
+    """Returns 1 for somebody with rows that count, and 0 for everybody else."""
+    return jnp.minimum(jnp.sum(_rows(unit)[0]), 1)
+
+
 def _rows(unit: Logged) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     """Returns 1 for rows that count, and 1 for those with a next observation."""
     counts = unit.present & ~unit.cut
@@ -259,7 +244,6 @@ def person_scales(
     x = scaled_observations(config, unit.observations)
     counts, moves = _rows(unit)
     number = jnp.maximum(jnp.sum(counts), 1)
-    there = jnp.minimum(jnp.sum(counts), 1)
     size = x.shape[1]
     means = (counts @ x / number)[:, None]
     squares = (x * counts[:, None]).T @ x / number
@@ -267,7 +251,7 @@ def person_scales(
     level = jnp.clip(jnp.ceil(-jnp.log2(floor)), 0, BINS - 1).astype(jnp.int32)
     hit = (level[..., None] == jax.lax.iota(jnp.int32, BINS)).astype(jnp.float32)
     shares = jnp.sum(hit * moves[:, None, None], axis=0) / jnp.maximum(jnp.sum(moves), 1)
-    first = jnp.ones((size, 1), jnp.float32) * (there * SHARE / math.sqrt(size))
+    first = jnp.ones((size, 1), jnp.float32) * (there(unit) * SHARE / math.sqrt(size))
     return jnp.concatenate([first, means, squares, shares], axis=1)
 
 
@@ -296,12 +280,3 @@ def person_moments(
         for a in range(kinds)
     ]
     return jnp.stack(taken) / number
-
-
-def person_difference(
-    config: OfflinePeopleConfig, state: Centred, unit: Logged, key: PRNGKeyArray
-) -> Float[Array, "A d k"]:
-    """Returns one person's moments less the centre; zero for somebody without rows that count."""
-    counts, _ = _rows(unit)
-    there = jnp.minimum(jnp.sum(counts), 1)
-    return person_moments(config, state.scales, unit, key) - there * state.centre
