@@ -202,7 +202,7 @@ def distribution(events):
         found = total.get_epsilon_for_delta(delta) if reach < 500 else math.inf
         enough = min(found * (1 - RESOLUTION), drawn(delta)[0]) - 1e-6
         least = enough - pure * interval  # each pure loss is rounded up by less than that
-        return enough, least if interval <= width / 10 else 0.0
+        return enough, least if reach < 500 and interval <= width / 10 else 0.0
 
     return at
 

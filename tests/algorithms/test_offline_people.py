@@ -15,9 +15,9 @@ import pytest
 from people_logs import PEOPLE, REAL, STEPS, people, scales, settings, write_visits
 from scipy import stats
 
-from sotto.algorithms.offline_people import algorithm, learning, model, moments
+from sotto.algorithms.offline_people import algorithm, learning, model, moments, rounds
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig
-from sotto.algorithms.offline_people.moments import Centred, Logged, Scales
+from sotto.algorithms.offline_people.moments import Logged, Scales
 from sotto.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
@@ -86,6 +86,13 @@ def test_scales_are_means_and_shares_of_sizes() -> None:
         )
 
 
+def exact_round(config: OfflinePeopleConfig, known: rounds.Known, rows: Logged) -> np.ndarray:
+    """The mean contribution of the people with rows, without clipping and noise."""
+    found = jax.vmap(lambda unit: rounds.person_residual(config, known, unit, new_key(0)))(rows)
+    share = jax.vmap(moments.there)(rows).mean()
+    return np.asarray(found, np.float64).mean(axis=0) / float(share)
+
+
 # --- sensitivity and noise -----------------------------------------------------------------------
 
 
@@ -106,17 +113,19 @@ def releases() -> dict[str, tuple[Release, Any]]:
     config = settings()
     return {
         "scales": (moments.scales_release(config), jnp.zeros(1)),
-        "centre": (moments.centre_release(config), scales()),
-        "moments": (moments.moments_release(config), Centred(scales(), centre())),
+        "first": (rounds.round_release(config, 0), rounds.blank(config, scales())),
+        "later": (rounds.round_release(config, 1), learned()),
     }
 
 
-def centre() -> np.ndarray:
-    """The mean of everybody's moments."""
-    return contributions(settings(), False).mean(axis=0)
+def learned() -> rounds.Known:
+    """What is known after a first round of everybody without noise."""
+    config = settings()
+    blank = rounds.blank(config, scales())
+    return rounds.updated(config, blank, exact_round(config, blank, people()), 0.0)
 
 
-@pytest.mark.parametrize("which", ["scales", "centre", "moments"])
+@pytest.mark.parametrize("which", ["scales", "first", "later"])
 def test_one_person_moves_a_release_by_at_most_the_clip_norm(which: str, tmp_path: Path) -> None:
     """With the same noise, releases with and without a person differ by that person alone."""
     release, public = releases()[which]
@@ -134,7 +143,7 @@ def test_one_person_moves_a_release_by_at_most_the_clip_norm(which: str, tmp_pat
     assert moved > 0.9 * part.clip_norm  # the bound is met, so a smaller one would be noticed
 
 
-@pytest.mark.parametrize("which", ["scales", "centre", "moments"])
+@pytest.mark.parametrize("which", ["scales", "first", "later"])
 def test_noise_has_the_stated_scale_and_a_wrong_one_is_noticed(which: str, tmp_path: Path) -> None:
     release, public = releases()[which]
     units = Logged(*(leaf[: release.slots] for leaf in people()))
@@ -154,7 +163,7 @@ def test_noise_has_the_stated_scale_and_a_wrong_one_is_noticed(which: str, tmp_p
 
 
 def test_noise_is_the_least_that_the_target_allows() -> None:
-    for which in ("scales", "centre", "moments"):
+    for which in ("scales", "first", "later"):
         release, _ = releases()[which]
         (part,) = release.parts.values()
         # Balle and Wang 2018, theorem 8, at the target (1, 1e-3).
@@ -164,11 +173,6 @@ def test_noise_is_the_least_that_the_target_allows() -> None:
 
 
 # --- the policy ----------------------------------------------------------------------------------
-
-
-def exact_moments(config: OfflinePeopleConfig, given: Scales, rows: Logged) -> np.ndarray:
-    found = jax.vmap(lambda unit: moments.person_moments(config, given, unit, new_key(0)))(rows)
-    return np.asarray(found, np.float64).mean(axis=0)
 
 
 def test_the_model_recovers_linear_dynamics_rewards_and_start_states() -> None:
@@ -185,7 +189,8 @@ def test_the_model_recovers_linear_dynamics_rewards_and_start_states() -> None:
     cut[:, -1] = True
     rows = Logged(x, acted, x[..., 0], there, cut, cut)
     given = Scales(jnp.array([0.2]), jnp.array([[2.0]]), jnp.array([0.5]), jnp.ones(()))
-    fitted = model.fit(config, given, exact_moments(config, given, rows), 0.0, new_key(0))
+    blank = rounds.blank(config, given)
+    fitted, _ = model.fit(config, blank, exact_round(config, blank, rows), 0.0, new_key(0))
     env = model.environment(config, fitted, 10)
     for start, action in itertools.product((0.1, 0.5), (0, 1)):
         state = model.ModelState(jnp.array([start]), jnp.uint32(3), jnp.int32(5))
@@ -208,32 +213,98 @@ def test_a_clone_does_what_people_do() -> None:
     there = np.ones((number, STEPS), bool)
     rows = Logged(x, acted, 0 * x[..., 0], there, there, ~there)
     given = Scales(jnp.zeros(1), jnp.eye(1), jnp.ones(1), jnp.ones(()))
-    found = learning.learn(config, given, exact_moments(config, given, rows), 0.0, new_key(0))
+    blank = rounds.blank(config, given)
+    found = learning.learn(config, blank, exact_round(config, blank, rows), 0.0, new_key(0))
     chances = jax.nn.softmax(found(jnp.array([[-0.8], [0.0], [0.8]])).logits)[:, 1]
     np.testing.assert_allclose(chances, [0.18, 0.5, 0.82], atol=0.1)
 
 
 def test_models_differ_by_the_noise_and_a_reward_beyond_it_is_the_mean() -> None:
     """Nothing but the constant explains a reward of 1, so noise does not change it by much."""
-    config, given = settings(people=200), scales()
+    config = settings(people=200)
+    blank = rounds.blank(config, scales())
     rows = people()
     rows = rows._replace(rewards=np.where(rows.present, 1.0, 0.0).astype(np.float32))
-    exact = exact_moments(config, given, rows)
+    exact = exact_round(config, blank, rows)
     for sigma in (0.0, 1e-3):
-        fitted = model.fit(config, given, exact, sigma, new_key(0))
+        fitted, _ = model.fit(config, blank, exact, sigma, new_key(0))
         weights = np.asarray(fitted.weights)
         assert weights.shape == (model.MODELS, 3, 6, 4)
         assert (np.ptp(weights, axis=0).max() > 0.01) == (sigma > 0)
         np.testing.assert_allclose(weights[:, :, 0, 2], 1, atol=0.1 if sigma else 1e-4)
 
 
-def test_differences_from_the_centre_are_the_persons_moments_less_it() -> None:
-    config, unit = settings(), Logged(*(leaf[0] for leaf in people()))
-    state = Centred(scales(), centre())
-    found = moments.person_difference(config, state, unit, new_key(0))
-    np.testing.assert_allclose(found, contributions(config, False)[0] - centre(), atol=1e-6)
+# --- rounds --------------------------------------------------------------------------------------
+
+
+def test_a_contribution_is_what_the_model_leaves_unexplained_and_its_length() -> None:
+    config, known = settings(), learned()
+    known = known._replace(units=jnp.array([0.5, 0.25]))
+    unit = Logged(*(leaf[0] for leaf in people()))
+    own = by_hand(config, unit)
+    gram, crossed = own[..., :6], own[..., 6:]
+    residual = crossed - gram @ np.asarray(known.weights)
+    counts = np.zeros(rounds.LENGTHS)
+    counts[int(-2 * np.log2(np.linalg.norm(residual)))] = 0.1
+    expected = [((gram - known.gram) / 0.5).ravel(), (residual / 0.25).ravel(), counts]
+    found = rounds.person_residual(config, known, unit, new_key(0))
+    np.testing.assert_allclose(found, np.concatenate(expected), atol=2e-4)
     nobody = Logged(*(leaf[3] for leaf in people()))
-    assert not np.asarray(moments.person_difference(config, state, nobody, new_key(0))).any()
+    assert not np.asarray(rounds.person_residual(config, known, nobody, new_key(0))).any()
+
+
+def test_a_round_corrects_wrong_weights_and_leaves_right_ones() -> None:
+    """Without noise, one round from any weights is least squares."""
+    config, right = settings(), learned()
+    off = np.random.default_rng(0).normal(size=right.weights.shape)
+    for weights in (right.weights, right.weights + jnp.asarray(off, jnp.float32)):
+        known = right._replace(weights=weights)
+        after = rounds.updated(config, known, exact_round(config, known, people()), 0.0)
+        np.testing.assert_allclose(after.weights, right.weights, atol=5e-3)
+        np.testing.assert_allclose(after.gram, right.gram, atol=1e-5)
+
+
+def test_where_the_features_are_unknown_weights_return_to_the_mean() -> None:
+    """Noise of an earlier round in a direction that nobody visits promises nothing."""
+    config, known = settings(), learned()
+    nobody = known._replace(
+        gram=known.gram.at[2].set(0), weights=known.weights.at[2].set(5.0), base=known.base + 0.5
+    )
+    zeros = np.zeros(rounds.size(config))
+    after = rounds.updated(config, nobody, zeros, 0.0)
+    np.testing.assert_allclose(after.weights[2], nobody.base, atol=1e-6)
+
+
+def test_ends_that_do_not_show_above_the_noise_are_left_out() -> None:
+    config = settings()
+    blank = rounds.blank(config, scales())
+    exact = exact_round(config, blank, people())
+    for sigma, there in ((1e-3, True), (10.0, False)):
+        after = rounds.updated(config, blank, exact, sigma)
+        assert bool(np.asarray(after.weights)[..., -1].any()) == there
+
+
+@pytest.mark.parametrize("length", [0.3, 0.02])
+def test_the_next_unit_follows_the_median_length(length: float) -> None:
+    config, known = settings(), learned()
+    released = np.zeros(rounds.size(config))
+    place = int(-2 * math.log2(length)) - rounds.LENGTHS
+    released[place] = 0.1
+    after = rounds.updated(config, known, released, 1e-4)
+    wanted = 1.5 * length / math.sqrt(0.59)
+    assert wanted / 1.25 < float(after.units[1]) < wanted * 1.25
+    lost = rounds.updated(config, known, released, 1.0)  # the histogram is noise
+    assert float(lost.units[1]) == pytest.approx(float(known.units[1]), rel=1e-5)
+
+
+def test_noise_of_the_gram_falls_as_rounds_are_averaged() -> None:
+    config, known = settings(), learned()
+    known = known._replace(precision=jnp.float32(100), units=jnp.array([2.0, 1.0]))
+    released = np.zeros(rounds.size(config))
+    released[: known.gram.size] = 1.0
+    after = rounds.updated(config, known, released, 0.1)  # noise .2, so a precision of 25
+    assert float(after.precision) == pytest.approx(125)
+    np.testing.assert_allclose(after.gram, known.gram + 0.2 * 2.0, atol=1e-5)
 
 
 def test_a_private_policy_gives_the_dose_that_helps(tmp_path: Path, monkeypatch) -> None:
@@ -245,12 +316,12 @@ def test_a_private_policy_gives_the_dose_that_helps(tmp_path: Path, monkeypatch)
     ledger = asked.create_ledger(config, tmp_path / "ledger.sqlite", "run")
     states = asked.initial_states(config, [0])
     *_, last = asked.train(config, [0], [ledger], states, 0, [tmp_path])
-    assert (last.updates, last.evaluation, last.simulated) == (4, {}, {})
+    assert (last.updates, last.evaluation, last.simulated) == (5, {}, {})
     policy = jax.tree.map(lambda x: x[0], last.states).policy
     doses = np.argmax(policy(jnp.array([[2.0], [3.0], [7.0], [8.0]])).logits, axis=1)
     assert doses.tolist() == [0, 0, 1, 1]
     assert ledger.persons == 400
-    assert [one.releases for one in ledger.streams] == [1, 1, 1]
+    assert [one.releases for one in ledger.streams] == [1, 1, 1, 1]
 
 
 # --- wrong input ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from people_logs import people, scales, settings, write_visits
 
-from sotto.algorithms.offline_people import algorithm, learning, moments
+from sotto.algorithms.offline_people import algorithm, learning, rounds
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig
 from sotto.algorithms.offline_people.moments import Logged
 from sotto.cli import main
@@ -24,16 +24,16 @@ class Killed(BaseException):
     """An exception that no code under test catches."""
 
 
-CONFIG = settings(people=200, delta=1e-3, target_epsilon=2.0)
+CONFIG = settings(people=170, delta=1e-3, target_epsilon=2.0)
 
 
 def trials(scaled_by_everybody: bool) -> ReleaseTrials:
-    """The centre with and without the first person, whose changes are the only large ones.
+    """The first round with and without the first person, whose changes are the only large ones.
 
     The usual mistake takes the scales from the people themselves. Everybody else's moments then
     depend on whether the first person is there.
     """
-    release = moments.centre_release(CONFIG)
+    release = rounds.round_release(CONFIG, 0)
     drawn = people()
     units = Logged(*(np.array(leaf[: release.slots]) for leaf in drawn))
     units.present[:], units.cut[:], units.ends[:] = True, False, False
@@ -53,9 +53,9 @@ def trials(scaled_by_everybody: bool) -> ReleaseTrials:
 
     return ReleaseTrials(
         release,
-        jax.tree.map(jnp.asarray, scales()),
+        jax.tree.map(jnp.asarray, rounds.blank(CONFIG, scales())),
         inputs,
-        lambda log: np.asarray(log)[:, 0, :, 0, 1],  # the mean observation for each action
+        lambda log: np.asarray(log)[:, 0, [1, 37, 73]],  # the mean observation for each action
     )
 
 
@@ -118,7 +118,7 @@ def test_a_run_does_not_go_on_with_another_import_of_its_log(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(moments, "centre_release", killed)
+        patched.setattr(rounds, "round_release", killed)
         with pytest.raises(Killed):
             main(["train", "offline", "--on", str(log), "--delta", "1e-3", "--out", str(out)])
     shutil.rmtree(log)

@@ -33,7 +33,7 @@ class OfflineState(NamedTuple):
     """Public state: zeros at first, later functions of releases."""
 
     known: Known
-    """What was known before the latest round."""
+    """Public state with which the latest round was made."""
     released: Float[Array, " n"]
     """Mean contribution of the people of that round."""
     policy: Policy

@@ -86,11 +86,11 @@ def fit(
     sigma: float,
     key: PRNGKeyArray,
 ) -> tuple[Model, Known]:
-    """Returns the models that fit the last round, and what is known after it.
+    """Returns the models that fit the last round, and the public state after it.
 
     Args:
         config: settings.
-        before: what was known before the last round.
+        before: public state with which the last round was made.
         released: noisy mean contribution of the people of that round.
         sigma: standard deviation of the noise in each number.
         key: randomness of the noise that is added, and of the first particles.

@@ -61,7 +61,7 @@ _SEEN = 4.0
 
 
 class Known(NamedTuple):
-    """Public functions of earlier releases."""
+    """Public state of a round: functions of earlier releases."""
 
     scales: Scales
     gram: Float[Array, "A d d"]
@@ -76,7 +76,7 @@ class Known(NamedTuple):
 
 
 def blank(config: OfflinePeopleConfig, scales: Scales) -> Known:
-    """Returns what is known before the first round."""
+    """Returns the public state before the first round."""
     kinds, features, targets = _shape(config)
     return Known(
         scales,
@@ -134,7 +134,7 @@ def updated(
     sigma: float,
     caution: float = 1.0,
 ) -> Known:
-    """Returns what is known after a round.
+    """Returns the public state after a round.
 
     The residual corrects W in the directions of the features in which G is well above its noise.
     In the others nothing is known, and there W returns to `base`: what the noise of earlier rounds
@@ -142,7 +142,7 @@ def updated(
 
     Args:
         config: settings.
-        known: what was known before the round.
+        known: public state with which the round was made.
         released: noisy mean contribution of the people with rows.
         sigma: standard deviation of the noise in each number of it.
         caution: factor of the thresholds below which something counts as noise.

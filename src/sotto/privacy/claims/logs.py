@@ -62,7 +62,7 @@ LICENCE = Claim(
     "whoever imported the log declared them",
 )
 
-# algorithms/offline_people/moments.py
+# algorithms/offline_people/moments.py, algorithms/offline_people/rounds.py
 LEARNED_MODEL = Claim(
     "logs.learned",
     "protects",
