@@ -144,7 +144,7 @@ def bounds(events, lost=0.0):
     if kinds <= {"gaussian"}:
         found = gaussian(events)
     elif "repeat-and-select" in kinds:  # with a constant score, the best try is any one try
-        above, below = renyi(events), bounds([event.get("run", event) for event in events])
+        above, below = renyi(events), bounds([{**e.get("run", e), "failure": 0} for e in events])
         found = lambda delta: (above(delta), below(delta)[1])  # noqa: E731
     else:
         found = distribution(events)
@@ -201,8 +201,8 @@ def distribution(events):
     def at(delta):
         found = total.get_epsilon_for_delta(delta) if reach < 500 else math.inf
         enough = min(found * (1 - RESOLUTION), drawn(delta)[0]) - 1e-6
-        least = enough - pure * interval  # each pure loss is rounded up by less than that
-        return enough, least if reach < 500 and interval <= width / 10 else 0.0
+        sure = found < math.inf and interval <= width / 10  # each pure loss is rounded up
+        return enough, enough - pure * interval if sure else 0.0
 
     return at
 
