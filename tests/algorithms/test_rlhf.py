@@ -218,9 +218,21 @@ def test_the_change_meets_the_kl_target(trained) -> None:
     scale = float(finished.released["scale"][0, 0])
     expected = vector(released.states.adapter) * scale
     np.testing.assert_allclose(vector(finished.states.adapter), expected, rtol=1e-5, atol=1e-7)
-    huge = improvement.scaled(adapter, 1e4)
-    _, factor = improvement.scaled_to_target(STEPS, simulated(), huge, key)
-    assert factor == improvement.SCALES[0]
+
+
+@pytest.mark.parametrize(("size", "limit"), [(1e4, 0), (1e-6, 1)])
+def test_the_factor_of_a_change_stays_within_its_bounds(
+    trained, monkeypatch, size: float, limit: int
+) -> None:
+    # The divergence of a real model saturates, so which of two huge changes has less is chance.
+    def squared(config, people, adapter, key) -> float:
+        return float((vector(adapter) ** 2).sum())
+
+    adapter = jax.tree.map(lambda x: x[0], trained[1][-1].states.adapter)
+    change = improvement.scaled(adapter, size / float(np.linalg.norm(vector(adapter))))
+    monkeypatch.setattr(improvement, "kl", squared)
+    _, factor = improvement.scaled_to_target(STEPS, simulated(), change, key_of(0, Use.KL))
+    assert factor == improvement.SCALES[limit]
 
 
 def test_the_same_seed_never_gives_the_same_noise(trained, tmp_path: Path) -> None:

@@ -189,7 +189,8 @@ def scaled_to_target(
         factor = _next_factor(measured, factor)
         if factor in measured:
             break
-    factor = min(measured, key=lambda one: abs(np.log(measured[one])))
+    # Among equally close ones the last is taken: the largest, where a change is too small to tell.
+    factor = min(reversed(measured), key=lambda one: abs(np.log(measured[one])))
     return scaled(adapter, factor), factor
 
 
