@@ -3,6 +3,7 @@
 import json as json_module
 import sys
 from collections.abc import Sequence
+from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -165,6 +166,7 @@ def certificate(
     /,
     verify: bool = False,
     write: bool = False,
+    sign: Path | None = None,
     ledger: Ledger = None,
     json: bool = False,
 ) -> int:
@@ -182,6 +184,7 @@ def certificate(
       sotto certificate runs/x
       sotto certificate runs/x --verify
       sotto certificate runs/x --write
+      sotto certificate runs/x --sign operator.pem
 
     Args:
         path: Run directory, or directory of a service, of a campaign, or of several seeds. Each
@@ -189,13 +192,19 @@ def certificate(
             have a common cost, which is printed.
         verify: Compare certificate.json with the ledger, and change nothing.
         write: Write certificate.json as it follows from the ledger now.
+        sign: Private Ed25519 key in PEM. The command verifies certificate.json and writes its
+            signature to certificate.json.sig. sotto verify --signed-by checks it.
         json: Print JSON: the certificate and its sentences, or the findings of --verify. For
             several seeds: `certificates`, and `epsilon_of_all_seeds` if they are about the same
             people.
     """
     if verify and write:
         raise ValueError("--verify changes nothing; give either --verify or --write")
+    if sign is not None and (verify or write):
+        raise ValueError("--sign verifies the certificate, and writes none; give it alone")
     certified, experiment = _certified(path, ledger)
+    if sign is not None:
+        return _sign(certified, sign, json)
     return _verify(certified, json) if verify else _show(certified, experiment, write, json)
 
 
@@ -262,6 +271,28 @@ def _in_words(certificate: "Certificate") -> dict[str, Any]:
         "does_not_protect": certificate.does_not_protect,
         "assumptions": [one.model_dump() for one in certificate.assumptions],
     }
+
+
+def _sign(runs: Sequence["Certified"], key: Path, json: bool) -> int:
+    """Signs the certificates, if every one of them agrees with its ledger."""
+    from sotto.privacy.certificates.derive import verify
+    from sotto.privacy.certificates.signature import Signer
+
+    signer = Signer(key, lambda: getpass(f"Passphrase of {key}: "))
+    for run in runs:
+        found = verify(run.certificate, run.open_ledger())
+        if found.status != "verified":
+            reason = found.mismatches[0] if found.mismatches else "the ledger has gone on since"
+            raise RunError(
+                f"{run.certificate} is {found.status} and nothing is signed: {reason}; see sotto "
+                f"certificate {run.path} --verify"
+            )
+    written = [str(signer.sign(run.certificate)) for run in runs]
+    if json:
+        print_json({"signatures": written})
+    else:
+        print("\n".join(f"wrote {one}" for one in written))
+    return 0
 
 
 _EXIT_CODES = {"verified": 0, "stale": 3, "false": 2}

@@ -2,6 +2,7 @@
 
 import json as json_module
 import sys
+from pathlib import Path
 
 from sotto.cli.options import Json, RunPath
 from sotto.cli.parsing import command, print_json
@@ -11,7 +12,13 @@ _EXIT_CODES = {"true": 0, "false": 2, "stale": 3, "unverifiable": 4}
 
 
 @command("verify")
-def verify(path: RunPath, /, ledger: str | None = None, json: Json = False) -> int:
+def verify(
+    path: RunPath,
+    /,
+    ledger: str | None = None,
+    signed_by: Path | None = None,
+    json: Json = False,
+) -> int:
     """Verifies a certificate that somebody gave you: one file, without its run.
 
     The cost is computed again from the statements in the certificate, and every sentence is
@@ -29,28 +36,34 @@ def verify(path: RunPath, /, ledger: str | None = None, json: Json = False) -> i
     Examples:
       sotto verify certificate.json
       sotto verify certificate.json --ledger ledger.sqlite
+      sotto verify certificate.json --signed-by operator.pub.pem
       sotto verify certificate.json --json
 
     Args:
         path: File of the certificate.
         ledger: File or URL of the ledger, to compare the certificate with.
+        signed_by: Public key in PEM. The file PATH.sig must be a signature by this key, which
+            sotto certificate --sign writes.
     """
     from sotto.privacy.certificates.lone import verify_file
 
-    found = verify_file(path, ledger)
+    found = verify_file(path, ledger, signed_by)
     stored = found.certificate
     if json:
         numbers = {} if stored is None else {"run_id": stored.run_id, "proof": stored.status}
         if stored is not None:
             numbers |= json_module.loads(stored.model_dump_json(include={"epsilon", "delta"}))
         lists = {"reasons": list(found.reasons), "corrections": list(found.corrections)}
-        print_json({"status": found.status, **numbers, **lists})
+        signed = {} if signed_by is None else {"signed": stored is not None}
+        print_json({"status": found.status, **numbers, **signed, **lists})
         return _EXIT_CODES[found.status]
     for line in found.corrections:
         print(visible(f"Corrected words of an earlier version: {line}."))
     if stored is not None and found.status in ("true", "stale"):
         cost = f"{stored.status}, epsilon {stored.epsilon:.4g} at delta {stored.delta:.3g}"
         print(visible(f"{path} is {found.status}: {cost} ({_compared(found.status, ledger)})."))
+        if signed_by is not None:
+            print(visible(f"The key {signed_by} signed it."))
     else:
         more = f" (and {len(found.reasons) - 1} more)" if len(found.reasons) > 1 else ""
         print(

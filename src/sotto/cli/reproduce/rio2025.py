@@ -144,8 +144,10 @@ def _print_language(summary: dict[str, Any]) -> None:
     )
     for arm in summary["arms"]:
         certified = _certified(arm["status"], arm["certified_epsilon"])
-        for kind, share in arm["share of the best without privacy"].items():
-            at = kind.partition(" at ")[2]
+        for kind, share in arm["share_of_best"].items():
+            which, _, at = kind.partition(" gain at ")
+            if which != "judge":
+                continue
             found = [arm["measured"][f"{one} gain at {at}"] for one in ("rating", "judge")]
             gains = [_gain(one["mean"], one["half_width"]) for one in found]
             print(

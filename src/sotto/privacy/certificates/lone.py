@@ -53,14 +53,30 @@ class Finding:
     certificate: AnyCertificate | None = None
 
 
-def verify_file(path: Path, where: str | None = None) -> Finding:
+def verify_file(path: Path, where: str | None = None, signed_by: Path | None = None) -> Finding:
     """Verifies the certificate at `path` by itself, or against the ledger at `where`.
+
+    Args:
+        path: file of the certificate.
+        where: file or URL of its ledger.
+        signed_by: public key in PEM of whoever must have signed it.
 
     Raises:
         PrivacyError: there is no such file, or the ledger cannot be opened.
+        ValueError: the public key cannot be read.
     """
     if not path.is_file():
         raise PrivacyError(f"there is no file {path}; give the certificate.json of a run")
+    if signed_by is not None:
+        # Only signatures need the package cryptography.
+        from sotto.privacy.certificates.signature import SignatureMissing, require_signed
+
+        try:
+            require_signed(path, signed_by)
+        except SignatureMissing as error:
+            return Finding("unverifiable", (str(error),))
+        except PrivacyError as error:
+            return Finding("false", (str(error),))
     if later := _of_a_later_version(path):
         return Finding("unverifiable", (later,))
     try:
