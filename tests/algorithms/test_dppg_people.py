@@ -314,6 +314,7 @@ def test_calibrated_noise_meets_the_target_over_all_releases() -> None:
         (drawn, {"population_size": 4}, "larger than users_per_update"),
         (drawn, {"adjacency": "replace-one"}, "zero-out adjacency only"),
         (drawn, {"delta": 0.03}, "not below 1 / users"),
+        (tiny, {"population": "real", "critic": "paper"}, "choose critic none, private or local"),
     ],
 )
 def test_bad_settings_are_refused(

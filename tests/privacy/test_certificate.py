@@ -162,6 +162,24 @@ def test_nothing_released_is_no_guarantee(tmp_path: Path) -> None:
     assert "nothing has been released" in text_of(certificate)
 
 
+@pytest.mark.parametrize(
+    ("sampler_delta", "words"),
+    [
+        (1e-4, "the samplers of the noise cost delta 0.0001, and delta is 1e-05"),
+        (0.0, "epsilon of what was released is infinite at delta 1e-05"),
+    ],
+)
+def test_releases_with_an_infinite_epsilon_are_not_called_nothing(
+    tmp_path: Path, sampler_delta: float, words: str
+) -> None:
+    certificate = derive(ledger_of(tmp_path / "ledger", statement()))
+    worst = certificate.worst_person.model_copy(update={"sampler_delta": sampler_delta})
+    changes = {"status": "none", "epsilon": math.inf, "worst_person": worst}
+    text = text_of(certificate.model_copy(update=changes))
+    assert words in text
+    assert "nothing has been released" not in text
+
+
 def test_the_accuracy_in_words_is_an_upper_bound(tmp_path: Path) -> None:
     """The best test between N(0, z^2) and N(1, z^2) is right Phi(1/(2z)) of the time."""
     for z in (0.5, 1.0, 3.0, 30.0):

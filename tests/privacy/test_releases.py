@@ -633,6 +633,10 @@ def test_a_budget_that_cannot_cover_the_stream_is_refused_at_once(
         ({"microbatch": 0}, "must be positive"),
         ({"unprotected": {"u": GAP}}, "both protected and unprotected"),
         ({"participation": Poisson(sampling_rate=0.1, population=9)}, "size of the population"),
+        (
+            {"population": "real", "unprotected": {"critic": GAP}},
+            "real people's critic would leave without noise",
+        ),
     ],
 )
 def test_contradictions_are_refused(changes: dict[str, Any], message: str) -> None:

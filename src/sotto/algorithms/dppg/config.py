@@ -292,6 +292,8 @@ class DPPGConfig(Settings):
             raise ValueError("a user's data have no radius; use adjacency zero-out or replace-one")
 
     def _check_people(self) -> None:
+        if self.population == "real" and self.critic == "paper":
+            raise ValueError("real people need noise: choose critic none, private or local")
         returning, drawn = self.participations > 1, self.population_size is not None
         if self.min_separation is not None and not returning:
             raise ValueError("min_separation is for users who come back; set participations too")
@@ -319,9 +321,7 @@ class DPPGConfig(Settings):
 
     def _check_parts(self) -> None:
         if self.joint_clip and len(self.noise_ratios) > 2:
-            raise ValueError(
-                "joint_clip is for policy and critic; other parts are clipped separately"
-            )
+            raise ValueError("joint_clip is for policy and critic; other parts are clipped alone")
         if self.adaptive_clip is not None:
             if self.clip_norm_from is not None:
                 raise ValueError("adaptive_clip starts from clip_norm; leave clip_norm_from out")

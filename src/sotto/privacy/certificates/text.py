@@ -84,8 +84,20 @@ def _headline(c: Certificate) -> Text:
             "steps named below. It protects nobody.",
         )
     reasons = [e.reason for e in c.worst_person.events if isinstance(e, NoGuarantee)]
-    why = "; ".join(reasons) or "nothing has been released yet"
+    why = "; ".join(reasons) or _without_reason(c)
     return Text.assemble(("No guarantee", "bold red"), visible(f": {why}."))
+
+
+def _without_reason(c: Certificate) -> str:
+    """Returns why nothing is proved where no cost gives a reason of its own."""
+    if not (c.answers.answered if c.answers else any(one.releases for one in c.streams)):
+        return "nothing has been released yet"
+    if (used := c.worst_person.sampler_delta) >= c.delta:
+        return (
+            f"epsilon is infinite, because the samplers of the noise cost delta {used:.3g}, and "
+            f"delta is {c.delta:.3g}"
+        )
+    return f"epsilon of what was released is infinite at delta {c.delta:.3g}"
 
 
 def meaning_of_epsilon(c: Certificate) -> str:

@@ -51,7 +51,8 @@ class Declaration:
         clipping: parts clipped jointly or separately (see `StreamStatement`).
         microbatch: most people mapped at once on one device; None maps them all.
         unprotected: parts averaged with neither clip nor noise, each with the gap it opens. Any of
-            them turns the certificate into a paper claim with epsilon infinity.
+            them turns the certificate into a paper claim with epsilon infinity, and is for
+            simulated people only.
         world: carries state from one release's people to the next's,
             `(state, world_state, key) -> (world_state, unit_data)`. It is not a function of
             releases, so it needs a gap in `gaps`.
@@ -91,6 +92,11 @@ class Declaration:
             )
         if both := set(self.parts) & set(self.unprotected or {}):
             raise ValueError(f"{sorted(both)} cannot be both protected and unprotected; choose one")
+        if self.population == "real" and self.unprotected:
+            raise ValueError(
+                f"real people's {', '.join(sorted(self.unprotected))} would leave without noise: "
+                "clip it and add noise (move it to `parts`), leave it out, or simulate the people"
+            )
         if self.world is not None and not self.gaps:
             raise ValueError(
                 "a world that carries state between people is not private; name the gap in `gaps`"
