@@ -321,7 +321,7 @@ class DPPGConfig(Settings):
 
     def _check_parts(self) -> None:
         if self.joint_clip and len(self.noise_ratios) > 2:
-            raise ValueError("joint_clip is for policy and critic; other parts are clipped alone")
+            raise ValueError("joint_clip is of policy and critic; others are clipped separately")
         if self.adaptive_clip is not None:
             if self.clip_norm_from is not None:
                 raise ValueError("adaptive_clip starts from clip_norm; leave clip_norm_from out")

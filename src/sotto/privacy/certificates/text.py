@@ -89,7 +89,7 @@ def _headline(c: Certificate) -> Text:
 
 
 def _without_reason(c: Certificate) -> str:
-    """Returns why nothing is proved where no cost gives a reason of its own."""
+    """Returns why nothing is proved where no event gives a reason."""
     if not (c.answers.answered if c.answers else any(one.releases for one in c.streams)):
         return "nothing has been released yet"
     if (used := c.worst_person.sampler_delta) >= c.delta:
