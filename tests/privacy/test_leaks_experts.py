@@ -56,7 +56,7 @@ def test_exact_bounds_are_tight_and_do_not_refute_what_is_true() -> None:
         functools.partial(tail, mean=0.0),
         np.linspace(0, 8, 4001),
     )
-    found = audit(0, 0)
+    found = audit(0, 0, 0.999)
     assert found.epsilon_lower == pytest.approx(claimed, rel=1e-4)
     assert not found.epsilon_lower > claimed * (1 + 1e-9)
     nothing = experts._exactly(
@@ -65,8 +65,8 @@ def test_exact_bounds_are_tight_and_do_not_refute_what_is_true() -> None:
         functools.partial(tail, mean=0.0),
         THRESHOLDS,
     )
-    assert nothing(0, 0).epsilon_lower == 0
-    assert not nothing(0, 0).refuted
+    assert nothing(0, 0, 0.999).epsilon_lower == 0
+    assert not nothing(0, 0, 0.999).refuted
 
 
 def test_what_is_left_in_one_pool_moves_by_three() -> None:
@@ -109,7 +109,7 @@ def test_prefixes_are_those_of_theorem_1() -> None:
 
 def test_the_owner_of_a_fixed_log_is_released_more_often_than_delta() -> None:
     assert experts._owner_released(np.zeros(1))[0] > 30 * DELTA
-    assert experts.FIXED_LOG.leaky(0, 0).epsilon_lower == math.inf
+    assert experts.FIXED_LOG.leaky(0, 0, 0.999).epsilon_lower == math.inf
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_the_owner_of_a_fixed_log_is_released_more_often_than_delta() -> None:
     [(experts.FIXED_BATCHES, 3.5), (experts.VISIBLE_COIN, 2.9), (experts.REUSED_POOL, 20.0)],
 )
 def test_computed_leaks_do_not_depend_on_samples(leak, at_least) -> None:
-    one, two = leak.leaky(10, 0), leak.leaky(10_000, 1)
+    one, two = leak.leaky(10, 0, 0.999), leak.leaky(10_000, 1, 0.99)
     assert one == two
     assert one.confidence == 1.0
     assert one.epsilon_lower > at_least > leak.claimed_epsilon

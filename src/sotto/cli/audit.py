@@ -25,6 +25,7 @@ def audit(
     Each variant runs many times on two neighbouring inputs. The better an attack tells the inputs
     apart, the larger is the lower bound on epsilon that it proves. For a leaky variant the bound is
     larger than the epsilon that was claimed. For a sound variant it stays below the certificate.
+    All bounds of a run hold together with confidence 0.999.
     The whole catalogue takes a few minutes.
 
     Examples:

@@ -53,12 +53,12 @@ def _trials(centred: bool) -> ReleaseTrials:
 _CLAIMED = gaussian_epsilon(2 * _NOISE, DELTA)
 
 
-def _uncentred(samples: int, seed: int) -> AuditResult:
-    return against(_CLAIMED, _trials(centred=False))(_RUNS * samples, seed)
+def _uncentred(samples: int, seed: int, confidence: float) -> AuditResult:
+    return against(_CLAIMED, _trials(centred=False))(_RUNS * samples, seed, confidence)
 
 
-def _centred(samples: int, seed: int) -> AuditResult:
-    return against_certificate(_trials(centred=True))(_RUNS * samples, seed)
+def _centred(samples: int, seed: int, confidence: float) -> AuditResult:
+    return against_certificate(_trials(centred=True))(_RUNS * samples, seed, confidence)
 
 
 UNCENTRED_BIT = Leak(

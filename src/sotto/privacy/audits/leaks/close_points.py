@@ -85,8 +85,8 @@ def _ledger(folder: str) -> Ledger:
     return Ledger.create(Path(folder) / "ledger", unit=_RELEASED.unit, budget=budget)
 
 
-def _sound(samples: int, seed: int) -> AuditResult:
-    return against(_certified(), _through_the_door)(samples, seed)
+def _sound(samples: int, seed: int, confidence: float) -> AuditResult:
+    return against(_certified(), _through_the_door)(samples, seed, confidence)
 
 
 CLOSE_POINTS = Leak(

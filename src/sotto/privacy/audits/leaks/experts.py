@@ -58,7 +58,7 @@ Tail = Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]
 def _exactly(claimed: float, present: Tail, absent: Tail, thresholds: np.ndarray) -> Audit:
     """Returns an audit by the best of these events: P(E) <= e^epsilon Q(E) + delta."""
 
-    def audited(_samples: int, _seed: int) -> AuditResult:
+    def audited(_samples: int, _seed: int, _confidence: float) -> AuditResult:
         gain, missed = present(thresholds) - DELTA, absent(thresholds)
         with np.errstate(divide="ignore"):  # an event impossible without the expert is infinite
             shown = np.where(gain > 0, np.log(np.maximum(gain, 1e-300)) - np.log(missed), 0.0)
@@ -324,5 +324,5 @@ REUSED_POOL = Leak(
         functools.partial(_normal_tail, mean=0.0, deviation=_POOL_Z),
         np.linspace(0.0, 6.0, 601),
     ),
-    sound=lambda samples, seed: against(_disjoint_claim(), _disjoint)(samples, seed),
+    sound=lambda *how: against(_disjoint_claim(), _disjoint)(*how),
 )

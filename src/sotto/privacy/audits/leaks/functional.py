@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sotto.keys import new_key
-from sotto.privacy.audits.audit import AuditResult, audit_mechanism
+from sotto.privacy.audits.audit import AuditResult
 from sotto.privacy.audits.function_trials import FunctionTrials
-from sotto.privacy.audits.leaks.leak import DELTA, Leak
+from sotto.privacy.audits.leaks.leak import DELTA, Leak, against
 from sotto.privacy.mechanisms.functions.calibration import multiplier_for, paper_noise
 from sotto.privacy.mechanisms.functions.rkhs import vector_sensitivity
 from sotto.privacy.release.functions import FunctionRelease
@@ -129,9 +129,8 @@ def _returned(present: bool, seed: int, samples: int) -> Float[np.ndarray, "samp
     return np.asarray(_train(keys, _RADIUS if present else 0.0), dtype=np.float64)
 
 
-def _leaky(samples: int, seed: int) -> AuditResult:
-    runs = min(samples, _RUNS)
-    return audit_mechanism(_returned, runs, seed, DELTA, certified_epsilon=_EPSILON)
+def _leaky(samples: int, seed: int, confidence: float) -> AuditResult:
+    return against(_EPSILON, _returned)(min(samples, _RUNS), seed, confidence)
 
 
 # --- the rewards released once -------------------------------------------------------------------
@@ -155,10 +154,8 @@ def _averages(present: bool, _released: Any) -> Float[np.ndarray, "11 2"]:
 _TRIALS = FunctionTrials(_RELEASED, (11, 2), _averages)
 
 
-def _sound(samples: int, seed: int) -> AuditResult:
-    return audit_mechanism(
-        _TRIALS, samples, seed, DELTA, certified_epsilon=_TRIALS.certified_epsilon(DELTA)
-    )
+def _sound(samples: int, seed: int, confidence: float) -> AuditResult:
+    return against(_TRIALS.certified_epsilon(DELTA), _TRIALS)(samples, seed, confidence)
 
 
 FUNCTIONAL_NOISE = Leak(

@@ -16,8 +16,8 @@ PERSON = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
 SMALL_CLIP = 0.05
 """Clip norm of the toy policies. Gradients are far longer, so every update is plus or minus it."""
 
-Audit = Callable[[int, int], AuditResult]
-"""Function of the number of samples and the seed that runs an audit."""
+Audit = Callable[[int, int, float], AuditResult]
+"""Function of the number of samples, the seed and the confidence that runs an audit."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,20 @@ class Leak:
 
 def against(claimed_epsilon: float, mechanism: Mechanism) -> Audit:
     """Returns the audit of a mechanism against a claimed epsilon."""
-    return lambda samples, seed: audit_mechanism(
-        mechanism, samples, seed, DELTA, certified_epsilon=claimed_epsilon
+    return lambda samples, seed, confidence: audit_mechanism(
+        mechanism,
+        samples,
+        seed,
+        DELTA,
+        certified_epsilon=claimed_epsilon,
+        confidence=confidence,
     )
 
 
 def against_certificate(trials: ReleaseTrials) -> Audit:
     """Returns the audit of a release against the certificate that its ledger gives."""
-    return lambda samples, seed: audit_mechanism(
-        trials, samples, seed, DELTA, certified_epsilon=trials.certified_epsilon(DELTA)
+    return lambda samples, seed, confidence: against(trials.certified_epsilon(DELTA), trials)(
+        samples, seed, confidence
     )
 
 

@@ -80,9 +80,9 @@ REUSED_NOISE = Leak(
     theory="docs/privacy.md, section 3",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, functools.partial(_resumed, fresh=False)),
-    sound=lambda samples, seed: against(
+    sound=lambda *how: against(
         _BEFORE.certified_epsilon(DELTA), functools.partial(_resumed, fresh=True)
-    )(samples, seed),
+    )(*how),
 )
 
 # --- float32 tails -------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ def float32_normal_values() -> Float32[np.ndarray, "8388608"]:
     return np.asarray(np.float32(math.sqrt(2)) * jax.lax.erf_inv(uniform))
 
 
-def _enumerated_tails(_samples: int, _seed: int) -> AuditResult:
+def _enumerated_tails(_samples: int, _seed: int, _confidence: float) -> AuditResult:
     """Computes the probability of outputs that only one of the neighbours 0 and 1 can have."""
     values = float32_normal_values() * np.float32(_TAIL_Z)
     largest = values.max()
@@ -183,7 +183,5 @@ FINE_GRID = Leak(
     theory="docs/privacy.md, section 7",
     claimed_epsilon=gaussian_epsilon(_GRID_Z, DELTA),
     leaky=against(gaussian_epsilon(_GRID_Z, DELTA), _too_fine),
-    sound=lambda samples, seed: against(_ON_THE_GRID.certified_epsilon(DELTA), _on_the_grid)(
-        samples, seed
-    ),
+    sound=lambda *how: against(_ON_THE_GRID.certified_epsilon(DELTA), _on_the_grid)(*how),
 )
