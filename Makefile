@@ -14,7 +14,7 @@ KEY := $(shell { cat requirements/dev.lock pyproject.toml; $(PYTHON) -VV; pwd; }
 INSTALLED := $(VENV)/installed-$(KEY)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install test quick lint types demo docs mutate bench lock clean
+.PHONY: help install test quick lint types demo docs package mutate bench lock clean
 
 help:
 	@echo "make demo     train a private agent on CartPole, print its certificate, write a report"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint     check lint and format (ruff)"
 	@echo "make types    check types (mypy, strict)"
 	@echo "make docs     build the documentation site into site/, without network"
+	@echo "make package  build wheel and sdist, and try them in bare environments (network)"
 	@echo "make mutate   plant small mistakes in the core of the vault: does a test notice each?"
 	@echo "make bench    compare speed with Stable-Baselines3 (installs PyTorch, which is large)"
 	@echo "make install  install everything into $(VENV)"
@@ -67,6 +68,9 @@ demo: $(INSTALLED)
 # The site loads nothing from other hosts, and a dead link is an error.
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+package: $(INSTALLED)
+	$(BIN)/python tools/package.py
 
 # `make mutate ARGUMENTS="--sample 100"` takes a part of it.
 mutate: $(INSTALLED)
