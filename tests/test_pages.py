@@ -21,7 +21,7 @@ SHORTER = {
     "total_steps=20_000": (
         "users_per_update=2, steps_per_user=20, total_steps=40, evaluation_episodes=1"
     ),
-    "delta=1e-5), out": "delta=1e-5, users_per_update=4, total_steps=1024, evaluation_episodes=1), out",
+    "delta=1e-5), out": "delta=1e-5, users_per_update=8, total_steps=2048), out",
 }
 """Settings that shorten a training of a tutorial."""
 
