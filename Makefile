@@ -14,7 +14,7 @@ KEY := $(shell { cat requirements/dev.lock pyproject.toml; $(PYTHON) -VV; pwd; }
 INSTALLED := $(VENV)/installed-$(KEY)
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help install test quick lint types demo mutate bench lock clean
+.PHONY: help install test quick lint types demo docs package mutate bench lock clean
 
 help:
 	@echo "make demo     train a private agent on CartPole, print its certificate, write a report"
@@ -22,6 +22,8 @@ help:
 	@echo "make quick    run the tests except the long ones of tests/slow.txt (two minutes)"
 	@echo "make lint     check lint and format (ruff)"
 	@echo "make types    check types (mypy, strict)"
+	@echo "make docs     build the documentation site into site/, without network"
+	@echo "make package  build wheel and sdist, and try them in bare environments (network)"
 	@echo "make mutate   plant small mistakes in the core of the vault: does a test notice each?"
 	@echo "make bench    compare speed with Stable-Baselines3 (installs PyTorch, which is large)"
 	@echo "make install  install everything into $(VENV)"
@@ -63,6 +65,13 @@ demo: $(INSTALLED)
 	$(BIN)/sotto report $(DEMO)
 	@echo "The report: $(CURDIR)/$(DEMO)/report.html"
 
+# The site loads nothing from other hosts, and a dead link is an error.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+package: $(INSTALLED)
+	$(BIN)/python tools/package.py
+
 # `make mutate ARGUMENTS="--sample 100"` takes a part of it.
 mutate: $(INSTALLED)
 	$(BIN)/python tests/mutation $(ARGUMENTS)
@@ -83,5 +92,5 @@ lock:
 	  --output-file requirements/benchmarks.lock
 
 clean:
-	rm -rf $(VENV) $(DEMO) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .jax_cache
+	rm -rf $(VENV) $(DEMO) site build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .jax_cache
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

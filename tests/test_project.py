@@ -1,6 +1,7 @@
 """What holds for the repository as a whole."""
 
 import ast
+import importlib
 import importlib.resources
 import re
 import subprocess
@@ -118,3 +119,9 @@ def test_lock_satisfies_the_project():
             continue
         version = pinned[requirement.name.lower().replace("_", "-")]
         assert requirement.specifier.contains(version), f"{line}: the lock has {version}"
+
+
+def test_every_place_names_the_same_version():
+    version = importlib.import_module("sotto").__version__
+    assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()

@@ -16,7 +16,7 @@ Names are imported when they are used, so `import sotto` does not wait for JAX.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from sotto.algorithms.base import Algorithm, Progress

@@ -166,6 +166,7 @@ def histogram(path: RunPath, /, out: Path | None = None, json: Json = False) -> 
         path: Folder of `sotto experts train`.
         out: Folder for figure and data; the folder of the experts by default.
     """
+    require("pyarrow")
     from sotto.experiments.sharma2024 import populations as expert_figures
 
     population = populations.load(path)

@@ -12,8 +12,6 @@ from sotto.cli.parsing import command, print_json
 from sotto.data.datasets import require_new
 from sotto.data.imports import drafts
 from sotto.data.imports.declaration import Categories, Column, Declaration
-from sotto.data.imports.importing import import_log
-from sotto.data.imports.rows import Tally
 from sotto.errors import RunError
 from sotto.extras import require
 
@@ -96,7 +94,9 @@ def import_(
         already_public: The log has been published already, which the dataset records.
     """
     require_new(out)
-    require("minari", "h5py")
+    require("minari", "h5py", "pyarrow")
+    from sotto.data.imports.importing import import_log
+
     draft = drafts.read(declare) if declare is not None else {}
     given: drafts.Draft = {
         "person": person,
@@ -127,24 +127,24 @@ def import_(
     declaration = Declaration.of(draft)
     say = partial(print, file=sys.stderr, flush=True)
     tally = import_log(log, declaration, out, table=table, query=query, say=say)
+    counts = tally.as_json()
     if json:
-        print_json(_as_json(out, declaration, tally))
+        print_json(_as_json(out, declaration, counts))
     else:
-        print("\n".join(_lines(out, declaration, tally)))
+        print("\n".join(_lines(out, declaration, counts)))
 
 
-def _as_json(out: Path, declaration: Declaration, tally: Tally) -> dict[str, Any]:
+def _as_json(out: Path, declaration: Declaration, counts: dict[str, Any]) -> dict[str, Any]:
     return {
         "path": str(out),
         "declaration": declaration.model_dump(mode="json"),
-        "counts": tally.as_json(),
+        "counts": counts,
         "counts_are": _NOT_PRIVATE,
     }
 
 
-def _lines(out: Path, declaration: Declaration, tally: Tally) -> list[str]:
+def _lines(out: Path, declaration: Declaration, counts: dict[str, Any]) -> list[str]:
     """Returns what was declared, and what became of the rows."""
-    counts = tally.as_json()
     lines = [
         f"{out}: {declaration.people:,} places for people, at most {declaration.horizon:,} steps "
         f"each, observations of {declaration.observation_size} numbers",

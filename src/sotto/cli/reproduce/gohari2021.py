@@ -9,6 +9,7 @@ from sotto.cli.parsing import command
 from sotto.cli.reproduce import answer, check_workers, speaker
 from sotto.cluster import on_cluster
 from sotto.experiments.gohari2021.arms import EPSILONS, TEACHERS, EnvName, FigureName
+from sotto.extras import require
 
 
 @command("reproduce gohari2021")
@@ -65,6 +66,7 @@ def gohari(
     if not scale > 0:
         raise ValueError("--scale must be positive")
     check_workers(workers)
+    require("pyarrow")
     processes, say = workers or os.cpu_count() or 1, speaker(True)
     chosen = tuple(range(seeds))
     if figure == "tradeoff":

@@ -10,6 +10,7 @@ from sotto.cli.parsing import command
 from sotto.cli.reproduce import answer, check_workers, speaker
 from sotto.cluster import on_cluster
 from sotto.experiments.rio2025 import cells
+from sotto.extras import require
 from sotto.keys import seed_range
 
 _CURVES = ("CartPole-v1", "Acrobot-v1")
@@ -76,6 +77,7 @@ def rio(
     numbers, say = tuple(seed_range(first_seed, seeds)), speaker(json)
     _check(figure, env_id)
     check_workers(workers)
+    require("pyarrow")
     if figure in ("fig1", "fig5"):
         from sotto.experiments.rio2025.regret import make_regret
 

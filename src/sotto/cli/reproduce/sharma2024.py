@@ -8,6 +8,7 @@ from sotto.cli.options import FirstSeed, Json, Ray, Seeds
 from sotto.cli.parsing import command, print_json
 from sotto.cli.reproduce import speaker
 from sotto.cluster import on_cluster
+from sotto.extras import require
 from sotto.keys import seed_range
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def sharma(
             f"{figure} learns from the experts' log; give --dataset with the folder of "
             "`sotto experts collect`"
         )
+    require("pyarrow")
     with on_cluster(ray):
         _provide(env_id, experts, dataset, make, say)
     out.mkdir(parents=True, exist_ok=True)
@@ -106,7 +108,6 @@ def _provide(env_id: "EnvName", experts: Path, dataset: Path | None, make: bool,
     """
     from sotto.algorithms.experts import population as populations
     from sotto.data import minari_files
-    from sotto.extras import require
 
     if dataset is not None:
         require("minari", "h5py")

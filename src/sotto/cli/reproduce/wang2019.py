@@ -7,6 +7,7 @@ from sotto.cli.options import FirstSeed, Json, Ray, Seeds
 from sotto.cli.parsing import command, print_json
 from sotto.cli.reproduce import speaker
 from sotto.cluster import on_cluster
+from sotto.extras import require
 from sotto.keys import seed_range
 
 
@@ -47,6 +48,7 @@ def wang(
     from sotto.experiments.wang2019.figures import make_figure
 
     chosen = seed_range(first_seed, seeds)
+    require("pyarrow")
     with on_cluster(ray):
         summary = make_figure(figure, chosen, out, speaker(json), quick)
     data = out / f"{figure}{'-quick' if quick else ''}.json"
