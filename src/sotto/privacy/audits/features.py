@@ -1,6 +1,6 @@
 """Statistics of a run's output that an audit looks at.
 
-Whatever is looked at, a bound stays valid. What is looked at decides which leaks are found.
+A bound is valid for any statistic. The choice decides which leaks are found.
 """
 
 import jax
@@ -20,11 +20,11 @@ def flat(outputs: PyTree) -> Float[np.ndarray, "runs d"]:
 
 
 def statistics(outputs: PyTree, direction: Float[np.ndarray, " d"]) -> Float[np.ndarray, "runs k"]:
-    """Returns what is looked at in each run's output.
+    """Returns the statistics of each run's output.
 
-    These are the projection onto the difference that one person makes, the numbers and their
-    squares (of a long output those that the person moves most), length, mean, largest and least
-    number, the count of zeros and of numbers that are not finite, and the lowest set bits.
+    The first is the projection onto the difference that one person makes. Then come length, mean,
+    largest and least number, counts of zeros and of numbers that are not finite, and lowest set
+    bits. The rest are the numbers that the person moves most, and their squares.
 
     Args:
         outputs: arrays of shape [runs, ...].

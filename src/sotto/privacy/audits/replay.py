@@ -27,7 +27,7 @@ _TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Replay:
-    """What one person moves in the releases, at most over the people who were left out.
+    """Result of a replay: the largest change of the releases that one person makes.
 
     Attributes:
         person: index of the person who moves most.
