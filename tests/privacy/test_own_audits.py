@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -308,3 +310,13 @@ def test_the_command_says_what_it_found_and_exits_accordingly(module, capsys):
 def test_what_cannot_be_audited_is_refused_in_a_sentence(module, target, problem, capsys):
     assert main(["audit", *target.split()]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_the_guide_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    guide = (Path(__file__).parents[2] / "docs" / "auditing.md").read_text()
+    program, commands = re.findall(r"^```\w*\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_release.py").write_text(program)
+    codes = [main(line.split()[1:]) for line in commands.splitlines()]
+    assert codes == [0, 3]
