@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sotto.algorithms.private import PrivateAlgorithm
     from sotto.algorithms.rlhf.config import RLHFConfig as RLHF
     from sotto.algorithms.settings import Settings
+    from sotto.privacy.audits.auditable import Auditable
     from sotto.privacy.certificates.model import Certificate
     from sotto.privacy.ledger.ledger import Ledger
     from sotto.privacy.ledger.spending import Budget
@@ -72,6 +73,8 @@ _PUBLIC = {
     **dict.fromkeys(("Unit", "Adjacency"), "sotto.privacy.units"),
     "Ledger": "sotto.privacy.ledger.ledger",
     "Budget": "sotto.privacy.ledger.spending",
+    # What `sotto audit MODULE:NAME` audits.
+    "Auditable": "sotto.privacy.audits.auditable",
 }
 """Module of each public name, with the name in that module if it differs."""
 

@@ -155,7 +155,7 @@ _COMMANDS = {
         "sotto.cli.install:install",
         "install a small language model, or texts that people rated",
     ),
-    "audit": ("sotto.cli.audit:audit", "attack known leaks and their sound variants"),
+    "audit": ("sotto.cli.audit:audit", "attack your own code, or known leaks"),
     "completion": (
         "sotto.cli.completion:completion",
         "print a script for completion in bash or zsh",

@@ -99,7 +99,7 @@ def audit(
     """
     present, absent = (_checked(scores) for scores in (scores_present, scores_absent))
     half_present, half_absent = present.size // 2, absent.size // 2
-    orientation, threshold = _choose_event(
+    _, orientation, threshold = choose_event(
         present[:half_present], absent[:half_absent], delta, 1 - confidence
     )
     held_out = CanaryScoreAuditor(
@@ -199,8 +199,8 @@ class ReleaseTrials:
 
     def __call__(self, present: bool, seed: int, samples: int) -> Float[np.ndarray, "samples d"]:
         """Returns the outputs of independent runs on one of the two inputs; see `Mechanism`."""
-        with _temporary_ledger(self.release.unit) as ledger:
-            repetitions = [_Repetition(ledger)] * (samples - 1)
+        with temporary_ledger(self.release.unit) as ledger:
+            repetitions = [Repetition(ledger)] * (samples - 1)
             stream, states = self._open([ledger, *repetitions], noise_seed=seed)
             persons, units = self.inputs(present)
             _, log, _ = stream.run(
@@ -213,7 +213,7 @@ class ReleaseTrials:
 
     def certified_epsilon(self, delta: float) -> float:
         """Returns the ledger's epsilon for one run with noise from the operating system."""
-        with _temporary_ledger(self.release.unit) as ledger:
+        with temporary_ledger(self.release.unit) as ledger:
             persons, _ = self.inputs(True)
             self._open([ledger], noise_seed=None)
             releases = self.release.horizon if persons is None else len(persons)
@@ -228,13 +228,14 @@ class ReleaseTrials:
         return self.release.open(ledgers, states, one_release, noise_seed=noise_seed), states
 
 
-class _Repetition(Ledger):
+class Repetition(Ledger):
     """A ledger that reads as that of the repeated run, and writes nothing."""
 
     def __init__(self, repeated: Ledger) -> None:
         self.__dict__ = repeated.__dict__
 
     def open_stream(self, statement: StreamStatement) -> LedgerStream:
+        """Returns a stream that charges nothing."""
         del statement  # the repeated run has written it
         return _RepeatedStream(self, 0)
 
@@ -245,7 +246,8 @@ class _RepeatedStream(LedgerStream):
 
 
 @contextmanager
-def _temporary_ledger(unit: Unit) -> Iterator[Ledger]:
+def temporary_ledger(unit: Unit) -> Iterator[Ledger]:
+    """Yields a ledger that is deleted afterwards, with a budget that refuses no audit."""
     with tempfile.TemporaryDirectory() as folder:
         yield Ledger.create(Path(folder) / "ledger.sqlite", unit=unit, budget=_BUDGET)
 
@@ -261,10 +263,13 @@ def _checked(scores: np.ndarray) -> Float[np.ndarray, " n"]:
     return scores
 
 
-def _choose_event(
+def choose_event(
     present: np.ndarray, absent: np.ndarray, delta: float, significance: float
-) -> tuple[int, float]:
-    """Returns the sign and the threshold with the largest bound on these samples."""
+) -> tuple[float, int, float]:
+    """Returns the largest bound on these samples, with its sign and its threshold.
+
+    The bound is not valid on the samples that chose the event.
+    """
     best = (-math.inf, 1, 0.0)
     for sign in (1, -1):
         in_sorted, out_sorted = np.sort(sign * present), np.sort(sign * absent)
@@ -277,7 +282,7 @@ def _choose_event(
             epsilon = np.log(np.maximum(1 - other - delta, 1e-300)) - np.log(own)
             index = int(np.argmax(epsilon))
             best = max(best, (float(epsilon[index]), sign, float(thresholds[index])))
-    return best[1], best[2]
+    return best
 
 
 def _candidates(ordered: np.ndarray) -> np.ndarray:

@@ -25,11 +25,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
+from sotto import modules
 from sotto.extras import EXTRAS
 
 
@@ -68,7 +68,7 @@ def remote_spec(env_id: str) -> Any:
         ValueError: the name is not of the form above, or there is no such module or environment.
     """
     module, name, wrappers = _parts(env_id)
-    _look_here_too()
+    modules.look_here_too()
     for needed in _modules(module, wrappers):
         if find_spec(needed.partition(".")[0]) is None:
             raise ValueError(f"Gymnasium cannot make {env_id!r}: there is no module {needed}")
@@ -130,17 +130,9 @@ def _registered(env_id: str, name: str) -> Any:
         raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
 
 
-def _look_here_too() -> None:
-    """Appends the working directory to the import path, since modules may lie there."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
-
-
 def _import(module: str, env_id: str) -> None:
-    _look_here_too()
     try:
-        importlib.import_module(module)
+        modules.imported(module)
     except ModuleNotFoundError as error:
         if (extra := EXTRAS.get(error.name or "")) is not None:
             raise ValueError(

@@ -1,0 +1,167 @@
+"""Audit of a user's own code: which checks run, and one verdict.
+
+The bounds of one audit share its confidence: each of n statistical questions is answered with
+confidence 1 - (1 - confidence) / n, so that all of them hold together (Bonferroni). A claim is
+refuted if one lower bound exceeds it. A claim that is not refuted is not proved.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sotto.privacy.accounting.events import Gaussian
+from sotto.privacy.audits import canaries, one_run
+from sotto.privacy.audits.auditable import Auditable
+from sotto.privacy.audits.replay import can_replay, replay
+from sotto.privacy.statements import Poisson
+
+LEAST_SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer to one question.
+
+    Attributes:
+        check: "replay", "canary" or "one run".
+        presumes: what the bound presumes beyond the claim.
+        epsilon_lower: lower bound on epsilon, perhaps infinite.
+        refuted: whether it refutes the claim.
+        says: what was done and seen, in a sentence.
+    """
+
+    check: str
+    presumes: str
+    epsilon_lower: float
+    refuted: bool
+    says: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of an audit.
+
+    Attributes:
+        epsilon, delta: the claim.
+        confidence: least probability with which all bounds hold together.
+        findings: one for each question.
+        left_out: sentences about checks that this code does not allow.
+        seconds: wall-clock time.
+    """
+
+    epsilon: float
+    delta: float
+    confidence: float
+    findings: tuple[Finding, ...]
+    left_out: tuple[str, ...]
+    seconds: float
+
+    @property
+    def refuted(self) -> bool:
+        """Whether a bound exceeds the claim."""
+        return any(one.refuted for one in self.findings)
+
+
+def audit_own(
+    auditable: Auditable,
+    samples: int,
+    seed: int,
+    confidence: float,
+    note: Callable[[str], None] = lambda _: None,
+) -> Verdict:
+    """Audits a user's code.
+
+    Args:
+        auditable: description of the code, with its claim.
+        samples: number of runs with one person, and without.
+        seed: seed of the audit.
+        confidence: probability with which all bounds hold together.
+        note: called with a sentence before each check.
+
+    Raises:
+        ValueError: runs cannot be repeated, or a number is out of its range.
+    """
+    if samples < LEAST_SAMPLES:
+        raise ValueError(f"--samples must be at least {LEAST_SAMPLES}, got {samples}")
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"--confidence must be above 0.5 and below 1, got {confidence}")
+    start = time.perf_counter()
+    many = auditable.size >= one_run.LEAST
+    gaussian = many and _is_gaussian(auditable)
+    each = 1 - (1 - confidence) / (1 + many + gaussian)
+    findings, left_out = [], []
+    if can_replay(auditable):
+        note("repeating the release without each person in turn")
+        findings.append(_replayed(auditable, seed))
+    else:
+        left_out.append("Sums before noise: only for a Release without secret draws.")
+    note("looking for the person who changes the output most")
+    before = time.perf_counter()
+    canary = canaries.find(auditable, seed)
+    took = time.perf_counter() - before
+    note(f"making {samples:,} runs with person {canary.person}, and without (first {took:.1f} s)")
+    found = canaries.bound(auditable, canary, samples, seed, each)
+    findings.append(
+        Finding(
+            "canary",
+            "nothing",
+            found.epsilon_lower,
+            found.refuted,
+            f"{samples:,} runs with person {canary.person}, and {samples:,} without",
+        )
+    )
+    if many:
+        note(f"training once with {auditable.size} people, each in or out by a coin")
+        guesses = one_run.train_once(auditable, seed)
+        said = f"{guesses.correct} of {guesses.made} guesses about who took part are right"
+        for presumes in ("nothing", "Gaussian DP")[: 1 + gaussian]:
+            epsilon = one_run.epsilon_lower(
+                guesses, auditable.delta, each, gaussian=presumes != "nothing"
+            )
+            findings.append(
+                Finding("one run", presumes, epsilon, epsilon > auditable.epsilon, said)
+            )
+    else:
+        left_out.append(f"One run with many canaries: give at least {one_run.LEAST} people.")
+    seconds = time.perf_counter() - start
+    return Verdict(
+        auditable.epsilon,
+        auditable.delta,
+        confidence,
+        tuple(findings),
+        tuple(left_out),
+        seconds,
+    )
+
+
+def _replayed(auditable: Auditable, seed: int) -> Finding:
+    found = replay(auditable, seed)
+    if found.without_noise:
+        said = f"the person changes {', '.join(found.without_noise)}, which has no noise"
+    else:
+        said = (
+            f"person {found.person} moves the sums by {found.shift:.4g} standard deviations of "
+            "the noise"
+        )
+    return Finding("replay", "the door's noise", found.epsilon_lower, found.refuted, said)
+
+
+def _is_gaussian(auditable: Auditable) -> bool:
+    """Whether the claim is the ledger's, and the curve of one Gaussian release."""
+    door = auditable.door
+    return (
+        door is not None
+        and not isinstance(door.release.participation, Poisson)
+        and not door.release.gaps
+        and not door.release.unprotected
+        and math.isfinite(auditable.epsilon)
+        and _ledger_says_so(auditable)
+    )
+
+
+def _ledger_says_so(auditable: Auditable) -> bool:
+    door = auditable.door
+    assert door is not None
+    event = door.release.statement(dict.fromkeys(door.release.parts, 1), "operating-system")
+    return isinstance(event.event, Gaussian)
