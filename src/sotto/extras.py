@@ -15,6 +15,7 @@ EXTRAS = {
     "flwr": "flower",
     "mujoco": "mujoco",
     "psycopg": "postgresql",
+    "fpdf": "pdf",
     "gguf": "language",
     "safetensors": "language",
     "tokenizers": "language",
