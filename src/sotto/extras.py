@@ -16,6 +16,7 @@ EXTRAS = {
     "mujoco": "mujoco",
     "psycopg": "postgresql",
     "pyarrow": "parquet",
+    "fpdf": "pdf",
     "gguf": "language",
     "safetensors": "language",
     "tokenizers": "language",

@@ -84,6 +84,10 @@ _COMMANDS = {
     "runs": ("sotto.cli.overviews:runs", "list the runs in a folder"),
     "compare": ("sotto.cli.overviews:compare", "compare runs: results, guarantees, settings"),
     "verify": ("sotto.cli.verify:verify", "verify a certificate without its run"),
+    "certify dpsgd": (
+        "sotto.cli.certify:dpsgd",
+        "check the claimed epsilon of a DP-SGD training made elsewhere",
+    ),
     "schema": ("sotto.cli.verify:schema", "print the JSON Schema of certificates"),
     "report": ("sotto.cli.runs:report", "write figures and report.html of a run"),
     "account gaussian": (

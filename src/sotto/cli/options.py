@@ -7,6 +7,10 @@ from tyro.conf import Positional, arg
 
 Json = Annotated[bool, arg(help="Print one JSON object instead of text.")]
 RunPath = Positional[Path]
+Page = Annotated[
+    Path | None,
+    arg(help="Write a page to print into this file, .pdf (pip install 'sotto[pdf]') or .html."),
+]
 
 # --- accounting ----------------------------------------------------------------------------------
 

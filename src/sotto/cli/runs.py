@@ -2,12 +2,12 @@
 
 import json as json_module
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sotto.cli.options import Json, Ledger, Ray, RunPath
+from sotto.cli.options import Json, Ledger, Page, Ray, RunPath
 from sotto.cli.parsing import command, print_json
 from sotto.cluster import on_cluster
 from sotto.errors import RunError
@@ -18,8 +18,10 @@ from sotto.serving.directory import Service, is_service, open_service
 if TYPE_CHECKING:
     from sotto.algorithms.base import Algorithm
     from sotto.people.campaign import Campaign
+    from sotto.privacy.certificates.check import AnyLedger
     from sotto.privacy.certificates.derive import Certificate
     from sotto.runs.evaluations import EvaluationRun
+    from sotto.runs.printed.page import Page as PrintedPage
 
     Certified: TypeAlias = Run | Service | Campaign | EvaluationRun
 
@@ -167,6 +169,7 @@ def certificate(
     verify: bool = False,
     write: bool = False,
     sign: Path | None = None,
+    page: Page = None,
     ledger: Ledger = None,
     json: bool = False,
 ) -> int:
@@ -185,6 +188,7 @@ def certificate(
       sotto certificate runs/x --verify
       sotto certificate runs/x --write
       sotto certificate runs/x --sign operator.pem
+      sotto certificate runs/x --page certificate.pdf
 
     Args:
         path: Run directory, or directory of a service, of a campaign, or of several seeds. Each
@@ -198,14 +202,23 @@ def certificate(
             several seeds: `certificates`, and `epsilon_of_all_seeds` if they are about the same
             people.
     """
+    from sotto.runs.printed.files import writer
+
     if verify and write:
         raise ValueError("--verify changes nothing; give either --verify or --write")
     if sign is not None and (verify or write):
         raise ValueError("--sign verifies the certificate, and writes none; give it alone")
+    if page is not None and (verify or sign is not None):
+        raise ValueError("--page prints the certificate; give it without --verify and --sign")
+    print_page = None if page is None else writer(page)
     certified, experiment = _certified(path, ledger)
+    if print_page is not None and len(certified) > 1:
+        raise ValueError(f"a page is about one certificate; give one seed, as in {path}/seed-0")
     if sign is not None:
         return _sign(certified, sign, json)
-    return _verify(certified, json) if verify else _show(certified, experiment, write, json)
+    if verify:
+        return _verify(certified, json)
+    return _show(certified, experiment, write, json, print_page)
 
 
 def _certified(path: Path, ledger: str | None) -> tuple[Sequence["Certified"], Experiment | None]:
@@ -224,7 +237,11 @@ def _certified(path: Path, ledger: str | None) -> tuple[Sequence["Certified"], E
 
 
 def _show(
-    runs: Sequence["Certified"], experiment: Experiment | None, write: bool, json: bool
+    runs: Sequence["Certified"],
+    experiment: Experiment | None,
+    write: bool,
+    json: bool,
+    print_page: Callable[["PrintedPage"], None] | None = None,
 ) -> int:
     from rich.console import Console
 
@@ -245,6 +262,8 @@ def _show(
                 )
         if write or missing or isinstance(run, Service):
             one.write(run.certificate)
+        if print_page is not None:
+            _print_page(run, ledger, print_page)
     shared = None
     if experiment is not None and len(ledgers) > 1:
         shared = sharing(experiment.settings, ledgers)
@@ -261,6 +280,20 @@ def _show(
     if shared is not None:
         console.print(f"\n{shared.words}")
     return 0
+
+
+def _print_page(
+    run: "Certified", ledger: "AnyLedger", print_page: Callable[["PrintedPage"], None]
+) -> None:
+    """Prints the page of the certificate in the run's file, if its ledger gives the same."""
+    from sotto.privacy.certificates.derive import read, verify
+    from sotto.runs.printed.page import page_of_certificate
+
+    found = verify(run.certificate, ledger)
+    if found.status != "verified":
+        reason = found.mismatches[0] if found.mismatches else "write the current one with --write"
+        raise RunError(f"{run.certificate} is {found.status} and is not printed: {reason}")
+    print_page(page_of_certificate(read(run.certificate), run.certificate))
 
 
 def _in_words(certificate: "Certificate") -> dict[str, Any]:

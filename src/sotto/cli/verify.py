@@ -4,7 +4,7 @@ import json as json_module
 import sys
 from pathlib import Path
 
-from sotto.cli.options import Json, RunPath
+from sotto.cli.options import Json, Page, RunPath
 from sotto.cli.parsing import command, print_json
 from sotto.errors import visible
 
@@ -17,6 +17,7 @@ def verify(
     /,
     ledger: str | None = None,
     signed_by: Path | None = None,
+    page: Page = None,
     json: Json = False,
 ) -> int:
     """Verifies a certificate that somebody gave you: one file, without its run.
@@ -37,6 +38,7 @@ def verify(
       sotto verify certificate.json
       sotto verify certificate.json --ledger ledger.sqlite
       sotto verify certificate.json --signed-by operator.pub.pem
+      sotto verify certificate.json --page result.pdf
       sotto verify certificate.json --json
 
     Args:
@@ -46,8 +48,13 @@ def verify(
             sotto certificate --sign writes.
     """
     from sotto.privacy.certificates.lone import verify_file
+    from sotto.runs.printed.files import writer
+    from sotto.runs.printed.page import page_of_finding
 
+    write = None if page is None else writer(page)
     found = verify_file(path, ledger, signed_by)
+    if write is not None:
+        write(page_of_finding(found, path, signed_by))
     stored = found.certificate
     if json:
         numbers = {} if stored is None else {"run_id": stored.run_id, "proof": stored.status}

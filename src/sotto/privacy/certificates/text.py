@@ -16,6 +16,7 @@ from sotto.privacy.accounting.events import (
     SampledGaussian,
 )
 from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.certificates.check import AnyCertificate
 from sotto.privacy.certificates.model import Certificate, CertifiedAnswers, CertifiedStream
 from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
@@ -35,15 +36,7 @@ def render(certificate: Certificate) -> RenderableType:
     ]
     if meaning := meaning_of_delta(c):
         parts += [Text(""), Text(meaning)]
-    for title, lines in (
-        ("Protected", c.protects),
-        ("Not protected", c.does_not_protect),
-        ("Steps that are not private", tuple(f"{gap.name}: {gap.why}" for gap in c.gaps)),
-        ("Enforced by the code", _assumed(c, "code")),
-        ("Up to you", _assumed(c, "user")),
-        ("Released", tuple(map(_stream_line, c.streams)) + _answer_lines(c)),
-        ("What each student learns alone", _student_lines(c)),
-    ):
+    for title, lines in sections(c):
         if lines:
             parts += [Text(""), Text(title, style="bold")]
             parts += [Padding(Text(f"- {visible(line)}"), (0, 0, 0, 2)) for line in lines]
@@ -53,9 +46,22 @@ def render(certificate: Certificate) -> RenderableType:
         Text(""),
         *(Text(visible(f"JAX settings: {one}"), style="dim") for one in _settings(c)),
         Text(visible(f"Computed by: {c.method}. {persons}{software}."), style="dim"),
-        Text(visible(f"{_dated(c)}, head {c.head_hash}"), style="dim"),
+        Text(visible(f"{dated(c)}, head {c.head_hash}"), style="dim"),
     ]
     return Group(*parts)
+
+
+def sections(c: AnyCertificate) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Returns the lists of sentences in a certificate, each with its title; some are empty."""
+    return (
+        ("Protected", c.protects),
+        ("Not protected", c.does_not_protect),
+        ("Steps that are not private", tuple(f"{gap.name}: {gap.why}" for gap in c.gaps)),
+        ("Enforced by the code", _assumed(c, "code")),
+        ("Up to you", _assumed(c, "user")),
+        ("Released", tuple(map(_stream_line, c.streams)) + _answer_lines(c)),
+        ("What each student learns alone", _student_lines(c)),
+    )
 
 
 def _settings(c: Certificate) -> tuple[str, ...]:
@@ -67,7 +73,8 @@ def _settings(c: Certificate) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, lines)))
 
 
-def _dated(c: Certificate) -> str:
+def dated(c: AnyCertificate) -> str:
+    """Returns the time at which the ledger was created, as it is recorded."""
     return "Ledger, time withheld" if c.created == NO_TIME else f"Ledger of {c.created}"
 
 
@@ -83,12 +90,16 @@ def _headline(c: Certificate) -> Text:
             ": epsilon is infinite. This run follows a paper whose claim does not hold for the "
             "steps named below. It protects nobody.",
         )
+    return Text.assemble(("No guarantee", "bold red"), visible(f": {why_nothing(c)}."))
+
+
+def why_nothing(c: AnyCertificate) -> str:
+    """Returns why a certificate with status `none` guarantees nothing."""
     reasons = [e.reason for e in c.worst_person.events if isinstance(e, NoGuarantee)]
-    why = "; ".join(reasons) or _without_reason(c)
-    return Text.assemble(("No guarantee", "bold red"), visible(f": {why}."))
+    return "; ".join(reasons) or _without_reason(c)
 
 
-def _without_reason(c: Certificate) -> str:
+def _without_reason(c: AnyCertificate) -> str:
     """Returns why nothing is proved where no event gives a reason."""
     if not (c.answers.answered if c.answers else any(one.releases for one in c.streams)):
         return "nothing has been released yet"
@@ -100,7 +111,7 @@ def _without_reason(c: Certificate) -> str:
     return f"epsilon of what was released is infinite at delta {c.delta:.3g}"
 
 
-def meaning_of_epsilon(c: Certificate) -> str:
+def meaning_of_epsilon(c: AnyCertificate) -> str:
     """Returns how often the best observer is right about two equally likely neighbouring inputs."""
     right = _accuracy(c.epsilon, c.delta)
     return (
@@ -110,7 +121,7 @@ def meaning_of_epsilon(c: Certificate) -> str:
     )
 
 
-def meaning_of_delta(c: Certificate) -> str:
+def meaning_of_delta(c: AnyCertificate) -> str:
     """Returns the meaning of delta with the numbers of the run; empty where nothing is proved.
 
     Two distributions are (epsilon, delta)-indistinguishable if and only if each has an event of
@@ -134,7 +145,7 @@ def meaning_of_delta(c: Certificate) -> str:
     return sentence
 
 
-def _everything(c: Certificate) -> str:
+def _everything(c: AnyCertificate) -> str:
     if c.answers:
         return "every answer to every student, and who knows everything else,"
     return "everything released, and who knows everything about everybody else,"
@@ -148,7 +159,7 @@ def _accuracy(epsilon: float, delta: float) -> float:
     return 1 - (1 - delta) * math.exp(-epsilon) / (1 + math.exp(-epsilon))
 
 
-def _assumed(c: Certificate, by: Literal["code", "user"]) -> tuple[str, ...]:
+def _assumed(c: AnyCertificate, by: Literal["code", "user"]) -> tuple[str, ...]:
     return tuple(f"{a.statement} ({a.how})" for a in c.assumptions if a.enforced_by == by)
 
 
@@ -197,7 +208,7 @@ def _prefixes(stream: CertifiedStream) -> str:
     return f"stable prefixes, {rule}, threshold {said.threshold:.1f} of {said.experts}"
 
 
-def _answer_lines(c: Certificate) -> tuple[str, ...]:
+def _answer_lines(c: AnyCertificate) -> tuple[str, ...]:
     if c.answers is None:
         return ()
     said, statement = c.answers, c.answers.statement
@@ -239,7 +250,7 @@ def _mechanism(statement: AnswerStatement) -> str:
     return answers
 
 
-def _student_lines(c: Certificate) -> tuple[str, ...]:
+def _student_lines(c: AnyCertificate) -> tuple[str, ...]:
     if c.answers is None:
         return ()
     return tuple(

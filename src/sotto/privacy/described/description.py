@@ -1,0 +1,132 @@
+"""The description of a DP-SGD training, read strictly from JSON."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sotto.errors import first_problem
+from sotto.privacy.errors import PrivacyError
+
+_LARGEST = 1 << 20
+"""Most bytes of a file."""
+
+
+class Claimed(BaseModel):
+    """The claim that somebody makes about a training.
+
+    Attributes:
+        epsilon: the claimed epsilon; None if none is stated.
+        delta: the delta at which it is claimed.
+        adjacency: how neighbouring data sets differ, according to the claim.
+        accountant: its name, in the words of the source.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    epsilon: float | None = Field(ge=0)
+    delta: float = Field(gt=0, lt=1)
+    adjacency: Literal["add-remove", "zero-out", "replace"]
+    accountant: str = Field(max_length=200)
+
+
+class Description(BaseModel):
+    """A DP-SGD training in somebody's words.
+
+    Attributes:
+        name: name of the training.
+        source: where these settings are published.
+        notes: values that the source does not print, and what stands here instead.
+        records: number of records in the data set.
+        batch_size: number of records in a batch, or its mean under Poisson sampling.
+        sampling: "poisson" draws each record independently for each step; "shuffle" draws a new
+            order in each epoch; "fixed" visits the same batches in each epoch.
+        last_batch: fate of an incomplete last batch of an epoch.
+        steps: number of noisy steps of one run.
+        noise_multiplier: standard deviation of the noise divided by clip_norm, for the sum over a
+            batch of batch_size records.
+        clip_norm: largest L2 norm of the gradient of one record.
+        noise_scaled_to: "sum" adds the noise to the sum; "mean" adds the noise of a full batch to
+            the mean of the records that are there.
+        runs: number of trainings on the same data, those for tuning included.
+        records_per_person: most records of one person.
+        noise_secret: whether the seed of the noise is unknown to everybody.
+        noise_secure: whether the generator of the noise is a cryptographic one.
+        claimed: the claim.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    name: str = Field(min_length=1, max_length=200)
+    source: str = Field(max_length=500)
+    notes: str = Field(default="", max_length=2000)
+    records: int = Field(ge=2, le=10**12)
+    batch_size: int = Field(ge=1)
+    sampling: Literal["poisson", "shuffle", "fixed", "unknown"]
+    last_batch: Literal["dropped", "kept", "none", "unknown"]
+    steps: int = Field(ge=1, le=10**9)
+    noise_multiplier: float = Field(gt=0, le=1e6)
+    clip_norm: float = Field(gt=0)
+    noise_scaled_to: Literal["sum", "mean"]
+    runs: int = Field(default=1, ge=1, le=10**6)
+    records_per_person: int = Field(default=1, ge=1, le=10**9)
+    noise_secret: bool
+    noise_secure: bool
+    claimed: Claimed
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.batch_size > self.records:
+            raise ValueError("batch_size is larger than records")
+        whole = self.records % self.batch_size == 0 or self.sampling in ("poisson", "unknown")
+        if self.last_batch == "none" and not whole:
+            raise ValueError("records is no multiple of batch_size; say what became of the rest")
+        return self
+
+    @property
+    def batches(self) -> int:
+        """The number of steps of an epoch, where each record is visited at most once."""
+        kept = self.last_batch == "kept"
+        return -(-self.records // self.batch_size) if kept else self.records // self.batch_size
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs that have begun in one run."""
+        return math.ceil(self.steps / self.batches)
+
+    @property
+    def rest(self) -> int:
+        """The number of records in the smallest batch of an epoch."""
+        rest = self.records % self.batch_size
+        return rest if rest and self.last_batch in ("kept", "unknown") else self.batch_size
+
+
+def read(path: Path) -> Description:
+    """Returns the description in a file.
+
+    Raises:
+        PrivacyError: it cannot be read, says a name twice, has an unknown field or a value that
+            is not of its type.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise ValueError("it is larger than 1 MiB")
+        text = content.decode("utf-8")
+        json.loads(text, object_pairs_hook=_once)
+        found = Description.model_validate_json(text, strict=True)
+    except ValidationError as error:
+        raise PrivacyError(f"{path} cannot be read: {first_problem(error)}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise PrivacyError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it says {twice!r} twice")
+    return found

@@ -1,0 +1,94 @@
+"""Named findings on a described training, and the verdict on its claim."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sotto.privacy.described.bounds import accounted, least, proved
+from sotto.privacy.described.description import Description
+
+Verdict = Literal["holds", "false", "vacuous", "undecided"]
+
+FINDINGS = {
+    "shuffled-accounted-as-poisson": "Batches came from a shuffled order, and the claim accounts "
+    "for Poisson sampling, which costs less.",
+    "fixed-accounted-as-poisson": "Each epoch visited the same batches, and the claim accounts for "
+    "Poisson sampling, which costs less.",
+    "sampling-unknown": "The description does not say how batches were drawn, so a record may be "
+    "in every one.",
+    "last-batch-dropped": "An incomplete last batch was dropped, so batches were not drawn by "
+    "Poisson sampling.",
+    "last-batch-kept-smaller": "The last batch is smaller, and the noise on its mean is that of a "
+    "full batch: it is too small there.",
+    "noise-on-mean": "The noise of a full batch is added to a mean, whose "
+    "number of records varies.",
+    "several-runs": "Several runs were made on the same data, and the claim counts one.",
+    "seed-published": "The seed of the noise is known, so whoever has it subtracts the noise.",
+    "insecure-noise": "The generator of the noise is not a cryptographic one.",
+    "delta-vacuous": "Delta is at least 1/records: publishing one record at random has this delta.",
+    "adjacency-differs": "The claim is about replacing a record, and the usual accountant is about "
+    "its absence.",
+    "unit-is-record": "A person may have several records, and only one record is protected.",
+    "epsilon-not-stated": "The claim states no epsilon.",
+    "epsilon-below-accounted": "Even under the claim's assumptions epsilon is larger.",
+    "epsilon-refuted": "An attack shows that epsilon is larger than claimed.",
+}
+"""Every finding in words, by its permanent name."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The answer on one description. The facts are somebody's words; the arithmetic is checked.
+
+    Attributes:
+        verdict: "holds" if the claim follows; "false" if an attack refutes it; "vacuous" if its
+            delta protects nobody; "undecided" otherwise.
+        claimed: epsilon as claimed; None if it is not stated.
+        accounted: epsilon of one run under Poisson sampling.
+        proved: epsilon that holds for what the description says.
+        least: epsilon that an attack shows.
+        findings: names of `FINDINGS`.
+    """
+
+    verdict: Verdict
+    claimed: float | None
+    accounted: float
+    proved: float
+    least: float
+    findings: tuple[str, ...]
+
+
+def analyse(d: Description) -> Analysis:
+    """Returns the numbers, the findings and the verdict on a description."""
+    claimed, at = d.claimed.epsilon, accounted(d)
+    above, below = proved(d), least(d)
+    poisson, partition = d.sampling == "poisson", d.sampling in ("shuffle", "fixed")
+    rest = d.records % d.batch_size > 0
+    smaller = d.noise_scaled_to == "mean" and partition and d.rest < d.batch_size
+    refuted = claimed is not None and claimed < below
+    holds = {
+        "shuffled-accounted-as-poisson": d.sampling == "shuffle",
+        "fixed-accounted-as-poisson": d.sampling == "fixed",
+        "sampling-unknown": d.sampling == "unknown",
+        "last-batch-dropped": d.last_batch == "dropped" and rest and not poisson,
+        "last-batch-kept-smaller": smaller,
+        "noise-on-mean": d.noise_scaled_to == "mean" and not partition,
+        "several-runs": d.runs > 1,
+        "seed-published": not d.noise_secret,
+        "insecure-noise": not d.noise_secure,
+        "delta-vacuous": d.claimed.delta >= 1 / d.records,
+        "adjacency-differs": d.claimed.adjacency == "replace",
+        "unit-is-record": d.records_per_person > 1,
+        "epsilon-not-stated": claimed is None,
+        "epsilon-below-accounted": claimed is not None and claimed < 0.99 * at,
+        "epsilon-refuted": refuted,
+    }
+    verdict: Verdict = "undecided"
+    if refuted or (claimed is not None and not d.noise_secret):
+        verdict = "false"
+    elif holds["delta-vacuous"]:
+        verdict = "vacuous"
+    elif claimed is not None and above <= claimed < math.inf:
+        verdict = "holds"
+    found = tuple(name for name, there in holds.items() if there)
+    return Analysis(verdict, claimed, at, above, below, found)

@@ -1,0 +1,1 @@
+"""Certificates on paper: one page in HTML or PDF, whose bytes depend only on the certificate."""

@@ -1,0 +1,206 @@
+"""The content of a printed page, as data: what `html` and `pdf` draw."""
+
+import hashlib
+import math
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from pathlib import Path
+
+from sotto.errors import visible
+from sotto.privacy.certificates.check import AnyCertificate
+from sotto.privacy.certificates.lone import Finding
+from sotto.privacy.certificates.text import (
+    dated,
+    meaning_of_delta,
+    meaning_of_epsilon,
+    sections,
+    why_nothing,
+)
+
+_LONGEST = 600
+"""Most characters of one line: a file from a stranger cannot make the page endless."""
+_LINES = 14
+"""Most lines of one section."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page to print; every text is on one line, and all its characters print.
+
+    Attributes:
+        title: the first line.
+        verdict: one or two words in large, such as "PROVED" or "FALSE".
+        good: whether the page states a guarantee that holds.
+        reasons: sentences on why the verdict is this one.
+        facts: pairs of a name and a value.
+        sections: pairs of a title and its sentences.
+    """
+
+    title: str
+    verdict: str
+    good: bool
+    reasons: tuple[str, ...]
+    facts: tuple[tuple[str, str], ...]
+    sections: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+def page_of_certificate(c: AnyCertificate, file: Path) -> Page:
+    """Returns the page of a certificate that its ledger gives, as it is stored in a file."""
+    verdict, reason = _standing(c)
+    return _made(
+        f"Privacy certificate of run {c.run_id}",
+        verdict,
+        c.status == "proved",
+        [reason],
+        [*_numbers(c), *_origin(c), *_file(file)],
+        [*_sentences(c), _checks(file)],
+    )
+
+
+def page_of_finding(found: Finding, file: Path, signed_by: Path | None = None) -> Page:
+    """Returns the page of a file that was verified alone, with the result in large.
+
+    What a false or unverifiable file says stands on the page in one line, as its own words.
+    """
+    c = found.certificate
+    reasons = list(found.reasons)
+    title = "Result of verifying a privacy certificate"
+    if c is None or found.status in ("false", "unverifiable"):
+        if c is not None:
+            epsilon, delta = _number(c.epsilon), _number(c.delta)
+            reasons.append(
+                f"The file claims: {c.status}, epsilon {epsilon} at delta {delta}, run "
+                f"{c.run_id}. Do not rely on it."
+            )
+        checks = [_checks(file)]
+        return _made(title, found.status.upper(), False, reasons, _file(file), checks)
+    verdict, reason = _standing(c)
+    large = f"{found.status.upper()}: {verdict}"
+    if found.status == "stale":
+        reasons.append(
+            "It was true when it was made, and its ledger has gone on since. Ask for the current "
+            "certificate."
+        )
+    reasons += [reason, *(f"Corrected words: {one}." for one in found.corrections)]
+    if signed_by is not None:
+        reasons.append(f"The key in {signed_by.name} signed the file.")
+    good = found.status == "true" and c.status == "proved"
+    facts = [("Run", c.run_id), *_numbers(c), *_origin(c), *_file(file)]
+    return _made(title, large, good, reasons, facts, [*_sentences(c), _checks(file)])
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _standing(c: AnyCertificate) -> tuple[str, str]:
+    """Returns the status of a certificate in large words, and what it means."""
+    if c.status == "proved":
+        return "PROVED", meaning_of_epsilon(c)
+    if c.status == "paper-claim":
+        return (
+            "PAPER CLAIM",
+            "Not proved: epsilon is infinite. This run follows a paper whose claim does not hold "
+            "for the steps named below. It protects nobody.",
+        )
+    return "NO GUARANTEE", f"Nothing is guaranteed: {why_nothing(c)}."
+
+
+def _numbers(c: AnyCertificate) -> list[tuple[str, str]]:
+    delta = _number(c.delta)
+    if c.status == "proved":
+        each = "any two neighbouring inputs" if c.answers else f"each {c.unit.name}"
+        most = math.floor((1 + 1e-9) / c.delta)  # a delta of 1e-5 is 1 in 100,000
+        delta += f": epsilon may fail with probability at most 1 in {most:,}, for {each}"
+    people = [] if c.answers else [("Who took part", c.unit.counted(c.persons))]
+    meaning = meaning_of_delta(c)
+    return [
+        ("Epsilon", _number(c.epsilon)),
+        ("Delta", delta),
+        *([("In words", meaning)] if meaning else []),
+        ("Unit", c.unit_sentence),
+        *people,
+    ]
+
+
+def _origin(c: AnyCertificate) -> list[tuple[str, str]]:
+    software = ", ".join(f"{name} {number}" for name, number in c.versions.items())
+    return [
+        ("Accountant", c.method),
+        ("Recorded", f"{dated(c)}; {software}"),
+        ("Ledger's head", c.head_hash),
+    ]
+
+
+def _file(file: Path) -> list[tuple[str, str]]:
+    return [("File", file.name), ("Its SHA-256", hashlib.sha256(file.read_bytes()).hexdigest())]
+
+
+def _sentences(c: AnyCertificate) -> list[tuple[str, tuple[str, ...]]]:
+    titles = {"Up to you": "Duties of whoever runs this", "Released": "Releases"}
+    return [(titles.get(title, title), lines) for title, lines in sections(c)]
+
+
+def _checks(file: Path) -> tuple[str, tuple[str, ...]]:
+    return (
+        "How to check it",
+        (
+            "This page proves nothing, because anybody can print one. Ask for the file, and "
+            f"compare its SHA-256 with the one above: sha256sum {file.name}",
+            f"Verify the file: sotto verify {file.name}, or without sotto: python "
+            f"tools/check_certificate.py {file.name}",
+            "Only the ledger shows what was released since. With it: sotto verify "
+            f"{file.name} --ledger ledger.sqlite",
+        ),
+    )
+
+
+def _number(value: float) -> str:
+    """Returns a number with four digits, rounded up: a page never states less than the file."""
+    if not math.isfinite(value):
+        return "infinite" if value > 0 else str(value)
+    up = Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(repr(value)))
+    return f"{float(up):.4g}"
+
+
+# --- texts ---------------------------------------------------------------------------------------
+
+
+def _made(
+    title: str,
+    verdict: str,
+    good: bool,
+    reasons: Iterable[str],
+    facts: Iterable[tuple[str, str]],
+    lists: Iterable[tuple[str, tuple[str, ...]]],
+) -> Page:
+    return Page(
+        plain(title),
+        verdict,
+        good,
+        _some(tuple(reasons)),
+        tuple((name, plain(value)) for name, value in facts),
+        tuple((name, _some(lines)) for name, lines in lists if lines),
+    )
+
+
+def _some(lines: tuple[str, ...]) -> tuple[str, ...]:
+    shown = tuple(map(plain, lines[:_LINES]))
+    more = len(lines) - len(shown)
+    return (*shown, f"... and {more} more, which the file lists") if more else shown
+
+
+def plain(text: str) -> str:
+    """Returns a text that prints as it reads, from left to right.
+
+    Letters that are written from right to left would move the numbers beside them, so they are
+    spelled out, as in `\\u05d0`. Long texts are cut.
+    """
+    one_way = "".join(
+        one.encode("unicode_escape").decode()
+        if unicodedata.bidirectional(one) in ("R", "AL", "AN")
+        else one
+        for one in visible(text[: _LONGEST + 1])
+    )
+    return one_way if len(text) <= _LONGEST else f"{one_way[:_LONGEST]}... (cut)"

@@ -1,0 +1,187 @@
+"""Descriptions of other people's DP-SGD: bounds against simulation, named findings, refusals."""
+
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from sotto.cli import main
+from sotto.privacy.described.bounds import accounted, least, proved
+from sotto.privacy.described.description import Description, read
+from sotto.privacy.described.findings import FINDINGS, analyse
+from sotto.privacy.errors import PrivacyError
+
+CLAIM = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "accountant": "RDP"}
+PLAIN: dict[str, Any] = {
+    "name": "a training",
+    "source": "nowhere",
+    "records": 1000,
+    "batch_size": 100,
+    "sampling": "poisson",
+    "last_batch": "none",
+    "steps": 10,
+    "noise_multiplier": 1.0,
+    "clip_norm": 1.0,
+    "noise_scaled_to": "sum",
+    "noise_secret": True,
+    "noise_secure": True,
+    "claimed": CLAIM,
+}
+
+
+def described(**changes: Any) -> Description:
+    claim = {name: changes.pop(name) for name in CLAIM if name in changes}
+    return Description.model_validate(PLAIN | {"claimed": CLAIM | claim} | changes)
+
+
+def hockey_stick(z: float, rate: float, epsilon: float) -> float:
+    """The larger divergence of one Poisson-sampled step, by quadrature."""
+
+    def mixed(x: float) -> float:
+        return float((1 - rate) * stats.norm.pdf(x, 0, z) + rate * stats.norm.pdf(x, 1, z))
+
+    def one(x: float) -> float:
+        return max(0.0, mixed(x) - math.exp(epsilon) * float(stats.norm.pdf(x, 0, z)))
+
+    return float(integrate.quad(one, -10 * z, 12 * z, limit=500)[0])
+
+
+def test_one_poisson_step_has_the_exact_divergence() -> None:
+    d = described(steps=1)
+    for epsilon in (accounted(d), proved(d)):
+        assert hockey_stick(1.0, 0.1, epsilon) == pytest.approx(1e-5, rel=0.02)
+    assert 0.98 * accounted(d) < least(d) <= accounted(d)
+    assert hockey_stick(1.0, 0.1, least(d)) > 1e-5
+
+
+def test_a_wrong_noise_multiplier_is_noticed() -> None:
+    right = described()
+    assert analyse(right).verdict == "false"
+    enough = described(epsilon=1.0001 * proved(right))
+    assert analyse(enough).verdict == "holds"
+    wrong = enough.model_copy(update={"noise_multiplier": 0.9})
+    assert analyse(wrong).verdict == "false"
+
+
+@pytest.mark.parametrize(("adjacency", "shift"), [("zero-out", 1), ("replace", 2)])
+def test_fixed_batches_are_gaussian_releases(adjacency: str, shift: int) -> None:
+    d = described(sampling="fixed", steps=40, runs=3, adjacency=adjacency)  # 12 epochs in all
+    mu = shift * math.sqrt(12)
+    epsilon = proved(d)
+    x, y = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    delta = stats.norm.cdf(x) - math.exp(epsilon) * stats.norm.cdf(y)
+    assert delta == pytest.approx(1e-5, rel=1e-5)
+    assert least(d) == pytest.approx(epsilon, rel=1e-6)
+
+
+def test_shuffling_costs_more_than_poisson_by_an_attack_that_is_simulated() -> None:
+    d = described(sampling="shuffle", delta=0.05, noise_multiplier=0.5)
+    epsilon, draw = least(d), np.random.default_rng(0)
+    noise = 0.5 * draw.standard_normal((2, 100_000, 10))
+    noise[0, :, 0] += 2
+    noise[1, :, 0] += 1
+    highest = noise.max(axis=2)
+    gaps = [
+        (highest[0] > c).mean() - math.exp(epsilon) * (highest[1] > c).mean()
+        for c in np.linspace(0, 4, 60)
+    ]
+    assert max(gaps) == pytest.approx(0.05, abs=0.01)
+    assert accounted(d) < least(d) <= proved(d)
+
+
+def test_lower_bounds_stay_below_upper_bounds() -> None:
+    draw = np.random.default_rng(1)
+    for _ in range(40):
+        kind = ("shuffle", "fixed")[int(draw.integers(2))]
+        d = described(
+            sampling=kind,
+            records=int(draw.integers(200, 5000)),
+            last_batch=("dropped", "kept", "unknown")[int(draw.integers(3))],
+            noise_scaled_to=("sum", "mean")[int(draw.integers(2))],
+            adjacency=("zero-out", "replace")[int(draw.integers(2))],
+            steps=int(draw.integers(1, 200)),
+            runs=int(draw.integers(1, 4)),
+            noise_multiplier=float(np.exp(draw.uniform(-1, 2))),
+        )
+        assert least(d) <= proved(d)
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "shuffled-accounted-as-poisson": {"sampling": "shuffle"},
+    "fixed-accounted-as-poisson": {"sampling": "fixed"},
+    "sampling-unknown": {"sampling": "unknown"},
+    "last-batch-dropped": {"sampling": "shuffle", "records": 1050, "last_batch": "dropped"},
+    "last-batch-kept-smaller": {
+        "sampling": "shuffle",
+        "records": 1050,
+        "last_batch": "kept",
+        "noise_scaled_to": "mean",
+    },
+    "noise-on-mean": {"noise_scaled_to": "mean"},
+    "several-runs": {"runs": 2},
+    "seed-published": {"noise_secret": False},
+    "insecure-noise": {"noise_secure": False},
+    "delta-vacuous": {"delta": 1e-3},
+    "adjacency-differs": {"adjacency": "replace"},
+    "unit-is-record": {"records_per_person": 5},
+    "epsilon-not-stated": {"epsilon": None},
+    "epsilon-below-accounted": {"epsilon": 0.1},
+    "epsilon-refuted": {"epsilon": 0.1},
+}
+
+
+@functools.cache
+def right_findings() -> tuple[str, ...]:
+    """The findings on a right claim."""
+    return analyse(described(epsilon=3.0)).findings
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_wrong_claims_get_their_names(name: str) -> None:
+    assert name in analyse(described(**WRONG[name])).findings
+    assert name not in right_findings()
+
+
+def test_verdicts() -> None:
+    assert analyse(described(noise_secret=False, epsilon=100.0)).verdict == "false"
+    assert analyse(described(delta=1e-3, epsilon=100.0)).verdict == "vacuous"
+    assert analyse(described(sampling="unknown", epsilon=100.0)).verdict == "undecided"
+    assert proved(described(noise_secret=False)) == math.inf
+
+
+HOSTILE = {
+    "a name twice": lambda text: text.replace("{", '{"steps": 1, ', 1),
+    "unknown": lambda text: text.replace("{", '{"secret": 1, ', 1),
+    "a text for a number": lambda text: text.replace('"steps": 10', '"steps": "10"'),
+    "infinite": lambda text: text.replace('"noise_multiplier": 1.0', '"noise_multiplier": 1e999'),
+    "not finite": lambda text: text.replace('"noise_multiplier": 1.0', '"noise_multiplier": NaN'),
+    "nested": lambda text: "[" * 100_000,
+    "larger batches": lambda text: text.replace('"batch_size": 100', '"batch_size": 2000'),
+    "a rest": lambda text: text.replace('"poisson"', '"fixed"').replace("1000", "1001"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_descriptions_are_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(PLAIN))
+    assert read(path) == described()
+    path.write_text(HOSTILE[name](path.read_text()))
+    with pytest.raises(PrivacyError, match="cannot be read"):
+        read(path)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(PLAIN | {"sampling": "fixed"}))
+    assert main(["certify", "dpsgd", "--from", str(path), "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["verdict"] == "false"
+    assert "fixed-accounted-as-poisson" in said["findings"]
+    assert main(["certify", "dpsgd", "--from", str(path)]) == 2
+    assert "The facts are somebody's words" in capsys.readouterr().out
