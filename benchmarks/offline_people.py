@@ -24,13 +24,14 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
 
-from sotto.algorithms.offline_people import learning, moments, rounds
+from sotto.algorithms.offline_people import learning, moments, rounds, steps
 from sotto.algorithms.offline_people.algorithm import rows_of
-from sotto.algorithms.offline_people.config import OfflinePeopleConfig, filled
+from sotto.algorithms.offline_people.config import Method, OfflinePeopleConfig, filled
 from sotto.algorithms.offline_people.model import scales_of
 from sotto.data.imports.declaration import Declaration
 from sotto.data.imports.importing import import_log
@@ -124,8 +125,13 @@ def imported(task: Task, people: int, seed: int, folder: Path) -> Path:
 
 
 def without_noise(config: OfflinePeopleConfig, records: Records) -> Any:
-    """Returns the policy that the same moments of all people give, without noise or clipping."""
+    """Returns the policy of the same method, without noise.
+
+    The moments are those of all people, without clipping. Steps are clipped.
+    """
     everybody = rows_of(records, slice(0, records.people))
+    if config.method != "model":
+        return without_noise_in_steps(config, everybody)
 
     def mean(contribution: Any) -> np.ndarray:
         def one(unit: Any) -> Any:
@@ -144,13 +150,39 @@ def without_noise(config: OfflinePeopleConfig, records: Records) -> Any:
     return learning.learn(config, known, found, 0.0, new_key(config.seed))
 
 
+def without_noise_in_steps(config: OfflinePeopleConfig, rows: Any) -> Any:
+    """Returns the policy of `config.steps` clipped steps about drawn people, without noise."""
+    rng = np.random.default_rng(config.seed)
+    clip = steps.CLIP_NORM
+
+    @jax.jit
+    def step(state: steps.StepsState, some: Any) -> steps.StepsState:
+        def one(unit: Any) -> Any:
+            gradient = steps.person_gradient(config, state, unit)
+            norm = optax.global_norm(gradient)
+            return jax.tree.map(
+                lambda x: x * jnp.minimum(1, clip / jnp.maximum(norm, 1e-9)), gradient
+            )
+
+        mean = jax.tree.map(lambda x: x.mean(0), jax.vmap(one)(some))
+        return steps.stepped(config, state, mean)
+
+    state = steps.initial_state(config, new_key(config.seed))
+    people = len(rows.present)
+    rows = jax.tree.map(np.asarray, rows)
+    for _ in range(config.steps):
+        drawn = rng.choice(people, round(people * config.sampling_rate), replace=False)
+        state = step(state, jax.tree.map(lambda x, d=drawn: x[d], rows))
+    return state.policy
+
+
 def main(
     task: Task = "CartPole-v1",
     seeds: int = 3,
     first_seed: int = 100,
     people: int = 10_000,
     epsilon: float = 1.0,
-    methods: tuple[Literal["model", "cloning"], ...] = ("model", "cloning"),
+    methods: tuple[Method, ...] = ("model", "advantage", "cloning"),
 ) -> None:
     """Prints the mean greedy return of each arm and seed, as lines of JSON."""
     for seed in range(first_seed, first_seed + seeds):

@@ -205,20 +205,6 @@ def test_the_model_recovers_linear_dynamics_rewards_and_start_states() -> None:
     assert float(fitted.starts.std()) == pytest.approx(logged.std(), abs=0.03)
 
 
-def test_a_clone_does_what_people_do() -> None:
-    rng, number = np.random.default_rng(1), 400
-    config = settings(people=number, low=(-1.0,), high=(1.0,), actions=2, method="cloning")
-    x = rng.uniform(-1, 1, (number, STEPS, 1)).astype(np.float32)
-    acted = (rng.random((number, STEPS)) < 0.5 + 0.4 * x[..., 0]).astype(int)
-    there = np.ones((number, STEPS), bool)
-    rows = Logged(x, acted, 0 * x[..., 0], there, there, ~there)
-    given = Scales(jnp.zeros(1), jnp.eye(1), jnp.ones(1), jnp.ones(()))
-    blank = rounds.blank(config, given)
-    found = learning.learn(config, blank, exact_round(config, blank, rows), 0.0, new_key(0))
-    chances = jax.nn.softmax(found(jnp.array([[-0.8], [0.0], [0.8]])).logits)[:, 1]
-    np.testing.assert_allclose(chances, [0.18, 0.5, 0.82], atol=0.1)
-
-
 def test_models_differ_by_the_noise_and_a_reward_beyond_it_is_the_mean() -> None:
     """Nothing but the constant explains a reward of 1, so noise does not change it by much."""
     config = settings(people=200)

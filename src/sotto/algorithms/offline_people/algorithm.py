@@ -12,15 +12,16 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from sotto.algorithms.base import Algorithm, Progress, Words
 from sotto.algorithms.log_facts import Log
 from sotto.algorithms.log_release import through_the_door
-from sotto.algorithms.offline_people import learning, moments, rounds
+from sotto.algorithms.offline_people import learning, moments, rounds, steps
 from sotto.algorithms.offline_people.config import NO_ENVIRONMENT, OfflinePeopleConfig, filled
 from sotto.algorithms.offline_people.model import scales_of
 from sotto.algorithms.offline_people.moments import Logged, Scales
 from sotto.algorithms.offline_people.rounds import Known
+from sotto.algorithms.offline_people.steps import StepsState
 from sotto.algorithms.settings import known
 from sotto.data.imports.records import Records, require_numbered
 from sotto.keys import keys_of
-from sotto.privacy.errors import NothingReleased
+from sotto.privacy.errors import LedgerOlder, NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.release import Release
@@ -39,14 +40,20 @@ class OfflineState(NamedTuple):
     policy: Policy
 
 
+_CHUNKS = 20
+"""Parts of a training in steps, after each of which it can be interrupted."""
+
+
 class Offline(Algorithm[OfflinePeopleConfig]):
     """Offline reinforcement learning from the logs of people, each of whom is protected with
     everything that they logged.
 
     Each person contributes means of products of observations, actions, rewards and changes, less
     what the answers of earlier people explain. The noisy sums give models of how people change,
-    and a policy is learned in the models. This costs nothing more. --method cloning imitates people
-    instead, at the same cost.
+    and a policy is learned in the models. This costs nothing more. --method advantage imitates
+    people's better actions instead, and --method cloning all of them, in noisy gradient steps about
+    people who are drawn in secret. All methods cost the same. Only these two can learn from many
+    observations.
 
     `sotto import` makes the dataset. Nothing is learned from --env-id, in which released policies
     are only evaluated.
@@ -68,7 +75,12 @@ class Offline(Algorithm[OfflinePeopleConfig]):
     def resolved(self, config: OfflinePeopleConfig) -> OfflinePeopleConfig:
         """Returns the settings with the public facts of the dataset."""
         config = filled(config, self._records(config))
-        moments.products(config)
+        if config.method == "model":
+            moments.products(config)
+        else:
+            steps.noise_multiplier(
+                config
+            )  # an impossible target is refused before any file is made
         _require_fitting(config)
         return config
 
@@ -105,6 +117,9 @@ class Offline(Algorithm[OfflinePeopleConfig]):
 
     def initial_states(self, config: OfflinePeopleConfig, seeds: Sequence[int]) -> PyTree:
         """Returns the state before the first release, leaves of shape [1, ...]."""
+        if config.method != "model":
+            first = steps.initial_state(config, keys_of(seeds, 0)[0])
+            return jax.tree.map(lambda x: x[None], first)
         size = len(known(config.low))
         scales = Scales(jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(()))
         state = OfflineState(
@@ -130,6 +145,9 @@ class Offline(Algorithm[OfflinePeopleConfig]):
         """
         del folders
         (ledger,) = ledgers
+        if config.method != "model":
+            yield from self._stepped(config, ledger, states, keys_of(seeds, 1))
+            return
         state: OfflineState = jax.tree.map(lambda x: x[0], states)
         if sum(stream.releases for stream in ledger.streams) > done:
             raise NothingReleased(
@@ -159,7 +177,25 @@ class Offline(Algorithm[OfflinePeopleConfig]):
         policy = learning.learn(config, state.known, released, sigma, keys_of(seeds, 1)[0])
         yield self._progress(config, state._replace(policy=policy), config.num_updates)
 
-    def policies(self, states: OfflineState) -> dict[str, Policy]:
+    def _stepped(
+        self, config: OfflinePeopleConfig, ledger: Ledger, states: StepsState, keys: PRNGKeyArray
+    ) -> Iterator[Progress]:
+        """Makes the noisy steps that are left. Steps that were charged and lost stay lost."""
+        records = self._records(config)
+        pool = steps.PeoplePool(rows_of(records, slice(None)))
+        chunk = -(-config.steps // _CHUNKS)
+        release = steps.steps_release(config, steps.noise_multiplier(config))
+        resume = bool(ledger.streams)
+        stream = release.open([ledger], states, pool, chunk=chunk, resume=resume)
+        made = int(states.made[0])
+        if stream.released < made:
+            raise LedgerOlder("the ledger", "the stored state", made, stream.released)
+        states = states._replace(made=jnp.full(1, stream.released, jnp.int32))
+        while stream.released < config.steps:
+            states = StepsState(*stream.run(states, keys)[0])
+            yield self._measured(config, states, stream.released)
+
+    def policies(self, states: Any) -> dict[str, Policy]:
         """Returns the learned policy."""
         return {"last": states.policy}
 
@@ -195,7 +231,9 @@ class Offline(Algorithm[OfflinePeopleConfig]):
         return found
 
     def _progress(self, config: OfflinePeopleConfig, state: OfflineState, done: int) -> Progress:
-        states = jax.tree.map(lambda x: x[None], state)
+        return self._measured(config, jax.tree.map(lambda x: x[None], state), done)
+
+    def _measured(self, config: OfflinePeopleConfig, states: Any, done: int) -> Progress:
         learned = done == config.num_updates
         evaluation = {}
         if learned and config.env_id != NO_ENVIRONMENT:

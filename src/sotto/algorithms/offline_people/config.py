@@ -22,7 +22,7 @@ from sotto.rl.envs.base import ActionSpace, Box, Discrete
 NO_ENVIRONMENT = "none"
 """Name of the environment for logs of people whom nobody simulates."""
 
-Method = Literal["model", "cloning"]
+Method = Literal["model", "advantage", "cloning"]
 People = Annotated[int, Field(ge=20, le=10**7)]
 Bounds = tuple[Signed, ...]
 
@@ -34,8 +34,9 @@ class OfflinePeopleConfig(Settings):
     on: str | None = None
     """Log of the people: folder or name of a dataset that `sotto import` wrote."""
     method: Method = "model"
-    """Method that makes the policy from the released moments. model: reinforcement learning in the
-    model that they give. cloning: imitation of the mean person. Both cost the same privacy."""
+    """Method that makes the policy. model: reinforcement learning in a model of the people, for at
+    most a few observations. advantage: imitation of people's better actions, in noisy gradient
+    steps. cloning: imitation of all their actions. All cost the same privacy."""
     env_id: str = NO_ENVIRONMENT
     """Public simulator in which released policies are evaluated, or `none`. Nothing is learned from
     it."""
@@ -46,6 +47,10 @@ class OfflinePeopleConfig(Settings):
     """Whether the people of the log are simulated or real."""
     target_epsilon: Epsilon = 1.0
     """Epsilon that the certificate must not exceed. The noise is calibrated to spend all of it."""
+    steps: Count = 400
+    """Number of noisy steps of the methods advantage and cloning."""
+    sampling_rate: Fraction = 0.1
+    """Probability with which a step draws a person, for the methods advantage and cloning."""
     delta: Fraction | None = None
     """Delta of the guarantee, below one over the number of people. None takes a tenth of that."""
 
@@ -87,8 +92,8 @@ class OfflinePeopleConfig(Settings):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates: the release of scales, three rounds, and the learning."""
-        return 5
+        """Number of updates. The model needs the release of scales, three rounds, and learning."""
+        return 5 if self.method == "model" else self.steps
 
     @property
     def steps_per_update(self) -> int:

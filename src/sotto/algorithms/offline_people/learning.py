@@ -1,13 +1,8 @@
-"""Policies from the released rounds, without further cost: learning in the models, and cloning."""
+"""Policies from the released rounds, without further cost: learning in the models."""
 
-import math
-from typing import Any
-
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.baselines import ppo
@@ -18,12 +13,10 @@ from sotto.algorithms.offline_people.model import (
     Model,
     environment,
     fit,
-    in_units,
 )
-from sotto.algorithms.offline_people.moments import inputs, monomials, products
 from sotto.algorithms.offline_people.rounds import Known
 from sotto.algorithms.settings import known
-from sotto.rl.networks import Policy, scaled
+from sotto.rl.networks import Policy
 from sotto.rl.rollout import rollout, start
 
 HIDDEN = (64, 64)
@@ -54,11 +47,9 @@ def learn(
     sigma: float,
     key: PRNGKeyArray,
 ) -> Policy:
-    """Returns the policy of `config.method`; the arguments are those of `model.fit`."""
+    """Returns the policy that is learned in the models; the arguments are those of `model.fit`."""
     fit_key, learn_key = jax.random.split(key)
-    model, after = fit(config, before, released, sigma, fit_key)
-    if config.method == "cloning":
-        return clone(config, model, after, learn_key)
+    model, _ = fit(config, before, released, sigma, fit_key)
     return improve(config, model, learn_key)
 
 
@@ -114,64 +105,3 @@ def mean_return(
     keys = jax.random.split(key, _JUDGED)
     lived = jax.vmap(lambda k: rollout(env, model, policy, k, steps, True, True))(keys)
     return jnp.mean(jnp.sum(lived.rewards * lived.alive, axis=1))
-
-
-def clone(
-    config: OfflinePeopleConfig,
-    model: Model,
-    after: Known,
-    key: PRNGKeyArray,
-) -> Policy:
-    """Returns a network that imitates the least-squares fit of people's actions.
-
-    The first feature is the constant, so the first column of psi psi^T of one category of action
-    is psi times the indicator of this action. A real action is one of the features.
-    """
-    chosen, size = products(config), len(known(config.low))
-    plain = [i for i, row in enumerate(chosen) if all(j < size for j in row)]
-    taken = np.asarray(after.gram, np.float64)
-    gram = taken.sum(axis=0)[np.ix_(plain, plain)]
-    if config.actions:
-        crossed = taken[:, plain, 0].T
-    else:
-        acted = [chosen.index((size + i,)) for i in range(len(known(config.action_low)))]
-        crossed = taken[0][np.ix_(plain, acted)]
-    values, vectors = np.linalg.eigh(gram)
-    least = max(8 / math.sqrt(float(after.precision)), 1e-6)
-    inverse = np.where(values > least, 1 / np.maximum(values, least), 0)
-    weights = jnp.asarray(vectors @ np.diag(inverse) @ vectors.T @ crossed, jnp.float32)
-    seen = in_units(config, model.starts)
-    nothing = jnp.zeros((len(seen), len(config.action_low or ())), jnp.float32)
-    psi = monomials(inputs(config, model.starts, nothing, model.scales), chosen)
-    return _distilled(config, seen, psi[:, jnp.asarray(plain)] @ weights, key)
-
-
-def _distilled(
-    config: OfflinePeopleConfig,
-    seen: Float[Array, "n obs"],
-    wanted: Float[Array, "n a"],
-    key: PRNGKeyArray,
-) -> Policy:
-    """Returns a network with these probabilities of actions, or mean real actions from -1 to 1."""
-    shape, first = eqx.partition(blank_policy(config, key), lambda x: not eqx.is_array(x))
-    optimizer = optax.adam(optax.linear_schedule(3e-3, 0.0, _CLONING_STEPS))
-
-    def loss(arrays: Any) -> Array:
-        policy = eqx.combine(arrays, shape)
-        outputs = policy.network(scaled(seen, config.scale, config.centre))
-        if config.actions:
-            shares = jnp.clip(wanted, 0.0, 1.0)
-            return -jnp.mean(jnp.sum(shares * jax.nn.log_softmax(outputs), axis=1))
-        return jnp.mean(jnp.square(outputs - jnp.clip(wanted, -1, 1)))
-
-    def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
-        arrays, state = carry
-        updates, state = optimizer.update(jax.grad(loss)(arrays), state)
-        return (optax.apply_updates(arrays, updates), state), None
-
-    @jax.jit
-    def fitted(arrays: Any) -> Any:
-        return jax.lax.scan(step, (arrays, optimizer.init(arrays)), None, _CLONING_STEPS)[0][0]
-
-    policy: Policy = eqx.combine(fitted(first), shape)
-    return policy

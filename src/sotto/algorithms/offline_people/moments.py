@@ -197,17 +197,24 @@ def group_release(
         return state, released[name]
 
     most = max(1, _ROWS // known(config.horizon))
-    return Release(
+    return declared(
+        config,
         name=f"offline {name}",
         local=lambda state, unit, key: ({name: person(state, unit, key)}, ()),
         server=server,
-        unit=UNIT,
         parts={name: Part(clip_norm=norm, noise_multiplier=noise_multiplier(config, draws))},
         slots=slots,
         divisor=float(slots),
         horizon=1,
-        population=config.population,
         microbatch=min(most, slots),
+    )
+
+
+def declared(config: OfflinePeopleConfig, **release: Any) -> Release:
+    """Returns a release about the people of the log, with what its certificate says of them."""
+    return Release(
+        unit=UNIT,
+        population=config.population,
         protects=(claims.LEARNED_MODEL(),),
         does_not_protect=(
             claims.PATTERNS(),
@@ -218,6 +225,7 @@ def group_release(
             claims.SETTINGS.assumption(),
             *claims.origin(config.source, config.licence),
         ),
+        **release,
     )
 
 
