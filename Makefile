@@ -5,8 +5,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
-# language_generation.py needs a model file, which nothing here downloads.
-BENCHMARKS := $(filter-out benchmarks/language_generation.py,$(wildcard benchmarks/*.py))
 
 # The environment is rebuilt when any of these changes: the lock, the project file, the Python, or
 # the directory (an editable installation and the scripts in .venv/bin hold its path).
@@ -25,7 +23,7 @@ help:
 	@echo "make docs     build the documentation site into site/, without network"
 	@echo "make package  build wheel and sdist, and try them in bare environments (network)"
 	@echo "make mutate   plant small mistakes in the core of the vault: does a test notice each?"
-	@echo "make bench    compare speed with Stable-Baselines3 (installs PyTorch, which is large)"
+	@echo "make bench    compare with other libraries: docs/benchmarks.md (installs PyTorch, which is large)"
 	@echo "make install  install everything into $(VENV)"
 	@echo "make lock     update the versions in requirements/*.lock (needs uv)"
 	@echo "make clean    remove the environment, caches and the demo"
@@ -76,10 +74,11 @@ package: $(INSTALLED)
 mutate: $(INSTALLED)
 	$(BIN)/python tests/mutation $(ARGUMENTS)
 
-# The peers are installed beside the rest and stay until the environment is rebuilt.
+# The peers are installed beside the rest and stay until the environment is rebuilt. The other files
+# in benchmarks/ say themselves how they are run.
 bench: $(INSTALLED)
 	$(PIP) install --quiet --require-hashes --requirement requirements/benchmarks.lock
-	for benchmark in $(BENCHMARKS); do $(BIN)/python $$benchmark || exit 1; done
+	$(BIN)/python benchmarks/peers.py $(ARGUMENTS)
 
 # The universal resolution holds for every platform and for Python 3.11 and newer.
 COMPILE := UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile --quiet --universal \

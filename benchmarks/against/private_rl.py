@@ -1,0 +1,168 @@
+"""Private policy gradient on CartPole-v1 at equal epsilon, with the same people.
+
+sotto's preset is compared with DP-REINFORCE as one builds it from other libraries: clipped_grad of
+jax_privacy clips each person's gradient, its privatizers add the noise, dp_accounting calibrates
+it. A person is in one release with one episode of at most 128 steps, 64 persons are in each, and
+delta is 1e-5. The peer's noise is either independent, with Adam, or correlated by jax_privacy's
+optimal Toeplitz matrix, with plain steps. Both have sotto's network and its moving average.
+
+Opacus has no part in it: it bounds the examples of a batch, and a person's trajectory is many of
+them. Stable-Baselines3 shuffles all steps into minibatches, so nothing bounds a person's share.
+"""
+
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import jax_privacy
+import numpy as np
+import optax
+from dp_accounting.pld import PLDAccountant
+from jax_privacy.matrix_factorization import toeplitz
+from jax_privacy.noise_addition import gaussian_privatizer, matrix_factorization_privatizer
+
+from against.kept import Row
+from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.training import Training, create_ledger, evaluate_policy, policies
+from sotto.rl.envs.registry import make
+from sotto.rl.networks import Policy
+from sotto.rl.rollout import rollout
+
+ENV, DELTA, EPISODES, EMA = "CartPole-v1", 1e-5, 100, 0.98
+EPSILONS = (0.3, 1.0, 3.0)
+LEARNING_RATES = {"independent": 0.01, "correlated": 0.1}
+"""Of the peers. They were chosen once, on other seeds, among values a factor of about 3 apart."""
+CLIP, BASELINE = 0.05, 50.0
+
+
+def settings(epsilon: float, quick: bool) -> DPPGConfig:
+    """Returns sotto's preset, with a tenth of the people if it must be quick."""
+    shorter = {"total_steps": 105_000} if quick else {}
+    return preset(
+        "sotto", ENV, target_epsilon=epsilon, delta=DELTA, evaluation_episodes=0, **shorter
+    )
+
+
+def ours(config: DPPGConfig, seeds: list[int]) -> tuple[np.ndarray, float]:
+    """Returns each seed's mean greedy return and the noise multiplier."""
+    with tempfile.TemporaryDirectory() as folder:
+        ledgers = [create_ledger(config, Path(folder) / f"{seed}.sqlite") for seed in seeds]
+        training = Training(config, seeds, ledgers)
+        for _ in training:
+            pass
+        assert config.target_epsilon is not None
+        assert all(one.spent().epsilon <= config.target_epsilon for one in ledgers)
+        ema = policies(training.states)["ema"]
+    found = evaluate_policy(config, ema, jax.random.key(7), EPISODES)
+    return found.mean(axis=1), float(training.noise_multiplier)
+
+
+def least_noise(epsilon: float) -> float:
+    """Returns the noise multiplier of one Gaussian release, for each person is in one only."""
+    return float(
+        dp_accounting.calibrate_dp_mechanism(
+            PLDAccountant, dp_accounting.GaussianDpEvent, epsilon, DELTA
+        )
+    )
+
+
+def reinforce(
+    config: DPPGConfig, noise: float, kind: str, seeds: list[int], rate: float
+) -> np.ndarray:
+    """Returns each seed's mean greedy return of DP-REINFORCE from jax_privacy's parts."""
+    env, people, updates = make(ENV), config.users_per_update, config.num_updates
+    discount = config.discount
+
+    def loss(policy: Policy, key: Any) -> Any:
+        """Returns REINFORCE's loss of one person's episode."""
+        seen = rollout(env, env.default_params, policy, key, config.steps_per_user, True)
+        back = lambda later, reward: (reward + discount * later,) * 2  # noqa: E731
+        _, to_go = jax.lax.scan(back, 0.0, seen.rewards, reverse=True)
+        worth = jax.lax.stop_gradient(to_go - BASELINE)
+        scores = policy(seen.observations).log_prob(seen.actions)
+        return -jnp.sum(jnp.where(seen.alive, scores * worth, 0.0)) / config.steps_per_user
+
+    gradient = jax_privacy.clipped_grad(
+        loss, batch_argnums=1, keep_batch_dim=False, l2_clip_norm=CLIP, rescale_to_unit_norm=True
+    )
+    optimizer = optax.adam(rate) if kind == "independent" else optax.sgd(rate)
+    strategy = toeplitz.optimal_max_error_strategy_coefs(updates)
+    matrix = toeplitz.inverse_as_streaming_matrix(strategy)
+    sensitivity = float(jnp.sqrt(toeplitz.sensitivity_squared(strategy, updates)))
+
+    def train(key: Any) -> Policy:
+        first_key, noise_key, key = jax.random.split(key, 3)
+        policy = Policy(
+            env.observation_size,
+            env.action,
+            config.hidden,
+            first_key,
+            observation_scale=env.observation_scale,
+        )
+        privatizer = (
+            gaussian_privatizer(stddev=noise, prng_key=noise_key)
+            if kind == "independent"
+            else matrix_factorization_privatizer(
+                matrix, stddev=noise * sensitivity, prng_key=noise_key
+            )
+        )
+
+        def step(state: Any, index: Any) -> tuple[Any, None]:
+            policy, average, optimizer_state, noise_state = state
+            keys = jax.random.split(jax.random.fold_in(key, index), people)
+            total, noise_state = privatizer.update(gradient(policy, keys), noise_state)
+            mean = jax.tree.map(lambda x: x / people, total)
+            moves, optimizer_state = optimizer.update(mean, optimizer_state)
+            policy = optax.apply_updates(policy, moves)
+            average = optax.incremental_update(policy, average, 1 - EMA)
+            return (policy, average, optimizer_state, noise_state), None
+
+        state = (policy, policy, optimizer.init(policy), privatizer.init(policy))
+        return jax.lax.scan(step, state, jnp.arange(updates))[0][1]
+
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds, jnp.uint32))
+    found = jax.jit(jax.vmap(train))(keys)
+    returns: np.ndarray = evaluate_policy(config, found, jax.random.key(7), EPISODES).mean(axis=1)
+    return returns
+
+
+def measure(quick: bool) -> list[Row]:
+    """Returns a row for each method and epsilon."""
+    seeds, rows = list(range(100, 102 if quick else 108)), []
+    for epsilon in EPSILONS:
+        config, noise = settings(epsilon, quick), least_noise(epsilon)
+        methods: dict[str, Any] = {
+            "sotto": partial(ours, config, seeds),
+            **{
+                f"DP-REINFORCE, {kind} noise (jax_privacy)": partial(
+                    lambda kind, noise, config: (
+                        reinforce(config, noise, kind, seeds, LEARNING_RATES[kind]),
+                        noise,
+                    ),
+                    kind,
+                    noise,
+                    config,
+                )
+                for kind in LEARNING_RATES
+            },
+        }
+        for name, method in methods.items():
+            began = time.perf_counter()
+            returns, multiplier = method()
+            rows.append(
+                {
+                    "name": name,
+                    "epsilon": epsilon,
+                    "returns": [float(one) for one in returns],
+                    "noise_multiplier": multiplier,
+                    "people": config.users,
+                    "seconds": time.perf_counter() - began,
+                }
+            )
+            print(f"  epsilon {epsilon:g}, {name}: {np.mean(returns):.1f}", flush=True)
+    return rows
