@@ -128,7 +128,7 @@ class Everybody(steps.PeoplePool):
         return found
 
 
-def released(asked: OfflinePeopleConfig, pool: Any, folder: Path, seed: int) -> Any:
+def released(asked: OfflinePeopleConfig, pool: Any, folder: Path, seed: int) -> np.ndarray:
     """The noisy sum of one step, as one vector, with noise multiplier 2."""
     where = folder / f"{len(list(folder.iterdir()))}.sqlite"
     budget = Budget(epsilon=math.inf, delta=1e-3)
@@ -138,10 +138,8 @@ def released(asked: OfflinePeopleConfig, pool: Any, folder: Path, seed: int) -> 
     states = jax.tree.map(lambda x: jnp.asarray(x)[None], first(asked))
     stream = release.open([ledger], states, pool, noise_seed=seed)
     log = stream.run(states, new_key(0)[None])[1]
-    flat = [
-        np.asarray(leaf, np.float64)[0].reshape(asked.steps, -1) for leaf in jax.tree.leaves(log)
-    ]
-    return np.concatenate(flat, axis=1) * release.divisor, release
+    flat = [np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(log)]
+    return np.concatenate(flat) * release.divisor
 
 
 def test_one_person_moves_a_step_by_at_most_the_clip_norm(tmp_path: Path) -> None:
