@@ -1,6 +1,7 @@
 """The same DP-SGD on digits by jax_privacy and by Opacus, as their guides show it."""
 
 import itertools
+from functools import cache
 from typing import Any
 
 import dp_accounting
@@ -49,29 +50,37 @@ def noise_by_opacus(epsilon: float, steps: int) -> float:
     )
 
 
+@cache
+def private_step(noise: float) -> tuple[Any, Any]:
+    """Returns jax_privacy's privatizer and a compiled step, which all seeds share."""
+    gradient = jax_privacy.clipped_grad(
+        digits.loss, batch_argnums=(1, 2), keep_batch_dim=False, l2_clip_norm=CLIP
+    )
+    privatizer = gaussian_privatizer(stddev=noise * CLIP, prng_key=jax.random.key(0))
+
+    @jax.jit
+    def step(state: Any, pictures: Any, labels: Any, padding: Any) -> Any:
+        now, optimizer_state, noise_state = state
+        total = gradient(now, pictures, labels, is_padding_example=padding)
+        noisy, noise_state = privatizer.update(total, noise_state)
+        mean = jax.tree.map(lambda x: x / BATCH, noisy)
+        updates, optimizer_state = OPTIMIZER.update(mean, optimizer_state)
+        return optax.apply_updates(now, updates), optimizer_state, noise_state
+
+    return privatizer, step
+
+
 class JaxPrivacy:
     """Training by jax_privacy: clipped_grad, gaussian_privatizer, Poisson batches with padding."""
 
     def __init__(self, noise: float, steps: int, seed: int, chunk: int) -> None:
         self.chunk, given = chunk, digits.task()
         self._pictures, self._digits = given.pictures, given.digits
-        gradient = jax_privacy.clipped_grad(
-            digits.loss, batch_argnums=(1, 2), keep_batch_dim=False, l2_clip_norm=CLIP
-        )
-        privatizer = gaussian_privatizer(stddev=noise * CLIP, prng_key=jax.random.key(seed))
+        privatizer, self._step = private_step(noise)
         first = digits.network(seed)
-        self.state: Any = (first, OPTIMIZER.init(first), privatizer.init(first))
-
-        @jax.jit
-        def step(state: Any, pictures: Any, labels: Any, padding: Any) -> Any:
-            now, optimizer_state, noise_state = state
-            total = gradient(now, pictures, labels, is_padding_example=padding)
-            noisy, noise_state = privatizer.update(total, noise_state)
-            mean = jax.tree.map(lambda x: x / BATCH, noisy)
-            updates, optimizer_state = OPTIMIZER.update(mean, optimizer_state)
-            return optax.apply_updates(now, updates), optimizer_state, noise_state
-
-        self._step = step
+        _, noise_state = privatizer.init(first)
+        own = (jax.random.key(seed), noise_state)
+        self.state: Any = (first, OPTIMIZER.init(first), own)
         self._batches = CyclicPoissonSampling(RATE, steps).batch_iterator(TRAINED, rng=seed)
 
     def steps(self) -> int:
