@@ -36,7 +36,7 @@ from sotto.rl.rollout import rollout
 ENV, DELTA, EPISODES, EMA = "CartPole-v1", 1e-5, 100, 0.98
 EPSILONS = (0.3, 1.0, 3.0)
 LEARNING_RATES = {"independent": 0.01, "correlated": 0.1}
-"""Of the peers. They were chosen once, on other seeds, among values a factor of about 3 apart."""
+"""Learning rates of the peers. They were guessed and not tuned."""
 CLIP, BASELINE = 0.05, 50.0
 
 
