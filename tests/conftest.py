@@ -6,9 +6,10 @@ one thread. Subprocesses inherit it.
 
 Most of the suite's time is compilation. Machine code that is not optimised compiles twice as fast,
 and XLA's older writer of it (without fusion emitters) twice as fast again, so tests run that;
-`test_optimised.py` runs the door's tests once more with what users run. Workers and subprocesses share one persistent compilation cache: that of JAX_COMPILATION_CACHE_DIR, or
-.jax_cache in the checkout, which a later session finds warm. An entry that another process is still
-writing cannot be decompressed; JAX then compiles by itself.
+`test_optimised.py` runs the door's tests once more with what users run. Workers and subprocesses
+share one persistent compilation cache: that of JAX_COMPILATION_CACHE_DIR, or .jax_cache in the
+checkout, which a later session finds warm. An entry that another process is still writing cannot be
+decompressed; JAX then compiles by itself.
 """
 
 import contextlib
