@@ -190,6 +190,7 @@ def test_flags_known_to_be_harmless_pass(monkeypatch: pytest.MonkeyPatch) -> Non
         "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
         "--xla_force_host_platform_device_count=8",
         "--xla_backend_optimization_level=0",
+        "--xla_cpu_use_fusion_emitters=false",
     ):
         monkeypatch.setenv("XLA_FLAGS", flags)
         assert settings.in_force()["XLA_FLAGS"] == flags
