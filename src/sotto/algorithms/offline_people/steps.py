@@ -63,7 +63,7 @@ class StepsState(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """What a person contributes to a step."""
+    """The contribution of a person to a step."""
 
     networks: tuple[Policy, Value]
     spread: Float[Array, ""]
