@@ -232,6 +232,7 @@ PUBLIC = {
     "experiments/recommenders/replay.py": "noise of simulated replays on public data",
     "experiments/trials/simulated.py": "noise of simulated intervals, whose coverage is counted",
     "algorithms/offline_people/model.py": "first particles of a model that was released",
+    "privacy/audits/one_run.py": "a simulation of an audit, of public numbers",
 }
 ATTACKED = "privacy/audits/leaks/"
 DOORS = {

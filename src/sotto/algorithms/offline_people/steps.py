@@ -31,6 +31,7 @@ from sotto.algorithms.offline.learner import averaged
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig
 from sotto.algorithms.offline_people.moments import Logged, declared
 from sotto.algorithms.settings import known
+from sotto.keys import new_key
 from sotto.privacy.accounting.composition import SampledGaussian
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part, Poisson
@@ -120,7 +121,7 @@ def steps_release(config: OfflinePeopleConfig, multiplier: float) -> Release:
 @functools.lru_cache(maxsize=8)
 def noise_multiplier(config: OfflinePeopleConfig) -> float:
     """Returns the least noise multiplier with which all steps together meet the target."""
-    shapes = jax.eval_shape(lambda: initial_state(config, jax.random.key(0)).networks)
+    shapes = jax.eval_shape(lambda: initial_state(config, new_key(0)).networks)
     size = 1 + sum(leaf.size for leaf in jax.tree.leaves(shapes))
     rate, steps = config.sampling_rate, config.steps
     return calibrated_multiplier(
