@@ -212,7 +212,6 @@ def config(**changes) -> DPPGConfig:
     ("changes", "says"),
     [
         ({"population": "simulated"}, "population"),
-        ({"critic": "paper"}, "critic"),
         ({"critic": "public"}, "critic"),
         ({"observation_statistics": True}, "observation_statistics"),
         ({"participations": 2}, "correlated_noise"),
@@ -225,6 +224,8 @@ def test_settings_that_live_people_cannot_have_are_refused(changes, says):
     check(config(), Terms())
     with pytest.raises(ValueError, match=f"{says} does not fit a campaign"):
         check(config(**changes), Terms())
+    with pytest.raises(ValueError, match="real people need noise"):
+        config(critic="paper")
 
 
 def test_updates_of_devices_are_the_policys_only():

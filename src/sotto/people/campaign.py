@@ -228,8 +228,8 @@ def check(config: DPPGConfig, terms: Terms) -> None:
     """
     refused = {
         "critic": (
-            config.critic in ("public", "paper"),
-            "there is no public simulator, and the paper's critic has no proof",
+            config.critic == "public",
+            "there is no public simulator",
         ),
         "local_update": (
             config.local_update not in ("one-step", "adam"),
