@@ -4,15 +4,17 @@ sotto's preset is compared with DP-REINFORCE as one builds it from other librari
 jax_privacy clips each person's gradient, its privatizers add the noise, dp_accounting calibrates
 it. A person is in one release with one episode of at most 128 steps, 64 persons are in each, and
 delta is 1e-5. The peer's noise is either independent, with Adam, or correlated by jax_privacy's
-optimal Toeplitz matrix, with plain steps. Both have sotto's network and its moving average.
+optimal Toeplitz matrix, with plain steps. Both have sotto's network and its moving average. The
+learning rate and clip norm of a peer are the best of a grid at each epsilon, on seeds that are not
+reported.
 
 Opacus has no part in it: it bounds the examples of a batch, and a person's trajectory is many of
 them. Stable-Baselines3 shuffles all steps into minibatches, so nothing bounds a person's share.
 """
 
+import itertools
 import tempfile
-import time
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +36,13 @@ from sotto.rl.networks import Policy
 from sotto.rl.rollout import rollout
 
 ENV, DELTA, EPISODES, EMA = "CartPole-v1", 1e-5, 100, 0.98
-EPSILONS = (0.3, 1.0, 3.0)
-LEARNING_RATES = {"independent": 0.01, "correlated": 0.1}
-"""Learning rates of the peers. They were guessed and not tuned."""
-CLIP, BASELINE = 0.05, 50.0
+EPSILONS = (0.05, 0.3, 1.0)
+RATES = {"independent": (0.003, 0.01, 0.03), "correlated": (0.1, 0.3, 1.0)}
+"""Learning rates that are tried for each peer."""
+CLIPS = (0.1, 1.0)
+"""Clip norms that are tried. A person's gradient of the first policy has a norm of about 1.4."""
+BASELINE = 50.0
+TUNING_SEEDS = tuple(range(4))
 
 
 def settings(epsilon: float, quick: bool) -> DPPGConfig:
@@ -72,7 +77,7 @@ def least_noise(epsilon: float) -> float:
 
 
 def reinforce(
-    config: DPPGConfig, noise: float, kind: str, seeds: list[int], rate: float
+    config: DPPGConfig, noise: float, kind: str, seeds: Sequence[int], rate: float, clip: float
 ) -> np.ndarray:
     """Returns each seed's mean greedy return of DP-REINFORCE from jax_privacy's parts."""
     env, people, updates = make(ENV), config.users_per_update, config.num_updates
@@ -88,7 +93,7 @@ def reinforce(
         return -jnp.sum(jnp.where(seen.alive, scores * worth, 0.0)) / config.steps_per_user
 
     gradient = jax_privacy.clipped_grad(
-        loss, batch_argnums=1, keep_batch_dim=False, l2_clip_norm=CLIP, rescale_to_unit_norm=True
+        loss, batch_argnums=1, keep_batch_dim=False, l2_clip_norm=clip, rescale_to_unit_norm=True
     )
     optimizer = optax.adam(rate) if kind == "independent" else optax.sgd(rate)
     strategy = toeplitz.optimal_max_error_strategy_coefs(updates)
@@ -131,38 +136,33 @@ def reinforce(
     return returns
 
 
+def tuned(config: DPPGConfig, noise: float, kind: str) -> tuple[float, float]:
+    """Returns the learning rate and clip norm of the grid with the largest mean return."""
+    found = {
+        (rate, clip): reinforce(config, noise, kind, TUNING_SEEDS, rate, clip).mean()
+        for rate, clip in itertools.product(RATES[kind], CLIPS)
+    }
+    return max(found, key=lambda one: found[one])
+
+
 def measure(quick: bool) -> list[Row]:
     """Returns a row for each method and epsilon."""
-    seeds, rows = list(range(100, 102 if quick else 108)), []
+    seeds, rows = list(range(100, 102 if quick else 110)), []
+
+    def add(name: str, epsilon: float, config: DPPGConfig, **found: Any) -> None:
+        common = {"name": name, "epsilon": epsilon, "people": config.users}
+        returns = [float(one) for one in found.pop("returns")]
+        rows.append({**common, "returns": returns, **found})
+        print(f"  epsilon {epsilon:g}, {name}: {np.mean(returns):.1f} {found}", flush=True)
+
     for epsilon in EPSILONS:
-        config, noise = settings(epsilon, quick), least_noise(epsilon)
-        methods: dict[str, Any] = {
-            "sotto": partial(ours, config, seeds),
-            **{
-                f"DP-REINFORCE, {kind} noise (jax_privacy)": partial(
-                    lambda kind, noise, config: (
-                        reinforce(config, noise, kind, seeds, LEARNING_RATES[kind]),
-                        noise,
-                    ),
-                    kind,
-                    noise,
-                    config,
-                )
-                for kind in LEARNING_RATES
-            },
-        }
-        for name, method in methods.items():
-            began = time.perf_counter()
-            returns, multiplier = method()
-            rows.append(
-                {
-                    "name": name,
-                    "epsilon": epsilon,
-                    "returns": [float(one) for one in returns],
-                    "noise_multiplier": multiplier,
-                    "people": config.users,
-                    "seconds": time.perf_counter() - began,
-                }
-            )
-            print(f"  epsilon {epsilon:g}, {name}: {np.mean(returns):.1f}", flush=True)
+        config, least = settings(epsilon, quick), least_noise(epsilon)
+        returns, multiplier = ours(config, seeds)
+        add("sotto", epsilon, config, returns=returns, noise_multiplier=multiplier)
+        for kind, rates in RATES.items():
+            rate, clip = (rates[1], CLIPS[1]) if quick else tuned(config, least, kind)
+            returns = reinforce(config, least, kind, seeds, rate, clip)
+            chosen = {"learning_rate": rate, "clip_norm": clip, "noise_multiplier": least}
+            name = f"DP-REINFORCE, {kind} noise (jax_privacy)"
+            add(name, epsilon, config, returns=returns, **chosen)
     return rows
