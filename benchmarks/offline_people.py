@@ -8,7 +8,7 @@ At each step the person follows the controller with the probability of the skill
 otherwise. CartPole: the controller pushes to the side of the sign of a linear function of the
 observation; a random action is a fair coin. Pendulum: the controller pumps energy below, and is a
 linear feedback near the top; a random torque is drawn anew with probability 0.2. HalfCheetah: the
-controller is a linear teacher, which DPPG learned from simulated users with next to no noise
+controller is a linear teacher, which DPPG learned from simulated users at epsilon 30
 (`--teacher`, trained when the folder is missing), and a person's torques err by a normal error of
 standard deviation 0.5 (1 - skill). An episode there has 100 steps.
 
@@ -49,6 +49,8 @@ from sotto.runs.api import train
 STEPS = 200
 EPISODES = 100
 CHEETAH_STEPS = 100
+COLLECTED = 250
+"""Number of people who run at the same time."""
 CHEETAH_BOUNDS = (1, 4, *(1.5,) * 6, 10, 5, 10, *(25,) * 6)
 """Declared bounds of height, pitch and joints, and of their speeds."""
 Task = Literal["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"]
@@ -109,18 +111,22 @@ def pendulums(people: int, rng: np.random.Generator) -> tuple[Rows, dict[str, An
 def cheetahs(people: int, rng: np.random.Generator, teacher: Path) -> tuple[Rows, dict[str, Any]]:
     """Returns the log of people who run as the teacher does, with errors, and its declaration."""
     if not teacher.exists():
-        train(preset("sotto", "HalfCheetah-v5", noise_multiplier=1e-3), out=teacher)
+        train(preset("sotto", "HalfCheetah-v5", target_epsilon=30.0, seed=1), out=teacher)
     agent = load_agent(teacher)
-    envs = gymnasium.make_vec("HalfCheetah-v5", people, vectorization_mode="sync")
-    seen, _ = envs.reset(seed=int(rng.integers(2**31)))
+    envs = gymnasium.make_vec("HalfCheetah-v5", COLLECTED, vectorization_mode="sync")
     error, rows = 0.5 * (1 - rng.uniform(size=(people, 1))), []
-    for step in range(CHEETAH_STEPS + 1):
-        torque = agent.act(seen)
-        torque = np.clip(torque + error * rng.normal(size=torque.shape), -1, 1)
-        after, reward, *_ = envs.step(torque)
-        who, when = np.arange(people), np.full(people, step)
-        rows.append((who, when, *seen.T.astype(np.float32), *torque.T, reward))
-        seen = after
+    for first in range(0, people, COLLECTED):
+        who = np.arange(first, min(first + COLLECTED, people))
+        seen, _ = envs.reset(seed=int(rng.integers(2**31)))
+        for step in range(CHEETAH_STEPS + 1):
+            torque = agent.act(seen).copy()
+            torque[: len(who)] += error[who] * rng.normal(size=(len(who), 6))
+            torque = np.clip(torque, -1, 1)
+            after, reward, *_ = envs.step(torque)
+            when = np.full(len(who), step)
+            values = (x[: len(who)] for x in (*seen.T.astype(np.float32), *torque.T, reward))
+            rows.append((who, when, *values))
+            seen = after
     observed = [f"seen_{i}" for i in range(len(CHEETAH_BOUNDS))]
     torques = [f"torque_{i}" for i in range(6)]
     names = ("person", "step", *observed, *torques, "reward")
