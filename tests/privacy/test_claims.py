@@ -243,6 +243,13 @@ EXPECTED = {
         noise.law@2 logs.one-person logs.settings people.settings@3
         ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
     """,
+    "noisy steps about people's logs": """
+        logs.steps logs.patterns
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        noise.law@2 logs.one-person logs.settings people.settings@3
+        ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
+    """,
     "blocks of people who rated items": """
         logs.joint logs.patterns logs.own-offers general.what-is-true-of-all@2
         general.other-runs@2 general.side-channels@2 ledger.counted@2 door.contributed@2

@@ -70,6 +70,14 @@ LEARNED_MODEL = Claim(
     "against an observer who sees the noisy moments, the model, the policy, and everything "
     "computed from them.",
 )
+# algorithms/offline_people/steps.py
+LEARNED_IN_STEPS = Claim(
+    "logs.steps",
+    "protects",
+    "Everything that each person logged (observations, actions, rewards, and the number of rows), "
+    "against an observer who sees the noisy sum of people's gradients in every step, the networks "
+    "after every step, the policy, and everything computed from them.",
+)
 PATTERNS = Claim(
     "logs.patterns",
     "does-not-protect",
@@ -117,6 +125,7 @@ BROUGHT = (
     SOURCE,
     LICENCE,
     LEARNED_MODEL,
+    LEARNED_IN_STEPS,
     PATTERNS,
     ONE_PERSON,
     JOINT,
