@@ -137,7 +137,7 @@ def cheetahs(people: int, rng: np.random.Generator, teacher: Path) -> tuple[Rows
 
 
 def _declared(
-    people: int, bounds: Mapping[str, float], action: dict[str, Any], reward: tuple[float, float]
+    people: int, bounds: Mapping[str, float], action: Any, reward: tuple[float, float]
 ) -> dict[str, Any]:
     return {
         "person": "person",
