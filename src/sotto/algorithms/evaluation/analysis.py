@@ -6,7 +6,7 @@ and each person takes part in one of the two releases.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import jax
 
 from sotto.algorithms.evaluation import learning
 from sotto.algorithms.evaluation.intervals import Value, values
+from sotto.algorithms.evaluation.models import ReturnModel
 from sotto.algorithms.evaluation.persons import (
     Bounds,
     EstimatorName,
@@ -64,11 +65,6 @@ class Asked:
     def __post_init__(self) -> None:
         if not 0.5 <= self.level < 1:
             raise ValueError(f"the level must be from 0.5 to below 1, got {self.level}")
-        if self.returns is not None and self.estimator == "per-decision":
-            raise ValueError(
-                "per-decision weights each reward, so narrower returns do not help it; leave out "
-                "--returns, or declare narrower rewards"
-            )
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,13 @@ def settings_of(
             f"--largest-weight has {len(clips)} numbers for {policies} policies; give one, or one "
             "for each"
         )
-    low, high = return_bounds(declaration, asked.discount)
+    several = asked.estimator == "doubly-robust" and declaration.horizon > 1
+    if asked.returns is not None and (several or asked.estimator == "per-decision"):
+        raise ValueError(
+            f"{asked.estimator} weights each reward, so narrower returns do not help it; leave out "
+            "--returns, or declare narrower rewards"
+        )
+    low, high = return_bounds(declaration.reward_bounds, declaration.horizon, asked.discount)
     if asked.returns is not None and not low <= asked.returns[0] < asked.returns[1] <= high:
         raise ValueError(f"--returns must be two numbers from {low:g} to {high:g}, LOW below HIGH")
     evaluation = Evaluation(
@@ -134,7 +136,7 @@ def evaluate(
     asked: Asked,
     ledger: Ledger,
     spending: Spending,
-    model: Linear | None = None,
+    models: Callable[[Target], ReturnModel] | None = None,
     noise_seed: int | None = None,
 ) -> Found:
     """Evaluates the policies in one release.
@@ -145,7 +147,8 @@ def evaluate(
         asked: wishes.
         ledger: ledger of people with `release.UNIT`, charged before each release.
         spending: target for each person.
-        model: public linear model of rewards, for the doubly-robust estimator.
+        models: function that returns a public model of a policy's returns, for the doubly-robust
+            estimator.
         noise_seed: for tests only; voids the certificate.
 
     Raises:
@@ -169,7 +172,9 @@ def evaluate(
         judges = jax.tree.map(lambda x: x[half:], people)
         # Its bounds do not depend on its weights.
         targets[LEARNT] = Linear.zeros(actions, declaration.observation_size)
-    public = Public(tuple(targets.values()), model if model is not None else ())
+    public = Public(
+        tuple(targets.values()), () if models is None else tuple(map(models, targets.values()))
+    )
     bounds = Bounds.of(evaluation, public, least, actions)
     noise = multipliers(spending, 1 + 5 * len(names))
     release = made(evaluation, bounds, declaration, len(judges.present), noise)

@@ -98,7 +98,7 @@ def named(word: str, actions: int, observations: int) -> Target:
 
 
 def read_linear(path: Path, actions: int, observations: int) -> Linear:
-    """Reads a linear policy, or a linear model of rewards, from a JSON file.
+    """Reads a linear policy from a JSON file.
 
     Raises:
         RunError: it cannot be read, or has other shapes.
@@ -156,3 +156,10 @@ def largest_probabilities(target: Target, actions: int) -> tuple[float, ...]:
     if isinstance(target, Constant):
         return tuple(np.asarray(target.probabilities, np.float64).tolist())
     return (1.0,) * actions
+
+
+def deterministic(target: Target) -> bool:
+    """Returns whether a policy takes one action at every observation, without chance."""
+    if isinstance(target, Constant):
+        return float(jnp.max(target.probabilities)) == 1
+    return isinstance(target, Linear) or (isinstance(target, Released) and target.greedy)

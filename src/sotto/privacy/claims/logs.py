@@ -44,10 +44,11 @@ COLUMNS = Claim(
 CHOSEN = Claim(
     "evaluation.chosen",
     "user",
-    "Policies, estimator, clip of the weights and bounds of returns were chosen without this log, "
-    "or from releases that were paid for. A policy that was learnt from this log elsewhere has a "
-    "certificate whose cost adds to this one.",
+    "Policies, estimator, model of returns, clip of the weights and bounds of returns were chosen "
+    "without this log, or from releases that were paid for. A policy or a model that was learnt "
+    "from this log elsewhere has a certificate whose cost adds to this one.",
     "choose them before the evaluation, and evaluate all policies at once",
+    version=2,
 )
 SOURCE = Claim(
     "evaluation.source",
