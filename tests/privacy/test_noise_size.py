@@ -109,7 +109,7 @@ def test_extremes(expected, seen, bound):
 
 @pytest.mark.parametrize(
     ("kind", "clipping"),
-    [("independent", "separate"), ("prefix-sum", "joint"), ("binary-tree", "separate")],
+    [("prefix-sum", "joint"), ("binary-tree", "separate")],
 )
 def test_canaries_move_the_door_as_expected(kind, clipping):
     """With little noise, x and y of the proof agree, and a canary moves them by 1 / z."""

@@ -79,6 +79,22 @@ def test_a_person_in_two_slots_moves_sums_twice_as_far():
     assert found.refuted
 
 
+def test_a_normaliser_before_the_door_is_found():
+    """Everybody's number is less the mean of those present, and then it is clipped."""
+
+    def centred(people, present):
+        middle = people[present].mean(axis=0)
+        return np.where(present, np.arange(4), -1)[None], (100 * (people - middle))[None]
+
+    numbers = np.array([[1.0], [0.5], [0.5], [0.45]], np.float32) * np.ones(3, np.float32)
+    audited = sotto.Auditable.of_release(release(z=2.0), jnp.zeros(3), numbers, enrol=centred)
+    found = replay(audited, seed=1)
+    # With the first person the signs are + - - -, and without + + -: the sum goes from -2 to 1.
+    assert found.person == 0
+    assert found.shift == pytest.approx(3 / 2.0, rel=1e-3)
+    assert found.refuted
+
+
 def test_people_whom_local_simulates_are_replayed_until_the_last_one_tried(monkeypatch):
     """Each of 64 releases has 4 people who come from their keys; 16 are tried, in 4 releases."""
     made = release(
