@@ -36,7 +36,7 @@ def build(out: Path) -> tuple[Path, Path]:
 
 
 def faults(wheel: Path, sdist: Path) -> list[str]:
-    """Returns the files that a package lacks: those of src/sotto, and the licence; or has besides."""
+    """Returns what a package lacks of src/sotto and the licence, and what it has besides."""
     needed = {
         one.relative_to(SOURCE).as_posix()
         for one in (SOURCE / "sotto").rglob("*")
