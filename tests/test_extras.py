@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -91,7 +93,18 @@ def test_without_pyarrow_it_says_so_before_the_work(command, tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
+PROJECT = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
+
+
 def test_every_extra_that_is_named_exists() -> None:
-    tomllib = pytest.importorskip("tomllib")
-    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]
-    assert set(EXTRAS.values()) <= set(project["optional-dependencies"])
+    assert set(EXTRAS.values()) <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_page_on_installation_lists_every_extra_and_python() -> None:
+    page = (SOURCE.parent / "docs" / "install.md").read_text()
+    table = page.split("## Extras and their sizes")[1].split("## Licences")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(PROJECT["optional-dependencies"])
+    pythons = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if ":: Python ::" in one]
+    assert f"| Python | {', '.join(pythons)} |" in page
+    tool = (SOURCE.parent / "tools" / "package.py").read_text()
+    assert re.findall(r'"python(3\.\d+)"', tool) == pythons

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = ("python3.11", "python3.12", "python3.13", "python3.14")
-DATA = ("sotto/py.typed", "sotto/serving/page.html", "sotto/people/pages/style.css")
+SOURCE = ROOT / "src"
 TRAIN = (
     *("train", "dppg", "--env-id", "CartPole-v1", "--target-epsilon", "1.3", "--delta", "1e-5"),
     *("--users-per-update", "8", "--total-steps", "2048", "--out", "run"),
@@ -35,13 +35,25 @@ def build(out: Path) -> tuple[Path, Path]:
     return wheel, sdist
 
 
-def absent(wheel: Path, sdist: Path) -> list[str]:
-    """Returns the data files that a package lacks."""
+def faults(wheel: Path, sdist: Path) -> list[str]:
+    """Returns what a package lacks of src/sotto and the licence, and what it has besides."""
+    needed = {
+        one.relative_to(SOURCE).as_posix()
+        for one in (SOURCE / "sotto").rglob("*")
+        if one.is_file() and one.suffix != ".pyc"
+    }
     with zipfile.ZipFile(wheel) as opened:
-        there = set(opened.namelist())
+        metadata = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info/"
+        there = {name.removeprefix(metadata + "licenses/") for name in opened.namelist()}
+    there = {name for name in there if not name.startswith(metadata)}
     with tarfile.open(sdist) as archive:
-        sources = {name.partition("/src/")[2] for name in archive.getnames()}
-    return [name for name in DATA if name not in there or name not in sources]
+        members = {one.name.partition("/")[2] for one in archive.getmembers() if one.isfile()}
+    sources = {name.removeprefix("src/") for name in members}
+    lacking = sorted((needed | {"LICENSE"}) - (there & sources))
+    more = sorted(there - needed - {"LICENSE"}) + sorted(
+        name for name in members if name.startswith("tests/")
+    )
+    return [f"{name} is missing" for name in lacking] + [f"{name} is too much" for name in more]
 
 
 def tried(python: str, wheel: Path) -> str:
@@ -51,7 +63,8 @@ def tried(python: str, wheel: Path) -> str:
         subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
         binaries = folder / "venv" / "bin"
         subprocess.run([binaries / "pip", "install", "--quiet", wheel], check=True)
-        for words in (["--help"], TRAIN, ["certificate", "run", "--verify"]):
+        verified = (["certificate", "run", "--verify"], ["verify", "run/certificate.json"])
+        for words in (["--help"], TRAIN, *verified):
             subprocess.run(
                 [binaries / "sotto", *words], cwd=folder, check=True, stdout=subprocess.DEVNULL
             )
@@ -66,8 +79,8 @@ def main() -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     wheel, sdist = build(out)
-    if lacking := absent(wheel, sdist):
-        sys.exit(f"the packages lack {', '.join(lacking)}; see package-data in pyproject.toml")
+    if found := faults(wheel, sdist):
+        sys.exit(f"{'; '.join(found)}; see package-data in pyproject.toml, and MANIFEST.in")
     print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB; {sdist.name}", flush=True)
     for python in sys.argv[1:] or [name for name in NAMES if shutil.which(name)]:
         print(tried(python, wheel), flush=True)
