@@ -6,8 +6,6 @@ import random
 
 import pytest
 
-from sotto.algorithms.offline_people import learning
-from sotto.algorithms.offline_people.learning import blank_policy
 from sotto.cli import main
 from sotto.runs.evaluations import open_evaluation
 
@@ -119,33 +117,13 @@ def test_a_run_is_evaluated_on_a_log_that_fits_it(log, tmp_path, capsys):
     assert "does not fit the log" in capsys.readouterr().err
 
 
-def test_the_model_of_a_run_serves_doubly_robust_values(tmp_path, capsys, monkeypatch):
-    """The training is cut before its policy is learnt: only its releases matter here."""
-    rng = random.Random(5)
-    with (tmp_path / "log.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["who", "x", "a", "r", "p"])
-        for who in range(700):
-            for _ in range(2):
-                yes = rng.random() < 0.5
-                reward = 0.8 if yes else 0.3
-                rows.writerow([f"p{who}", rng.uniform(-1, 1), ["no", "yes"][yes], reward, 0.5])
-    log, trained, out = tmp_path / "log", tmp_path / "run", tmp_path / "out"
-    words = [*IMPORT[:8], "--propensity", "p=0.5", "--people", "700", "--horizon", "2"]
-    assert main(["import", str(tmp_path / "log.csv"), *words, "--out", str(log), "--json"]) == 0
-    monkeypatch.setattr(learning, "learn", lambda config, *rest: blank_policy(config, rest[-1]))
-    train = ["train", "offline", "--on", str(log), "--target-epsilon", "3", "--json"]
-    assert main([*train, "--out", str(trained)]) == 0
-    capsys.readouterr()
-    words = ["--estimator", "doubly-robust", "--largest-weight", "4", "--policy", "always:1"]
-    given = ["--on", log, "--epsilon", "3", *words]
-    assert run(*given, "--model", trained, "--out", out, "--json") == 0
-    (one,) = json.loads(capsys.readouterr().out)["policies"]
-    assert one["low"] < 1.6 < one["high"]
-    assert one["high"] - one["low"] < 1
-    assert main(["certificate", str(out), "--verify"]) == 0
-    (tmp_path / "m.json").write_text('{"weights": [[0], [0]], "bias": [0.3, 0.8]}')
-    assert run(*given, "--model", tmp_path / "m.json", "--out", tmp_path / "b") == 2
-    assert "needs (2, 2, 1)" in capsys.readouterr().err
-    assert run(*given, "--model", tmp_path / "no.json", "--out", tmp_path / "b") == 2
-    assert not (tmp_path / "b").exists()
+def test_a_model_that_does_not_fit_is_refused(log, tmp_path, capsys):
+    given = ["--on", log, "--epsilon", "3", "--policy", "always:1", "--estimator", "doubly-robust"]
+    file, out = tmp_path / "m.json", tmp_path / "out"
+    file.write_text('{"weights": [[0, 0], [0, 0]], "bias": [0.3, 0.8]}')
+    assert run(*given, "--model", file, "--out", out) == 2
+    assert "needs (1, 2, 1)" in capsys.readouterr().err
+    assert run(*given, "--model", tmp_path / "no.json", "--out", out) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert run(*given, "--model", tmp_path, "--out", out) == 2
+    assert not out.exists()

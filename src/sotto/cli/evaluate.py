@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from sotto.algorithms.evaluation import analysis
+from sotto.algorithms.evaluation import analysis, densities
 from sotto.algorithms.evaluation.analysis import (
     LEARNT,
     Asked,
@@ -71,7 +71,8 @@ def evaluate(
     docs/own_data.md is the guide. For returns in a simulator, use sotto eval.
 
     Policies are runs, in their order, then those of --policy, then the learnt one. A policy is
-    always:K (the action with number K), uniform, or a file .json of a linear policy.
+    always:K (the action with number K), uniform, or a file .json of a linear policy. If actions are
+    real numbers, it is uniform, a file of a normal policy, or a run with --sampled.
 
     Examples:
       sotto evaluate runs/doses --on runs/visits --epsilon 1 --largest-weight 10
@@ -178,7 +179,12 @@ def _models(
         learned = algorithm.models(config, state)
     except ValueError as error:
         raise RunError(f"{model}: {error}") from error
-    return lambda policy: expected_returns(config, learned, policy, steps, discount)
+
+    def expected(policy: Target) -> ReturnModel:
+        assert not isinstance(policy, densities.Density)
+        return expected_returns(config, learned, policy, steps, discount)
+
+    return expected
 
 
 def _targets(
@@ -188,12 +194,17 @@ def _targets(
     sampled: bool,
     env_id: str | None,
 ) -> dict[str, Target]:
-    sizes = _sizes(declaration)
     given: list[tuple[str, Target]] = []
-    for path in runs:
-        policy = agent.load(path, env_id=env_id).policy
-        given.append((str(path), released(policy, *sizes, greedy=not sampled)))
-    given += [(word, named(word, *sizes)) for word in words]
+    loaded = [(str(path), agent.load(path, env_id=env_id).policy) for path in runs]
+    if declaration.discrete:
+        sizes = _sizes(declaration)
+        given += [(name, released(one, *sizes, greedy=not sampled)) for name, one in loaded]
+        given += [(word, named(word, *sizes)) for word in words]
+    else:
+        given += [
+            (name, densities.released(one, declaration, greedy=not sampled)) for name, one in loaded
+        ]
+        given += [(word, densities.named(word, declaration)) for word in words]
     names = [name for name, _ in given]
     for name in names:
         if names.count(name) > 1 or name == LEARNT:

@@ -84,23 +84,27 @@ class Found:
 def settings_of(
     declaration: Declaration, asked: Asked, policies: int
 ) -> tuple[Evaluation, float, int]:
-    """Returns the settings, the least propensity and the number of actions.
+    """Returns the settings, the least propensity and the number of actions, 1 for real ones.
 
     Raises:
         ValueError: the log or the wishes do not allow an evaluation.
     """
-    if declaration.propensity is None or not declaration.discrete:
+    if declaration.chance is None:
         raise ValueError(
-            "the log has no probabilities of its actions, without which no other policy can be "
-            "evaluated; import it with --propensity, and with an action of categories"
+            "the log has no probabilities or densities of its actions, without which no other "
+            "policy can be evaluated; import it with --propensity, or with --density for real "
+            "actions"
         )
+    if not declaration.discrete and (asked.learn or asked.estimator == "doubly-robust"):
+        refused = "--learn" if asked.learn else "doubly-robust"
+        raise ValueError(f"{refused} is for actions of categories, and this log has real actions")
     if not policies:
         raise ValueError("there is no policy to evaluate; name a run, or give --policy")
-    least = declaration.propensity.low
+    least = declaration.chance.low
     clips = asked.largest_weights
-    if not clips and declaration.horizon > 1:
+    if not clips and (declaration.horizon > 1 or not declaration.discrete):
         raise ValueError(
-            f"weights of up to {declaration.horizon} steps have no useful bound of their own; "
+            "weights of several steps, or of real actions, have no useful bound of their own; "
             "declare one with --largest-weight, such as 10"
         )
     clips = clips or (1 / least,)
@@ -127,7 +131,7 @@ def settings_of(
         asked.returns or (low, high),
         declaration.horizon,
     )
-    return evaluation, least, int(declaration.action_space.n)
+    return evaluation, least, int(declaration.action_space.n) if declaration.discrete else 1
 
 
 def evaluate(

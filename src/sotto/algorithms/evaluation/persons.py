@@ -1,9 +1,10 @@
 """One person's contribution to the values of policies, and the public numbers that bound it.
 
 The weight of a policy is rho = product over the person's steps of pi(a_t | s_t) / p_t, where p_t is
-the probability of the logged action. It is clipped at a public number c. Returns are centred: y =
-(G - b) / h is in [-1, 1], where b and h are the middle and the half-width of the public bounds. As
-E rho = 1, the mean of b + rho (G - b) is the policy's value.
+the probability of the logged action, or its density if actions are real numbers. The weight is
+clipped at a public number c. Returns are centred: y = (G - b) / h is in [-1, 1], where b and h are
+the middle and the half-width of the public bounds. As E rho = 1, the mean of b + rho (G - b) is the
+policy's value.
 
 Estimators, each for one policy, with v and x for one person:
 
@@ -26,8 +27,9 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
+from sotto.algorithms.evaluation.densities import Density
 from sotto.algorithms.evaluation.models import ReturnModel
 from sotto.algorithms.evaluation.policies import Target, deterministic, largest_probabilities
 from sotto.data.imports.records import Records
@@ -42,7 +44,8 @@ class PersonLog(NamedTuple):
     """The log of one person with at most T steps, or with a leading axis those of all people."""
 
     observations: Float[Array, "*people T obs"]
-    actions: Int[Array, "*people T"]
+    actions: Shaped[Array, "..."]
+    """Numbers of categories [*people, T], or real actions [*people, T, a]."""
     rewards: Float[Array, "*people T"]
     propensities: Float[Array, "*people T"]
     present: Bool[Array, "*people T"]
@@ -56,8 +59,8 @@ class PersonLog(NamedTuple):
         """
         if records.propensities is None:
             raise ValueError(
-                "the log has no probabilities of its actions, without which no other policy can be "
-                "evaluated; import it with --propensity"
+                "the log has no probabilities or densities of its actions, without which no other "
+                "policy can be evaluated; import it with --propensity or --density"
             )
         return cls(
             jnp.asarray(records.observations),
@@ -164,7 +167,7 @@ class Bounds:
             asked: settings.
             public: policies and model.
             least: lower bound of the propensities.
-            actions: number of actions.
+            actions: number of actions, 1 for real ones.
         """
         # A weight is at most the probability of the first action over least^horizon.
         most = math.exp(min(asked.horizon * math.log(1 / least), 600.0))
@@ -279,10 +282,12 @@ def _one_policy(
     person: PersonLog,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Returns the numbers of one policy in `contribution`: w, and w y or u, not clipped yet."""
-    probabilities = policy(person.observations)
-    taken = _chosen(probabilities, person.actions)
     # In logarithms, an infinite product times zero is zero.
-    steps = jnp.where(person.present, jnp.log(taken) - jnp.log(person.propensities), 0.0)
+    if isinstance(policy, Density):
+        taken = policy.log_density(person.observations, person.actions)
+    else:
+        taken = jnp.log(_chosen(policy(person.observations), person.actions))
+    steps = jnp.where(person.present, taken - jnp.log(person.propensities), 0.0)
     weights = jnp.exp(jnp.minimum(jnp.cumsum(steps), math.log(largest)))
     weight = weights[-1] / largest
     discounts = asked.discount ** jnp.arange(asked.horizon, dtype=jnp.float32)
@@ -291,7 +296,7 @@ def _one_policy(
         middles = _step_middles(asked)
         centred = jnp.stack([rewards[step] - middle for step, middle in enumerate(middles)])
         return weight, jnp.sum(weights * centred) / asked.half_width / scale
-    if model is None:
+    if model is None or isinstance(policy, Density):
         gain = jnp.clip((jnp.sum(rewards) - asked.middle) / asked.half_width, -1, 1)
         return weight, weight * gain
     found = zip(model(person.observations), person.rewards, asked.remaining, strict=True)
@@ -299,7 +304,7 @@ def _one_policy(
     bounded = [(jnp.clip(q, *limits), jnp.clip(r, *limits)) for q, r, limits in found]
     expected, own = (jnp.stack(one) for one in zip(*bounded, strict=True))
     expected = jnp.where(person.present[:, None], expected, 0.0)
-    means = jnp.sum(probabilities * expected, axis=-1)
+    means = jnp.sum(policy(person.observations) * expected, axis=-1)
     after = jnp.concatenate([means[1:], jnp.zeros(1)])
     errors = own + asked.discount * after - _chosen(expected, person.actions)
     errors = jnp.where(person.present, errors, 0.0)

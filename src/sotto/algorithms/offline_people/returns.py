@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from sotto.algorithms.evaluation.models import ReturnModel, factors
-from sotto.algorithms.evaluation.policies import Target
+from sotto.algorithms.evaluation.policies import Probabilities
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig
 from sotto.algorithms.offline_people.model import Model, in_units
 from sotto.algorithms.offline_people.moments import FAR, inputs, monomials, products
@@ -21,7 +21,7 @@ _DEGREE = 2
 
 
 def expected_returns(
-    config: OfflinePeopleConfig, model: Model, policy: Target, steps: int, discount: float
+    config: OfflinePeopleConfig, model: Model, policy: Probabilities, steps: int, discount: float
 ) -> ReturnModel:
     """Returns the returns that the models expect of a policy, from each step on.
 
