@@ -300,6 +300,7 @@ def test_the_checker_agrees_on_random_descriptions(
     for seed in range(count):
         d = drawn(random.Random(seed), poisson)
         certified(d, findings.analyse(d)).write(path)
+        changed(path, lambda c: c.update(curve=c["curve"][::6]))  # to be quick
         answers[f"true: {answer(checker, path)}"] += 1
         changed(path, list(LESS.values())[seed % len(LESS)])
         answers[f"less: {answer(checker, path)}"] += 1
@@ -311,7 +312,7 @@ LESS: dict[str, Any] = {
     "noise": lambda c: c["description"].update(
         noise_multiplier=0.9 * c["description"]["noise_multiplier"]
     ),
-    "curve": lambda c: c["curve"][-4].__setitem__(0, 0.9 * c["curve"][-4][0]),
+    "curve": lambda c: c["curve"][-1].__setitem__(0, 0.9 * c["curve"][-1][0]),
 }
 
 
