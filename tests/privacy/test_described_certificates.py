@@ -300,7 +300,7 @@ def test_the_checker_agrees_on_random_descriptions(
     for seed in range(count):
         d = drawn(random.Random(seed), poisson)
         certified(d, findings.analyse(d)).write(path)
-        changed(path, lambda c: c.update(curve=c["curve"][::6]))  # to be quick
+        changed(path, lambda c: c.update(curve=c["curve"][-1:]))  # to be quick
         answers[f"true: {answer(checker, path)}"] += 1
         changed(path, list(LESS.values())[seed % len(LESS)])
         answers[f"less: {answer(checker, path)}"] += 1
