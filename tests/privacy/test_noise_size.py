@@ -18,7 +18,7 @@ PEOPLE, SIZE = 256, 40
 
 
 def local(_state, unit, _key):
-    return {"update": unit, "critic": unit[:9].reshape(3, 3)}, ()
+    return {"update": unit, "critic": unit[:9].reshape(3, 3)}, {"length": unit[0]}
 
 
 def server(state, released):
@@ -198,3 +198,6 @@ def test_the_verdict_presumes_gaussian_noise_and_shares_the_confidence(monkeypat
     assert asked == pytest.approx([0.98])  # four statistical questions share 0.08
     assert one.epsilon / 2 < verdict.findings[-1].epsilon_lower <= one.epsilon
     assert not verdict.refuted
+    assert verdict.left_out == (
+        "Diagnostics of `local`: they have no noise. Real people's never leave.",
+    )

@@ -14,13 +14,15 @@ from scipy import optimize, special, stats
 
 import sotto
 from sotto.cli import main
+from sotto.privacy.accounting.composition import compose
+from sotto.privacy.accounting.events import SampledGaussian
 from sotto.privacy.accounting.gaussian import epsilon_of_shift
 from sotto.privacy.audits import canaries, one_run
 from sotto.privacy.audits.features import lowest_bits, statistics
 from sotto.privacy.audits.own import audit_own
 from sotto.privacy.audits.replay import replay
 from sotto.privacy.release.stream import Stream
-from sotto.privacy.statements import Correlation, Gap
+from sotto.privacy.statements import Correlation, Gap, Poisson
 
 SAMPLES = 4_000
 PERSON = sotto.Unit(kind="trajectory", adjacency="zero-out")
@@ -114,6 +116,27 @@ def test_people_whom_local_simulates_are_replayed_until_the_last_one_tried(monke
     assert len(ran) == 2 * 4
     # The noise of later releases is part of what the first person shifts.
     assert found.shift == pytest.approx(1 / 2.0, rel=1e-3)
+
+
+def test_people_who_are_drawn_in_secret_are_replayed_with_the_same_draws():
+    """An absent person's data are zero. Somebody else's clip norm would show as a longer shift."""
+
+    def enrol(people, present):
+        return None, np.where(present[:, None], people, 0)
+
+    made = release(z=2.0, horizon=2, participation=Poisson(sampling_rate=0.5, population=4))
+    event = SampledGaussian(noise_multiplier=2.0, sampling_rate=0.5, count=2)
+    true = compose([event]).epsilon(1e-5)
+    found = replay(through_the_door(made, enrol=enrol, epsilon=0.99 * true), seed=1)
+    assert found.shift == pytest.approx(1 / 2.0, rel=1e-3)
+    assert found.epsilon_lower == pytest.approx(true, rel=2e-3)
+    assert found.refuted
+
+
+def test_only_as_many_people_are_left_out_as_asked():
+    numbers = np.array([[0.1], [0.2], [0.3], [0.4]], np.float32) * np.ones(3, np.float32)
+    one = sotto.Auditable.of_release(release(), jnp.zeros(3), numbers, epsilon=9.0)
+    assert [replay(one, seed=1, people=count).person for count in (1, 2)] == [0, 1]
 
 
 def test_a_part_without_noise_is_named():

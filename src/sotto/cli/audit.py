@@ -29,6 +29,7 @@ def audit(
     samples: int | None = None,
     seed: int = 0,
     confidence: float = 0.95,
+    people: int = 16,
     explain: bool = False,
     ledger: Ledger = None,
     json: Json = False,
@@ -68,6 +69,7 @@ def audit(
             each leak by default.
         seed: Seed of the runs.
         confidence: Probability with which all bounds about your code or training hold together.
+        people: Number of people who are left out of your code or training, one after the other.
         explain: Print the name and the false claim of every leak, and attack none.
     """
     if target:
@@ -77,13 +79,13 @@ def audit(
         if Path(target).is_dir():
             if samples is not None:
                 raise ValueError("a training is made once; leave out --samples")
-            return _training(Path(target), ledger, seed, confidence, json)
+            return _training(Path(target), ledger, seed, confidence, people, json)
         if ":" not in target:
             raise ValueError(
                 f"{target!r} must be MODULE:NAME, such as my_release:audited, or the directory of "
                 "a training"
             )
-        return _own(target, samples or _SAMPLES, seed, confidence, json)
+        return _own(target, samples or _SAMPLES, seed, confidence, people, json)
     samples = _CATALOGUE_SAMPLES if samples is None else samples
     from sotto.privacy.audits.leaks import named, run_catalogue
 
@@ -109,17 +111,19 @@ def audit(
     return REFUTED if any(one.verdict == "certificate refuted" for one in reports) else 0
 
 
-def _own(target: str, samples: int, seed: int, confidence: float, json: bool) -> int:
+def _own(target: str, samples: int, seed: int, confidence: float, people: int, json: bool) -> int:
     """Audits a user's code and prints the verdict."""
     from sotto.privacy.audits.auditable import Auditable
     from sotto.privacy.audits.own import audit_own
 
     auditable = modules.named(target, Auditable, "a sotto.Auditable")
-    verdict = audit_own(auditable, samples, seed, confidence, _note)
+    verdict = audit_own(auditable, samples, seed, confidence, _note, people)
     return _said(target, verdict, json)
 
 
-def _training(path: Path, ledger: str | None, seed: int, confidence: float, json: bool) -> int:
+def _training(
+    path: Path, ledger: str | None, seed: int, confidence: float, people: int, json: bool
+) -> int:
     """Audits a training and prints the verdict beside its certificate."""
     from sotto.algorithms.audits import auditable
     from sotto.privacy.audits.own import audit_training
@@ -141,7 +145,7 @@ def _training(path: Path, ledger: str | None, seed: int, confidence: float, json
         f"{algorithm.num_updates(config):,} releases of {algorithm.name} are made again. It takes "
         f"about as long as the training, whose last session took {took:.0f} s."
     )
-    return _said(str(path), audit_training(audited, seed, confidence, _note), json)
+    return _said(str(path), audit_training(audited, seed, confidence, _note, people), json)
 
 
 def _note(sentence: str) -> None:

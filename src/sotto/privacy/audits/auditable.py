@@ -13,7 +13,7 @@ from jaxtyping import Bool, PyTree
 from scipy import sparse
 from scipy.linalg import toeplitz
 
-from sotto.keys import new_key
+from sotto.keys import KEY, new_key
 from sotto.privacy.audits.audit import Repetition, temporary_ledger
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.streams import LedgerStream
@@ -142,6 +142,14 @@ class Door:
         states = jax.tree.map(lambda x: _repeat(x, runs), self.state)
         one = jax.tree.map(lambda x: x[0] if persons is None else x[0, 0], units)
         return self._shown.open(ledgers, states, one, chunk=chunk, noise_seed=seed), states
+
+    def contribution(self, people: PyTree) -> tuple[Any, Any]:
+        """Returns the shapes of what `local` returns: one person's parts, and diagnostics."""
+        persons, units = self.enrol(people, np.ones(len(jax.tree.leaves(people)[0]), bool))
+        before = 1 if persons is None else 2  # axes of people, or of releases and slots
+        person = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x)[before:], x.dtype), units)
+        shapes: tuple[Any, Any] = jax.eval_shape(self.release.local, self.state, person, KEY)
+        return shapes
 
     def whitening(self, releases: int) -> Any:
         """Returns the matrix that turns the noise of the first releases into independent draws.

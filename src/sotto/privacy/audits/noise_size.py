@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 from scipy import optimize, stats
 
-from sotto.keys import KEY, new_key
+from sotto.keys import new_key
 from sotto.privacy.accounting.gaussian import epsilon_of_shift
 from sotto.privacy.audits.audit import temporary_ledger
 from sotto.privacy.audits.auditable import Auditable, Door
@@ -124,10 +124,9 @@ def measure(
     assert door is not None
     assert owners is not None
     took_part = np.random.default_rng(seed).random(auditable.size) < 0.5
-    persons, units = door.enrol(auditable.people, took_part)
-    person = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x)[2:], x.dtype), units)
-    shapes = jax.eval_shape(door.release.local, door.state, person, KEY)[0]
-    planted = _Planted(door.release, factored.released_shapes(shapes))
+    persons, _ = door.enrol(auditable.people, took_part)
+    parts, _ = door.contribution(auditable.people)
+    planted = _Planted(door.release, factored.released_shapes(parts))
     canaries = replace(door, release=planted.release())
     released = _train(canaries, np.asarray(persons), owners, seed, note)
     whitening, scales = door.whitening(len(owners)), noise_scales(door.release)

@@ -16,7 +16,7 @@ import numpy as np
 from sotto.privacy.accounting.events import Gaussian
 from sotto.privacy.audits import canaries, noise_size, one_run
 from sotto.privacy.audits.auditable import Auditable
-from sotto.privacy.audits.replay import can_replay, replay
+from sotto.privacy.audits.replay import PEOPLE, replay
 from sotto.privacy.statements import Poisson
 
 LEAST_SAMPLES = 16
@@ -72,6 +72,7 @@ def audit_own(
     seed: int,
     confidence: float,
     note: Callable[[str], None] = lambda _: None,
+    people: int = PEOPLE,
 ) -> Verdict:
     """Audits a user's code.
 
@@ -81,27 +82,32 @@ def audit_own(
         seed: seed of the audit.
         confidence: probability with which all bounds hold together.
         note: called with a sentence before each check.
+        people: number of people who are left out, one after the other.
 
     Raises:
         ValueError: runs cannot be repeated, or a number is out of its range.
     """
     if samples < LEAST_SAMPLES:
         raise ValueError(f"--samples must be at least {LEAST_SAMPLES}, got {samples}")
-    _check_confidence(confidence)
+    _check(confidence, people)
     start = time.perf_counter()
     many = auditable.size >= one_run.LEAST
     measured = many and noise_size.can_measure(auditable)
     gaussian = many and _is_gaussian(auditable)
     each = 1 - (1 - confidence) / (1 + many + gaussian + measured)
     findings, left_out = [], []
-    if can_replay(auditable):
+    if auditable.door is not None:
         note("repeating the release without each person in turn")
-        findings.append(_replayed(auditable, seed))
+        findings.append(_replayed(auditable, seed, people))
+        if jax.tree.leaves(auditable.door.contribution(auditable.people)[1]):
+            left_out.append(
+                "Diagnostics of `local`: they have no noise. Real people's never leave."
+            )
     else:
-        left_out.append("Sums before noise: only for a Release without secret draws.")
+        left_out.append("Sums before noise: only for a Release.")
     note("looking for the person who changes the output most")
     before = time.perf_counter()
-    canary = canaries.find(auditable, seed)
+    canary = canaries.find(auditable, seed, people)
     took = time.perf_counter() - before
     note(f"making {samples:,} runs with person {canary.person}, and without (first {took:.1f} s)")
     found = canaries.bound(auditable, canary, samples, seed, each)
@@ -133,6 +139,7 @@ def audit_training(
     seed: int,
     confidence: float,
     note: Callable[[str], None] = lambda _: None,
+    people: int = PEOPLE,
 ) -> Verdict:
     """Audits a training by one more training, at the same settings, of canaries.
 
@@ -141,11 +148,12 @@ def audit_training(
         seed: seed of the audit.
         confidence: probability with which all bounds hold together.
         note: called with a sentence before each check.
+        people: number of people who are left out, one after the other.
 
     Raises:
         ValueError: the confidence is out of its range, or there are too few people.
     """
-    _check_confidence(confidence)
+    _check(confidence, people)
     if auditable.size < one_run.LEAST:
         raise ValueError(
             f"the training has {auditable.size} people; one run tells nothing about fewer than "
@@ -159,8 +167,8 @@ def audit_training(
     everybody = np.ones(auditable.size, bool)
     simulates = not jax.tree.leaves(auditable.door.enrol(auditable.people, everybody)[1])
     if simulates:
-        note("repeating the releases without one simulated person")
-        findings.append(_replayed(auditable, seed))
+        note("repeating the first releases without each of several simulated people")
+        findings.append(_replayed(auditable, seed, people))
     note(f"training with {auditable.size:,} canaries, each in or out by a coin")
     measured = noise_size.measure(auditable, seed, note)
     share = one_run.best_share(auditable.size, auditable.epsilon, auditable.delta)
@@ -171,7 +179,9 @@ def audit_training(
     return _verdict(auditable, confidence, findings, left_out, start)
 
 
-def _check_confidence(confidence: float) -> None:
+def _check(confidence: float, people: int) -> None:
+    if people < 1:
+        raise ValueError(f"--people must be at least 1, got {people}")
     if not 0.5 < confidence < 1:
         raise ValueError(f"--confidence must be above 0.5 and below 1, got {confidence}")
 
@@ -214,16 +224,19 @@ def _measured(auditable: Auditable, found: noise_size.Measurement, confidence: f
     return Finding("one run", "Gaussian noise", epsilon, epsilon > auditable.epsilon, said)
 
 
-def _replayed(auditable: Auditable, seed: int) -> Finding:
-    found = replay(auditable, seed)
+def _replayed(auditable: Auditable, seed: int, people: int) -> Finding:
+    assert auditable.door is not None
+    found = replay(auditable, seed, people)
+    sampled = isinstance(auditable.door.release.participation, Poisson)
     if found.without_noise:
         said = f"the person changes {', '.join(found.without_noise)}, which has no noise"
     else:
         said = (
-            f"person {found.person} moves the sums by {found.shift:.4g} standard deviations of "
-            "the noise"
+            f"person {found.person} moves {'a sum' if sampled else 'the sums'} by "
+            f"{found.shift:.4g} standard deviations of the noise"
         )
-    return Finding("replay", "the door's noise", found.epsilon_lower, found.refuted, said)
+    presumes = "the door's draws" if sampled else "the door's noise"
+    return Finding("replay", presumes, found.epsilon_lower, found.refuted, said)
 
 
 def _is_gaussian(auditable: Auditable) -> bool:

@@ -13,13 +13,18 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from sotto.keys import new_key
+from sotto.privacy.accounting.composition import compose
+from sotto.privacy.accounting.events import SampledGaussian
 from sotto.privacy.accounting.gaussian import epsilon_of_shift
 from sotto.privacy.audits.audit import temporary_ledger
 from sotto.privacy.audits.auditable import Auditable, Door
 from sotto.privacy.release.declaration import noise_scales
 from sotto.privacy.statements import Poisson
 
-_MOST = 16
+PEOPLE = 16
+"""Number of people who are left out, one after the other."""
+_SAMPLED_RELEASES = 32
+"""Most releases of a replay in which people are drawn."""
 _TOLERANCE = 1e-3
 """Relative error of differences of float32 numbers."""
 
@@ -30,8 +35,10 @@ class Replay:
 
     Attributes:
         person: index of the person who moves most.
-        shift: L2 norm of the difference in standard deviations of the noise, over the stream.
-        epsilon_lower: epsilon of Gaussian noise with this shift, at the claim's delta.
+        shift: L2 norm of the difference in standard deviations of the noise, over the stream. Under
+            Poisson sampling it is the largest in one release.
+        epsilon_lower: epsilon of Gaussian noise with this shift, at the claim's delta. Under
+            Poisson sampling every release is presumed to move as far if the person is drawn.
         without_noise: parts without noise that the person changes.
         refuted: whether the claim is smaller.
     """
@@ -43,30 +50,37 @@ class Replay:
     refuted: bool
 
 
-def can_replay(auditable: Auditable) -> bool:
-    """Whether the code goes through the door and nobody is drawn in secret."""
-    door = auditable.door
-    return door is not None and not isinstance(door.release.participation, Poisson)
-
-
-def replay(auditable: Auditable, seed: int) -> Replay:
+def replay(auditable: Auditable, seed: int, people: int = PEOPLE) -> Replay:
     """Replays the releases without each of the first people in turn."""
     door = auditable.door
     assert door is not None
-    tried = min(auditable.size, _MOST)
+    tried = min(auditable.size, people)
     everybody = np.ones((tried, auditable.size), bool)
     without = everybody.copy()
     without[np.arange(tried), np.arange(tried)] = False
     differences = _differences(door, auditable, everybody, without, seed)
-    shifts = _shifts(door, {name: differences[name] for name in door.release.parts})
+    squares = _squares(door, {name: differences[name] for name in door.release.parts})
+    sampled = isinstance(door.release.participation, Poisson)
+    shifts = np.sqrt(squares.max(axis=1) if sampled else squares.sum(axis=1))
     bare = tuple(
         name for name in door.release.unprotected or {} if np.abs(differences[name]).max() > 0
     )
     person = int(np.argmax(shifts))
     shift = float(shifts[person])
-    epsilon = math.inf if bare else epsilon_of_shift(shift, auditable.delta)
-    allowed = epsilon_of_shift(shift / (1 + _TOLERANCE), auditable.delta)
+    epsilon = math.inf if bare else _epsilon(door, shift, auditable.delta)
+    allowed = _epsilon(door, shift / (1 + _TOLERANCE), auditable.delta)
     return Replay(person, shift, epsilon, bare, bool(bare) or allowed > auditable.epsilon)
+
+
+def _epsilon(door: Door, shift: float, delta: float) -> float:
+    """Returns the epsilon of the whole stream for somebody who shifts its noise so far."""
+    drawn = door.release.participation
+    if not isinstance(drawn, Poisson) or shift == 0:
+        return epsilon_of_shift(shift, delta)
+    event = SampledGaussian(
+        noise_multiplier=1 / shift, sampling_rate=drawn.sampling_rate, count=door.release.horizon
+    )
+    return compose([event]).epsilon(delta)
 
 
 def _differences(
@@ -79,13 +93,18 @@ def _differences(
     """Returns what each run's person moves in the sums, each part flat.
 
     Both worlds start each release from the public state of the one in which all are present. After
-    the last release whose people or data differ, nobody moves anything.
+    the last release whose people or data differ, nobody moves anything. The draws of Poisson
+    sampling are the same in both worlds.
     """
     runs = len(everybody)
     keys = jax.random.split(new_key(seed), runs)
     worlds = [door.enrolled(auditable.people, rows) for rows in (everybody, without)]
-    assert worlds[0][0] is not None
-    releases = worlds[0][0].shape[1]
+    sampled = worlds[0][0] is None
+    if sampled:
+        releases = replayed = min(door.release.horizon, _SAMPLED_RELEASES)
+    else:
+        releases = np.shape(worlds[0][0])[1]  # type: ignore[arg-type]
+        replayed = _differ_until(worlds[0], worlds[1], releases)
     found: dict[str, list[np.ndarray]] = {}
     with (
         temporary_ledger(door.release.unit) as first,
@@ -95,13 +114,13 @@ def _differences(
         for ledger, (persons, units) in zip((first, second), worlds, strict=True):
             stream, states = door.stream(ledger, persons, units, seed, chunk=1)
             streams.append(stream)
-        for index in range(_differ_until(worlds[0], worlds[1], releases)):
+        for index in range(replayed):
             logs = []
             for stream, (persons, units) in zip(streams, worlds, strict=True):
-                assert persons is not None
-                one = jax.tree.map(lambda x, at=index: x[:, at : at + 1], units)
-                copied = jax.tree.map(np.asarray, states)
-                after, log, _ = stream.run(copied, keys, persons[:, index : index + 1], one)
+                here = slice(index, index + 1)
+                one = units if sampled else jax.tree.map(lambda x, at=here: x[:, at], units)
+                present = None if persons is None else persons[:, here]
+                after, log, _ = stream.run(jax.tree.map(np.asarray, states), keys, present, one)
                 logs.append((after, log["released"]))
             for name in logs[0][1]:
                 given, gone = (
@@ -132,13 +151,13 @@ def _differ_until(one: PyTree, other: PyTree, releases: int) -> int:
     return int(np.flatnonzero(changed)[-1]) + 1
 
 
-def _shifts(
+def _squares(
     door: Door, differences: Mapping[str, Float[np.ndarray, "runs releases d"]]
-) -> Float[np.ndarray, " runs"]:
-    """Returns how far each person shifts the independent draws behind the noise, in deviations."""
-    squares = 0.0
+) -> Float[np.ndarray, "runs releases"]:
+    """Returns squares of how far each person shifts the draws behind the noise, in deviations."""
+    squares = np.zeros(())
     for name, scale in noise_scales(door.release).items():
         whitening = door.whitening(differences[name].shape[1])
         draws = np.stack([whitening @ moved for moved in differences[name]])
-        squares = squares + np.square(draws / scale).sum(axis=(1, 2))
-    return np.asarray(np.sqrt(squares))
+        squares = squares + np.square(draws / scale).sum(axis=2)
+    return squares
