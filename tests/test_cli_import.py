@@ -23,6 +23,17 @@ def log(tmp_path):
     return as_csv(tmp_path, ROWS)
 
 
+def test_several_files_are_one_log(log, tmp_path, capsys):
+    more = tmp_path / "more.csv"
+    lines = (tmp_path / "log.csv").read_text().splitlines()
+    more.write_text(f"{lines[0]}\n{lines[1].replace('bo,2', 'bo,3')}\n")
+    assert main(["import", log, str(more), *WORDS, "--out", str(tmp_path / "out")]) == 0
+    steps = load(tmp_path / "out").present.sum(axis=1)
+    assert sorted(steps[steps > 0]) == [1, 1, 3]  # three of bo
+    assert main(["import", *WORDS, "--out", str(tmp_path / "none")]) == 2
+    assert "no log to import" in capsys.readouterr().err
+
+
 def test_all_in_words(log, tmp_path, capsys):
     assert main(["import", log, *WORDS, "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out

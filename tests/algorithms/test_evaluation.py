@@ -26,11 +26,12 @@ from scipy.stats import chi2
 from sotto.algorithms.evaluation import release as door
 from sotto.algorithms.evaluation.analysis import (
     Asked,
+    Found,
     default_delta,
     evaluate,
     settings_of,
 )
-from sotto.algorithms.evaluation.intervals import Moments, interval, values
+from sotto.algorithms.evaluation.intervals import Moments, Value, interval, values
 from sotto.algorithms.evaluation.models import ReturnModel
 from sotto.algorithms.evaluation.persons import Bounds, Evaluation, PersonLog, Public
 from sotto.algorithms.evaluation.policies import (
@@ -300,6 +301,15 @@ def test_an_evaluation_finds_the_better_policy_and_certifies_its_cost(tmp_path):
     said = " ".join((*certificate.protects, *(one.statement for one in certificate.assumptions)))
     for words in ("one id", "No cell of the log is public", "made up", "CC0"):
         assert words in said
+
+
+def test_policies_that_may_be_as_good_are_those_within_intervals_and_biases():
+    def value(middle, half, bias):
+        return Value(middle, middle - half, middle + half, 0.1, 1.0, bias)
+
+    told = {"best": value(5, 1, 0), "near": value(3, 1, 0), "far": value(1, 1, 0)}
+    found = Found(told | {"biased": value(1, 1, 2)}, None, None)  # type: ignore[arg-type]
+    assert (found.best, found.rivals) == ("best", ("near", "biased"))
 
 
 def test_a_published_log_says_so(tmp_path):

@@ -29,8 +29,8 @@ NORMAL = densities.LinearGaussian(jnp.array([[0.5]]), jnp.array([1.2]), jnp.log(
 def every_action():
     """A log with one step in which the logged actions fill a grid, and their masses.
 
-    They are drawn from a triangular and an even density. The reward is 1 + cos(a), and the
-    observation 0.4.
+    They are drawn from a triangular and an even density. The reward is 1 + cos(a). The observation
+    is 0.4.
     """
     drawn = (stats.triang(0.5, -1, 4).pdf(ACTIONS) + 0.25) / 2
     shape = (GRID, 1)

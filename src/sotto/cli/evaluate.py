@@ -218,6 +218,16 @@ def _store(run: EvaluationRun, answer: dict[str, Any], found: Found) -> None:
     write_whole(run.values, json_module.dumps(answer, indent=2) + "\n")
 
 
+def _choice(answer: dict[str, Any]) -> str:
+    """Returns which policy is best, and which ones the log does not tell from it."""
+    largest, rivals = f"Largest value: {answer['best']}.", answer["may_be_as_good"]
+    if rivals:
+        return f"{largest} Given intervals and biases, these may be as good: {', '.join(rivals)}."
+    if len(answer["policies"]) > 1:
+        return f"{largest} It is above all others, also given intervals and biases."
+    return largest
+
+
 def _lines(answer: dict[str, Any]) -> list[str]:
     """Returns a table of the values, and what they assume."""
     percent = f"{100 * answer['level']:g}%"
@@ -236,7 +246,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         )
     low, high = answer["returns"]
     lines += [
-        f"Largest value: {answer['best']}.",
+        _choice(answer),
         f"All {len(policies)} intervals hold together with probability {percent}, beside the bias. "
         "They include sampling and noise.",
         f"Estimator {answer['estimator']}; returns are from {low:g} to {high:g}. A mean weight far "

@@ -30,7 +30,7 @@ _Drop = Annotated[
 
 @command("import")
 def import_(
-    log: Positional[str],
+    logs: Positional[tuple[str, ...]],
     /,
     out: Path,
     declare: Path | None = None,
@@ -57,9 +57,10 @@ def import_(
     """Imports a log of people as a Minari dataset in which each person is one unit.
 
     The log is a CSV file, a Parquet file, the folder of a Hugging Face dataset on disk, or the
-    SQLAlchemy URL of a database. Bounds, categories, the number of people and the horizon are
-    public: you declare them, and they are never read off the log. On a terminal, sotto asks for
-    missing ones. Elsewhere it prints a template for --declare. docs/own_data.md is the guide.
+    SQLAlchemy URL of a database. If it comes in several files, name all of them at once: all rows
+    with one id are one person. Bounds, categories, the number of people and the horizon are public:
+    you declare them, and they are never read off the log. On a terminal, sotto asks for missing
+    ones. Elsewhere it prints a template for --declare. docs/own_data.md is the guide.
 
     A column of numbers is NAME=LOW..HIGH, and one of categories is NAME=A,B,C. Numbers outside
     their bounds are moved to the bounds. Rows with an unknown action or a missing value are left
@@ -69,11 +70,12 @@ def import_(
       sotto import records.csv --person patient --time week --observation age=0..120 sex=f,m \\
         --action dose=none,low,high --reward relief=0..10 --propensity chance=0.1 \\
         --people 500 --horizon 12 --out runs/log
+      sotto import january.csv february.csv --declare visits.json --out runs/log
       sotto import postgresql://reader@server/clinic --table visits --declare visits.json \\
         --out runs/log
 
     Args:
-        log: File, folder or database URL.
+        logs: File, folder or database URL; or several files or folders, in the order of time.
         out: Folder of the dataset, which must not exist. Only you may read it.
         declare: JSON or TOML file with a declaration; options take precedence over it.
         person: Column with the id of the person: text or whole numbers.
@@ -95,6 +97,8 @@ def import_(
         licence: Terms of use in words, which the dataset records.
         already_public: The log has been published already, which the dataset records.
     """
+    if not logs:
+        raise RunError("there is no log to import; name a file, a folder or a database's URL")
     require_new(out)
     require("minari", "h5py", "pyarrow")
     from sotto.data.imports.importing import import_log
@@ -129,7 +133,8 @@ def import_(
         )
     declaration = Declaration.of(draft)
     say = partial(print, file=sys.stderr, flush=True)
-    tally = import_log(log, declaration, out, table=table, query=query, say=say)
+    first, *parts = logs
+    tally = import_log(first, declaration, out, parts=parts, table=table, query=query, say=say)
     counts = tally.as_json()
     if json:
         print_json(_as_json(out, declaration, counts))

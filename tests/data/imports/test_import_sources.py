@@ -27,6 +27,8 @@ from own_logs import (
 
 from sotto.data.imports import sources
 from sotto.data.imports.declaration import Declaration
+from sotto.data.imports.importing import import_log
+from sotto.data.imports.records import load
 
 FORMATS = {
     "csv": as_csv,
@@ -71,9 +73,6 @@ def test_a_query_and_a_view(tmp_path):
         connection.execute("CREATE VIEW v AS SELECT * FROM visits WHERE who <> 'ann'")
     kept = [row for row in ROWS if row[0] != "ann"]
     assert units(imported(url, tmp_path / "a", declared(), "v")) == expected(kept, declared())
-    from sotto.data.imports.importing import import_log
-    from sotto.data.imports.records import load
-
     query = "SELECT * FROM visits WHERE who = 'bo'"
     import_log(url, declared(), tmp_path / "b", query=query, say=lambda _: None)
     kept = [row for row in ROWS if row[0] == "bo"]
@@ -95,8 +94,6 @@ def test_a_postgresql_table_and_its_read_only_transaction(tmp_path, postgresql_u
     (ann,) = units(found)
     assert [step[0][0] for step in ann] == [0.25, 0.5]
     assert [step[1] for step in ann] == [(0,), (1,)]
-    from sotto.data.imports.importing import import_log
-
     with pytest.raises(ValueError, match="cannot be read"):
         import_log(
             postgresql_url,
@@ -276,3 +273,32 @@ def test_real_actions_and_no_propensity(tmp_path):
     assert found.actions.dtype == np.float32
     actions = sorted(step[1] for unit in units(found) for step in unit)
     assert actions == [(0.0, 0.25), (1.0, 0.5)]  # the others are outside the bounds
+
+
+# --- several files -------------------------------------------------------------------------------
+
+
+def test_a_log_in_several_files_is_one_log(tmp_path):
+    """Person bo is in both files, and is one unit in the order of time."""
+    whole = imported(as_csv(tmp_path, ROWS), tmp_path / "whole", declared())
+    first = as_csv(tmp_path, ROWS[:2])
+    second = Path(first).rename(tmp_path / "first.csv"), as_csv(tmp_path, ROWS[2:])
+    import_log(str(second[0]), declared(), tmp_path / "out", parts=[second[1]], say=lambda _: None)
+    found = load(tmp_path / "out")
+    assert units(found) == units(whole)
+    assert found.present.any(axis=1).sum() == 3
+
+
+def test_parts_that_do_not_belong_together_are_refused(tmp_path):
+    log = as_csv(tmp_path, ROWS)
+    table = as_sqlite(tmp_path, ROWS)
+    parquet = as_parquet(tmp_path, ROWS)
+    for part, said in (
+        (log, "named twice"),
+        (parquet, "another kind"),
+        (table, "database is one log"),
+        (str(tmp_path / "none.csv"), "there is no log"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            import_log(log, declared(), tmp_path / "out", parts=[part], say=lambda _: None)
+    assert not (tmp_path / "out").exists()

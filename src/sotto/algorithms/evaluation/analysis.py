@@ -80,6 +80,16 @@ class Found:
         """Name of the policy with the largest value."""
         return max(self.values, key=lambda name: self.values[name].value)
 
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """Names of the policies that may be as good as the best one, given intervals and biases."""
+        best = self.values[self.best]
+        return tuple(
+            name
+            for name, one in self.values.items()
+            if name != self.best and one.high + one.bias >= best.low - best.bias
+        )
+
 
 def settings_of(
     declaration: Declaration, asked: Asked, policies: int
@@ -207,6 +217,7 @@ def as_json(found: Found, spending: Spending, level: float) -> dict[str, Any]:
         "delta": spending.delta,
         "returns": list(found.evaluation.returns),
         "best": found.best,
+        "may_be_as_good": list(found.rivals),
         "policies": [
             {
                 "policy": name,

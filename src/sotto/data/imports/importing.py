@@ -11,7 +11,7 @@ else has.
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +38,7 @@ def import_log(
     declaration: Declaration,
     out: Path,
     *,
+    parts: Sequence[str] = (),
     table: str | None = None,
     query: str | None = None,
     say: Say,
@@ -51,6 +52,8 @@ def import_log(
         where: CSV or Parquet file, folder of a Hugging Face dataset, or SQLAlchemy URL.
         declaration: meaning and public bounds of the columns.
         out: folder of the dataset, which must not exist.
+        parts: further files or folders of the same log, which are read after it. All rows with one
+            id are one person, wherever they are.
         table: table of a database.
         query: SELECT statement for a database.
         say: called with lines about progress.
@@ -65,13 +68,15 @@ def import_log(
     """
     out = out.resolve()
     datasets.require_new(out)
+    kind = sources.kind_of_all((where, *parts))
     key, tally = secrets.token_bytes(32), Tally()
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
         spread, dataset = Path(made) / "rows", Path(made) / "dataset"
         spread.mkdir()
         dataset.mkdir(mode=0o700)
-        _read(where, declaration, spread, key, tally, table=table, query=query, say=say)
+        for part in (where, *parts):
+            _read(part, declaration, spread, key, tally, table=table, query=query, say=say)
         datasets.write(
             dataset,
             _episodes(declaration, spread, places(declaration.people), tally, say),
@@ -84,7 +89,7 @@ def import_log(
                 datasets.IMPORT: {
                     "version": 1,
                     "identity": secrets.token_hex(16),  # people's places are those of this import
-                    "kind": sources.kind(where),
+                    "kind": kind,
                     "declaration": declaration.model_dump(mode="json"),
                 },
             },

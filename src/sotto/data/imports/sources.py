@@ -5,7 +5,7 @@ row, so it is never passed on. Nothing in a file is imported, executed or connec
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -50,6 +50,25 @@ def kind(where: str) -> Kind:
     if path.suffix.lower() in (".parquet", ".pq"):
         return "parquet"
     raise RunError(f"{where} must be named .csv or .parquet, for the format that it has")
+
+
+def kind_of_all(parts: Sequence[str]) -> Kind:
+    """Returns the kind of a log from its parts, which have the same kind.
+
+    Raises:
+        RunError: a part is missing, is of another kind, or is there twice; or one is a database.
+    """
+    kinds = [kind(part) for part in parts]
+    if len(parts) > 1 and "database" in kinds:
+        raise RunError("a database is one log; join its tables in a --query, or in a view")
+    for part, found in zip(parts, kinds, strict=True):
+        if found != kinds[0]:
+            raise RunError(f"{part} is another kind of file than {parts[0]}; convert one of them")
+    places = [one if "://" in one else str(Path(one).resolve()) for one in parts]
+    for place, part in zip(places, parts, strict=True):
+        if places.count(place) > 1:
+            raise RunError(f"{part} is named twice, so its rows would count twice; name it once")
+    return kinds[0]
 
 
 def batches(
