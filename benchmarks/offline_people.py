@@ -7,10 +7,13 @@ skill, uniform in [0, 1], and gains of a hand-written controller that differ fro
 At each step the person follows the controller with the probability of the skill, and acts at random
 otherwise. CartPole: the controller pushes to the side of the sign of a linear function of the
 observation; a random action is a fair coin. Pendulum: the controller pumps energy below, and is a
-linear feedback near the top; a random torque is drawn anew with probability 0.2.
+linear feedback near the top; a random torque is drawn anew with probability 0.2. HalfCheetah: the
+controller is a linear teacher, which DPPG learned from simulated users at epsilon 30
+(`--teacher`, trained when the folder is missing), and a person's torques err by a normal error of
+standard deviation 0.5 (1 - skill). An episode there has 100 steps.
 
-The steps are those of Gymnasium's equations for all people at once. The log is a Parquet file,
-which `sotto import` reads. Every seed has new people, noise and networks.
+The steps of CartPole and Pendulum are those of Gymnasium's equations for all people at once. The
+log is a Parquet file, which `sotto import` reads. Every seed has new people, noise and networks.
 """
 
 import json
@@ -21,6 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
 
+from sotto.algorithms.dppg.config import preset
 from sotto.algorithms.offline_people import learning, moments, rounds, steps
 from sotto.algorithms.offline_people.algorithm import rows_of
 from sotto.algorithms.offline_people.config import Method, OfflinePeopleConfig, filled
@@ -38,11 +43,17 @@ from sotto.data.imports.importing import import_log
 from sotto.data.imports.records import Records, load
 from sotto.keys import new_key
 from sotto.rl.evaluation import returns_of
+from sotto.runs.agent import load as load_agent
 from sotto.runs.api import train
 
 STEPS = 200
 EPISODES = 100
-Task = Literal["CartPole-v1", "Pendulum-v1"]
+CHEETAH_STEPS = 100
+COLLECTED = 250
+"""Number of people who run at the same time."""
+CHEETAH_BOUNDS = (1, 4, *(1.5,) * 6, 10, 5, 10, *(25,) * 6)
+"""Declared bounds of height, pitch and joints, and of their speeds."""
+Task = Literal["CartPole-v1", "Pendulum-v1", "HalfCheetah-v5"]
 Rows = dict[str, np.ndarray]
 
 
@@ -97,8 +108,36 @@ def pendulums(people: int, rng: np.random.Generator) -> tuple[Rows, dict[str, An
     return found, _declared(people, bounds, torque_bounds, (-16.3, 0))
 
 
+def cheetahs(people: int, rng: np.random.Generator, teacher: Path) -> tuple[Rows, dict[str, Any]]:
+    """Returns the log of people who run as the teacher does, with errors, and its declaration."""
+    if not teacher.exists():
+        train(preset("sotto", "HalfCheetah-v5", target_epsilon=30.0, seed=1), out=teacher)
+    agent = load_agent(teacher)
+    envs = gymnasium.make_vec("HalfCheetah-v5", COLLECTED, vectorization_mode="sync")
+    error, rows = 0.5 * (1 - rng.uniform(size=(people, 1))), []
+    for first in range(0, people, COLLECTED):
+        who = np.arange(first, min(first + COLLECTED, people))
+        seen, _ = envs.reset(seed=int(rng.integers(2**31)))
+        for step in range(CHEETAH_STEPS + 1):
+            torque = agent.act(seen).copy()
+            torque[: len(who)] += error[who] * rng.normal(size=(len(who), 6))
+            torque = np.clip(torque, -1, 1)
+            after, reward, *_ = envs.step(torque)
+            when = np.full(len(who), step)
+            values = (x[: len(who)] for x in (*seen.T.astype(np.float32), *torque.T, reward))
+            rows.append((who, when, *values))
+            seen = after
+    observed = [f"seen_{i}" for i in range(len(CHEETAH_BOUNDS))]
+    torques = [f"torque_{i}" for i in range(6)]
+    names = ("person", "step", *observed, *torques, "reward")
+    found = dict(zip(names, map(np.concatenate, zip(*rows, strict=True)), strict=True))
+    bounds = dict(zip(observed, CHEETAH_BOUNDS, strict=True))
+    action = [{"column": name, "low": -1, "high": 1} for name in torques]
+    return found, _declared(people, bounds, action, (-4, 8)) | {"horizon": CHEETAH_STEPS}
+
+
 def _declared(
-    people: int, bounds: Mapping[str, float], action: dict[str, Any], reward: tuple[float, float]
+    people: int, bounds: Mapping[str, float], action: Any, reward: tuple[float, float]
 ) -> dict[str, Any]:
     return {
         "person": "person",
@@ -112,12 +151,17 @@ def _declared(
     }
 
 
-TASKS = {"CartPole-v1": cart_poles, "Pendulum-v1": pendulums}
+def collected(task: Task, people: int, seed: int, teacher: Path) -> tuple[Rows, dict[str, Any]]:
+    """Returns the log of new people, and its declaration."""
+    rng = np.random.default_rng(seed)
+    if task == "HalfCheetah-v5":
+        return cheetahs(people, rng, teacher)
+    return {"CartPole-v1": cart_poles, "Pendulum-v1": pendulums}[task](people, rng)
 
 
-def imported(task: Task, people: int, seed: int, folder: Path) -> Path:
+def imported(task: Task, people: int, seed: int, folder: Path, teacher: Path) -> Path:
     """Collects the logs of new people and imports them; returns the folder of the dataset."""
-    rows, declared = TASKS[task](people, np.random.default_rng(seed))
+    rows, declared = collected(task, people, seed, teacher)
     pq.write_table(pa.table(rows), folder / "log.parquet")
     out = folder / "log"
     import_log(str(folder / "log.parquet"), Declaration.of(declared), out, say=lambda _: None)
@@ -183,12 +227,13 @@ def main(
     people: int = 10_000,
     epsilon: float = 1.0,
     methods: tuple[Method, ...] = ("model", "advantage", "cloning"),
+    teacher: Path = Path("runs/cheetah-teacher"),
 ) -> None:
     """Prints the mean greedy return of each arm and seed, as lines of JSON."""
     for seed in range(first_seed, first_seed + seeds):
         with tempfile.TemporaryDirectory() as made:
             begun = time.perf_counter()
-            log = imported(task, people, seed, Path(made))
+            log = imported(task, people, seed, Path(made), teacher)
             records = load(log)
             read = time.perf_counter() - begun
             logged = float(records.rewards.sum(axis=1).mean())

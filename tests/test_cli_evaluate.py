@@ -115,3 +115,15 @@ def test_a_run_is_evaluated_on_a_log_that_fits_it(log, tmp_path, capsys):
     assert one["low"] < 0.55 < one["high"]  # it is nearly uniform at first
     assert run(trained, "--on", log, "--epsilon", "3", "--out", tmp_path / "other") == 2
     assert "does not fit the log" in capsys.readouterr().err
+
+
+def test_a_model_that_does_not_fit_is_refused(log, tmp_path, capsys):
+    given = ["--on", log, "--epsilon", "3", "--policy", "always:1", "--estimator", "doubly-robust"]
+    file, out = tmp_path / "m.json", tmp_path / "out"
+    file.write_text('{"weights": [[0, 0], [0, 0]], "bias": [0.3, 0.8]}')
+    assert run(*given, "--model", file, "--out", out) == 2
+    assert "needs (1, 2, 1)" in capsys.readouterr().err
+    assert run(*given, "--model", tmp_path / "no.json", "--out", out) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert run(*given, "--model", tmp_path, "--out", out) == 2
+    assert not out.exists()

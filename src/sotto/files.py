@@ -1,4 +1,4 @@
-"""Atomic writing of files, keys in files, removal of times, and silence on the terminal."""
+"""Atomic writing of files, strict JSON, keys in files, removal of times, and silence."""
 
 import contextlib
 import io
@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -102,6 +102,20 @@ def read_model(path: Path, kind: type[Model]) -> Model:
         return kind.model_validate_json(path.read_bytes())
     except ValidationError as error:
         raise RunError(f"{path} cannot be read: {first_problem(error)}") from error
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the JSON object of these pairs, as `object_pairs_hook` of `json.loads`.
+
+    Raises:
+        ValueError: a name is there twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it says {twice!r} twice")
+    return found
 
 
 def make_secret(path: Path, size: int) -> None:

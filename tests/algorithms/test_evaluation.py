@@ -31,6 +31,7 @@ from sotto.algorithms.evaluation.analysis import (
     settings_of,
 )
 from sotto.algorithms.evaluation.intervals import Moments, interval, values
+from sotto.algorithms.evaluation.models import ReturnModel
 from sotto.algorithms.evaluation.persons import Bounds, Evaluation, PersonLog, Public
 from sotto.algorithms.evaluation.policies import (
     Constant,
@@ -54,10 +55,17 @@ POLICY = Constant(jnp.array([0.1, 0.9]))
 ALWAYS = {"always:0": named("always:0", 2, 1), "always:1": named("always:1", 2, 1)}
 
 
-def settings(records: Records, asked: Asked, policies: tuple[Target, ...], model: Any = ()) -> Any:
+def settings(
+    records: Records, asked: Asked, policies: tuple[Target, ...], model: Any = None
+) -> Any:
     evaluation, least, actions = settings_of(records.declaration, asked, len(policies))
-    public = Public(policies, model)
+    public = Public(policies, () if model is None else (model,) * len(policies))
     return evaluation, Bounds.of(evaluation, public, least, actions), public
+
+
+def linear_model(weights: Any, bias: Any) -> ReturnModel:
+    every = np.concatenate([np.asarray(bias)[..., None], np.asarray(weights)], axis=-1)
+    return ReturnModel(jnp.asarray(every, jnp.float32), jnp.zeros(1), jnp.ones(1))
 
 
 def new_ledger(
@@ -84,15 +92,16 @@ def test_the_mean_over_all_logs_is_the_exact_value(estimator, discount):
     assert found.mean_weight == pytest.approx(1, abs=1e-4)
 
 
-@pytest.mark.parametrize("weights", [[[0.0], [0.0]], [[0.3], [-0.2]]])
+@pytest.mark.parametrize("weights", [[[[0.0], [0.0]]], [[[0.3], [-0.2]]]])
 def test_doubly_robust_is_exact_for_any_model(weights):
     records, chances = every_trajectory(1)
-    model = Linear(jnp.array(weights), jnp.array([0.4, 1.1]))
     asked = Asked("doubly-robust", largest_weights=(100.0,))
+    model = linear_model(weights, [[0.4, 1.1]])
     evaluation, bounds, public = settings(records, asked, (POLICY,), model)
     parts = parts_of(evaluation, bounds, public, PersonLog.of(records))
     (found,) = without_noise(evaluation, bounds, parts, 1e6 * chances)
     assert found.value == pytest.approx(exact_value(TARGET, 1, 1.0), abs=1e-4)
+    assert parts["sums"].shape[1] == 2
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -139,12 +148,12 @@ def extreme_people(horizon: int, seed: int) -> PersonLog:
 @pytest.mark.parametrize("estimator", [*ESTIMATORS, "doubly-robust"])
 @pytest.mark.parametrize("horizon", [1, 3])
 def test_no_person_is_longer_than_the_clip_norm_and_some_are_nearly_as_long(estimator, horizon):
-    if estimator == "doubly-robust" and horizon > 1:
-        pytest.skip("it is for one step")
     records, _ = every_trajectory(horizon)
     linear = Linear(jnp.array([[1.0], [-1.0]]), jnp.zeros(2))
     policies = (*ALWAYS.values(), POLICY, linear)
-    model = Linear(jnp.array([[1.0], [1.0]]), jnp.ones(2)) if estimator == "doubly-robust" else ()
+    model = None
+    if estimator == "doubly-robust":
+        model = linear_model(9 * np.ones((horizon, 2, 1)), np.ones((horizon, 2)))
     asked = Asked(estimator, largest_weights=(4.0, 1.5, 2.0, 3.0))
     evaluation, bounds, public = settings(records, asked, policies, model)
     norms = bounds.clip_norms(estimator)
@@ -345,7 +354,8 @@ def test_too_few_people_are_refused_and_as_many_as_it_says_are_not(tmp_path):
     [
         ({"propensity": None}, Asked(), "no probabilities"),
         ({"horizon": 3}, Asked(), "--largest-weight"),
-        ({"horizon": 3}, Asked("doubly-robust", (5.0,)), "one step"),
+        ({"horizon": 3}, Asked("doubly-robust", (5.0,), returns=(0, 1)), "--returns"),
+        ({}, Asked("per-decision", returns=(0.0, 1.0)), "--returns"),
         ({}, Asked(largest_weights=(1.0, 2.0, 3.0)), "3 numbers for 2 policies"),
         ({}, Asked(returns=(-1.0, 1.0)), "two numbers from 0 to 2"),
         ({}, Asked(largest_weights=(0.0,)), "positive"),
@@ -355,11 +365,6 @@ def test_too_few_people_are_refused_and_as_many_as_it_says_are_not(tmp_path):
 def test_impossible_wishes_are_refused(changes, asked, said):
     with pytest.raises(ValueError, match=said):
         settings_of(declared(100, changes.pop("horizon", 1), **changes), asked, 2)
-
-
-def test_narrower_returns_are_not_for_per_decision():
-    with pytest.raises(ValueError, match="--returns"):
-        Asked("per-decision", returns=(0.0, 1.0))
 
 
 def test_the_model_belongs_to_one_estimator(tmp_path):

@@ -190,7 +190,7 @@ def test_the_model_recovers_linear_dynamics_rewards_and_start_states() -> None:
     rows = Logged(x, acted, x[..., 0], there, cut, cut)
     given = Scales(jnp.array([0.2]), jnp.array([[2.0]]), jnp.array([0.5]), jnp.ones(()))
     blank = rounds.blank(config, given)
-    fitted, _ = model.fit(config, blank, exact_round(config, blank, rows), 0.0, new_key(0))
+    fitted = model.fit(config, blank, exact_round(config, blank, rows), 0.0, new_key(0))
     env = model.environment(config, fitted, 10)
     for start, action in itertools.product((0.1, 0.5), (0, 1)):
         state = model.ModelState(jnp.array([start]), jnp.uint32(3), jnp.int32(5))
@@ -213,7 +213,7 @@ def test_models_differ_by_the_noise_and_a_reward_beyond_it_is_the_mean() -> None
     rows = rows._replace(rewards=np.where(rows.present, 1.0, 0.0).astype(np.float32))
     exact = exact_round(config, blank, rows)
     for sigma in (0.0, 1e-3):
-        fitted, _ = model.fit(config, blank, exact, sigma, new_key(0))
+        fitted = model.fit(config, blank, exact, sigma, new_key(0))
         weights = np.asarray(fitted.weights)
         assert weights.shape == (model.MODELS, 3, 6, 4)
         assert (np.ptp(weights, axis=0).max() > 0.01) == (sigma > 0)

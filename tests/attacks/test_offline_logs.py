@@ -1,5 +1,7 @@
-"""Attacks on offline learning from people's logs: shared scales, killed runs, what is stored."""
+"""Attacks on offline learning from people's logs: shared scales and spreads, killed runs, what is
+stored."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -11,10 +13,11 @@ import numpy as np
 import pytest
 from people_logs import people, scales, settings, write_visits
 
-from sotto.algorithms.offline_people import algorithm, learning, rounds
+from sotto.algorithms.offline_people import algorithm, learning, rounds, steps
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig
 from sotto.algorithms.offline_people.moments import Logged
 from sotto.cli import main
+from sotto.keys import new_key
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
@@ -65,6 +68,64 @@ def test_an_audit_finds_scales_that_are_read_off_the_people_and_nothing_else() -
     assert certified == pytest.approx(2.0, rel=1e-3)
     assert not audit_mechanism(sound, 400, 0, 1e-3, certified_epsilon=certified).refuted
     assert audit_mechanism(leaky, 400, 0, 1e-3, certified_epsilon=certified).refuted
+
+
+STEPS = settings(people=20, method="advantage", steps=1, sampling_rate=0.99, target_epsilon=1.0)
+
+
+def steps_trials(spread_of_everybody: bool) -> ReleaseTrials:
+    """A noisy step with and without the first person, whose advantages are the only large ones.
+
+    The usual mistake divides advantages by the mean of these people, without noise. Everybody's
+    gradient then depends on whether the first person is there. A unit is (rows, spread): the sound
+    variant takes the spread of the public state.
+    """
+    drawn = people()
+    units = Logged(*(np.array(leaf[:20]) for leaf in drawn))
+    units.present[:], units.cut[:], units.ends[:] = True, True, True  # a goal is its own reward
+    units.actions[:] = np.arange(6) % 2
+    units.observations[:] = np.where(units.actions[..., None] == 0, [10, 2], [0, -2])
+    units.rewards[:] = np.where(units.actions == 0, 0.04, -0.04)
+    units.rewards[0] *= 25
+    state = steps.initial_state(STEPS, new_key(0))
+    honest = steps.steps_release(STEPS, steps.noise_multiplier(STEPS))
+
+    def local(state: steps.StepsState, unit: Any, key: Any) -> Any:
+        rows, spread = unit
+        used = state._replace(spread=spread) if spread_of_everybody else state
+        return honest.local(used, rows, key)
+
+    @jax.jit
+    @jax.vmap
+    def spreads(rows: Logged) -> Any:
+        return steps.person_gradient(STEPS, state, rows).spread
+
+    def inputs(present: bool) -> tuple[None, Any]:
+        there = units.present & (np.arange(20) >= (0 if present else 1))[:, None]
+        found = units._replace(present=there)
+        spread = 5 * np.mean(spreads(found))  # a fifth of it is contributed
+        return None, (found, np.full(20, spread, np.float32))
+
+    return ReleaseTrials(
+        dataclasses.replace(honest, local=local, server=lambda state, out: (state, out)),
+        state,
+        inputs,
+        lambda log: np.concatenate(
+            [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(log["gradient"].networks[0])],
+            axis=1,
+        ),
+    )
+
+
+def test_an_audit_finds_a_spread_of_advantages_without_noise_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steps, "HIDDEN", (4,))  # less noise to draw
+    sound, leaky = steps_trials(False), steps_trials(True)
+    certified = sound.certified_epsilon(1e-3)
+    assert certified == pytest.approx(1.0, rel=0.02)
+    assert not audit_mechanism(sound, 300, 0, 1e-3, certified_epsilon=certified).refuted
+    assert audit_mechanism(leaky, 300, 0, 1e-3, certified_epsilon=certified).refuted
 
 
 def test_a_release_that_was_charged_and_lost_is_not_made_again(tmp_path: Path) -> None:

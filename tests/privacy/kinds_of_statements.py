@@ -257,6 +257,17 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
+    "noisy steps about people's logs": Facts(
+        (
+            stream(
+                noise_law="on-grid",
+                protects=(of_logs.LEARNED_IN_STEPS(),),
+                does_not_protect=(of_logs.PATTERNS(),),
+                assumptions=(of_logs.ONE_PERSON.assumption(), of_logs.SETTINGS.assumption()),
+            ),
+        ),
+        settings_checked=True,
+    ),
     "blocks of people who rated items": Facts(
         (
             stream(

@@ -150,7 +150,7 @@ EXPECTED = {
         evaluation.values evaluation.learnt evaluation.published
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
-        noise.law@2 evaluation.ids evaluation.columns evaluation.chosen
+        noise.law@2 evaluation.ids evaluation.columns evaluation.chosen@2
         evaluation.source evaluation.licence people.settings@3 ledger.enrolment@2
         noise.random@3 door.unchanged@2 runs.failure@2 general.timing
     """,
@@ -238,6 +238,13 @@ EXPECTED = {
     """,
     "logs of people": """
         logs.learned logs.patterns
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        noise.law@2 logs.one-person logs.settings people.settings@3
+        ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
+    """,
+    "noisy steps about people's logs": """
+        logs.steps logs.patterns
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
         noise.law@2 logs.one-person logs.settings people.settings@3

@@ -3,17 +3,20 @@
 import functools
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from scipy import integrate, stats
 
 from sotto.cli import main
 from sotto.privacy.described.bounds import accounted, least, proved
 from sotto.privacy.described.description import Description, read
 from sotto.privacy.described.findings import FINDINGS, analyse
+from sotto.privacy.described.orders import is_range_too_short
 from sotto.privacy.errors import PrivacyError
 
 CLAIM = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "accountant": "RDP"}
@@ -35,7 +38,9 @@ PLAIN: dict[str, Any] = {
 
 
 def described(**changes: Any) -> Description:
-    claim = {name: changes.pop(name) for name in CLAIM if name in changes}
+    claim = {name: changes.pop(name) for name in (*CLAIM, "orders") if name in changes}
+    if "epochs" in changes:
+        changes["steps"] = None
     return Description.model_validate(PLAIN | {"claimed": CLAIM | claim} | changes)
 
 
@@ -131,6 +136,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "unit-is-record": {"records_per_person": 5},
     "epsilon-not-stated": {"epsilon": None},
     "epsilon-below-accounted": {"epsilon": 0.1},
+    "accountant-order-range": {"orders": (1.1, 3.0)},
     "epsilon-refuted": {"epsilon": 0.1},
 }
 
@@ -138,7 +144,7 @@ WRONG: dict[str, dict[str, Any]] = {
 @functools.cache
 def right_findings() -> tuple[str, ...]:
     """The findings on a right claim."""
-    return analyse(described(epsilon=3.0)).findings
+    return analyse(described(epsilon=3.0, orders=(1.1, 63.0))).findings
 
 
 @pytest.mark.parametrize("name", FINDINGS)
@@ -154,6 +160,47 @@ def test_verdicts() -> None:
     assert proved(described(noise_secret=False)) == math.inf
 
 
+def test_a_range_of_orders_is_too_short_only_if_the_best_order_is_beyond_it() -> None:
+    z, delta = 4.0, 1e-5  # one Gaussian step: the best order is near 1 + z sqrt(2 log(1/delta))
+    for orders, short in (((1.1, 63.0), False), ((1.1, 8.0), True), ((40.0, 90.0), True)):
+        d = described(records=100, steps=1, noise_multiplier=z, delta=delta, orders=orders)
+        assert is_range_too_short(d) == short
+    assert not is_range_too_short(described(records=100, steps=1, noise_multiplier=z))
+
+
+def test_epochs_stand_for_steps() -> None:
+    for last, steps in (("kept", 33), ("dropped", 30), ("unknown", 33)):
+        d = described(records=1050, sampling="shuffle", last_batch=last, epochs=3)
+        assert (d.total_steps, d.begun, d.finished) == (steps, 3, 3)
+        assert proved(d) == proved(described(sampling="shuffle", steps=30))
+    assert proved(described(epochs=1)) == proved(described(steps=10))
+
+
+def test_a_person_costs_group_privacy() -> None:
+    """Recomputed: g records cost g times epsilon, at delta (1 + e^epsilon + ...)."""
+    for records, adjacency, apart in ((3, "zero-out", 3), (1, "replace", 2)):
+        d = described(steps=1, noise_multiplier=3.0, adjacency=adjacency)
+        each = proved(d, records) / apart
+        delta = hockey_stick(3.0, 0.1, each) * sum(math.exp(i * each) for i in range(apart))
+        assert 0.85e-5 < delta < 1.01e-5
+    fixed = described(sampling="fixed", steps=10, noise_multiplier=6.0)
+    assert proved(fixed, 3) == proved(described(sampling="fixed", steps=10, noise_multiplier=2.0))
+    found = analyse(described(sampling="fixed", records_per_person=3))
+    assert found.proved_for_person == proved(described(sampling="fixed"), 3)
+
+
+def test_many_steps_are_quick_and_cost_more() -> None:
+    start = time.process_time()
+    many = described(records=10**6, steps=10**9)
+    assert proved(described(records=10**6, steps=10**7)) < proved(many) < math.inf
+    whole = described(sampling="fixed", epochs=many.total_steps, records=10**6, batch_size=10**6)
+    assert proved(many) < proved(whole)
+    assert "epsilon-below-accounted" not in analyse(many).findings  # its accountant is coarse
+    assert time.process_time() - start < 10
+    with pytest.raises(ValidationError, match="more than"):
+        described(records=10**6, epochs=10**6)
+
+
 HOSTILE = {
     "a name twice": lambda text: text.replace("{", '{"steps": 1, ', 1),
     "unknown": lambda text: text.replace("{", '{"secret": 1, ', 1),
@@ -162,6 +209,10 @@ HOSTILE = {
     "not finite": lambda text: text.replace('"noise_multiplier": 1.0', '"noise_multiplier": NaN'),
     "nested": lambda text: "[" * 100_000,
     "larger batches": lambda text: text.replace('"batch_size": 100', '"batch_size": 2000'),
+    "steps and epochs": lambda text: text.replace('"steps"', '"epochs": 1, "steps"'),
+    "huge": lambda text: text.replace('"steps": 10', f'"steps": {10**400}'),
+    "more records of one person": lambda text: text.replace("{", '{"records_per_person": 1001,', 1),
+    "orders": lambda text: text.replace('"delta"', '"orders": [63, 1.1], "delta"'),
     "a rest": lambda text: text.replace('"poisson"', '"fixed"').replace("1000", "1001"),
 }
 

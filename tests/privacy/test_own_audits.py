@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sotto.privacy.audits import canaries, one_run
 from sotto.privacy.audits.features import lowest_bits, statistics
 from sotto.privacy.audits.own import audit_own
 from sotto.privacy.audits.replay import replay
+from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import Correlation, Gap
 
 SAMPLES = 4_000
@@ -75,6 +77,43 @@ def test_a_person_in_two_slots_moves_sums_twice_as_far():
     found = replay(through_the_door(made, enrol=twice), seed=1)
     assert found.shift == pytest.approx(2 / 2.0, rel=1e-3)
     assert found.refuted
+
+
+def test_a_normaliser_before_the_door_is_found():
+    """Everybody's number is less the mean of those present, and then it is clipped."""
+
+    def centred(people, present):
+        middle = people[present].mean(axis=0)
+        return np.where(present, np.arange(4), -1)[None], (100 * (people - middle))[None]
+
+    numbers = np.array([[1.0], [0.5], [0.5], [0.45]], np.float32) * np.ones(3, np.float32)
+    audited = sotto.Auditable.of_release(release(z=2.0), jnp.zeros(3), numbers, enrol=centred)
+    found = replay(audited, seed=1)
+    # With the first person the signs are + - - -, and without + + -: the sum goes from -2 to 1.
+    assert found.person == 0
+    assert found.shift == pytest.approx(3 / 2.0, rel=1e-3)
+    assert found.refuted
+
+
+def test_people_whom_local_simulates_are_replayed_until_the_last_one_tried(monkeypatch):
+    """Each of 64 releases has 4 people who come from their keys; 16 are tried, in 4 releases."""
+    made = release(
+        z=2.0,
+        horizon=64,
+        local=lambda state, unit, key: ({"update": jax.random.normal(key, (3,))}, ()),
+        correlation=Correlation(kind="prefix-sum"),
+    )
+
+    def enrol(people, present):
+        return np.where(present, np.arange(256), -1).reshape(64, 4), ()
+
+    audited = sotto.Auditable.of_release(made, jnp.zeros(3), np.arange(256), enrol=enrol)
+    ran, run = [], Stream.run
+    monkeypatch.setattr(Stream, "run", lambda *given: ran.append(1) or run(*given))
+    found = replay(audited, seed=1)
+    assert len(ran) == 2 * 4
+    # The noise of later releases is part of what the first person shifts.
+    assert found.shift == pytest.approx(1 / 2.0, rel=1e-3)
 
 
 def test_a_part_without_noise_is_named():
@@ -316,7 +355,8 @@ def test_the_guide_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     guide = (Path(__file__).parents[2] / "docs" / "auditing.md").read_text()
-    program, commands = re.findall(r"^```\w*\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    program, commands = blocks[:2]
     (tmp_path / "my_release.py").write_text(program)
     codes = [main(line.split()[1:]) for line in commands.splitlines()]
     assert codes == [0, 3]

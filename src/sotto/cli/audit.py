@@ -1,15 +1,15 @@
-"""`sotto audit`: attacks on your own code, or on a catalogue of known leaks."""
+"""`sotto audit`: attacks on your own code, on a training, or on a catalogue of known leaks."""
 
-import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
 from sotto import modules
-from sotto.cli.options import Json
+from sotto.cli.options import Json, Ledger
 from sotto.cli.parsing import command, print_json
 from sotto.keys import seed_range
 
@@ -30,13 +30,18 @@ def audit(
     seed: int = 0,
     confidence: float = 0.95,
     explain: bool = False,
+    ledger: Ledger = None,
     json: Json = False,
 ) -> int:
-    """Attacks your own code, or known leaks.
+    """Attacks your own code, a training, or known leaks.
 
     With MODULE:NAME, which names a sotto.Auditable in a module of yours, it repeats the release
     without one person, makes many runs with and without, and one run with many canaries. It states
     lower bounds on epsilon beside your claim. A claim that is not refuted is not proved.
+
+    With RUN, the directory of a training, it trains once more with the same settings. Each person
+    is a canary who is in or out by a coin. Lower bounds stand beside the certificate. It takes
+    about as long as the training.
 
       exit code 0: nothing refutes the claim
       exit code 2: the audit could not be made
@@ -50,23 +55,34 @@ def audit(
     Examples:
       sotto audit my_release:audited
       sotto audit my_release:audited --samples 100000 --json
+      sotto audit runs/x
       sotto audit
       sotto audit --explain
       sotto audit --leaks non-private-critic --samples 20000
 
     Args:
-        target: Your code, as MODULE:NAME. The module may lie in the working directory.
+        target: Your code, as MODULE:NAME, or the directory of a training. The module may lie in
+            the working directory.
         leaks: Names of leaks; all of them by default. `--explain` lists them.
         samples: Number of runs on each of the two inputs; 16,000 for your code and 100,000 for
             each leak by default.
         seed: Seed of the runs.
-        confidence: Probability with which all bounds about your code hold together.
+        confidence: Probability with which all bounds about your code or training hold together.
         explain: Print the name and the false claim of every leak, and attack none.
     """
     if target:
         if leaks or explain:
             raise ValueError("--leaks and --explain are about the catalogue; leave out the module")
         seed_range(seed)
+        if Path(target).is_dir():
+            if samples is not None:
+                raise ValueError("a training is made once; leave out --samples")
+            return _training(Path(target), ledger, seed, confidence, json)
+        if ":" not in target:
+            raise ValueError(
+                f"{target!r} must be MODULE:NAME, such as my_release:audited, or the directory of "
+                "a training"
+            )
         return _own(target, samples or _SAMPLES, seed, confidence, json)
     samples = _CATALOGUE_SAMPLES if samples is None else samples
     from sotto.privacy.audits.leaks import named, run_catalogue
@@ -99,8 +115,40 @@ def _own(target: str, samples: int, seed: int, confidence: float, json: bool) ->
     from sotto.privacy.audits.own import audit_own
 
     auditable = modules.named(target, Auditable, "a sotto.Auditable")
-    note = functools.partial(print, file=sys.stderr, flush=True)
-    verdict = audit_own(auditable, samples, seed, confidence, note)
+    verdict = audit_own(auditable, samples, seed, confidence, _note)
+    return _said(target, verdict, json)
+
+
+def _training(path: Path, ledger: str | None, seed: int, confidence: float, json: bool) -> int:
+    """Audits a training and prints the verdict beside its certificate."""
+    from sotto.algorithms.audits import auditable
+    from sotto.privacy.audits.own import audit_training
+    from sotto.privacy.certificates.derive import derive
+    from sotto.runs.directory import Named, open_experiment
+    from sotto.runs.metrics import read
+    from sotto.runs.registry import algorithm_named
+    from sotto.runs.start import config_of
+
+    experiment = open_experiment(path, Named(ledger))
+    if len(experiment.runs) > 1:
+        raise ValueError(f"an audit is about one training; give one seed, as in {path}/seed-0")
+    (run,) = experiment.runs
+    algorithm, config = algorithm_named(run.settings.algorithm), config_of(experiment)
+    claim = derive(run.open_ledger())
+    audited = auditable(algorithm, config, run.seed, claim.epsilon, claim.delta)
+    took = sum(line.seconds for line in read(run.metrics)[-1:])
+    _note(
+        f"{algorithm.num_updates(config):,} releases of {algorithm.name} are made again. It takes "
+        f"about as long as the training, whose last session took {took:.0f} s."
+    )
+    return _said(str(path), audit_training(audited, seed, confidence, _note), json)
+
+
+def _note(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _said(target: str, verdict: "Verdict", json: bool) -> int:
     if json:
         print_json({"refuted": verdict.refuted, **asdict(verdict)})
     else:

@@ -2,12 +2,13 @@
 
 import json as json_module
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from sotto.algorithms.evaluation import analysis
+from sotto.algorithms.evaluation import analysis, densities
 from sotto.algorithms.evaluation.analysis import (
     LEARNT,
     Asked,
@@ -16,10 +17,13 @@ from sotto.algorithms.evaluation.analysis import (
     default_delta,
     settings_of,
 )
+from sotto.algorithms.evaluation.models import ReturnModel, read_model
 from sotto.algorithms.evaluation.persons import EstimatorName
-from sotto.algorithms.evaluation.policies import Target, named, read_linear, released
+from sotto.algorithms.evaluation.policies import Target, named, released
 from sotto.algorithms.evaluation.policies import as_json as linear_json
 from sotto.algorithms.evaluation.release import UNIT, Spending
+from sotto.algorithms.offline_people.algorithm import Offline
+from sotto.algorithms.offline_people.returns import expected_returns
 from sotto.cli.options import Json
 from sotto.cli.parsing import command, print_json
 from sotto.data.imports.declaration import Declaration
@@ -67,7 +71,8 @@ def evaluate(
     docs/own_data.md is the guide. For returns in a simulator, use sotto eval.
 
     Policies are runs, in their order, then those of --policy, then the learnt one. A policy is
-    always:K (the action with number K), uniform, or a file .json of a linear policy.
+    always:K (the action with number K), uniform, or a file .json of a linear policy. If actions are
+    real numbers, it is uniform, a file of a normal policy, or a run with --sampled.
 
     Examples:
       sotto evaluate runs/doses --on runs/visits --epsilon 1 --largest-weight 10
@@ -82,10 +87,11 @@ def evaluate(
         learn: Learn a linear policy from a random half of the people, and evaluate all policies on
             the other half. For logs with one step.
         estimator: self-normalised needs no exact probabilities; importance and per-decision are
-            unbiased without clipping; doubly-robust uses a --model.
+            unbiased without clipping; doubly-robust corrects a --model by the log.
         discount: Factor of later rewards.
         returns: Public bounds LOW HIGH of a person's return. Returns beyond are moved to them.
-        model: JSON file of a public linear model of rewards, for doubly-robust.
+        model: For doubly-robust: a run of sotto train offline, whose learned model is used, or a
+            JSON file of a public linear model of returns.
         level: Probability with which all intervals hold.
         sampled: Let runs draw actions from their policy instead of taking the most likely one.
         env_id: Environment of the runs. It is needed if its name has a module in it.
@@ -98,7 +104,7 @@ def evaluate(
     asked = Asked(estimator, largest_weight, discount, returns, level, learn)
     settings_of(declaration, asked, len(runs) + len(policy) + learn)
     targets = _targets(declaration, runs, policy, sampled, env_id)
-    linear = None if model is None else read_linear(model, *_sizes(declaration))
+    models = None if model is None else _models(model, declaration, discount)
     delta = default_delta(declaration.people) if delta is None else delta
     spending = Spending(epsilon, delta)
     settings = {
@@ -107,7 +113,7 @@ def evaluate(
         "largest_weight": list(largest_weight),
         "discount": discount,
         "returns": None if returns is None else list(returns),
-        "model": None if linear is None else linear_json(linear),
+        "model": None if model is None else str(model),
         "level": level,
         "sampled": sampled,
     }
@@ -116,7 +122,7 @@ def evaluate(
         place, str(on), settings, UNIT, Budget(epsilon=epsilon, delta=delta)
     )
     try:
-        found = analysis.evaluate(records, targets, asked, ledger, spending, linear)
+        found = analysis.evaluate(records, targets, asked, ledger, spending, models)
     except BaseException:
         if not ledger.streams:  # nothing was charged
             shutil.rmtree(run.path)
@@ -142,6 +148,45 @@ def _sizes(declaration: Declaration) -> tuple[int, int]:
     return int(declaration.action_space.n), declaration.observation_size
 
 
+def _models(
+    model: Path, declaration: Declaration, discount: float
+) -> Callable[[Target], ReturnModel]:
+    """Returns the function that gives the model of a policy's returns.
+
+    Raises:
+        RunError: the file or the run has no model for this log.
+    """
+    steps = declaration.horizon
+    if not model.is_dir():
+        found = read_model(model, steps, *_sizes(declaration))
+        return lambda _policy: found
+    algorithm, config, state = agent.last_state(model)
+    if not isinstance(algorithm, Offline):
+        raise RunError(f"{model} is a run of {algorithm.name}; --model needs one of offline")
+    seen = declaration.observation_space
+    facts = (config.low, config.high, config.actions, config.reward_bounds)
+    if facts != (
+        tuple(seen.low.tolist()),
+        tuple(seen.high.tolist()),
+        _sizes(declaration)[0],
+        declaration.reward_bounds,
+    ):
+        raise RunError(
+            f"{model} was trained on a log with other columns or bounds than this one; give a "
+            "model of this log's columns"
+        )
+    try:
+        learned = algorithm.models(config, state)
+    except ValueError as error:
+        raise RunError(f"{model}: {error}") from error
+
+    def expected(policy: Target) -> ReturnModel:
+        assert not isinstance(policy, densities.Density)
+        return expected_returns(config, learned, policy, steps, discount)
+
+    return expected
+
+
 def _targets(
     declaration: Declaration,
     runs: tuple[Path, ...],
@@ -149,12 +194,17 @@ def _targets(
     sampled: bool,
     env_id: str | None,
 ) -> dict[str, Target]:
-    sizes = _sizes(declaration)
     given: list[tuple[str, Target]] = []
-    for path in runs:
-        policy = agent.load(path, env_id=env_id).policy
-        given.append((str(path), released(policy, *sizes, greedy=not sampled)))
-    given += [(word, named(word, *sizes)) for word in words]
+    loaded = [(str(path), agent.load(path, env_id=env_id).policy) for path in runs]
+    if declaration.discrete:
+        sizes = _sizes(declaration)
+        given += [(name, released(one, *sizes, greedy=not sampled)) for name, one in loaded]
+        given += [(word, named(word, *sizes)) for word in words]
+    else:
+        given += [
+            (name, densities.released(one, declaration, greedy=not sampled)) for name, one in loaded
+        ]
+        given += [(word, densities.named(word, declaration)) for word in words]
     names = [name for name, _ in given]
     for name in names:
         if names.count(name) > 1 or name == LEARNT:

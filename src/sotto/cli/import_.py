@@ -41,6 +41,7 @@ def import_(
     action: tuple[str, ...] = (),
     reward: str | None = None,
     propensity: str | None = None,
+    density: str | None = None,
     terminated: str | None = None,
     fill: tuple[str, ...] = (),
     people: int | None = None,
@@ -82,6 +83,7 @@ def import_(
         action: One column of categories, or columns of numbers.
         reward: Column of the reward.
         propensity: Column of the probability of the logged action, as NAME=LEAST.
+        density: Column of the density of the logged real action, as NAME=LEAST.
         terminated: Column of truth values: whether the episode ended by itself with this row. By
             default each did that the horizon does not cut.
         fill: Values of missing observations, as NAME=VALUE.
@@ -105,7 +107,8 @@ def import_(
         "observation": [drafts.column(word) for word in observation] or None,
         "action": [drafts.column(word) for word in action] or None,
         "reward": drafts.column(reward) if reward is not None else None,
-        "propensity": drafts.propensity(propensity) if propensity is not None else None,
+        "propensity": drafts.chance(propensity) if propensity is not None else None,
+        "density": drafts.chance(density) if density is not None else None,
         "terminated": terminated,
         "people": people,
         "horizon": horizon,
@@ -153,10 +156,10 @@ def _lines(out: Path, declaration: Declaration, counts: dict[str, Any]) -> list[
         *(f"  action       {_column(one)}" for one in declaration.action),
         f"  reward       {_column(declaration.reward)}",
     ]
-    if declaration.propensity is not None:
+    if declaration.chance is not None:
+        name = "propensity" if declaration.discrete else "density"
         lines.append(
-            f"  propensity   {declaration.propensity.column}, at least "
-            f"{declaration.propensity.low:g}"
+            f"  {name:<12} {declaration.chance.column}, at least {declaration.chance.low:g}"
         )
     if declaration.terminated is not None:
         lines.append(f"  terminated   {declaration.terminated}")

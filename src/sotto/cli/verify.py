@@ -3,10 +3,14 @@
 import json as json_module
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sotto.cli.options import Json, Page, RunPath
 from sotto.cli.parsing import command, print_json
 from sotto.errors import visible
+
+if TYPE_CHECKING:
+    from sotto.privacy.certificates.lone import Finding
 
 _EXIT_CODES = {"true": 0, "false": 2, "stale": 3, "unverifiable": 4}
 
@@ -29,6 +33,9 @@ def verify(
       false          (exit code 2): it contradicts its statements, or its ledger
       stale          (exit code 3): it was true when made; the ledger has gone on since
       unverifiable   (exit code 4): the file does not hold what it would take
+
+    A certificate of status "described" is about a training that no ledger recorded (sotto certify
+    dpsgd --out). It is computed again from the description in it, and is never stale.
 
     Without a ledger nobody can see whether the run released more later. In a run directory, use
     sotto certificate RUN --verify. A checker that imports nothing of sotto is
@@ -68,7 +75,7 @@ def verify(
         print(visible(f"Corrected words of an earlier version: {line}."))
     if stored is not None and found.status in ("true", "stale"):
         cost = f"{stored.status}, epsilon {stored.epsilon:.4g} at delta {stored.delta:.3g}"
-        print(visible(f"{path} is {found.status}: {cost} ({_compared(found.status, ledger)})."))
+        print(visible(f"{path} is {found.status}: {cost} ({_compared(found, ledger)})."))
         if signed_by is not None:
             print(visible(f"The key {signed_by} signed it."))
     else:
@@ -79,9 +86,11 @@ def verify(
     return _EXIT_CODES[found.status]
 
 
-def _compared(status: str, ledger: str | None) -> str:
+def _compared(found: "Finding", ledger: str | None) -> str:
     """Returns the comparison that gave this status, in words."""
-    if status == "stale":
+    if found.certificate is not None and found.certificate.status == "described":
+        return "it follows from somebody's description; no ledger recorded the training"
+    if found.status == "stale":
         return "the ledger gave this at an earlier entry, and has gone on since"
     if ledger is not None:
         return "the ledger gives the same"

@@ -51,6 +51,7 @@ UnitKind = Literal[
     "observation",
     "policy",
     "teacher",
+    "record",
 ]
 
 _MEANING: dict[UnitKind, str] = {
@@ -68,6 +69,7 @@ _MEANING: dict[UnitKind, str] = {
     "policy": "the policy that answers, against every other whose rows are within the stated "
     "distance",
     "teacher": "the whole teacher, and with it everything it was trained on",
+    "record": "one record of the training data; a person with several records is protected less",
 }
 
 
@@ -90,7 +92,7 @@ class Unit(BaseModel):
     @property
     def name(self) -> str:
         """The word for one unit; "person" where the unit is what one person contributed."""
-        if self.kind in ("expert", "reward-function", "transition"):
+        if self.kind in ("expert", "reward-function", "transition", "record"):
             return self.kind.replace("-", " ")
         return "person"
 

@@ -96,17 +96,38 @@ def load(
         ValueError: the environment would import a module that `env_id` does not name.
         RunError: there is no run, checkpoint or policy of this name, or there are several seeds.
     """
+    experiment, algorithm = _opened(path, env_id)
+    if not algorithm.acts:
+        raise RunError(f"{path} has a language model, which does not act; use sotto.load_language")
+    one, name, updates = _policy(algorithm, config_of(experiment), experiment, policy)
+    return Agent(one, name, updates, seed)
+
+
+def last_state(path: Path | str, *, env_id: str | None = None) -> tuple[Algorithm[Any], Any, Any]:
+    """Returns the algorithm of a run, its settings, and its last stored public state.
+
+    Args:
+        path: run directory, or that of one of several seeds.
+        env_id: as for `load`.
+
+    Raises:
+        ValueError, RunError: as for `load`.
+    """
+    experiment, algorithm = _opened(path, env_id)
+    config = config_of(experiment)
+    updates = checkpoints.last_checkpoint(experiment)
+    states = checkpoints.load_all(algorithm, config, experiment, updates)
+    return algorithm, config, jax.tree.map(lambda x: x[0], states)
+
+
+def _opened(path: Path | str, env_id: str | None) -> tuple[Experiment, Algorithm[Any]]:
     experiment = open_experiment(Path(path), Named(env_id=env_id))
     if len(experiment.runs) > 1:
         first = experiment.runs[0].path
         raise RunError(
             f"{path} has {len(experiment.runs)} seeds; load one of them, such as {first}"
         )
-    algorithm = algorithm_named(experiment.settings.algorithm)
-    if not algorithm.acts:
-        raise RunError(f"{path} has a language model, which does not act; use sotto.load_language")
-    one, name, updates = _policy(algorithm, config_of(experiment), experiment, policy)
-    return Agent(one, name, updates, seed)
+    return experiment, algorithm_named(experiment.settings.algorithm)
 
 
 def load_language(

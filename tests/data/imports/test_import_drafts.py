@@ -52,6 +52,7 @@ def test_words_that_are_no_column(word):
         ({"episode": "who"}, "'who' is declared twice"),
         ({"action": [{"column": c, "categories": [0, 1]} for c in "ab"]}, "one column of categ"),
         ({"action": {"column": "a", "low": 0, "high": 1}}, "propensity of a real action"),
+        ({"propensity": None, "density": {"column": "p", "low": 0.1}}, "no density"),
         ({"action": {"column": "a", "categories": [0, 1], "fill": 1}}, "only observations can be"),
         ({"reward": {"column": "r", "low": 0, "high": 1, "fill": 0}}, "only observations can be"),
         ({"reward": {"column": "r", "categories": [0, 1]}}, "reward"),
@@ -95,7 +96,7 @@ def test_every_empty_place_is_found_and_kept_in_the_template():
 
 def test_answers_complete_a_draft():
     draft = {"observation": [drafts.column("x"), drafts.column("s")], "time": "t"}
-    draft["propensity"] = drafts.propensity("p")
+    draft["propensity"] = drafts.chance("p")
     answers = iter(["who", "a=no,yes", "r=0..1", "6", "3", "-1..1", "f,m", "0.125"])
     questions = []
 

@@ -251,6 +251,20 @@ def test_what_database_options_need(tmp_path):
     assert not (tmp_path / "absent.db").exists()
 
 
+def test_real_actions_have_densities(tmp_path):
+    given = DECLARED | {"propensity": None, "density": {"column": "r", "low": 0.5}}
+    given["action"] = {"column": "p", "low": 0, "high": 1}
+    given["reward"] = {"column": "x", "low": -1, "high": 1}
+    given["observation"] = {"column": "s", "categories": ["f", "m"]}
+    found = imported(as_csv(tmp_path, ROWS), tmp_path / "out", Declaration.of(given))
+    drawn = sorted(step for unit in units(found) for step in unit)
+    assert [(step[1], step[3]) for step in drawn] == [
+        ((1.0,), 0.75),
+        ((0.0625,), 3.0),
+        ((0.5,), 1.0),
+    ]  # a density of 0 makes a row unusable
+
+
 def test_real_actions_and_no_propensity(tmp_path):
     given = {name: value for name, value in DECLARED.items() if name != "propensity"}
     given["action"] = [{"column": "r", "low": 0, "high": 1}, {"column": "p", "low": 0, "high": 0.5}]

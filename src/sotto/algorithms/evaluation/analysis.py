@@ -6,7 +6,7 @@ and each person takes part in one of the two releases.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import jax
 
 from sotto.algorithms.evaluation import learning
 from sotto.algorithms.evaluation.intervals import Value, values
+from sotto.algorithms.evaluation.models import ReturnModel
 from sotto.algorithms.evaluation.persons import (
     Bounds,
     EstimatorName,
@@ -64,11 +65,6 @@ class Asked:
     def __post_init__(self) -> None:
         if not 0.5 <= self.level < 1:
             raise ValueError(f"the level must be from 0.5 to below 1, got {self.level}")
-        if self.returns is not None and self.estimator == "per-decision":
-            raise ValueError(
-                "per-decision weights each reward, so narrower returns do not help it; leave out "
-                "--returns, or declare narrower rewards"
-            )
 
 
 @dataclass(frozen=True)
@@ -88,23 +84,27 @@ class Found:
 def settings_of(
     declaration: Declaration, asked: Asked, policies: int
 ) -> tuple[Evaluation, float, int]:
-    """Returns the settings, the least propensity and the number of actions.
+    """Returns the settings, the least propensity and the number of actions, 1 for real ones.
 
     Raises:
         ValueError: the log or the wishes do not allow an evaluation.
     """
-    if declaration.propensity is None or not declaration.discrete:
+    if declaration.chance is None:
         raise ValueError(
-            "the log has no probabilities of its actions, without which no other policy can be "
-            "evaluated; import it with --propensity, and with an action of categories"
+            "the log has no probabilities or densities of its actions, without which no other "
+            "policy can be evaluated; import it with --propensity, or with --density for real "
+            "actions"
         )
+    if not declaration.discrete and (asked.learn or asked.estimator == "doubly-robust"):
+        refused = "--learn" if asked.learn else "doubly-robust"
+        raise ValueError(f"{refused} is for actions of categories, and this log has real actions")
     if not policies:
         raise ValueError("there is no policy to evaluate; name a run, or give --policy")
-    least = declaration.propensity.low
+    least = declaration.chance.low
     clips = asked.largest_weights
-    if not clips and declaration.horizon > 1:
+    if not clips and (declaration.horizon > 1 or not declaration.discrete):
         raise ValueError(
-            f"weights of up to {declaration.horizon} steps have no useful bound of their own; "
+            "weights of several steps, or of real actions, have no useful bound of their own; "
             "declare one with --largest-weight, such as 10"
         )
     clips = clips or (1 / least,)
@@ -114,7 +114,13 @@ def settings_of(
             f"--largest-weight has {len(clips)} numbers for {policies} policies; give one, or one "
             "for each"
         )
-    low, high = return_bounds(declaration, asked.discount)
+    several = asked.estimator == "doubly-robust" and declaration.horizon > 1
+    if asked.returns is not None and (several or asked.estimator == "per-decision"):
+        raise ValueError(
+            f"{asked.estimator} weights each reward, so narrower returns do not help it; leave out "
+            "--returns, or declare narrower rewards"
+        )
+    low, high = return_bounds(declaration.reward_bounds, declaration.horizon, asked.discount)
     if asked.returns is not None and not low <= asked.returns[0] < asked.returns[1] <= high:
         raise ValueError(f"--returns must be two numbers from {low:g} to {high:g}, LOW below HIGH")
     evaluation = Evaluation(
@@ -125,7 +131,7 @@ def settings_of(
         asked.returns or (low, high),
         declaration.horizon,
     )
-    return evaluation, least, int(declaration.action_space.n)
+    return evaluation, least, int(declaration.action_space.n) if declaration.discrete else 1
 
 
 def evaluate(
@@ -134,7 +140,7 @@ def evaluate(
     asked: Asked,
     ledger: Ledger,
     spending: Spending,
-    model: Linear | None = None,
+    models: Callable[[Target], ReturnModel] | None = None,
     noise_seed: int | None = None,
 ) -> Found:
     """Evaluates the policies in one release.
@@ -145,7 +151,8 @@ def evaluate(
         asked: wishes.
         ledger: ledger of people with `release.UNIT`, charged before each release.
         spending: target for each person.
-        model: public linear model of rewards, for the doubly-robust estimator.
+        models: function that returns a public model of a policy's returns, for the doubly-robust
+            estimator.
         noise_seed: for tests only; voids the certificate.
 
     Raises:
@@ -169,7 +176,9 @@ def evaluate(
         judges = jax.tree.map(lambda x: x[half:], people)
         # Its bounds do not depend on its weights.
         targets[LEARNT] = Linear.zeros(actions, declaration.observation_size)
-    public = Public(tuple(targets.values()), model if model is not None else ())
+    public = Public(
+        tuple(targets.values()), () if models is None else tuple(map(models, targets.values()))
+    )
     bounds = Bounds.of(evaluation, public, least, actions)
     noise = multipliers(spending, 1 + 5 * len(names))
     release = made(evaluation, bounds, declaration, len(judges.present), noise)

@@ -12,7 +12,9 @@ cannot be told from zero, it is the whole public range.
 The factor k is the quantile of Student's law with f degrees of freedom, where 2 / f is the relative
 variance of D(r): that of the noise in S, and 2 / (n - 1) for n people who carry weight
 (Satterthwaite 1946). The sum of rho / c is at most the effective sample size of Kish (1965), since
-rho^2 <= c rho. Several policies share the level (Bonferroni).
+rho^2 <= c rho. Where D(r) is little more than noise, k^2 D(r) is at most k'^2 times an upper
+confidence limit of D(r), with a quantile k' for n people, and the two share the level. Several
+policies share the level (Bonferroni).
 """
 
 from dataclasses import dataclass
@@ -22,7 +24,10 @@ from jaxtyping import Float
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from sotto.algorithms.evaluation.persons import Bounds, Evaluation
+from sotto.algorithms.evaluation.persons import EXCESS, Bounds, Evaluation
+
+_OF_SUMS = 0.8
+"""Share of an interval's tail for the sums, where the rest is for their variance."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,8 @@ class Value:
         noise: standard deviation of the noise in the estimate, in units of returns; infinite if
             the sum of weights cannot be told from zero.
         mean_weight: estimated mean of the clipped weights, which is 1 without clipping.
-        bias: upper bound on the bias from clipping, in units of returns. It is 0 where no weight
-            can exceed the clip, and otherwise holds with the probability of the interval.
+        bias: upper bound on the bias from clipping, in units of returns. It holds with the
+            probability of the interval.
     """
 
     value: float
@@ -94,11 +99,15 @@ def values(
         )
         ratio, low, high = interval(moments, tail)
         own = np.sqrt(moments.noise_x + ratio**2 * moments.noise_v) / max(moments.v, 1e-300)
-        mean, lost = _lost_weight(
-            largest, weight, noise_weight, people, noise_people, norm.isf(tail)
-        )
-        farthest = 1 + max(abs(low), abs(high))
-        other = {"self-normalised": farthest, "doubly-robust": 2.0}.get(asked.estimator, 1.0)
+        beyond = bounds.beyond[place]
+        factor = float(norm.isf(tail / 2 if beyond else tail))
+        mean, lost = _lost_weight(largest, weight, noise_weight, people, noise_people, factor)
+        bias = lost * bounds.lost[place]
+        if asked.estimator == "self-normalised":
+            bias += lost * max(abs(low), abs(high))
+        if beyond:
+            total, noise = sums[1 + count + place] / EXCESS, stddevs["sums"] / EXCESS
+            bias += beyond * _largest_mean(total, noise, people, noise_people, factor)
         found.append(
             Value(
                 value=float(asked.middle + asked.half_width * ratio),
@@ -106,7 +115,7 @@ def values(
                 high=float(asked.middle + asked.half_width * high),
                 noise=float(asked.half_width * own) if moments.v > 0 else float("inf"),
                 mean_weight=float(mean),
-                bias=float(min(2 * asked.half_width, asked.half_width * lost * other)),
+                bias=float(asked.half_width * min(2.0, bias)),
             )
         )
     return found
@@ -169,8 +178,11 @@ def interval(moments: Moments, tail: float) -> tuple[float, float, float]:
     noise = np.array([1.0, 4 * ratio**2, ratio**4]) @ np.array(moments.noise_squares)
     if variance <= 0:  # nothing varies, and there is no noise
         return ratio, ratio, ratio
-    relative = noise / variance**2 + 2 / max(moments.effective - 1, 0.1)
-    factor = float(student.isf(tail / 2, 2 / relative)) ** 2
+    effective = max(moments.effective - 1, 0.1)
+    relative = noise / variance**2 + 2 / effective
+    largest = student.isf(_OF_SUMS * tail / 2, effective) ** 2
+    largest *= 1 + norm.isf((1 - _OF_SUMS) * tail) * np.sqrt(noise) / variance
+    factor = float(np.fmin(student.isf(tail / 2, 2 / relative) ** 2, largest))
     if not np.isfinite(factor):
         return whole
     a = moments.v**2 - factor * vv
@@ -210,3 +222,15 @@ def _lost_weight(
     noise = ((largest * noise_weight) ** 2 + (mean * noise_people) ** 2) / people**2
     lost = 1 - mean + factor * np.sqrt(sampling + noise)
     return mean, float(np.clip(lost, 0, 1))
+
+
+def _largest_mean(
+    total: float, noise: float, people: float, noise_people: float, factor: float
+) -> float:
+    """Returns an upper bound on the mean of numbers from 0 to 1, from their noisy sum."""
+    if people <= 0:
+        return 1.0
+    mean = total / people
+    likely = float(np.clip(mean, 0, 1))
+    spread = likely * (1 - likely) / people + (noise**2 + (mean * noise_people) ** 2) / people**2
+    return float(np.clip(mean + factor * np.sqrt(spread), 0, 1))

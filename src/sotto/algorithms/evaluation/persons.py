@@ -1,17 +1,20 @@
 """One person's contribution to the values of policies, and the public numbers that bound it.
 
 The weight of a policy is rho = product over the person's steps of pi(a_t | s_t) / p_t, where p_t is
-the probability of the logged action. It is clipped at a public number c. Returns are centred: y =
-(G - b) / h is in [-1, 1], where b and h are the middle and the half-width of the public bounds. As
-E rho = 1, the mean of b + rho (G - b) is the policy's value.
+the probability of the logged action, or its density if actions are real numbers. The weight is
+clipped at a public number c. Returns are centred: y = (G - b) / h is in [-1, 1], where b and h are
+the middle and the half-width of the public bounds. As E rho = 1, the mean of b + rho (G - b) is the
+policy's value.
 
 Estimators, each for one policy, with v and x for one person:
 
 * self-normalised: value b + h sum(rho y) / sum(rho) (Hesterberg 1995).
 * importance: value b + h mean(rho y).
 * per-decision: x = sum over t of d^t rho_1:t (r_t - b_r) / h (Precup, Sutton and Singh 2000).
-* doubly-robust: x = V(s) + rho (y - Q(s, a)) for a public model Q of y and its mean V under the
-  policy, for logs with one step (Dudik, Langford and Li 2011). Importance has Q = 0.
+* doubly-robust: the value of a public model, corrected by its errors on the person's own steps,
+  x = V_1 + sum over t of d^t rho_1:t (r_t + d V_{t+1} - Q_t), less b and over h. Q_t is the model's
+  return from step t on, and V_t its mean under the policy (Jiang and Li 2016; for one step Dudik,
+  Langford and Li 2011). The sum is clipped at 1 + 2c, which one step cannot exceed.
 
 Guarantee:
     The norm of a contribution is at most `Bounds.clip_norms`, for every person's data
@@ -24,20 +27,25 @@ from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
-from sotto.algorithms.evaluation.policies import Linear, Target, largest_probabilities
-from sotto.data.imports.declaration import Declaration
+from sotto.algorithms.evaluation.densities import Density
+from sotto.algorithms.evaluation.models import ReturnModel
+from sotto.algorithms.evaluation.policies import Target, deterministic, largest_probabilities
 from sotto.data.imports.records import Records
 
 EstimatorName = Literal["self-normalised", "importance", "per-decision", "doubly-robust"]
+
+EXCESS = 0.5
+"""Largest size of the number that tells how far a sum is beyond its bound. The sum is then 1."""
 
 
 class PersonLog(NamedTuple):
     """The log of one person with at most T steps, or with a leading axis those of all people."""
 
     observations: Float[Array, "*people T obs"]
-    actions: Int[Array, "*people T"]
+    actions: Shaped[Array, "..."]
+    """Numbers of categories [*people, T], or real actions [*people, T, a]."""
     rewards: Float[Array, "*people T"]
     propensities: Float[Array, "*people T"]
     present: Bool[Array, "*people T"]
@@ -51,8 +59,8 @@ class PersonLog(NamedTuple):
         """
         if records.propensities is None:
             raise ValueError(
-                "the log has no probabilities of its actions, without which no other policy can be "
-                "evaluated; import it with --propensity"
+                "the log has no probabilities or densities of its actions, without which no other "
+                "policy can be evaluated; import it with --propensity or --density"
             )
         return cls(
             jnp.asarray(records.observations),
@@ -64,11 +72,11 @@ class PersonLog(NamedTuple):
 
 
 class Public(NamedTuple):
-    """The policies and the model of rewards, which are public."""
+    """The policies and models of their returns, which are public."""
 
     policies: tuple[Target, ...]
-    model: Linear | tuple[()]
-    """Linear model of one-step rewards, in their units. (): there is none."""
+    models: tuple[ReturnModel, ...] = ()
+    """A model for each policy, or none."""
 
 
 @dataclass(frozen=True)
@@ -98,11 +106,6 @@ class Evaluation:
             raise ValueError("the discount must be above 0 and at most 1")
         if not -math.inf < self.returns[0] < self.returns[1] < math.inf:
             raise ValueError("the bounds of returns must be two finite numbers, LOW below HIGH")
-        if self.estimator == "doubly-robust" and self.horizon > 1:
-            raise ValueError(
-                "doubly-robust is for logs with one step; a model for more steps would let one "
-                "person weigh more than it saves, so use per-decision"
-            )
 
     @property
     def middle(self) -> float:
@@ -114,14 +117,24 @@ class Evaluation:
         """Half of the width of the bounds of returns."""
         return (self.returns[1] - self.returns[0]) / 2
 
+    @property
+    def remaining(self) -> tuple[tuple[float, float], ...]:
+        """Bounds of the return from each step on, if there is the step."""
+        if self.horizon == 1:
+            return (self.returns,)
+        left = range(self.horizon, 0, -1)
+        return tuple(return_bounds(self.rewards, steps, self.discount) for steps in left)
 
-def return_bounds(declaration: Declaration, discount: float) -> tuple[float, float]:
-    """Returns bounds of a person's return that follow from the declaration.
 
-    Every person has at least one step. Later steps may be missing, and then count as 0.
+def return_bounds(
+    rewards: tuple[float, float], horizon: int, discount: float
+) -> tuple[float, float]:
+    """Returns bounds of a return that follow from those of a reward.
+
+    There is at least one step. Later steps may be missing, and then count as 0.
     """
-    low, high = declaration.reward_bounds
-    later = sum(discount**step for step in range(1, declaration.horizon))
+    low, high = rewards
+    later = sum(discount**step for step in range(1, horizon))
     return low + later * min(low, 0.0), high + later * max(high, 0.0)
 
 
@@ -134,12 +147,17 @@ class Bounds:
         weights: bound on the sum over policies of (rho / c)^2, and of (rho / c)^4.
         values: bound on the sum over policies of (x / scale)^2, and of (x / scale)^4.
         share: number that stands for one person in the sum of people, beside which x is at most 1.
+        beyond: how far x can be beyond the scale of each policy; 0 if it cannot.
+        lost: largest bias of each policy for a lost weight of 1, in half-widths of returns; for
+            self-normalised that of one with value 0.
     """
 
     scales: tuple[float, ...]
     weights: tuple[float, float]
     values: tuple[float, float]
     share: float
+    beyond: tuple[float, ...]
+    lost: tuple[float, ...]
 
     @classmethod
     def of(cls, asked: Evaluation, public: Public, least: float, actions: int) -> "Bounds":
@@ -149,7 +167,7 @@ class Bounds:
             asked: settings.
             public: policies and model.
             least: lower bound of the propensities.
-            actions: number of actions.
+            actions: number of actions, 1 for real ones.
         """
         # A weight is at most the probability of the first action over least^horizon.
         most = math.exp(min(asked.horizon * math.log(1 / least), 600.0))
@@ -157,20 +175,27 @@ class Bounds:
         clips = np.array(asked.largest_weights)
         relative = np.minimum(1.0, np.stack(possible) / clips[:, None])
         weights = tuple(float((relative**power).sum(axis=0).max()) for power in (2, 4))
-        model, count = _model_range(asked, public), len(clips)
-        scales = tuple(
-            1.0 if asked.estimator == "self-normalised" else model + c * (1 + model)
-            for c in asked.largest_weights
-        )
-        if model:
-            values: tuple[float, ...] = (float(count), float(count))
-        else:
-            values = weights
+        _check_models(asked, public)
+        lost, beyond = (1.0,) * len(clips), (0.0,) * len(clips)
+        scales, values = tuple(asked.largest_weights), weights
+        if asked.estimator == "self-normalised":
+            scales = (1.0,) * len(clips)
+        if asked.estimator == "doubly-robust":
+            errors = _largest_errors(asked)
+            scales = tuple(1 + 2 * c for c in asked.largest_weights)
+            beyond = tuple((errors - 2) * c for c in asked.largest_weights)
+            values = (float(len(clips)),) * 2
+            lost = tuple(
+                min(errors, 2 * _all_present(asked)) if deterministic(one) else errors
+                for one in public.policies
+            )
         return cls(
             scales=scales,
             weights=(weights[0], weights[1]),
             values=(values[0], values[1]),
             share=max(scales) ** -0.5,
+            beyond=beyond,
+            lost=lost,
         )
 
     def clip_norms(self, estimator: EstimatorName) -> dict[str, float]:
@@ -180,17 +205,29 @@ class Bounds:
                 "sums": math.sqrt(2 * self.weights[0]),
                 "squares": math.sqrt(1 + 3 * self.weights[1]),
             }
+        excess = sum(EXCESS**2 for one in self.beyond if one)
         return {
-            "sums": math.sqrt(self.share**2 + self.values[0]),
+            "sums": math.sqrt(self.share**2 + self.values[0] + excess),
             "squares": math.sqrt(self.weights[0] + self.values[1]),
         }
 
 
-def _model_range(asked: Evaluation, public: Public) -> float:
-    """Returns the largest absolute value of the model: 1, as it is clipped, or 0 without one."""
-    if (asked.estimator == "doubly-robust") != isinstance(public.model, Linear):
-        raise ValueError("a public --model of rewards is for doubly-robust, which needs one")
-    return 1.0 if isinstance(public.model, Linear) else 0.0
+def _check_models(asked: Evaluation, public: Public) -> None:
+    if (asked.estimator == "doubly-robust") != bool(public.models):
+        raise ValueError("a public --model of returns is for doubly-robust, which needs one")
+
+
+def _largest_errors(asked: Evaluation) -> float:
+    """Returns the sum of the model's largest errors at each step, in half-widths of returns."""
+    widths = [high - low for low, high in asked.remaining]
+    return sum(w * asked.discount**step for step, w in enumerate(widths)) / asked.half_width
+
+
+def _all_present(asked: Evaluation) -> float:
+    """Returns the half-width of bounds of returns in which any step may be missing."""
+    low, high = asked.rewards
+    each = (max(high, 0.0) - min(low, 0.0)) / 2
+    return each * sum(asked.discount**step for step in range(asked.horizon)) / asked.half_width
 
 
 def contribution(
@@ -201,26 +238,36 @@ def contribution(
     With s for sums over people, K policies, w = rho / c and u = x / scale, the parts are
 
     * self-normalised: sums (w, w y), squares (1, w^2, w^2 y, w^2 y^2), of 2K and 1 + 3K numbers;
-    * others: sums (share, u), squares (w, u^2), of 1 + K and 2K numbers.
+    * others: sums (share, u), squares (w, u^2), of 1 + K and 2K numbers. Doubly-robust sums of
+      several steps also have how far |x| is beyond the scale, in units of the farthest over
+      `EXCESS`: another K numbers.
 
     A person without a step contributes zero.
     """
     del key
     there = jnp.any(person.present).astype(jnp.float32)
+    models = public.models or (None,) * len(public.policies)
     found = [
-        _one_policy(asked, public, policy, c, scale, person)
-        for policy, c, scale in zip(
-            public.policies, asked.largest_weights, bounds.scales, strict=True
+        _one_policy(asked, policy, model, c, scale, person)
+        for policy, model, c, scale in zip(
+            public.policies, models, asked.largest_weights, bounds.scales, strict=True
         )
     ]
     weights = there * jnp.stack([one[0] for one in found])
-    values = there * jnp.stack([one[1] for one in found])
+    values = there * jnp.stack([jnp.clip(one[1], -1, 1) for one in found])
+    excess = [
+        there * EXCESS * jnp.clip((jnp.abs(one[1]) - 1) * scale / beyond, 0, 1)
+        for one, scale, beyond in zip(found, bounds.scales, bounds.beyond, strict=True)
+        if beyond
+    ]
     if asked.estimator == "self-normalised":
         squares = (there[None], weights**2, weights * values, values**2)
         parts = {"sums": jnp.concatenate([weights, values]), "squares": jnp.concatenate(squares)}
     else:
         parts = {
-            "sums": jnp.concatenate([bounds.share * there[None], values]),
+            "sums": jnp.concatenate(
+                [bounds.share * there[None], values, *(one[None] for one in excess)]
+            ),
             "squares": jnp.concatenate([weights, values**2]),
         }
     return parts, ()
@@ -228,18 +275,19 @@ def contribution(
 
 def _one_policy(
     asked: Evaluation,
-    public: Public,
     policy: Target,
+    model: ReturnModel | None,
     largest: float,
     scale: float,
     person: PersonLog,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Returns the numbers of one policy in `contribution`: w, and u or w y."""
-    probabilities = policy(person.observations)
-    actions = probabilities.shape[-1]
-    taken = _chosen(probabilities, person.actions)
+    """Returns the numbers of one policy in `contribution`: w, and w y or u, not clipped yet."""
     # In logarithms, an infinite product times zero is zero.
-    steps = jnp.where(person.present, jnp.log(taken) - jnp.log(person.propensities), 0.0)
+    if isinstance(policy, Density):
+        taken = policy.log_density(person.observations, person.actions)
+    else:
+        taken = jnp.log(_chosen(policy(person.observations), person.actions))
+    steps = jnp.where(person.present, taken - jnp.log(person.propensities), 0.0)
     weights = jnp.exp(jnp.minimum(jnp.cumsum(steps), math.log(largest)))
     weight = weights[-1] / largest
     discounts = asked.discount ** jnp.arange(asked.horizon, dtype=jnp.float32)
@@ -247,16 +295,21 @@ def _one_policy(
     if asked.estimator == "per-decision":
         middles = _step_middles(asked)
         centred = jnp.stack([rewards[step] - middle for step, middle in enumerate(middles)])
-        value = jnp.sum(weights * centred) / asked.half_width
-        return weight, jnp.clip(value / scale, -1, 1)
-    gain = jnp.clip((jnp.sum(rewards) - asked.middle) / asked.half_width, -1, 1)
-    if not isinstance(public.model, Linear):
+        return weight, jnp.sum(weights * centred) / asked.half_width / scale
+    if model is None or isinstance(policy, Density):
+        gain = jnp.clip((jnp.sum(rewards) - asked.middle) / asked.half_width, -1, 1)
         return weight, weight * gain
-    model = (public.model.scores(person.observations)[0] - asked.middle) / asked.half_width
-    model = jnp.clip(model, -1, 1)
-    mean = jnp.sum(probabilities[0] * model)
-    own = _chosen(jnp.broadcast_to(model, (1, actions)), person.actions[:1])[0]
-    return weight, jnp.clip((mean + weights[-1] * (gain - own)) / scale, -1, 1)
+    found = zip(model(person.observations), person.rewards, asked.remaining, strict=True)
+    # Door functions hold no arrays of their own, so bounds are numbers.
+    bounded = [(jnp.clip(q, *limits), jnp.clip(r, *limits)) for q, r, limits in found]
+    expected, own = (jnp.stack(one) for one in zip(*bounded, strict=True))
+    expected = jnp.where(person.present[:, None], expected, 0.0)
+    means = jnp.sum(policy(person.observations) * expected, axis=-1)
+    after = jnp.concatenate([means[1:], jnp.zeros(1)])
+    errors = own + asked.discount * after - _chosen(expected, person.actions)
+    errors = jnp.where(person.present, errors, 0.0)
+    value = means[0] + jnp.sum(weights * discounts * errors)
+    return weight, (value - asked.middle) / asked.half_width / scale
 
 
 def _chosen(rows: Float[Array, "n actions"], actions: Int[Array, " n"]) -> Float[Array, " n"]:

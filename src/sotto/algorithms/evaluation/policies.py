@@ -1,6 +1,10 @@
-"""Target policies: public maps from observations to probabilities of discrete actions."""
+"""Target policies: public maps from observations to probabilities of actions that are categories.
+
+`densities` has those for real actions.
+"""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sotto.algorithms.evaluation.densities import Density
 from sotto.errors import RunError
 from sotto.rl.distributions import Categorical
 
 _LARGEST_FILE = 2**24
 
-Target = Callable[[Float[Array, "steps obs"]], Float[Array, "steps actions"]]
+Probabilities = Callable[[Float[Array, "steps obs"]], Float[Array, "steps actions"]]
 """Type of a policy that returns the probability of every action at each observation."""
+Target = Probabilities | Density
 
 
 class Constant(eqx.Module):
@@ -69,7 +75,7 @@ def _only_the_best(scores: Float[Array, "steps actions"]) -> Float[Array, "steps
     return (best[..., None] == jax.lax.iota(jnp.int32, scores.shape[-1])).astype(jnp.float32)
 
 
-def named(word: str, actions: int, observations: int) -> Target:
+def named(word: str, actions: int, observations: int) -> Constant | Linear:
     """Returns a policy from a word: always:K, uniform, or the name of a JSON file.
 
     The file holds a linear policy: {"weights": [[..] for each action], "bias": [one per action]}.
@@ -98,7 +104,7 @@ def named(word: str, actions: int, observations: int) -> Target:
 
 
 def read_linear(path: Path, actions: int, observations: int) -> Linear:
-    """Reads a linear policy, or a linear model of rewards, from a JSON file.
+    """Reads a linear policy from a JSON file.
 
     Raises:
         RunError: it cannot be read, or has other shapes.
@@ -152,7 +158,19 @@ def released(policy: Any, actions: int, observations: int, greedy: bool) -> Rele
 
 
 def largest_probabilities(target: Target, actions: int) -> tuple[float, ...]:
-    """Returns the largest probability that a policy gives to each action, anywhere."""
+    """Returns the largest probability that a policy gives to each action, anywhere.
+
+    Real actions count as one action, of any density.
+    """
+    if isinstance(target, Density):
+        return (math.inf,)
     if isinstance(target, Constant):
         return tuple(np.asarray(target.probabilities, np.float64).tolist())
     return (1.0,) * actions
+
+
+def deterministic(target: Target) -> bool:
+    """Returns whether a policy takes one action at every observation, without chance."""
+    if isinstance(target, Constant):
+        return float(jnp.max(target.probabilities)) == 1
+    return isinstance(target, Linear) or (isinstance(target, Released) and target.greedy)

@@ -14,7 +14,7 @@ from sotto.algorithms.log_facts import Log
 from sotto.algorithms.log_release import through_the_door
 from sotto.algorithms.offline_people import learning, moments, rounds, steps
 from sotto.algorithms.offline_people.config import NO_ENVIRONMENT, OfflinePeopleConfig, filled
-from sotto.algorithms.offline_people.model import scales_of
+from sotto.algorithms.offline_people.model import Model, fit, scales_of
 from sotto.algorithms.offline_people.moments import Logged, Scales
 from sotto.algorithms.offline_people.rounds import Known
 from sotto.algorithms.offline_people.steps import StepsState
@@ -198,6 +198,22 @@ class Offline(Algorithm[OfflinePeopleConfig]):
     def policies(self, states: Any) -> dict[str, Policy]:
         """Returns the learned policy."""
         return {"last": states.policy}
+
+    def models(self, config: OfflinePeopleConfig, state: Any) -> Model:
+        """Returns the models of a run with --method model, in which its policy was learned.
+
+        Raises:
+            ValueError: the run has none, or is not finished.
+        """
+        if config.method != "model":
+            raise ValueError(f"a training with --method {config.method} has no model")
+        if not np.asarray(state.released).any():
+            raise ValueError("the training has not made its releases; finish it with --resume")
+        last = rounds.round_release(config, rounds.ROUNDS - 1)
+        sigma = moments.sigma(last) / float(state.known.scales.share)
+        released = np.asarray(state.released, np.float64)
+        key = jax.random.split(keys_of([config.seed], 1)[0])[0]
+        return fit(config, state.known, released, sigma, key)
 
     def evaluate(
         self,

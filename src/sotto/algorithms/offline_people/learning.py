@@ -49,7 +49,7 @@ def learn(
 ) -> Policy:
     """Returns the policy that is learned in the models; the arguments are those of `model.fit`."""
     fit_key, learn_key = jax.random.split(key)
-    model, _ = fit(config, before, released, sigma, fit_key)
+    model = fit(config, before, released, sigma, fit_key)
     return improve(config, model, learn_key)
 
 

@@ -85,8 +85,8 @@ def fit(
     released: Float[np.ndarray, " n"],
     sigma: float,
     key: PRNGKeyArray,
-) -> tuple[Model, Known]:
-    """Returns the models that fit the last round, and the public state after it.
+) -> Model:
+    """Returns the models that fit the last round.
 
     Args:
         config: settings.
@@ -102,7 +102,7 @@ def fit(
     after = updated(config, before, released, sigma)
     gram = np.asarray(after.gram, np.float64).sum(axis=0)
     starts = _starts(config, before.scales, gram, start_key)
-    return Model(before.scales, jnp.stack([one.weights for one in fits]), starts), after
+    return Model(before.scales, jnp.stack([one.weights for one in fits]), starts)
 
 
 def _starts(

@@ -207,6 +207,7 @@ def group_release(
         divisor=float(slots),
         horizon=1,
         microbatch=min(most, slots),
+        protects=(claims.LEARNED_MODEL(),),
     )
 
 
@@ -215,7 +216,6 @@ def declared(config: OfflinePeopleConfig, **release: Any) -> Release:
     return Release(
         unit=UNIT,
         population=config.population,
-        protects=(claims.LEARNED_MODEL(),),
         does_not_protect=(
             claims.PATTERNS(),
             *((claims.PUBLISHED(),) if config.already_public else ()),

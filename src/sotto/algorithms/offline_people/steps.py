@@ -33,6 +33,7 @@ from sotto.algorithms.offline_people.moments import Logged, declared
 from sotto.algorithms.settings import known
 from sotto.keys import new_key
 from sotto.privacy.accounting.composition import SampledGaussian
+from sotto.privacy.claims import logs as claims
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part, Poisson
 from sotto.rl.networks import Policy, Value, scaled
@@ -115,6 +116,7 @@ def steps_release(config: OfflinePeopleConfig, multiplier: float) -> Release:
         horizon=config.steps,
         participation=Poisson(sampling_rate=config.sampling_rate, population=people),
         microbatch=min(_MICROBATCH, people),
+        protects=(claims.LEARNED_IN_STEPS(),),
     )
 
 

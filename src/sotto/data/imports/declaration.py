@@ -128,6 +128,19 @@ class Propensity(BaseModel):
     low: float = Field(ge=1e-9, le=1)
 
 
+class Density(BaseModel):
+    """The column with the density from which the logged real action was drawn.
+
+    Attributes:
+        column: name in the log.
+        low: public lower bound of the densities, in units of the log.
+    """
+
+    model_config = _MODEL
+    column: Name
+    low: float = Field(ge=1e-30, le=LARGEST)
+
+
 class Declaration(BaseModel):
     """The columns of a log and the public facts about it.
 
@@ -139,6 +152,7 @@ class Declaration(BaseModel):
         action: one column of categories, or one or several columns of real numbers.
         reward: column of the reward.
         propensity: column of the probability of the logged action, which needs categories.
+        density: column of the density of the logged action, which needs real numbers.
         terminated: column that says whether the episode ended by itself with this row, as in
             Gymnasium. An episode without such a row was cut off. None: all that the horizon does
             not cut ended by themselves.
@@ -158,6 +172,7 @@ class Declaration(BaseModel):
     action: tuple[Column, ...] = Field(min_length=1, max_length=64)
     reward: Range
     propensity: Propensity | None = None
+    density: Density | None = None
     terminated: Name | None = None
     people: int = Field(ge=2, le=MOST_PEOPLE)
     horizon: int = Field(ge=1, le=MOST_STEPS)
@@ -178,8 +193,13 @@ class Declaration(BaseModel):
             raise ValueError("action must be one column of categories, or columns of real numbers")
         if self.propensity is not None and not self.discrete:
             raise ValueError(
-                "the propensity of a real action is a density, which nothing here uses; leave out "
-                "propensity, or give categories for the action"
+                "the propensity of a real action is a density; declare it as density, or give "
+                "categories for the action"
+            )
+        if self.density is not None and self.discrete:
+            raise ValueError(
+                "an action of categories has a probability and no density; declare it as "
+                "propensity, or give bounds for the action"
             )
         for one in (*self.action, self.reward):
             if one.fill is not None:
@@ -211,6 +231,11 @@ class Declaration(BaseModel):
         return isinstance(self.action[0], Categories)
 
     @property
+    def chance(self) -> Propensity | Density | None:
+        """Column of the probability or the density of the logged action; None if there is none."""
+        return self.propensity if self.discrete else self.density
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Names of all declared columns of the log; the time may be there twice."""
         return (
@@ -218,7 +243,7 @@ class Declaration(BaseModel):
             *([self.time] if self.time is not None else []),
             *([self.episode] if self.episode is not None else []),
             *(one.column for one in (*self.observation, *self.action, self.reward)),
-            *([self.propensity.column] if self.propensity is not None else []),
+            *([self.chance.column] if self.chance is not None else []),
             *([self.terminated] if self.terminated is not None else []),
         )
 

@@ -17,6 +17,7 @@ Draft = dict[str, Any]
 _LARGEST_FILE = 2**20
 _REQUIRED = ("person", "observation", "action", "reward", "people", "horizon")
 _COLUMNS = ("observation", "action")
+_CHANCES = ("propensity", "density")
 
 ASKED = "LOW..HIGH for numbers, as in 0..120, or the categories, as in no,yes"
 """The form in which bounds of a column are given in words."""
@@ -71,8 +72,8 @@ def _bounds(text: str) -> Draft:
     return {"categories": words if any(isinstance(one, str) for one in values) else values}
 
 
-def propensity(word: str) -> Draft:
-    """Returns the draft of the propensity from a word: NAME or NAME=LOW."""
+def chance(word: str) -> Draft:
+    """Returns the draft of the propensity or the density from a word: NAME or NAME=LOW."""
     name, equals, low = word.partition("=")
     return {"column": name, "low": _value(low) if equals else None}
 
@@ -103,9 +104,10 @@ def missing(draft: Draft) -> list[tuple[str, ...]]:
         bounds = [one["categories"]] if "categories" in one else [one.get("low"), one.get("high")]
         if None in bounds:
             places.append((name, str(one.get("column"))))
-    found = draft.get("propensity")
-    if isinstance(found, dict) and found.get("low") is None:
-        places.append(("propensity", str(found.get("column"))))
+    for name in _CHANCES:
+        found = draft.get(name)
+        if isinstance(found, dict) and found.get("low") is None:
+            places.append((name, str(found.get("column"))))
     return places
 
 
@@ -139,8 +141,8 @@ def asked(draft: Draft, ask: Callable[[str], str]) -> Draft:
             draft[name] = _value(ask("Number of people, or more, which will be public"))
         elif name == "horizon":
             draft[name] = _value(ask("Largest number of steps of a person"))
-        elif name == "propensity":
-            draft[name]["low"] = _value(ask(f"Lower bound of the propensity {place[1]}, above 0"))
+        elif name in _CHANCES:
+            draft[name]["low"] = _value(ask(f"Lower bound of the {name} {place[1]}, above 0"))
         else:
             bounds = _bounds(ask(f"Public bounds of {place[1]} ({name}): {ASKED}"))
             for known, one in _columns(draft):

@@ -60,7 +60,7 @@ class Steps(NamedTuple):
     """Numbers of categories as int64 [n], or real actions as float32 [n, a]."""
     rewards: Float[np.ndarray, " steps"]
     propensities: Float[np.ndarray, " steps"] | None
-    """Probability of each action; None if the log has none."""
+    """Probability or density of each action; None if the log has none."""
     terminated: bool
     """Whether the episode ended by itself; False if the horizon cut it, or the log says so."""
 
@@ -104,6 +104,6 @@ def _steps(records: np.ndarray, taken: int, declaration: Declaration) -> Steps:
         observations=np.concatenate([kept["observation"], following]),
         actions=actions.astype(np.int64) if declaration.discrete else np.array(actions),
         rewards=np.array(kept["reward"]),
-        propensities=np.array(kept["propensity"]) if declaration.propensity is not None else None,
+        propensities=np.array(kept["propensity"]) if declaration.chance is not None else None,
         terminated=not cut and (declaration.terminated is None or bool(kept["terminated"][-1])),
     )

@@ -19,7 +19,7 @@ from sotto.data.datasets import (
     storage_of,
     understood,
 )
-from sotto.data.imports.declaration import Declaration
+from sotto.data.imports.declaration import LARGEST, Declaration
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Records:
     rewards: Float[np.ndarray, "P T"]
     """Rewards, float32, within `declaration.reward_bounds`."""
     propensities: Float[np.ndarray, "P T"] | None
-    """Probabilities of the actions, float32, at least `declaration.propensity.low`; padding is 1.
-    None if the log has none."""
+    """Probabilities of the actions, or densities of real ones, float32, at least
+    `declaration.chance.low`; padding is 1. None if the log has none."""
     present: Bool[np.ndarray, "P T"]
     """Whether there is a step. The steps of a person are the first ones of the row."""
     ends: Bool[np.ndarray, "P T"]
@@ -108,7 +108,7 @@ def _filled(path: Path | str, storage: Any, declaration: Declaration) -> Records
         np.zeros((people, horizon, declaration.observation_size), np.float32),
         np.zeros(shape, kind),
         np.zeros((people, horizon), np.float32),
-        None if declaration.propensity is None else np.ones((people, horizon), np.float32),
+        None if declaration.chance is None else np.ones((people, horizon), np.float32),
         np.zeros((people, horizon), bool),
         np.zeros((people, horizon), bool),
         np.zeros((people, horizon), bool),
@@ -142,10 +142,11 @@ def _fits(episode: dict[str, Any], steps: int, declaration: Declaration) -> bool
     seen, actions, rewards = episode["observations"], episode["actions"], episode["rewards"]
     if seen.shape != (steps + 1, *observed.shape) or actions.shape != (steps, *acted.shape):
         return False
-    if declaration.propensity is not None:
+    if declaration.chance is not None:
         chances = (episode["infos"] or {}).get("propensity", np.zeros(0))
-        least = np.float32(declaration.propensity.low)
-        if chances.shape != (steps,) or not np.all((chances >= least) & (chances <= 1)):
+        least = np.float32(declaration.chance.low)
+        most = 1 if declaration.discrete else np.float32(LARGEST)
+        if chances.shape != (steps,) or not np.all((chances >= least) & (chances <= most)):
             return False
     if declaration.discrete:
         taken = np.all((actions >= 0) & (actions < acted.n)) and actions.dtype.kind in "iu"

@@ -7,7 +7,7 @@ Rules, in the order of the columns:
   fill the row is unusable.
 - A missing or infinite time or reward, an unknown action, a propensity outside (0, 1], and an end
   that is no truth value make the row unusable. A propensity below its lower bound is moved to the
-  bound.
+  bound. Densities of real actions follow the same rules, and may be above 1.
 """
 
 from collections import Counter
@@ -19,7 +19,13 @@ import pyarrow as pa
 from jaxtyping import Bool, Float
 
 from sotto.data.imports import cells
-from sotto.data.imports.declaration import Categories, Column, Declaration, Range
+from sotto.data.imports.declaration import (
+    LARGEST,
+    Categories,
+    Column,
+    Declaration,
+    Range,
+)
 
 
 @dataclass
@@ -136,12 +142,13 @@ def encoded(
     reward = cells.numbers(batch.column(declaration.reward.column))
     refused(declaration.reward.column, "missing", ~np.isfinite(reward))
     found["reward"] = _clipped(reward, declaration.reward, tally)
-    if declaration.propensity is not None:
-        name, low = declaration.propensity.column, declaration.propensity.low
+    if declaration.chance is not None:
+        name, low = declaration.chance.column, declaration.chance.low
+        most, rule = (1.0, "not in (0, 1]") if declaration.discrete else (LARGEST, "not above 0")
         chance = cells.numbers(batch.column(name))
-        refused(name, "not in (0, 1]", ~((chance > 0) & (chance <= 1)))
+        refused(name, rule, ~((chance > 0) & (chance <= most)))
         tally.columns[name, "clipped"] += int(np.sum((chance > 0) & (chance < low)))
-        found["propensity"] = np.where(chance > low, chance, low).clip(max=1)
+        found["propensity"] = np.where(chance > low, chance, low).clip(max=most)
     if declaration.terminated is not None:
         said = cells.numbers(batch.column(declaration.terminated))
         refused(declaration.terminated, "no truth value", ~((said == 0) | (said == 1)))

@@ -156,7 +156,7 @@ def _measured(
     their coverage is under the name "together".
     """
     evaluation, _, _ = settings_of(records.declaration, asked, len(targets))
-    public, people = Public(tuple(targets.values()), ()), PersonLog.of(records)
+    public, people = Public(tuple(targets.values())), PersonLog.of(records)
     mechanism = Mechanism.of(evaluation, public, records.declaration, records.people, spending)
     parts = mechanism.parts(public, people)
     everybody = np.ones(records.people)
@@ -216,7 +216,7 @@ def _selected(
     size = sum(one.width for one in declaration.observation)
 
     def public(linear: Linear) -> Public:
-        return Public((*targets.values(), linear), ())
+        return Public((*targets.values(), linear))
 
     mechanism = Mechanism.of(
         evaluation,

@@ -10,11 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, PyTree
+from scipy import sparse
+from scipy.linalg import toeplitz
 
 from sotto.keys import new_key
 from sotto.privacy.audits.audit import Repetition, temporary_ledger
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.streams import LedgerStream
+from sotto.privacy.mechanisms import binary_tree, correlated
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 
@@ -134,11 +137,25 @@ class Door:
         chunk: int | None = None,
     ) -> tuple[Stream, PyTree]:
         """Opens a stream of several runs, whose ledgers read as the first one's."""
-        runs = len(jax.tree.leaves(units)[0])
+        runs = len(persons if persons is not None else jax.tree.leaves(units)[0])
         ledgers = [ledger, *[Repetition(ledger)] * (runs - 1)]
         states = jax.tree.map(lambda x: _repeat(x, runs), self.state)
         one = jax.tree.map(lambda x: x[0] if persons is None else x[0, 0], units)
         return self._shown.open(ledgers, states, one, chunk=chunk, noise_seed=seed), states
+
+    def whitening(self, releases: int) -> Any:
+        """Returns the matrix that turns the noise of the first releases into independent draws.
+
+        `whitening(n) @ sums` of one part, divided by its `noise_scales`, has independent noise of
+        deviation 1, if the door adds the noise that it states.
+        """
+        correlation = self.release.correlation
+        if correlation.kind == "independent":
+            return sparse.eye_array(releases)
+        if correlation.kind == "binary-tree":
+            return np.linalg.inv(binary_tree.noising_rows(0, releases))
+        column = correlated.strategy_coefficients(correlation, self.release.horizon)
+        return toeplitz(column[:releases], np.zeros(releases))
 
     @property
     def _shown(self) -> Release:

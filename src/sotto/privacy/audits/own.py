@@ -1,4 +1,4 @@
-"""Audit of a user's own code: which checks run, and one verdict.
+"""Audit of a user's own code, or of a training of sotto: which checks run, and one verdict.
 
 The bounds of one audit share its confidence: each of n statistical questions is answered with
 confidence 1 - (1 - confidence) / n, so that all of them hold together (Bonferroni). A claim is
@@ -10,8 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
+import numpy as np
+
 from sotto.privacy.accounting.events import Gaussian
-from sotto.privacy.audits import canaries, one_run
+from sotto.privacy.audits import canaries, noise_size, one_run
 from sotto.privacy.audits.auditable import Auditable
 from sotto.privacy.audits.replay import can_replay, replay
 from sotto.privacy.statements import Poisson
@@ -84,12 +87,12 @@ def audit_own(
     """
     if samples < LEAST_SAMPLES:
         raise ValueError(f"--samples must be at least {LEAST_SAMPLES}, got {samples}")
-    if not 0.5 < confidence < 1:
-        raise ValueError(f"--confidence must be above 0.5 and below 1, got {confidence}")
+    _check_confidence(confidence)
     start = time.perf_counter()
     many = auditable.size >= one_run.LEAST
+    measured = many and noise_size.can_measure(auditable)
     gaussian = many and _is_gaussian(auditable)
-    each = 1 - (1 - confidence) / (1 + many + gaussian)
+    each = 1 - (1 - confidence) / (1 + many + gaussian + measured)
     findings, left_out = [], []
     if can_replay(auditable):
         note("repeating the release without each person in turn")
@@ -114,25 +117,101 @@ def audit_own(
     if many:
         note(f"training once with {auditable.size} people, each in or out by a coin")
         guesses = one_run.train_once(auditable, seed)
-        said = f"{guesses.correct} of {guesses.made} guesses about who took part are right"
-        for presumes in ("nothing", "Gaussian DP")[: 1 + gaussian]:
-            epsilon = one_run.epsilon_lower(
-                guesses, auditable.delta, each, gaussian=presumes != "nothing"
-            )
-            findings.append(
-                Finding("one run", presumes, epsilon, epsilon > auditable.epsilon, said)
-            )
+        findings += _guessed(auditable, guesses, each, gaussian)
     else:
         left_out.append(f"One run with many canaries: give at least {one_run.LEAST} people.")
-    seconds = time.perf_counter() - start
+    if measured:
+        note(f"training once with canaries in the place of all {auditable.size} people")
+        findings.append(_measured(auditable, noise_size.measure(auditable, seed, note), each))
+    elif many:
+        left_out.append(f"Size of the noise: {noise_size.NEEDS}")
+    return _verdict(auditable, confidence, findings, left_out, start)
+
+
+def audit_training(
+    auditable: Auditable,
+    seed: int,
+    confidence: float,
+    note: Callable[[str], None] = lambda _: None,
+) -> Verdict:
+    """Audits a training by one more training, at the same settings, of canaries.
+
+    Args:
+        auditable: the training, as a release; `can_measure` holds.
+        seed: seed of the audit.
+        confidence: probability with which all bounds hold together.
+        note: called with a sentence before each check.
+
+    Raises:
+        ValueError: the confidence is out of its range, or there are too few people.
+    """
+    _check_confidence(confidence)
+    if auditable.size < one_run.LEAST:
+        raise ValueError(
+            f"the training has {auditable.size} people; one run tells nothing about fewer than "
+            f"{one_run.LEAST}"
+        )
+    start = time.perf_counter()
+    gaussian = _is_gaussian(auditable)
+    each = 1 - (1 - confidence) / (2 + gaussian)
+    findings = []
+    assert auditable.door is not None
+    everybody = np.ones(auditable.size, bool)
+    simulates = not jax.tree.leaves(auditable.door.enrol(auditable.people, everybody)[1])
+    if simulates:
+        note("repeating the releases without one simulated person")
+        findings.append(_replayed(auditable, seed))
+    note(f"training with {auditable.size:,} canaries, each in or out by a coin")
+    measured = noise_size.measure(auditable, seed, note)
+    share = one_run.best_share(auditable.size, auditable.epsilon, auditable.delta)
+    guesses = one_run.guesses_of(measured.scores, measured.took_part, share)
+    findings += _guessed(auditable, guesses, each, gaussian)
+    findings.append(_measured(auditable, measured, each))
+    left_out = [] if simulates else ["Sums before noise: the people are outside the program."]
+    return _verdict(auditable, confidence, findings, left_out, start)
+
+
+def _check_confidence(confidence: float) -> None:
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"--confidence must be above 0.5 and below 1, got {confidence}")
+
+
+def _verdict(
+    auditable: Auditable,
+    confidence: float,
+    findings: list[Finding],
+    left_out: list[str],
+    start: float,
+) -> Verdict:
     return Verdict(
         auditable.epsilon,
         auditable.delta,
         confidence,
         tuple(findings),
         tuple(left_out),
-        seconds,
+        time.perf_counter() - start,
     )
+
+
+def _guessed(
+    auditable: Auditable, guesses: one_run.Guesses, confidence: float, gaussian: bool
+) -> list[Finding]:
+    """Returns the bounds from guesses: one that presumes nothing, and one for Gaussian claims."""
+    said = f"{guesses.correct} of {guesses.made} guesses about who took part are right"
+    findings = []
+    for presumes in ("nothing", "Gaussian DP")[: 1 + gaussian]:
+        epsilon = one_run.epsilon_lower(
+            guesses, auditable.delta, confidence, gaussian=presumes != "nothing"
+        )
+        findings.append(Finding("one run", presumes, epsilon, epsilon > auditable.epsilon, said))
+    return findings
+
+
+def _measured(auditable: Auditable, found: noise_size.Measurement, confidence: float) -> Finding:
+    epsilon = noise_size.epsilon_lower(found, auditable.delta, confidence)
+    ratio = found.ratio
+    said = f"canaries move releases by {ratio:.3g} times what the stated noise allows"
+    return Finding("one run", "Gaussian noise", epsilon, epsilon > auditable.epsilon, said)
 
 
 def _replayed(auditable: Auditable, seed: int) -> Finding:

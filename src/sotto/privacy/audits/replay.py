@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 
 from sotto.keys import new_key
 from sotto.privacy.accounting.gaussian import epsilon_of_shift
 from sotto.privacy.audits.audit import temporary_ledger
 from sotto.privacy.audits.auditable import Auditable, Door
-from sotto.privacy.mechanisms import binary_tree, correlated
 from sotto.privacy.release.declaration import noise_scales
 from sotto.privacy.statements import Poisson
 
@@ -79,11 +78,14 @@ def _differences(
 ) -> Mapping[str, Float[np.ndarray, "runs releases d"]]:
     """Returns what each run's person moves in the sums, each part flat.
 
-    Both worlds start each release from the public state of the one in which all are present.
+    Both worlds start each release from the public state of the one in which all are present. After
+    the last release whose people or data differ, nobody moves anything.
     """
     runs = len(everybody)
     keys = jax.random.split(new_key(seed), runs)
     worlds = [door.enrolled(auditable.people, rows) for rows in (everybody, without)]
+    assert worlds[0][0] is not None
+    releases = worlds[0][0].shape[1]
     found: dict[str, list[np.ndarray]] = {}
     with (
         temporary_ledger(door.release.unit) as first,
@@ -93,8 +95,7 @@ def _differences(
         for ledger, (persons, units) in zip((first, second), worlds, strict=True):
             stream, states = door.stream(ledger, persons, units, seed, chunk=1)
             streams.append(stream)
-        releases = jax.tree.leaves(worlds[0][1])[0].shape[1]
-        for index in range(releases):
+        for index in range(_differ_until(worlds[0], worlds[1], releases)):
             logs = []
             for stream, (persons, units) in zip(streams, worlds, strict=True):
                 assert persons is not None
@@ -115,25 +116,29 @@ def _differences(
                 )
                 found.setdefault(name, []).append((given - gone) * door.release.divisor)
             states = jax.tree.map(np.asarray, logs[0][0])
-    return {name: np.stack(rows, axis=1) for name, rows in found.items()}
+    rest = releases - len(next(iter(found.values())))
+    return {
+        name: np.pad(np.stack(rows, axis=1), ((0, 0), (0, rest), (0, 0)))
+        for name, rows in found.items()
+    }
+
+
+def _differ_until(one: PyTree, other: PyTree, releases: int) -> int:
+    """Returns how many releases there are up to the last with other people or other data."""
+    changed = np.zeros(releases, bool)
+    changed[0] = True  # at least one release is made
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        changed |= (np.asarray(a) != np.asarray(b)).any(axis=(0, *range(2, np.ndim(a))))
+    return int(np.flatnonzero(changed)[-1]) + 1
 
 
 def _shifts(
     door: Door, differences: Mapping[str, Float[np.ndarray, "runs releases d"]]
 ) -> Float[np.ndarray, " runs"]:
     """Returns how far each person shifts the independent draws behind the noise, in deviations."""
-    release = door.release
     squares = 0.0
-    for name, scale in noise_scales(release).items():
-        moved = differences[name]
-        count = moved.shape[1]
-        if release.correlation.kind == "binary-tree":
-            draws = np.linalg.solve(binary_tree.noising_rows(0, count), moved)
-        elif release.correlation.kind == "prefix-sum":
-            column = correlated.strategy_coefficients(release.correlation, release.horizon)
-            lag = np.arange(count)[:, None] - np.arange(count)
-            draws = np.where(lag >= 0, column[np.maximum(lag, 0)], 0.0) @ moved
-        else:
-            draws = moved
+    for name, scale in noise_scales(door.release).items():
+        whitening = door.whitening(differences[name].shape[1])
+        draws = np.stack([whitening @ moved for moved in differences[name]])
         squares = squares + np.square(draws / scale).sum(axis=(1, 2))
     return np.asarray(np.sqrt(squares))

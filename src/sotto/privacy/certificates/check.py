@@ -17,6 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from sotto.errors import first_problem, visible
+from sotto.files import once
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
@@ -31,6 +32,7 @@ from sotto.privacy.certificates.model import (
     CertificateOfSchema1,
     CertifiedAnswers,
     CertifiedStudent,
+    DescribedCertificate,
     WorstPerson,
     points,
 )
@@ -98,6 +100,18 @@ def check(path: Path, ledger: AnyLedger, derive: Derive) -> Verification:
 
 
 def read(path: Path) -> AnyCertificate:
+    """Returns the certificate of a ledger at `path`, as `read_stored` does.
+
+    Raises:
+        PrivacyError: it cannot be read, or it is about a description.
+    """
+    stored = read_stored(path)
+    if isinstance(stored, DescribedCertificate):
+        raise _unreadable(path, "it was described, and no ledger recorded it")
+    return stored
+
+
+def read_stored(path: Path) -> AnyCertificate | DescribedCertificate:
     """Returns the certificate at `path`, if its text is byte for byte the canonical one.
 
     Raises:
@@ -106,11 +120,10 @@ def read(path: Path) -> AnyCertificate:
     """
     try:
         text = path.read_bytes().decode("utf-8")
-        contents = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        contents = json.loads(text, object_pairs_hook=once, parse_constant=_no_constant)
         if not isinstance(contents, dict):
             raise ValueError("it is no JSON object")
-        kind = CertificateOfSchema1 if contents.get("schema_version") == 1 else Certificate
-        stored: AnyCertificate = kind.model_validate_json(text)
+        stored: AnyCertificate | DescribedCertificate = _kind(contents).model_validate_json(text)
         written = stored.text()
     except ValidationError as error:
         raise _unreadable(path, first_problem(error)) from error
@@ -123,17 +136,14 @@ def read(path: Path) -> AnyCertificate:
     return stored
 
 
+def _kind(contents: dict[str, Any]) -> type[AnyCertificate | DescribedCertificate]:
+    if contents.get("schema_version") == 1:
+        return CertificateOfSchema1
+    return DescribedCertificate if contents.get("status") == "described" else Certificate
+
+
 def _unreadable(path: Path, reason: str) -> PrivacyError:
     return PrivacyError(f"the certificate at {path} cannot be read ({reason})")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it says {twice!r} twice")
-    return found
 
 
 def _no_constant(name: str) -> Any:
@@ -163,7 +173,12 @@ def mismatches(
         for one in derived.streams
         if isinstance(one.event, NoGuarantee) and stored.status == "proved"
     ]
-    return retracted + [
+    return retracted + differences(stored, true, source)
+
+
+def differences(stored: BaseModel, true: BaseModel, source: str) -> list[str]:
+    """Returns one sentence for each field in which two certificates of one kind differ."""
+    return [
         f"{name} is not what {source} gives: the certificate says {here}, {source} {there}"
         for name in type(stored).model_fields
         if not same(getattr(stored, name), getattr(true, name), name)
@@ -171,7 +186,7 @@ def mismatches(
     ]
 
 
-def _difference(stored: AnyCertificate, true: AnyCertificate, name: str) -> tuple[str, str]:
+def _difference(stored: BaseModel, true: BaseModel, name: str) -> tuple[str, str]:
     """Returns the first difference between two values of a field."""
     here, there = getattr(stored, name), getattr(true, name)
     if isinstance(here, tuple | dict):  # its whole text would hide where the difference is

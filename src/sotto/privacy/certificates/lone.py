@@ -17,11 +17,12 @@ from sotto.privacy.certificates.check import (
     corrections,
     facts_of,
     mismatches,
-    read,
+    read_stored,
     same,
 )
 from sotto.privacy.certificates.derive import derive, verify
-from sotto.privacy.certificates.model import CertifiedAnswers
+from sotto.privacy.certificates.described import contradictions
+from sotto.privacy.certificates.model import CertifiedAnswers, DescribedCertificate
 from sotto.privacy.claims import Reference, by_name, reworded, said
 from sotto.privacy.errors import HorizonExceeded, PrivacyError
 from sotto.privacy.ledger.costs import Spent
@@ -50,7 +51,7 @@ class Finding:
     status: Literal["true", "stale", "false", "unverifiable"]
     reasons: tuple[str, ...] = ()
     corrections: tuple[str, ...] = ()
-    certificate: AnyCertificate | None = None
+    certificate: AnyCertificate | DescribedCertificate | None = None
 
 
 def verify_file(path: Path, where: str | None = None, signed_by: Path | None = None) -> Finding:
@@ -80,9 +81,11 @@ def verify_file(path: Path, where: str | None = None, signed_by: Path | None = N
     if later := _of_a_later_version(path):
         return Finding("unverifiable", (later,))
     try:
-        stored = read(path)
+        stored = read_stored(path)
     except PrivacyError as error:
         return Finding("false", (str(error),))
+    if isinstance(stored, DescribedCertificate):
+        return _described(stored, where)
     if where is None:
         return _alone(stored)
     kind = Ledger if stored.answers is None else AnswerLedger
@@ -110,6 +113,17 @@ def _of_a_later_version(path: Path) -> str:
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         pass  # `read` says what is wrong with it
     return ""
+
+
+def _described(stored: DescribedCertificate, where: str | None) -> Finding:
+    if where is not None:
+        reason = "it was described, and no ledger recorded it; leave out --ledger"
+        return Finding("unverifiable", (reason,), (), stored)
+    try:
+        found = contradictions(stored)
+    except PrivacyError as error:
+        found = [str(error)]
+    return Finding("false" if found else "true", tuple(found), (), stored)
 
 
 def _alone(stored: AnyCertificate) -> Finding:

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from sotto.files import replacing
 from sotto.privacy.accounting.events import Event
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.claims import Said
+from sotto.privacy.claims import Reference, Said
+from sotto.privacy.described.description import Description, Verdict
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Assumption, Gap, StreamStatement
 from sotto.privacy.units import Unit
@@ -229,3 +230,66 @@ class CertificateOfSchema1(BaseModel):
     def text(self) -> str:
         """Returns the canonical JSON text of this certificate."""
         return self.model_dump_json(indent=2) + "\n"
+
+
+class DescribedPerson(BaseModel):
+    """The cost to a person with several records, by group privacy (docs/other_trainings.md).
+
+    Attributes:
+        records: most records of one person.
+        epsilon: cost of all of them together, at the delta of the certificate.
+    """
+
+    model_config = _FROZEN
+    records: int
+    epsilon: float
+
+
+class DescribedCertificate(BaseModel):
+    """The guarantee of a training that somebody describes. No ledger recorded it.
+
+    Attributes:
+        schema_version: version of this format.
+        run_id: name of the training.
+        status: "described": the facts are the words of whoever described the training.
+        unit: unit of privacy and its adjacency, which say what neighbouring inputs are.
+        epsilon: proved cost at `delta` of what the description says; never the claimed one.
+        delta: the probability that epsilon leaves out.
+        curve: pairs (epsilon, delta), one for each delta of a fixed list that the accountant
+            resolves.
+        method: name of the accountant that computed `epsilon`.
+        claims: sentences about the protection, its limits and its assumptions.
+        description: everything that the description says.
+        verdict: the answer on the epsilon that the description claims.
+        findings: names of wrong or unusual things in the description.
+        events: cost of everything to one record that contributes zero instead.
+        person: cost to a person with several records; None if each has one, and then not in the
+            JSON.
+        versions: software that computed the certificate, with version numbers.
+    """
+
+    model_config = _FROZEN
+    schema_version: Literal[2] = 2
+    run_id: str
+    status: Literal["described"] = "described"
+    unit: Unit
+    epsilon: float
+    delta: float
+    curve: tuple[tuple[float, float], ...]
+    method: str
+    claims: tuple[Reference, ...]
+    description: Description
+    verdict: Verdict
+    findings: tuple[str, ...]
+    events: tuple[Event, ...]
+    person: DescribedPerson | None = Field(default=None, exclude_if=lambda value: value is None)
+    versions: dict[str, str]
+
+    def text(self) -> str:
+        """Returns the canonical JSON text of this certificate."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Stores the certificate as JSON, atomically."""
+        with replacing(path) as file:
+            file.write(self.text().encode())

@@ -4,10 +4,11 @@ import re
 from string import Formatter
 from typing import Any
 
+from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from sotto.privacy.certificates.model import Certificate
+from sotto.privacy.certificates.model import Certificate, DescribedCertificate
 from sotto.privacy.claims import by_name
 from sotto.privacy.claims.claim import Claim
 
@@ -30,26 +31,29 @@ class _Schema(GenerateJsonSchema):
 
 
 def schema() -> dict[str, Any]:
-    """Returns the JSON Schema (draft 2020-12) of a certificate of schema version 2.
+    """Returns the JSON Schema (draft 2020-12) of certificates of schema version 2.
 
     Each sentence that a certificate may name is there in words, so that the file explains itself.
     A text that validates may still be no certificate: the schema does not know which values belong
     together, and sees neither two equal names nor the layout of the text.
     """
-    made = Certificate.model_json_schema(schema_generator=_Schema)
+    kinds = TypeAdapter(Certificate | DescribedCertificate)
+    made = kinds.json_schema(schema_generator=_Schema)
     definitions = made["$defs"]
     definitions["Reference"] = {
         "description": definitions["Reference"]["description"],
         "oneOf": [_sentence(claim) for claim in by_name().values()],
     }
-    for one in (made, *definitions.values()):
+    for one in definitions.values():
         _describe(one)
+    for kind in (Certificate, DescribedCertificate):
+        definitions[kind.__name__]["required"].insert(0, "schema_version")
+    definitions["DescribedCertificate"]["required"].append("status")
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "$id": "urn:sotto:certificate:2",
         "title": "Privacy certificate of sotto, schema version 2",
-        **{name: value for name, value in made.items() if name != "title"},
-        "required": ["schema_version", *made["required"]],
+        **made,
     }
 
 

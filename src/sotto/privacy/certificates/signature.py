@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sotto.files import replacing
-from sotto.privacy.certificates.check import read
+from sotto.privacy.certificates.check import read_stored
 from sotto.privacy.errors import PrivacyError
 
 try:
@@ -77,12 +77,12 @@ class Signer:
     def sign(self, certificate: Path) -> Path:
         """Signs a certificate and returns the file of the signature, which is on disk then.
 
-        Whoever calls this has verified the certificate against its ledger.
+        Whoever calls this has verified the certificate.
 
         Raises:
             PrivacyError: the file is no certificate in canonical text.
         """
-        read(certificate)
+        read_stored(certificate)
         signature = self._key.sign(PREFIX + certificate.read_bytes())
         with replacing(beside(certificate)) as file:
             file.write(signature)

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sotto.privacy.claims import (
     answers,
+    described,
     earlier,
     earlier_brought,
     experts,
@@ -29,6 +30,7 @@ from sotto.privacy.claims import (
     superseded,
 )
 from sotto.privacy.claims.claim import Claim, Facts, Section
+from sotto.privacy.described.description import Description
 from sotto.privacy.statements import Assumption, StreamStatement
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "reworded",
     "said",
     "said_by_schema_1",
+    "said_of_description",
     "same_stream",
 ]
 
@@ -222,6 +225,15 @@ def said(facts: Facts) -> tuple[Reference | Quoted, ...]:
     return _distinct([one for section in sections for one in every if one.section == section])
 
 
+def said_of_description(d: Description) -> tuple[Reference, ...]:
+    """Returns the sentences of the certificate of a described training."""
+    return tuple(
+        Reference(claim=c.identifier, version=c.version, numbers=described.numbers(c, d))
+        for c, holds in described.SENTENCES.items()
+        if holds(d)
+    )
+
+
 # --- earlier certificates ------------------------------------------------------------------------
 
 
@@ -328,7 +340,8 @@ def _held(claims: Sequence[Claim], facts: Facts) -> list[tuple[Claim, dict[str, 
 
 
 def _present(identifier: str) -> Claim:
-    return next(one for one in (*PRESENT, *BROUGHT) if one.identifier == identifier)
+    present = (*PRESENT, *BROUGHT, *described.SENTENCES)
+    return next(one for one in present if one.identifier == identifier)
 
 
 def _correction(claim: Claim, words: str) -> str:
@@ -339,7 +352,8 @@ def _correction(claim: Claim, words: str) -> str:
 @cache
 def by_name() -> dict[tuple[str, int], Claim]:
     """Returns every sentence that a certificate of schema 2 may name, by identifier and version."""
-    return {(one.identifier, one.version): one for one in (*PRESENT, *BROUGHT, *EARLIER)}
+    every = (*PRESENT, *BROUGHT, *described.SENTENCES, *EARLIER)
+    return {(one.identifier, one.version): one for one in every}
 
 
 def _distinct(items: Sequence[Any]) -> tuple[Any, ...]:

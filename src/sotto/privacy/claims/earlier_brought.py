@@ -1,6 +1,6 @@
 """Earlier words of the sentences that statements of streams bring."""
 
-from sotto.privacy.claims import experts, rewards, streams
+from sotto.privacy.claims import experts, logs, rewards, streams
 from sotto.privacy.claims.claim import Claim
 
 OF_SCHEMA_1: tuple[Claim, ...] = (
@@ -170,6 +170,12 @@ OF_SCHEMA_2: tuple[Claim, ...] = (
         1,
         "What neighbours release in {name} differs by at most {bound} in the {norm}: {because}.",
         "it is computed from public numbers; whoever computes the values answers for the rest",
+    ),
+    logs.CHOSEN.before(
+        1,
+        "Policies, estimator, clip of the weights and bounds of returns were chosen without this "
+        "log, or from releases that were paid for. A policy that was learnt from this log "
+        "elsewhere has a certificate whose cost adds to this one.",
     ),
 )
 """Earlier words that certificates of schema 2 name, a version each."""

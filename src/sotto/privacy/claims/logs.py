@@ -44,10 +44,11 @@ COLUMNS = Claim(
 CHOSEN = Claim(
     "evaluation.chosen",
     "user",
-    "Policies, estimator, clip of the weights and bounds of returns were chosen without this log, "
-    "or from releases that were paid for. A policy that was learnt from this log elsewhere has a "
-    "certificate whose cost adds to this one.",
+    "Policies, estimator, model of returns, clip of the weights and bounds of returns were chosen "
+    "without this log, or from releases that were paid for. A policy or a model that was learnt "
+    "from this log elsewhere has a certificate whose cost adds to this one.",
     "choose them before the evaluation, and evaluate all policies at once",
+    version=2,
 )
 SOURCE = Claim(
     "evaluation.source",
@@ -69,6 +70,14 @@ LEARNED_MODEL = Claim(
     "Everything that each person logged (observations, actions, rewards, and the number of rows), "
     "against an observer who sees the noisy moments, the model, the policy, and everything "
     "computed from them.",
+)
+# algorithms/offline_people/steps.py
+LEARNED_IN_STEPS = Claim(
+    "logs.steps",
+    "protects",
+    "Everything that each person logged (observations, actions, rewards, and the number of rows), "
+    "against an observer who sees the noisy sum of people's gradients in every step, the networks "
+    "after every step, the policy, and everything computed from them.",
 )
 PATTERNS = Claim(
     "logs.patterns",
@@ -117,6 +126,7 @@ BROUGHT = (
     SOURCE,
     LICENCE,
     LEARNED_MODEL,
+    LEARNED_IN_STEPS,
     PATTERNS,
     ONE_PERSON,
     JOINT,

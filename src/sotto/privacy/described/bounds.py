@@ -4,6 +4,8 @@ Neighbours differ in one record: it is there or contributes zero, or another one
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
@@ -11,14 +13,39 @@ from scipy import special
 
 from sotto.privacy.accounting.composition import (
     Gaussian,
+    NoGuarantee,
+    PrivacyCurve,
+    Renyi,
     SampledGaussian,
     compose,
 )
 from sotto.privacy.accounting.gaussian import gaussian_epsilon
+from sotto.privacy.accounting.sampled_gaussian import sampled_gaussian_divergences
 from sotto.privacy.described.description import Description
 
 _MARGIN = 1e-3
 """Relative margin below which a computed lower bound is not trusted."""
+_MOST = 10**6
+"""Most steps whose privacy loss distribution is computed; more take minutes."""
+_FINEST = 1e-9
+"""Least delta of one record that group privacy takes from a privacy loss distribution."""
+_ORDERS = np.array([*(1 + np.geomspace(0.01, 0.9, 30)), *range(2, 65), 128, 256, 512, 1024])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A proved cost.
+
+    Attributes:
+        event: cost of everything to one record that contributes zero instead.
+        method: name of the accountant.
+        epsilon: function of delta, for neighbours under the adjacency of the claim; it raises
+            ValueError where the accountant does not resolve delta.
+    """
+
+    event: Gaussian | SampledGaussian | NoGuarantee
+    method: str
+    epsilon: Callable[[float], float]
 
 
 def accounted(d: Description) -> float:
@@ -27,26 +54,106 @@ def accounted(d: Description) -> float:
     This is what the usual accountants compute, whatever was done. It is an upper bound for zero-out
     adjacency if batches were so drawn, noise was scaled to the sum and there was one run.
     """
-    return _poisson(d, 1, d.claimed.delta)
+    return _accountant(_drawn(d, d.total_steps), d.claimed.delta).epsilon(d.claimed.delta)
 
 
-def proved(d: Description) -> float:
+def is_tight(d: Description) -> bool:
+    """Whether `accounted` is close to the truth under its assumptions, not only above it."""
+    curve = _accountant(_drawn(d, d.total_steps), d.claimed.delta)
+    return d.batch_size == d.records or curve.method.startswith("privacy loss distribution")
+
+
+def proved(d: Description, records: int = 1) -> float:
     """Returns an epsilon that holds for everything that the description says was done.
 
-    Infinite if somebody knows the noise. Without Poisson sampling, a record takes part in one step
-    of each epoch, so the cost is that of Gaussian releases, one for each epoch and run.
+    Infinite if somebody knows the noise.
+
+    Args:
+        d: the description.
+        records: number of records in which neighbours differ.
     """
-    if not d.noise_secret or d.sampling == "unknown":  # a batch may hold a record several times
-        return math.inf
-    poisson, replaced = d.sampling == "poisson", d.claimed.adjacency == "replace"
-    z = d.noise_multiplier / (2 if replaced else 1)
+    return cost(d, records).epsilon(d.claimed.delta)
+
+
+def cost(d: Description, records: int = 1) -> Cost:
+    """Returns the proved cost where neighbours differ in this many records.
+
+    Without Poisson sampling, a record takes part in one step of each epoch, so the cost is that of
+    Gaussian releases, one for each epoch and run. The absence of g records, or half as many
+    replacements, moves a step g times as far as the absence of one. Sampled steps use group
+    privacy: an (epsilon, delta) for one record gives (g epsilon, delta (1 + e^epsilon + ... +
+    e^((g - 1) epsilon))) for g of them.
+    """
+    event, delta = _event(d), d.claimed.delta
+    apart = records * (2 if d.claimed.adjacency == "replace" else 1)
+    match event:
+        case NoGuarantee(reason=reason):
+            return Cost(event, f"no guarantee: {reason}", lambda _: math.inf)
+        case Gaussian(noise_multiplier=z):
+            method = compose([event]).method
+            return Cost(event, method, lambda at: gaussian_epsilon(z / apart, at))
+    curve = _accountant(event, delta)
+    whole = event.noise_multiplier / math.sqrt(event.count) / apart  # with sampling ignored
+    sampled = curve.epsilon if apart == 1 else _of_group(curve, _renyi(event), apart)
+    method = (
+        curve.method if apart == 1 else f"{curve.method}, or Renyi composition, with group privacy"
+    )
+    return Cost(event, method, lambda at: min(gaussian_epsilon(whole, at), sampled(at)))
+
+
+def _event(d: Description) -> Gaussian | SampledGaussian | NoGuarantee:
+    """Returns the cost of all steps and runs to one record that contributes zero instead."""
+    if not d.noise_secret:
+        return NoGuarantee(reason="the seed of the noise is known")
+    if d.sampling == "unknown":
+        return NoGuarantee(reason="a batch may hold a record several times")
+    poisson = d.sampling == "poisson"
+    if poisson and d.noise_scaled_to == "sum":
+        return _drawn(d, d.total_steps * d.runs)
+    z, count = d.noise_multiplier, (d.total_steps if poisson else d.begun) * d.runs
     if d.noise_scaled_to == "mean":  # the noise of a full batch, over a mean of fewer records
         z *= (1 if poisson else d.rest) / d.batch_size
-    count = (d.steps if poisson else d.epochs) * d.runs
-    found = gaussian_epsilon(z / math.sqrt(count), d.claimed.delta)
-    if poisson and d.noise_scaled_to == "sum":
-        found = min(found, (_replaced if replaced else _poisson)(d, d.runs, d.claimed.delta))
-    return found
+    return Gaussian(noise_multiplier=z / math.sqrt(count))
+
+
+def _drawn(d: Description, count: int) -> Gaussian | SampledGaussian:
+    """Returns the cost of this many steps whose batches are drawn by Poisson sampling."""
+    z = d.noise_multiplier
+    if d.batch_size == d.records:
+        return Gaussian(noise_multiplier=z / math.sqrt(count))
+    return SampledGaussian(noise_multiplier=z, sampling_rate=d.rate, count=count)
+
+
+def _accountant(event: Gaussian | SampledGaussian, delta: float) -> PrivacyCurve:
+    """Returns the curve of sampled steps; that of Renyi where a finer one takes too long."""
+    if isinstance(event, Gaussian) or (
+        event.count <= _MOST and delta >= 1e-11 + 1e-14 * event.count
+    ):
+        return compose([event])
+    return _renyi(event)
+
+
+def _renyi(event: SampledGaussian) -> PrivacyCurve:
+    """Returns a curve that is quick for any number of steps, and resolves any delta."""
+    one = sampled_gaussian_divergences(event, _ORDERS.copy())
+    orders, divergences = tuple(_ORDERS.tolist()), tuple(one.tolist())
+    return compose([Renyi(orders=orders, divergences=divergences, count=event.count)])
+
+
+def _of_group(fine: PrivacyCurve, renyi: PrivacyCurve, apart: int) -> Callable[[float], float]:
+    """Returns epsilon by group privacy of the lower curve, the least on a grid of 0.4%."""
+    epsilons = np.geomspace(1e-4, 100, 3500)
+    epsilons = epsilons[epsilons * apart < 600]
+    factors = np.expm1(apart * epsilons) / np.expm1(epsilons)
+    deltas, coarse = (curve.deltas(epsilons).max(axis=0) for curve in (fine, renyi))
+    one = np.minimum(np.maximum(deltas, _FINEST), coarse)
+    deltas = one * factors * (1 + 1e-9)
+
+    def epsilon(delta: float) -> float:
+        enough = np.flatnonzero(deltas <= delta)
+        return apart * float(epsilons[enough[0]]) if enough.size else math.inf
+
+    return epsilon
 
 
 def least(d: Description) -> float:
@@ -57,7 +164,7 @@ def least(d: Description) -> float:
     if not d.noise_secret:
         return math.inf
     z, delta = d.noise_multiplier, d.claimed.delta
-    finished = d.steps // -(-d.records // d.batch_size)  # epochs, whatever became of the rest
+    finished = d.finished
     smaller = d.noise_scaled_to == "mean" and d.rest < d.batch_size
     match d.sampling:
         case "fixed":
@@ -74,44 +181,24 @@ def least(d: Description) -> float:
     return 0.0
 
 
-def _poisson(d: Description, runs: int, delta: float) -> float:
-    rate, z = d.batch_size / d.records, d.noise_multiplier
-    count = d.steps * runs
-    if rate >= 1:
-        return compose([Gaussian(noise_multiplier=z / math.sqrt(count))]).epsilon(delta)
-    event = SampledGaussian(noise_multiplier=z, sampling_rate=rate, count=count)
-    return compose([event]).epsilon(delta)
-
-
-def _replaced(d: Description, runs: int, delta: float) -> float:
-    """Returns the cost of two zero-out steps: (2 epsilon, (1 + e^epsilon) delta')."""
-    best = math.inf
-    for part in np.geomspace(1e-4, 0.5, 40):
-        try:
-            epsilon = _poisson(d, runs, float(part) * delta)
-        except ValueError:  # finer than the accountant resolves
-            continue
-        if epsilon < 700 and (1 + math.exp(epsilon)) * part <= 1:
-            best = min(best, 2 * epsilon)
-    return best
-
-
 def _poisson_least(d: Description) -> float:
     """Returns epsilon of the dominating pair of Poisson sampling, rounded down."""
-    rate, z, count = d.batch_size / d.records, d.noise_multiplier, d.steps * d.runs
-    if rate >= 1:
-        return gaussian_epsilon(z / math.sqrt(count), d.claimed.delta) * (1 - 1e-9)
-    if z < 0.1 or count > 10**6 or d.claimed.delta < 1e-10:
+    z, delta, count = d.noise_multiplier, d.claimed.delta, d.total_steps * d.runs
+    if d.batch_size == d.records:
+        return gaussian_epsilon(z / math.sqrt(count), delta) * (1 - 1e-9)
+    if z < 0.1 or count > _MOST or delta < 1e-10:
         return 0.0  # no grid resolves it in short time
-    interval = max(1e-4, _poisson(d, d.runs, d.claimed.delta) / 1e5)
+    above = _accountant(_drawn(d, count), delta).epsilon(delta)
+    if above > 100:
+        return 0.0
     one = pld_lib.from_gaussian_mechanism(
         z,
-        sampling_prob=rate,
+        sampling_prob=d.rate,
         pessimistic_estimate=False,
-        value_discretization_interval=interval,
+        value_discretization_interval=max(1e-4, above / 1e5),
         use_connect_dots=False,
     )
-    found = one.self_compose(count).get_epsilon_for_delta(d.claimed.delta)
+    found = one.self_compose(count).get_epsilon_for_delta(delta)
     return max(0.0, float(found) * (1 - _MARGIN))
 
 

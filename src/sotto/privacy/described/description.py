@@ -3,15 +3,20 @@
 import json
 import math
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sotto.errors import first_problem
+from sotto.files import once
 from sotto.privacy.errors import PrivacyError
+
+Verdict = Literal["holds", "false", "vacuous", "undecided"]
+"""The answer on a claim; `findings.Analysis` explains it."""
 
 _LARGEST = 1 << 20
 """Most bytes of a file."""
+_MOST_STEPS = 10**9
 
 
 class Claimed(BaseModel):
@@ -22,6 +27,7 @@ class Claimed(BaseModel):
         delta: the delta at which it is claimed.
         adjacency: how neighbouring data sets differ, according to the claim.
         accountant: its name, in the words of the source.
+        orders: smallest and largest order of the accountant, if it is one of Renyi divergences.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -29,6 +35,13 @@ class Claimed(BaseModel):
     delta: float = Field(gt=0, lt=1)
     adjacency: Literal["add-remove", "zero-out", "replace"]
     accountant: str = Field(max_length=200)
+    orders: tuple[float, float] | None = Field(default=None, exclude_if=lambda value: value is None)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.orders is not None and not 1 < self.orders[0] < self.orders[1] <= 1e5:
+            raise ValueError("orders are two numbers between 1 and 100000, the smaller one first")
+        return self
 
 
 class Description(BaseModel):
@@ -43,7 +56,9 @@ class Description(BaseModel):
         sampling: "poisson" draws each record independently for each step; "shuffle" draws a new
             order in each epoch; "fixed" visits the same batches in each epoch.
         last_batch: fate of an incomplete last batch of an epoch.
-        steps: number of noisy steps of one run.
+        steps: number of noisy steps of one run; or
+        epochs: number of passes of one run over the data, in place of steps. A pass has
+            records / batch_size steps, rounded up unless an incomplete last batch was dropped.
         noise_multiplier: standard deviation of the noise divided by clip_norm, for the sum over a
             batch of batch_size records.
         clip_norm: largest L2 norm of the gradient of one record.
@@ -64,8 +79,13 @@ class Description(BaseModel):
     batch_size: int = Field(ge=1)
     sampling: Literal["poisson", "shuffle", "fixed", "unknown"]
     last_batch: Literal["dropped", "kept", "none", "unknown"]
-    steps: int = Field(ge=1, le=10**9)
-    noise_multiplier: float = Field(gt=0, le=1e6)
+    steps: int | None = Field(
+        default=None, ge=1, le=_MOST_STEPS, exclude_if=lambda value: value is None
+    )
+    epochs: int | None = Field(
+        default=None, ge=1, le=_MOST_STEPS, exclude_if=lambda value: value is None
+    )
+    noise_multiplier: float = Field(ge=1e-6, le=1e6)
     clip_norm: float = Field(gt=0)
     noise_scaled_to: Literal["sum", "mean"]
     runs: int = Field(default=1, ge=1, le=10**6)
@@ -81,6 +101,12 @@ class Description(BaseModel):
         whole = self.records % self.batch_size == 0 or self.sampling in ("poisson", "unknown")
         if self.last_batch == "none" and not whole:
             raise ValueError("records is no multiple of batch_size; say what became of the rest")
+        if self.records_per_person > self.records:
+            raise ValueError("records_per_person is larger than records")
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError("say either steps or epochs")
+        if self.total_steps > _MOST_STEPS:
+            raise ValueError(f"more than {_MOST_STEPS} steps are not accounted")
         return self
 
     @property
@@ -90,9 +116,30 @@ class Description(BaseModel):
         return -(-self.records // self.batch_size) if kept else self.records // self.batch_size
 
     @property
-    def epochs(self) -> int:
-        """The number of epochs that have begun in one run."""
-        return math.ceil(self.steps / self.batches)
+    def rate(self) -> float:
+        """The probability that a step draws a record, under Poisson sampling."""
+        return self.batch_size / self.records
+
+    @property
+    def total_steps(self) -> int:
+        """The number of noisy steps of one run."""
+        if self.epochs is None:
+            return self.steps or 0
+        return self.epochs * (self.batches if self.last_batch == "dropped" else self._largest)
+
+    @property
+    def begun(self) -> int:
+        """The number of epochs that have begun in one run, or more than that."""
+        return self.epochs or math.ceil(self.total_steps / self.batches)
+
+    @property
+    def finished(self) -> int:
+        """The number of epochs that one run finished, whatever became of an incomplete batch."""
+        return self.epochs or self.total_steps // self._largest
+
+    @property
+    def _largest(self) -> int:
+        return -(-self.records // self.batch_size)
 
     @property
     def rest(self) -> int:
@@ -114,19 +161,10 @@ def read(path: Path) -> Description:
         if len(content) > _LARGEST:
             raise ValueError("it is larger than 1 MiB")
         text = content.decode("utf-8")
-        json.loads(text, object_pairs_hook=_once)
+        json.loads(text, object_pairs_hook=once)
         found = Description.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise PrivacyError(f"{path} cannot be read: {first_problem(error)}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise PrivacyError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
-    return found
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it says {twice!r} twice")
     return found

@@ -2,12 +2,10 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
-from sotto.privacy.described.bounds import accounted, least, proved
-from sotto.privacy.described.description import Description
-
-Verdict = Literal["holds", "false", "vacuous", "undecided"]
+from sotto.privacy.described.bounds import accounted, is_tight, least, proved
+from sotto.privacy.described.description import Description, Verdict
+from sotto.privacy.described.orders import is_range_too_short
 
 FINDINGS = {
     "shuffled-accounted-as-poisson": "Batches came from a shuffled order, and the claim accounts "
@@ -30,10 +28,15 @@ FINDINGS = {
     "its absence.",
     "unit-is-record": "A person may have several records, and only one record is protected.",
     "epsilon-not-stated": "The claim states no epsilon.",
+    "accountant-order-range": "Orders beyond the range of the Renyi accountant give a smaller "
+    "epsilon, so its epsilon is larger than needed.",
     "epsilon-below-accounted": "Even under the claim's assumptions epsilon is larger.",
     "epsilon-refuted": "An attack shows that epsilon is larger than claimed.",
 }
 """Every finding in words, by its permanent name."""
+
+_ROUNDING = 1e-6
+"""Relative difference that another machine's arithmetic may make."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class Analysis:
         claimed: epsilon as claimed; None if it is not stated.
         accounted: epsilon of one run under Poisson sampling.
         proved: epsilon that holds for what the description says.
+        proved_for_person: the same for all records of a person; None if a person has one.
         least: epsilon that an attack shows.
         findings: names of `FINDINGS`.
     """
@@ -54,14 +58,24 @@ class Analysis:
     claimed: float | None
     accounted: float
     proved: float
+    proved_for_person: float | None
     least: float
     findings: tuple[str, ...]
 
 
-def analyse(d: Description) -> Analysis:
-    """Returns the numbers, the findings and the verdict on a description."""
+def analyse(d: Description, stated: float | None = None) -> Analysis:
+    """Returns the numbers, the findings and the verdict on a description.
+
+    Args:
+        d: the description.
+        stated: the proved epsilon as another machine computed it. If it is ours up to rounding, it
+            takes its place, so that both machines reach the same verdict.
+    """
     claimed, at = d.claimed.epsilon, accounted(d)
     above, below = proved(d), least(d)
+    if stated is not None and math.isclose(stated, above, rel_tol=_ROUNDING):
+        above = stated
+    several = d.records_per_person > 1
     poisson, partition = d.sampling == "poisson", d.sampling in ("shuffle", "fixed")
     rest = d.records % d.batch_size > 0
     smaller = d.noise_scaled_to == "mean" and partition and d.rest < d.batch_size
@@ -78,9 +92,10 @@ def analyse(d: Description) -> Analysis:
         "insecure-noise": not d.noise_secure,
         "delta-vacuous": d.claimed.delta >= 1 / d.records,
         "adjacency-differs": d.claimed.adjacency == "replace",
-        "unit-is-record": d.records_per_person > 1,
+        "unit-is-record": several,
         "epsilon-not-stated": claimed is None,
-        "epsilon-below-accounted": claimed is not None and claimed < 0.99 * at,
+        "accountant-order-range": is_range_too_short(d),
+        "epsilon-below-accounted": claimed is not None and claimed < 0.99 * at and is_tight(d),
         "epsilon-refuted": refuted,
     }
     verdict: Verdict = "undecided"
@@ -91,4 +106,5 @@ def analyse(d: Description) -> Analysis:
     elif claimed is not None and above <= claimed < math.inf:
         verdict = "holds"
     found = tuple(name for name, there in holds.items() if there)
-    return Analysis(verdict, claimed, at, above, below, found)
+    person = proved(d, d.records_per_person) if several else None
+    return Analysis(verdict, claimed, at, above, person, below, found)

@@ -11,6 +11,7 @@ from pathlib import Path
 from sotto.errors import visible
 from sotto.privacy.certificates.check import AnyCertificate
 from sotto.privacy.certificates.lone import Finding
+from sotto.privacy.certificates.model import DescribedCertificate
 from sotto.privacy.certificates.text import (
     dated,
     meaning_of_delta,
@@ -18,6 +19,7 @@ from sotto.privacy.certificates.text import (
     sections,
     why_nothing,
 )
+from sotto.privacy.described.findings import FINDINGS
 
 _LONGEST = 600
 """Most characters of one line: a file from a stranger cannot make the page endless."""
@@ -76,6 +78,8 @@ def page_of_finding(found: Finding, file: Path, signed_by: Path | None = None) -
             )
         checks = [_checks(file)]
         return _made(title, found.status.upper(), False, reasons, _file(file), checks)
+    if isinstance(c, DescribedCertificate):
+        return _page_of_described(c, reasons, file, signed_by)
     verdict, reason = _standing(c)
     large = f"{found.status.upper()}: {verdict}"
     if found.status == "stale":
@@ -84,11 +88,53 @@ def page_of_finding(found: Finding, file: Path, signed_by: Path | None = None) -
             "certificate."
         )
     reasons += [reason, *(f"Corrected words: {one}." for one in found.corrections)]
-    if signed_by is not None:
-        reasons.append(f"The key in {signed_by.name} signed the file.")
+    reasons += _signed(signed_by)
     good = found.status == "true" and c.status == "proved"
     facts = [("Run", c.run_id), *_numbers(c), *_origin(c), *_file(file)]
     return _made(title, large, good, reasons, facts, [*_sentences(c), _checks(file)])
+
+
+def _page_of_described(
+    c: DescribedCertificate, reasons: list[str], file: Path, signed_by: Path | None
+) -> Page:
+    """Returns the page of a certificate that follows from the description in it."""
+    d = c.description
+    claimed = "none" if d.claimed.epsilon is None else f"{d.claimed.epsilon:.4g} ({c.verdict})"
+    person = []
+    if c.person is not None:
+        cost = f"epsilon {_number(c.person.epsilon)} for up to {c.person.records} records"
+        person = [("A person", f"{cost}, by group privacy")]
+    steps = f"{d.total_steps:,} of {d.batch_size:,} in {d.records:,} records, {d.sampling}"
+    facts = [
+        ("Training", c.run_id),
+        ("Epsilon", f"{_number(c.epsilon)}, if the description is true"),
+        *person,
+        ("Delta", _number(c.delta)),
+        ("Epsilon claimed", claimed),
+        ("Unit", c.unit.sentence()),
+        ("Steps", f"{steps}; runs: {d.runs}"),
+        ("Noise, clip norm", f"{d.noise_multiplier:.6g} on the {d.noise_scaled_to}, {d.clip_norm}"),
+        ("Accountant", c.method),
+        ("Source", d.source),
+        *_file(file),
+    ]
+
+    def sentences(*within: str) -> tuple[str, ...]:
+        return tuple(one.sentence for one in c.claims if one.section in within)
+
+    return _made(
+        "Result of verifying the certificate of a described training",
+        "TRUE: DESCRIBED, NOT RECORDED",
+        False,
+        [*reasons, *sentences("does-not-protect"), *_signed(signed_by)],
+        facts,
+        [
+            ("Protected", sentences("protects")),
+            ("Asserted by whoever described the training", sentences("code", "user")),
+            ("Findings", tuple(f"{name}: {FINDINGS[name]}" for name in c.findings)),
+            _checks(file, "check_described.py"),
+        ],
+    )
 
 
 # --- parts ---------------------------------------------------------------------------------------
@@ -142,16 +188,23 @@ def _sentences(c: AnyCertificate) -> list[tuple[str, tuple[str, ...]]]:
     return [(titles.get(title, title), lines) for title, lines in sections(c)]
 
 
-def _checks(file: Path) -> tuple[str, tuple[str, ...]]:
+def _signed(key: Path | None) -> list[str]:
+    return [] if key is None else [f"The key in {key.name} signed the file."]
+
+
+def _checks(file: Path, checker: str = "check_certificate.py") -> tuple[str, tuple[str, ...]]:
+    ledger = (
+        "Only the ledger shows what was released since. With it: sotto verify "
+        f"{file.name} --ledger ledger.sqlite"
+    )
     return (
         "How to check it",
         (
             "This page proves nothing, because anybody can print one. Ask for the file, and "
             f"compare its SHA-256 with the one above: sha256sum {file.name}",
             f"Verify the file: sotto verify {file.name}, or without sotto: python "
-            f"tools/check_certificate.py {file.name}",
-            "Only the ledger shows what was released since. With it: sotto verify "
-            f"{file.name} --ledger ledger.sqlite",
+            f"tools/{checker} {file.name}",
+            *((ledger,) if checker == "check_certificate.py" else ()),
         ),
     )
 
