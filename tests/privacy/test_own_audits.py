@@ -367,6 +367,8 @@ def test_the_command_says_what_it_found_and_exits_accordingly(module, capsys):
         ("module_of_a_user:sound --samples 3", "at least 16"),
         ("module_of_a_user:sound --confidence 1", "below 1"),
         ("module_of_a_user:sound --explain", "leave out the module"),
+        ("module_of_a_user:sound --people 0", "--people must be at least 1"),
+        ("module_of_a_user:sound --ledger x", "--ledger is about the directory of a training"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_a_sentence(module, target, problem, capsys):

@@ -80,6 +80,8 @@ def audit(
             if samples is not None:
                 raise ValueError("a training is made once; leave out --samples")
             return _training(Path(target), ledger, seed, confidence, people, json)
+        if ledger is not None:
+            raise ValueError("--ledger is about the directory of a training; leave it out")
         if ":" not in target:
             raise ValueError(
                 f"{target!r} must be MODULE:NAME, such as my_release:audited, or the directory of "
