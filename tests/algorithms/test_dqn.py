@@ -96,7 +96,7 @@ def test_values_of_a_known_problem(double: bool, huber: bool) -> None:
 
 
 def test_it_finds_the_middle_of_the_line() -> None:
-    config = DQNConfig(env_id="Line-v0", total_steps=20_480, discount=0.9, learning_starts=512)
+    config = DQNConfig(env_id="Line-v0", total_steps=8_192, discount=0.9, learning_starts=512)
     keys = jax.vmap(jax.random.key)(jnp.arange(3, dtype=jnp.uint32))
     states = jax.vmap(partial(dqn.init, config))(keys)
     states, _ = jax.vmap(dqn.train_chunk, in_axes=(None, 0, 0, None))(

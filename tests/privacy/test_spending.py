@@ -207,10 +207,10 @@ def test_poisson_sampling_costs_everybody() -> None:
 def test_stopping_where_releases_tell_most_is_covered() -> None:
     """The cost of tau releases is no guarantee if tau looks at them; that of the horizon is.
 
-    In the world with the person, every 20 of 400 releases it stops if the privacy loss is above
+    In the world with the person, every 40 of 400 releases it stops if the privacy loss is above
     what would be certified; delta is the mean of max(0, 1 - exp(epsilon - loss)) where it stops.
     """
-    q, z, horizon, chunk, delta, samples = 0.05, 1.0, 400, 20, 1e-3, 20_000
+    q, z, horizon, chunk, delta, samples = 0.05, 1.0, 400, 40, 1e-3, 20_000
     sampled = Poisson(sampling_rate=q, population=50)
 
     def certified(planned: int) -> float:
