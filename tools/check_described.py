@@ -19,8 +19,7 @@ findings events versions"""
 WORDS = """name source notes records batch_size sampling last_batch noise_multiplier clip_norm
 noise_scaled_to runs records_per_person noise_secret noise_secure claimed"""
 COMPARED = {"accountant-order-range", "epsilon-below-accounted", "epsilon-refuted"}  # not derived
-MOST = 10**6  # steps; with more of them a privacy loss distribution takes minutes
-LEAST = 0.2  # noise multiplier; a distribution of less noise takes minutes, too
+MOST = 10**6  # steps; more of them, or extreme noise, take a distribution minutes
 FINEST = 1e-10  # delta that such a distribution resolves well
 
 
@@ -56,7 +55,7 @@ def answers_on(event):
     if event["kind"] == "gaussian":
         return lambda apart: group(event, apart, None, None)
     quick = renyi([event])
-    fine = event["count"] <= MOST and event["noise_multiplier"] >= LEAST
+    fine = event["count"] <= MOST and 0.25 <= event["noise_multiplier"] <= 1e4
     one = bounds([event]) if fine else lambda delta: (quick(delta), 0.0)
     return lambda apart: group(event, apart, one, quick)
 

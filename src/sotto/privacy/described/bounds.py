@@ -27,8 +27,8 @@ _MARGIN = 1e-3
 """Relative margin below which a computed lower bound is not trusted."""
 _MOST = 10**6
 """Most steps whose privacy loss distribution is computed; more take minutes."""
-_LEAST_NOISE = 0.2
-"""Least noise multiplier of such steps; smaller ones take minutes, too, if the rate is small."""
+_NOISE = (0.25, 1e4)
+"""Range of the noise multiplier of such steps; others can take minutes, too."""
 _FINEST = 1e-9
 """Least delta of one record that group privacy takes from a privacy loss distribution."""
 _ORDERS = np.array([*(1 + np.geomspace(0.01, 0.9, 30)), *range(2, 65), 128, 256, 512, 1024])
@@ -135,8 +135,8 @@ def _accountant(event: Gaussian | SampledGaussian, delta: float) -> PrivacyCurve
 
 def _is_resolved(event: SampledGaussian, delta: float) -> bool:
     """Whether a privacy loss distribution gives epsilon at this delta in short time."""
-    small = event.noise_multiplier < _LEAST_NOISE or event.count > _MOST
-    return not small and delta >= 1e-11 + 1e-14 * event.count
+    quick = event.count <= _MOST and _NOISE[0] <= event.noise_multiplier <= _NOISE[1]
+    return quick and delta >= 1e-11 + 1e-14 * event.count
 
 
 def _renyi(event: SampledGaussian) -> PrivacyCurve:
