@@ -19,7 +19,7 @@ findings events versions"""
 WORDS = """name source notes records batch_size sampling last_batch noise_multiplier clip_norm
 noise_scaled_to runs records_per_person noise_secret noise_secure claimed"""
 COMPARED = {"accountant-order-range", "epsilon-below-accounted", "epsilon-refuted"}  # not derived
-MOST = 10**6  # steps; with more of them a privacy loss distribution takes minutes
+MOST = 10**6  # steps; more of them, or extreme noise, take a distribution minutes
 FINEST = 1e-10  # delta that such a distribution resolves well
 
 
@@ -55,7 +55,8 @@ def answers_on(event):
     if event["kind"] == "gaussian":
         return lambda apart: group(event, apart, None, None)
     quick = renyi([event])
-    one = bounds([event]) if event["count"] <= MOST else lambda delta: (quick(delta), 0.0)
+    fine = event["count"] <= MOST and 0.25 <= event["noise_multiplier"] <= 1e4
+    one = bounds([event]) if fine else lambda delta: (quick(delta), 0.0)
     return lambda apart: group(event, apart, one, quick)
 
 

@@ -27,6 +27,8 @@ _MARGIN = 1e-3
 """Relative margin below which a computed lower bound is not trusted."""
 _MOST = 10**6
 """Most steps whose privacy loss distribution is computed; more take minutes."""
+_NOISE = (0.25, 1e4)
+"""Range of the noise multiplier of such steps; others can take minutes, too."""
 _FINEST = 1e-9
 """Least delta of one record that group privacy takes from a privacy loss distribution."""
 _ORDERS = np.array([*(1 + np.geomspace(0.01, 0.9, 30)), *range(2, 65), 128, 256, 512, 1024])
@@ -126,11 +128,15 @@ def _drawn(d: Description, count: int) -> Gaussian | SampledGaussian:
 
 def _accountant(event: Gaussian | SampledGaussian, delta: float) -> PrivacyCurve:
     """Returns the curve of sampled steps; that of Renyi where a finer one takes too long."""
-    if isinstance(event, Gaussian) or (
-        event.count <= _MOST and delta >= 1e-11 + 1e-14 * event.count
-    ):
+    if isinstance(event, Gaussian) or _is_resolved(event, delta):
         return compose([event])
     return _renyi(event)
+
+
+def _is_resolved(event: SampledGaussian, delta: float) -> bool:
+    """Whether a privacy loss distribution gives epsilon at this delta in short time."""
+    quick = event.count <= _MOST and _NOISE[0] <= event.noise_multiplier <= _NOISE[1]
+    return quick and delta >= 1e-11 + 1e-14 * event.count
 
 
 def _renyi(event: SampledGaussian) -> PrivacyCurve:
@@ -186,10 +192,11 @@ def _poisson_least(d: Description) -> float:
     z, delta, count = d.noise_multiplier, d.claimed.delta, d.total_steps * d.runs
     if d.batch_size == d.records:
         return gaussian_epsilon(z / math.sqrt(count), delta) * (1 - 1e-9)
-    if z < 0.1 or count > _MOST or delta < 1e-10:
-        return 0.0  # no grid resolves it in short time
-    above = _accountant(_drawn(d, count), delta).epsilon(delta)
-    if above > 100:
+    event = SampledGaussian(noise_multiplier=z, sampling_rate=d.rate, count=count)
+    if not _is_resolved(event, delta) or delta < 1e-10:
+        return 0.0
+    above = compose([event]).epsilon(delta)
+    if above > 100:  # no grid resolves it
         return 0.0
     one = pld_lib.from_gaussian_mechanism(
         z,

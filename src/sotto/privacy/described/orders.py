@@ -22,7 +22,7 @@ def is_range_too_short(d: Description) -> bool:
     if d.claimed.orders is None:
         return False
     low, high = d.claimed.orders
-    everywhere = np.unique([low, high, *(1 + np.geomspace(1e-3, 1e4, 200))])
+    everywhere = np.unique([low, high, *(1 + np.geomspace(1e-3, 1e4, 100))])
     epsilons = _epsilons(d, everywhere)
     inside = (everywhere >= low) & (everywhere <= high)
     return bool(epsilons.min() < (1 - _MARGIN) * epsilons[inside].min())
