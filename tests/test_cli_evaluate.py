@@ -46,7 +46,7 @@ def test_values_as_json_and_a_verified_certificate(log, tmp_path, capsys):
     assert code == 0
     assert [one["policy"] for one in answer["policies"]] == ["always:0", "always:1", "linear"]
     assert answer["best"] in ("always:1", "linear")
-    assert {answer["best"], *answer["may_be_as_good"]} == {"always:1", "linear"}
+    assert {answer["best"], *answer["may_be_as_good"]} >= {"always:1", "linear"}
     assert (answer["source"], answer["licence"], answer["already_public"]) == (
         *("made up", "CC0"),
         False,

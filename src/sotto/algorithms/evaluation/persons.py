@@ -1,6 +1,6 @@
 """One person's contribution to the values of policies, and the public numbers that bound it.
 
-The weight of a policy is rho = product over the person's steps of pi(a_t | s_t) / p_t, where p_t is
+The weight of a policy is rho = product over the person's steps of pi(a_t | s_t) / p_t. Here p_t is
 the probability of the logged action, or its density if actions are real numbers. The weight is
 clipped at a public number c. Returns are centred: y = (G - b) / h is in [-1, 1], where b and h are
 the middle and the half-width of the public bounds. As E rho = 1, the mean of b + rho (G - b) is the
