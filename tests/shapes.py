@@ -17,7 +17,7 @@ from beartype.roar import BeartypeDecorHintPep673Exception
 
 _RELEASE = Path(__file__).parents[1] / "src/sotto/privacy/release"
 _PROGRAM_READERS = ("purity", "primitives")
-"""They walk through whole programs and see no array; checking each call took an eighth of the time."""
+"""They walk through programs and see no array; checking each call took an eighth of the time."""
 
 MODULES = (
     "sotto.rl",
