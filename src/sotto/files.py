@@ -61,19 +61,31 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
         OSError: it cannot be written; an earlier file is unchanged. Or its directory cannot be
             synced; the new file is in its place then.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with _failures_of(path):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with _failures_of(path):
+            os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
     sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def _failures_of(path: Path) -> Iterator[None]:
+    """Lets errors name the file, and not the temporary one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def write_whole(path: Path, text: str) -> None:

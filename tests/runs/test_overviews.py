@@ -9,6 +9,7 @@ import pytest
 
 from sotto.cli import main
 from sotto.errors import RunError
+from sotto.files import write_whole
 from sotto.runs import summaries
 
 # 10 updates of 4 people and 16 steps.
@@ -134,3 +135,12 @@ def test_an_empty_folder_says_how_to_begin(tmp_path: Path, capsys) -> None:
     assert "sotto train dppg" in capsys.readouterr().out
     with pytest.raises(RunError):
         list(summaries.find(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("page", ["absent/x.html", "folder"])
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path, page: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=re.escape(f"{page}'")) as refused:
+        write_whole(tmp_path / page, "")
+    assert refused.value.filename == str(tmp_path / page)
+    assert [one.name for one in tmp_path.iterdir()] == ["folder"]
