@@ -23,7 +23,9 @@ from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import EXPERT
 
 OFFLINE = OfflineConfig(2, 2, (1.0, 1.0), hidden=(8,), minibatch=16)
-CONFIG = DPSGDExpertsConfig(experts=50, epsilon=3.0, delta=1e-3, steps=12, batch=10)
+EPSILON = 0.5
+"""Accounting of drawn experts takes a third of the time that it takes at 3."""
+CONFIG = DPSGDExpertsConfig(experts=50, epsilon=EPSILON, delta=1e-3, steps=12, batch=10)
 SIZE = 2 * 8 + 8 + 8 * 2 + 2
 
 
@@ -53,7 +55,7 @@ def experts_log(experts: int = 48, seed: int = 0) -> ExpertLog:
 LOG = experts_log()
 
 
-def make_ledger(path: Path, epsilon: float = 3.0, delta: float = 1e-3) -> Ledger:
+def make_ledger(path: Path, epsilon: float = EPSILON, delta: float = 1e-3) -> Ledger:
     return Ledger.create(path, unit=EXPERT, budget=Budget(epsilon=epsilon, delta=delta))
 
 
@@ -137,11 +139,11 @@ def test_noise_is_the_least_that_the_budget_allows(batches: str) -> None:
         return compose([event, *others]).epsilon(1e-3)
 
     z = dp.noise_multiplier(config, SIZE)
-    assert epsilon(z) <= 3.0 < epsilon(0.98 * z)
-    other = Gaussian(noise_multiplier=2.0)
+    assert epsilon(z) <= EPSILON < epsilon(0.98 * z)
+    other = Gaussian(noise_multiplier=10.0)
     more = dp.noise_multiplier(config, SIZE, [other])
     assert more > z
-    assert epsilon(more, other) <= 3.0 < epsilon(0.98 * more, other)
+    assert epsilon(more, other) <= EPSILON < epsilon(0.98 * more, other)
 
 
 @pytest.mark.parametrize("batches", ["poisson", "cyclic"])
@@ -163,7 +165,7 @@ def test_the_budget_is_spent_and_certified(tmp_path, batches: str, learner) -> N
     for ledger in ledgers:
         certificate = derive(ledger)
         assert certificate.status == "proved"
-        assert 0.9 * 3.0 < certificate.epsilon <= 3.0
+        assert 0.9 * EPSILON < certificate.epsilon <= EPSILON
         assert certificate.unit == EXPERT
         assert certificate.streams[0].releases == 12
         event = certificate.streams[0].event
@@ -231,7 +233,7 @@ def test_a_stored_training_goes_on_with_what_it_was_charged_for(tmp_path) -> Non
     ledger, states = make_ledger(tmp_path / "a.sqlite"), start()
     stream, pool = opened(CONFIG, [ledger], states, z)
     states = dp.advance(CONFIG, stream, states, keys(), pool, 5)
-    assert 0.9 * 3.0 < ledger.spent().epsilon <= 3.0  # all steps are charged with the first
+    assert 0.9 * EPSILON < ledger.spent().epsilon <= EPSILON  # all steps are charged with the first
     stored = [np.asarray(leaf) for leaf in jax.tree.leaves(states)]
 
     resumed = Ledger.open(tmp_path / "a.sqlite")
@@ -246,7 +248,7 @@ def test_a_stored_training_goes_on_with_what_it_was_charged_for(tmp_path) -> Non
     certificate = derive(resumed)
     assert certificate.status == "proved"
     assert [one.releases for one in resumed.streams] == [12]
-    assert 0.9 * 3.0 < certificate.epsilon <= 3.0
+    assert 0.9 * EPSILON < certificate.epsilon <= EPSILON
 
 
 def test_public_steps_are_a_public_schedule() -> None:

@@ -47,7 +47,8 @@ TINY = (
 )
 TARGET = ("--target-epsilon", "5")
 LOG_OF = {"env_id": "CartPole-v1", "actions": 2, "floor": 0.05, "policies": "a rule"}
-DP_SGD = ("--method", "dp-sgd", "--batch", "6", "--noisy-steps", "25", *TARGET)
+# Accounting of drawn experts takes a fifth of the time at a small epsilon.
+DP_SGD = ("--method", "dp-sgd", "--batch", "6", "--noisy-steps", "25", "--target-epsilon", "0.5")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -302,7 +303,7 @@ def test_killed_it_goes_on_without_paying_twice(dataset: Path, tmp_path: Path) -
     assert main(["train", "expert-offline", "--out", str(out), "--resume", "--json"]) == 0
     ledger = run.open_ledger()
     assert [stream.releases for stream in ledger.streams] == [25]
-    assert ledger.spent().epsilon <= 5
+    assert 0.45 < ledger.spent().epsilon <= 0.5
     assert verify(run.certificate, ledger).status == "verified"
     states = load_states(open_experiment(out), 10)
     assert int(states.learner.steps[0]) == 25 - (charged - 3 * saved)

@@ -107,7 +107,7 @@ def test_seeds_stay_alike(finished, capsys):
 def test_a_population_that_was_paid_for_is_not_drawn_from_more_often(tmp_path, capsys):
     out = tmp_path / "drawn"
     words = ("--total-steps", "64", "--population-size", "16", "--no-correlated-noise")
-    assert train("dppg", out, *SMALL, *words, "--target-epsilon", "3") == 0
+    assert train("dppg", out, *SMALL, *words, "--target-epsilon", "0.5") == 0
     before = (out / "config.json").read_bytes(), (out / "certificate.json").read_bytes()
     capsys.readouterr()
     assert train("dppg", out, "--resume", "--total-steps", "112") == 2
