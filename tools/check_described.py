@@ -18,6 +18,13 @@ NAMES = """schema_version run_id status unit epsilon delta curve method claims d
 findings events versions"""
 WORDS = """name source notes records batch_size sampling last_batch noise_multiplier clip_norm
 noise_scaled_to runs records_per_person noise_secret noise_secure claimed"""
+CLAIMED = {"epsilon", "delta", "adjacency", "accountant"}
+COUNTS = ["records", "batch_size", "steps", "epochs", "runs", "records_per_person"]
+ALLOWED = {
+    "sampling": ("poisson", "shuffle", "fixed"),
+    "last_batch": ("dropped", "kept", "none", "unknown"),
+    "noise_scaled_to": ("sum", "mean"),
+}
 COMPARED = {"accountant-order-range", "epsilon-below-accounted", "epsilon-refuted"}  # not derived
 MOST = 10**6  # steps; more of them, or extreme noise, take a distribution minutes
 FINEST = 1e-10  # delta that such a distribution resolves well
@@ -26,7 +33,6 @@ FINEST = 1e-10  # delta that such a distribution resolves well
 def event_of(d, steps, epochs):
     """Returns what everything costs one record that contributes zero instead."""
     require(d["noise_secret"], "the seed of the noise is known")
-    require(d["sampling"] in ("poisson", "shuffle", "fixed"), "nobody says how batches were drawn")
     z, rate = d["noise_multiplier"], d["batch_size"] / d["records"]
     poisson, rest = d["sampling"] == "poisson", d["records"] % d["batch_size"]
     count = (steps if poisson else epochs) * d["runs"]
@@ -37,6 +43,35 @@ def event_of(d, steps, epochs):
         smallest = rest if rest and d["last_batch"] in ("kept", "unknown") else d["batch_size"]
         z *= (1 if poisson else smallest) / d["batch_size"]
     return {"kind": "gaussian", "noise_multiplier": z / math.sqrt(count)}
+
+
+def strictly(d):
+    """Ends the check unless every word has its type, and is one of the words that there are."""
+    require(set(WORDS.split()) <= set(d), "the description lacks a word")
+    unknown = set(d) - {*WORDS.split(), "steps", "epochs"}
+    require(not unknown, f"the words {sorted(unknown)} of a description", "unverifiable")
+    for name in COUNTS:
+        require(type(d.get(name, 1)) is int and d.get(name, 1) >= 1, f"{name} is no count")
+    for name, words in ALLOWED.items():
+        require(d[name] in words, f"nothing is proved for the {name} {d[name]!r}")
+    for name in ("noise_secret", "noise_secure"):
+        require(type(d[name]) is bool, f"{name} is neither true nor false")
+    claimed, z = d["claimed"], d["noise_multiplier"]
+    require(set(claimed) - {"orders"} == CLAIMED, "it says another claim than it should")
+    require(claimed["adjacency"] in ("add-remove", "zero-out", "replace"), "its adjacency")
+    for one in (z, claimed["delta"], claimed["epsilon"]):
+        require(one is None or type(one) in (int, float), f"{one!r} is no number")
+    require(z is not None and 0 < z < math.inf, "the noise multiplier is not positive")
+
+
+def sentences(d):
+    """Returns the identifiers of the sentences that the certificate must say."""
+    several, poisson = d["records_per_person"] > 1, d["sampling"] == "poisson"
+    said = ["record", "asserted", "elsewhere", "clipped", "noise", "counted"]
+    said += ["person", "one-record", "persons"] if several else []
+    said += ["poisson" if poisson else "partitioned"]
+    said += [] if d["noise_secure"] else ["generator"]
+    return sorted(f"described.{name}" for name in said)
 
 
 def length(d):
@@ -85,6 +120,11 @@ def group(event, apart, one, quick):
     return answer
 
 
+def moves(d):
+    """Whether the claim is about adding a record, which moves others between batches."""
+    return d["claimed"]["adjacency"] == "add-remove" and d["sampling"] != "poisson"
+
+
 def findings(d):
     """Returns the findings that need no computing, as the certificate should name them."""
     sampling, claimed, mean = d["sampling"], d["claimed"], d["noise_scaled_to"] == "mean"
@@ -97,7 +137,7 @@ def findings(d):
         "noise-on-mean": mean and poisson,
         "several-runs": d["runs"] > 1,
         "insecure-noise": not d["noise_secure"],
-        "adjacency-differs": claimed["adjacency"] == "replace",
+        "adjacency-differs": claimed["adjacency"] == "replace" or moves(d),
         "unit-is-record": d["records_per_person"] > 1,
         "epsilon-not-stated": claimed["epsilon"] is None,
     }
@@ -109,8 +149,11 @@ def check(c):
     extra = set(c) - {*NAMES.split(), "person"}
     require(not extra and set(NAMES.split()) <= set(c), f"it says or lacks {sorted(extra)}")
     d, delta, person = c["description"], c["delta"], c.get("person")
-    unknown = set(d) - {*WORDS.split(), "steps", "epochs"}
-    require(not unknown, f"the words {sorted(unknown)} of a description", "unverifiable")
+    strictly(d)
+    later = any(one["version"] != 1 for one in c["claims"])
+    require(not later, "a version of a sentence", "unverifiable")
+    names = sorted(one["claim"] for one in c["claims"])
+    require(names == sentences(d), "its sentences are other ones")
     claimed, replaced = d["claimed"], d["claimed"]["adjacency"] == "replace"
     unit = {"kind": "record", "adjacency": "replace-one" if replaced else "zero-out"}
     require(c["unit"] == unit and c["run_id"] == d["name"], "the unit or the name differs")
@@ -126,15 +169,17 @@ def check(c):
         points.append((person["epsilon"], delta, apart * person["records"]))
     answers = answers_on(event)
     for epsilon, at, many in points:
+        require(all(type(one) in (int, float) for one in (epsilon, at)), "a point is no number")
         found, words = answers(many)(epsilon, at), f"epsilon {epsilon:.6g} at delta {at:g}"
         require(found != "false", f"{words} does not follow from the words")
         doubts += [words] if found == "unverifiable" else []
     right = {name for name, there in findings(d).items() if there}
     require(set(c["findings"]) - COMPARED == right, "the findings are other ones")
     refuted, said = "epsilon-refuted" in c["findings"], claimed["epsilon"]
-    holds = "holds" if said is not None and said >= c["epsilon"] else "undecided"
+    follows = said is not None and said >= c["epsilon"]
+    holds = "holds" if follows and not moves(d) else "undecided"
     require(c["verdict"] == ("false" if refuted else holds), f"the verdict {c['verdict']!r}")
-    require(holds == "undecided" or not refuted, "a claim cannot both follow and be refuted")
+    require(not (follows and refuted), "a claim cannot both follow and be refuted")
     require(not doubts, "; ".join(doubts), "unverifiable")
 
 

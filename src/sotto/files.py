@@ -122,11 +122,11 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: a name is there twice.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it says {twice!r} twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it says {name!r} twice")
+        found[name] = value
     return found
 
 

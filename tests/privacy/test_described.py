@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from scipy import integrate, stats
 
 from sotto.cli import main
+from sotto.privacy.accounting.gaussian import gaussian_epsilon
 from sotto.privacy.described.bounds import accounted, least, proved
 from sotto.privacy.described.description import Description, read
 from sotto.privacy.described.findings import FINDINGS, analyse
@@ -114,6 +115,35 @@ def test_lower_bounds_stay_below_upper_bounds() -> None:
             noise_multiplier=float(np.exp(draw.uniform(-1, 2))),
         )
         assert least(d) <= proved(d)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-10])
+def test_dropped_batches_of_little_noise_are_not_called_false(delta: float) -> None:
+    """The chance that a record is dropped leaves no digits where batches stand out clearly."""
+    for z in np.linspace(0.18, 0.5, 33):
+        d = described(
+            sampling="shuffle",
+            records=1001,
+            batch_size=10,
+            last_batch="dropped",
+            epochs=1,
+            noise_multiplier=float(z),
+            delta=delta,
+        )
+        above = proved(d)
+        assert 0.3 * above < least(d) <= above
+
+
+def test_a_record_that_is_added_to_fixed_batches_costs_more() -> None:
+    """All other records move by one place, so sums of opposite gradients change signs."""
+    fixed: dict[str, Any] = {"sampling": "fixed", "batch_size": 10, "noise_multiplier": 10.0}
+    d = described(**fixed, steps=100, adjacency="add-remove", epsilon=0.5)
+    truth = gaussian_epsilon(10 / (2 * math.sqrt(99)), 1e-5)
+    assert proved(d) < 0.5 < truth
+    assert analyse(d).verdict == "undecided"
+    assert "adjacency-differs" in analyse(d).findings
+    alone = described(**fixed, steps=100, adjacency="zero-out", epsilon=0.5)
+    assert analyse(alone).verdict == "holds"
 
 
 WRONG: dict[str, dict[str, Any]] = {

@@ -163,6 +163,10 @@ WRONG: dict[str, Any] = {
     "text": lambda c: c["description"].update(records="1000"),
     "infinite": lambda c: c.update(epsilon="Infinity"),
     "huge": lambda c: c["description"].update(epochs=10**400),
+    "part of an epoch": lambda c: c["description"].update(epochs=0.01),
+    "true for 1": lambda c: c["description"].update(runs=True),
+    "a word for false": lambda c: c["description"].update(noise_secret="false"),
+    "another scale": lambda c: c["description"].update(noise_scaled_to="Mean"),
 }
 HOSTILE: dict[str, Any] = {
     "twice": lambda text: text.replace("{", '{"epsilon": 0.1, ', 1),
@@ -321,8 +325,6 @@ def test_the_checker_calls_wrong_files_false(
     name: str, checker: Any, certificate: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert answer(checker, certificate) == "0"
-    if name == "sentence":
-        return  # it does not know the words
     assert answer(checker, changed(certificate, WRONG[name])) != "0"
     assert "true:" in capsys.readouterr().out
 
@@ -337,7 +339,7 @@ def test_each_checker_names_the_other(checker: Any, certificate: Path, capsys: A
 
 def test_the_checker_imports_only_the_other_checker() -> None:
     text = (ROOT / "tools/check_described.py").read_text()
-    assert len(text.splitlines()) <= 150
+    assert len(text.splitlines()) <= 200
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):

@@ -104,6 +104,14 @@ def test_extremes(expected, seen, bound):
     assert noise_size.ratio_lower(expected, seen, 0.95) == bound
 
 
+@pytest.mark.parametrize("noise", [1e-3, 1e-6, 1e-9])
+def test_almost_no_noise_is_found(noise):
+    draw = np.random.default_rng(0)
+    expected = draw.normal(size=10_000)
+    seen = expected + noise * draw.normal(size=10_000)
+    assert 90 < noise_size.ratio_lower(expected, seen, 0.95) < 1 / noise
+
+
 # --- the door ------------------------------------------------------------------------------------
 
 

@@ -301,7 +301,10 @@ def _one_policy(
         return weight, weight * gain
     found = zip(model(person.observations), person.rewards, asked.remaining, strict=True)
     # Door functions hold no arrays of their own, so bounds are numbers.
-    bounded = [(jnp.clip(q, *limits), jnp.clip(r, *limits)) for q, r, limits in found]
+    bounded = [
+        (jnp.clip(jnp.where(jnp.isnan(q), sum(limits) / 2, q), *limits), jnp.clip(r, *limits))
+        for q, r, limits in found
+    ]
     expected, own = (jnp.stack(one) for one in zip(*bounded, strict=True))
     expected = jnp.where(person.present[:, None], expected, 0.0)
     means = jnp.sum(policy(person.observations) * expected, axis=-1)

@@ -43,6 +43,7 @@ _DIRECTIONS = 20_261
 NEEDS = "only for a Release without secret draws, in which absent people leave their slots empty."
 _CHUNKS = 20
 _AT_ONCE = 1024
+_LARGEST_T = 1e4
 _QUIET = 5.0
 """Seconds that nobody needs to be told about."""
 
@@ -100,7 +101,8 @@ def ratio_lower(
     rest = float(np.linalg.norm(seen - expected * (along / length)))
     if rest == 0:
         return math.inf if along > 0 else 0.0
-    t = along / rest * math.sqrt(freedom)
+    # The bound grows with t, and the law is not computed reliably for larger ones.
+    t = min(along / rest * math.sqrt(freedom), _LARGEST_T)
 
     def surprise(noncentrality: float) -> float:
         return float(stats.nct.sf(t, freedom, noncentrality)) - (1 - confidence)

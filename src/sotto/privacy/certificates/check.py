@@ -47,6 +47,9 @@ Derive = Callable[[AnyLedger], Certificate]
 _TOLERANCE = 1e-6
 """Relative difference that another machine's arithmetic may make in computed numbers."""
 
+_LARGEST = 1 << 26
+"""Most bytes of a certificate."""
+
 _COMPUTED = ("epsilon", "planned_epsilon", "spent_epsilon", "divergences")
 """Fields that hold results of floating-point arithmetic."""
 
@@ -119,7 +122,11 @@ def read_stored(path: Path) -> AnyCertificate | DescribedCertificate:
             value of another type, or its text is not canonical.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise ValueError("it is larger than 64 MiB")
+        text = content.decode("utf-8")
         contents = json.loads(text, object_pairs_hook=once, parse_constant=_no_constant)
         if not isinstance(contents, dict):
             raise ValueError("it is no JSON object")

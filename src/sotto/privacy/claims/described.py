@@ -66,8 +66,8 @@ POISSON = Claim(
 PARTITIONED = Claim(
     "described.partitioned",
     "user",
-    "Each record is in one step of each epoch at most. The order of the records does not depend "
-    "on their contents.",
+    "Each record is in one step of each epoch at most, and no step holds records of two epochs. "
+    "The order of the records does not depend on their contents.",
     _HOW,
 )
 NOISE = Claim(

@@ -218,16 +218,15 @@ def _shuffled(z: float, batches: int, epochs: int, kept: float, delta: float) ->
     delta >= p^E - e^epsilon q^E at every threshold.
     """
     thresholds = np.linspace(-3, 40 * z + 4, 40_000)
-    others = (batches - 1) * special.log_ndtr(thresholds / z)
-    drawn = np.log(kept) if kept > 0 else -np.inf
-    rest = batches * special.log_ndtr(thresholds / z)
+    one, others = special.log_ndtr(thresholds / z), batches - 1
 
     def log_above(shift: float) -> np.ndarray:
-        below = np.logaddexp(
-            drawn + special.log_ndtr((thresholds - shift) / z) + others,
-            np.log1p(-kept) + rest if kept < 1 else -np.inf,
-        )
-        return np.asarray(np.log(-np.expm1(np.minimum(below, -1e-300))))
+        below = special.log_ndtr((thresholds - shift) / z) + others * one
+        # Complements are mixed, because near 1 a mixture of probabilities has no digits left.
+        with np.errstate(divide="ignore"):
+            there, absent = np.log(-np.expm1(below)), np.log(-np.expm1(batches * one))
+            mixed = np.logaddexp(np.log(kept) + there, np.log1p(-kept) + absent)
+        return np.asarray(mixed)
 
     p, q = epochs * log_above(2.0), epochs * log_above(1.0)
     ok = (p > math.log(delta) + 1e-9) & (q > -600)

@@ -24,8 +24,8 @@ FINDINGS = {
     "seed-published": "The seed of the noise is known, so whoever has it subtracts the noise.",
     "insecure-noise": "The generator of the noise is not a cryptographic one.",
     "delta-vacuous": "Delta is at least 1/records: publishing one record at random has this delta.",
-    "adjacency-differs": "The claim is about replacing a record, and the usual accountant is about "
-    "its absence.",
+    "adjacency-differs": "The claim is about another difference than the accountant is: a record "
+    "is replaced, or is added to an order, where it moves others between batches.",
     "unit-is-record": "A person may have several records, and only one record is protected.",
     "epsilon-not-stated": "The claim states no epsilon.",
     "accountant-order-range": "Orders beyond the range of the Renyi accountant give a smaller "
@@ -44,8 +44,8 @@ class Analysis:
     """The answer on one description. The facts are somebody's words; the arithmetic is checked.
 
     Attributes:
-        verdict: "holds" if the claim follows; "false" if an attack refutes it; "vacuous" if its
-            delta protects nobody; "undecided" otherwise.
+        verdict: "holds" if the claim follows, about the difference that it names; "false" if an
+            attack refutes it; "vacuous" if its delta protects nobody; "undecided" otherwise.
         claimed: epsilon as claimed; None if it is not stated.
         accounted: epsilon of one run under Poisson sampling.
         proved: epsilon that holds for what the description says.
@@ -73,12 +73,14 @@ def analyse(d: Description, stated: float | None = None) -> Analysis:
     """
     claimed, at = d.claimed.epsilon, accounted(d)
     above, below = proved(d), least(d)
+    assert below <= above, "the bounds contradict each other"
     if stated is not None and math.isclose(stated, above, rel_tol=_ROUNDING):
         above = stated
     several = d.records_per_person > 1
     poisson, partition = d.sampling == "poisson", d.sampling in ("shuffle", "fixed")
     rest = d.records % d.batch_size > 0
     smaller = d.noise_scaled_to == "mean" and partition and d.rest < d.batch_size
+    moves = d.claimed.adjacency == "add-remove" and partition  # other records between batches
     refuted = claimed is not None and claimed < below
     holds = {
         "shuffled-accounted-as-poisson": d.sampling == "shuffle",
@@ -91,7 +93,7 @@ def analyse(d: Description, stated: float | None = None) -> Analysis:
         "seed-published": not d.noise_secret,
         "insecure-noise": not d.noise_secure,
         "delta-vacuous": d.claimed.delta >= 1 / d.records,
-        "adjacency-differs": d.claimed.adjacency == "replace",
+        "adjacency-differs": d.claimed.adjacency == "replace" or moves,
         "unit-is-record": several,
         "epsilon-not-stated": claimed is None,
         "accountant-order-range": is_range_too_short(d),
@@ -103,7 +105,7 @@ def analyse(d: Description, stated: float | None = None) -> Analysis:
         verdict = "false"
     elif holds["delta-vacuous"]:
         verdict = "vacuous"
-    elif claimed is not None and above <= claimed < math.inf:
+    elif claimed is not None and above <= claimed < math.inf and not moves:
         verdict = "holds"
     found = tuple(name for name, there in holds.items() if there)
     person = proved(d, d.records_per_person) if several else None
