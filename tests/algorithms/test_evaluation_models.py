@@ -99,6 +99,17 @@ def found_on(records: Records, chances: np.ndarray, *given: Any) -> Any:
 # --- values --------------------------------------------------------------------------------------
 
 
+def test_a_model_that_overflows_leaves_nobody_out() -> None:
+    """Infinity less infinity is no number; the middle of the bounds stands in its place."""
+    records, chances = every_trajectory(STEPS)
+    linear = np.tile(np.array([np.inf, -np.inf], np.float32), (STEPS, 2, 1))
+    model = ReturnModel(jnp.asarray(linear), jnp.zeros(1), jnp.ones(1))
+    found, parts = found_on(records, chances, MIXED[0], model, 100.0)
+    assert all(np.isfinite(one).all() for one in parts.values())
+    assert (np.asarray(parts["sums"])[:, 0] > 0).all()
+    assert found.value == pytest.approx(exact_value(MIXED[1], STEPS, 1.0), abs=1e-4)
+
+
 @pytest.mark.parametrize("discount", [1.0, 0.8])
 def test_values_are_exact_for_any_model(discount: float) -> None:
     """Every log of the chain with its probability: there is no sampling error."""
