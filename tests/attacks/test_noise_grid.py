@@ -233,6 +233,7 @@ PUBLIC = {
     "experiments/trials/simulated.py": "noise of simulated intervals, whose coverage is counted",
     "algorithms/offline_people/model.py": "first particles of a model that was released",
     "privacy/audits/one_run.py": "a simulation of an audit, of public numbers",
+    "privacy/audits/noise_size.py": "directions of canaries",
 }
 ATTACKED = "privacy/audits/leaks/"
 DOORS = {
