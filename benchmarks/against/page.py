@@ -41,7 +41,7 @@ accountant. The accuracy is that on 360 pictures that nobody learned from.""",
     "accounting": """\
 Poisson sampling at a rate q, noise multiplier z, T releases, delta 1e-5. The true epsilon is
 between two bounds by privacy loss distributions on a fine grid. sotto uses dp_accounting's
-distributions with a grid of its own choice.""",
+distributions and chooses their grid.""",
 }
 
 
