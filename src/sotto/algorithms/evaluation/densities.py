@@ -5,7 +5,6 @@ density there, so the weights of a log add up to less than 1. This is in the bia
 that is lost by clipping.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sotto.algorithms.evaluation.arrays import read_arrays
 from sotto.data.imports.declaration import LARGEST, Declaration
 from sotto.errors import RunError
 from sotto.rl.distributions import DiagonalGaussian
@@ -94,19 +94,8 @@ def named(word: str, declaration: Declaration) -> Density:
 
 
 def _read(path: Path, actions: int, observations: int) -> LinearGaussian:
-    try:
-        with path.open("rb") as file:
-            given = json.loads(file.read(_LARGEST_FILE))
-        weights, bias, stddev = (
-            np.asarray(given[name], np.float64) for name in ("weights", "bias", "stddev")
-        )
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise RunError(
-            f'{path} must hold {{"weights": [[..] for each action column], "bias": [..], '
-            '"stddev": [..]}'
-        ) from None
+    form = '{"weights": [[..] for each action column], "bias": [..], "stddev": [..]}'
+    weights, bias, stddev = read_arrays(path, _LARGEST_FILE, form, "weights", "bias", "stddev")
     if (weights.shape, bias.shape, stddev.shape) != (
         (actions, observations),
         (actions,),

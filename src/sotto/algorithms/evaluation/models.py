@@ -6,7 +6,6 @@ wrong: then values are less precise and still right, as long as no weight is cli
 """
 
 import itertools
-import json
 from pathlib import Path
 
 import equinox as eqx
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sotto.algorithms.evaluation.arrays import read_arrays
 from sotto.algorithms.offline_people.moments import monomials
 from sotto.data.imports.declaration import LARGEST
 from sotto.errors import RunError
@@ -62,14 +62,8 @@ def read_model(path: Path, steps: int, actions: int, observations: int) -> Retur
     Raises:
         RunError: it cannot be read, or has other shapes.
     """
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_LARGEST_FILE))
-        weights, bias = (np.asarray(found[name], np.float64) for name in ("weights", "bias"))
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise RunError(f'{path} must hold {{"weights": [..], "bias": [..]}}') from None
+    form = '{"weights": [..], "bias": [..]}'
+    weights, bias = read_arrays(path, _LARGEST_FILE, form, "weights", "bias")
     if steps == 1 and weights.ndim == 2:
         weights, bias = weights[None], bias[None]
     if weights.shape != (steps, actions, observations) or bias.shape != (steps, actions):

@@ -3,7 +3,6 @@
 `densities` has those for real actions.
 """
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from sotto.algorithms.evaluation.arrays import read_arrays
 from sotto.algorithms.evaluation.densities import Density
 from sotto.errors import RunError
 from sotto.rl.distributions import Categorical
@@ -109,17 +109,12 @@ def read_linear(path: Path, actions: int, observations: int) -> Linear:
     Raises:
         RunError: it cannot be read, or has other shapes.
     """
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.read(_LARGEST_FILE))
-        weights = np.asarray(found["weights"], np.float32)
-        bias = np.asarray(found["bias"], np.float32)
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise RunError(
-            f'{path} must hold {{"weights": [[..] for each action], "bias": [..]}}'
-        ) from None
+    form = '{"weights": [[..] for each action], "bias": [..]}'
+    with np.errstate(over="ignore"):  # what float32 does not hold is refused below
+        weights, bias = (
+            one.astype(np.float32)
+            for one in read_arrays(path, _LARGEST_FILE, form, "weights", "bias")
+        )
     if weights.shape != (actions, observations) or bias.shape != (actions,):
         raise RunError(
             f"{path} has weights of shape {weights.shape} and a bias of shape {bias.shape}; this "
