@@ -116,6 +116,20 @@ def read_model(path: Path, kind: type[Model]) -> Model:
         raise RunError(f"{path} cannot be read: {first_problem(error)}") from error
 
 
+def read_at_most(path: Path, most: int) -> bytes:
+    """Reads a file of somebody else, of which no more than `most` bytes come into memory.
+
+    Raises:
+        ValueError: it is larger.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is larger than {most >> 20} MiB")
+    return content
+
+
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the JSON object of these pairs, as `object_pairs_hook` of `json.loads`.
 

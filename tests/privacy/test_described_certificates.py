@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_core import to_json
+from stored_files import changed
 
 from sotto.cli import main
 from sotto.privacy.certificates.check import read, read_stored
@@ -61,14 +61,6 @@ def certificate(tmp_path: Path) -> Path:
     given = write_described(tmp_path / "given.json", records_per_person=3)
     assert main(["certify", "dpsgd", "--from", str(given), "--out", str(out)]) == 2
     return out
-
-
-def changed(path: Path, change: Any) -> Path:
-    """The same file with another content, in canonical form."""
-    contents = json.loads(path.read_text())
-    change(contents)
-    path.write_bytes(to_json(contents, indent=2) + b"\n")
-    return path
 
 
 # --- writing -------------------------------------------------------------------------------------

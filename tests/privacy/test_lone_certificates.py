@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from pydantic_core import to_json
+from stored_files import changed
 
 from sotto.cli import main
+from sotto.privacy.certificates.check import LARGEST
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.lone import verify_file
 from sotto.privacy.certificates.schema import schema
@@ -60,14 +62,6 @@ def ledger(tmp_path: Path) -> Ledger:
 def certificate(ledger: Ledger, tmp_path: Path) -> Path:
     path = tmp_path / "certificate.json"
     path.write_text(derive(ledger).text())
-    return path
-
-
-def changed(path: Path, change: Any) -> Path:
-    """The same file with another content, in canonical form."""
-    contents = json.loads(path.read_text())
-    change(contents)
-    path.write_bytes(to_json(contents, indent=2) + b"\n")
     return path
 
 
@@ -193,6 +187,15 @@ def test_the_command_has_an_exit_code_for_each_status(
     capsys.readouterr()
     assert main(["verify", str(certificate.parent / "missing.json")]) == 2
     assert "there is no file" in capsys.readouterr().err
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    with path.open("wb") as file:
+        file.truncate(LARGEST + 1)
+    found = verify_file(path)
+    assert found.status == "false"
+    assert "larger than 64 MiB" in found.reasons[0]
 
 
 # --- the schema ----------------------------------------------------------------------------------

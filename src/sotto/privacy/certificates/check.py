@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from sotto.errors import first_problem, visible
-from sotto.files import once
+from sotto.files import once, read_at_most
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
@@ -47,7 +47,7 @@ Derive = Callable[[AnyLedger], Certificate]
 _TOLERANCE = 1e-6
 """Relative difference that another machine's arithmetic may make in computed numbers."""
 
-_LARGEST = 1 << 26
+LARGEST = 1 << 26
 """Most bytes of a certificate."""
 
 _COMPUTED = ("epsilon", "planned_epsilon", "spent_epsilon", "divergences")
@@ -122,11 +122,7 @@ def read_stored(path: Path) -> AnyCertificate | DescribedCertificate:
             value of another type, or its text is not canonical.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise ValueError("it is larger than 64 MiB")
-        text = content.decode("utf-8")
+        text = read_at_most(path, LARGEST).decode("utf-8")
         contents = json.loads(text, object_pairs_hook=once, parse_constant=_no_constant)
         if not isinstance(contents, dict):
             raise ValueError("it is no JSON object")

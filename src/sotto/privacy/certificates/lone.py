@@ -10,9 +10,11 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
+from sotto.files import read_at_most
 from sotto.privacy.answers.account import AnswerAccount, AnswersSpent, Student
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.certificates.check import (
+    LARGEST,
     AnyCertificate,
     corrections,
     facts_of,
@@ -99,7 +101,7 @@ def verify_file(path: Path, where: str | None = None, signed_by: Path | None = N
 def _of_a_later_version(path: Path) -> str:
     """Returns what in the file this version of sotto does not know; empty if there is nothing."""
     try:
-        contents = json.loads(path.read_bytes())
+        contents = json.loads(read_at_most(path, LARGEST))
         version, claims = contents["schema_version"], contents.get("claims", ())
         named = [(one["claim"], one["version"]) for one in claims if "claim" in one]
         if isinstance(version, int) and version > 2:

@@ -9,10 +9,6 @@ from sotto.privacy.described.description import Description
 _HOW = "whoever described the training asserts it"
 
 
-def _partitioned(d: Description) -> bool:
-    return d.sampling in ("shuffle", "fixed")
-
-
 def _several(d: Description) -> bool:
     return d.records_per_person > 1
 
@@ -107,7 +103,7 @@ SENTENCES: Mapping[Claim, Callable[[Description], bool]] = MappingProxyType(
         ONE_RECORD: _several,
         CLIPPED: lambda _: True,
         POISSON: lambda d: d.sampling == "poisson",
-        PARTITIONED: _partitioned,
+        PARTITIONED: lambda d: d.partitioned,
         NOISE: lambda _: True,
         GENERATOR: lambda d: not d.noise_secure,
         COUNTED: lambda _: True,

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sotto.errors import first_problem
-from sotto.files import once
+from sotto.files import once, read_at_most
 from sotto.privacy.errors import PrivacyError
 
 Verdict = Literal["holds", "false", "vacuous", "undecided"]
@@ -116,6 +116,11 @@ class Description(BaseModel):
         return -(-self.records // self.batch_size) if kept else self.records // self.batch_size
 
     @property
+    def partitioned(self) -> bool:
+        """Whether the batches of an epoch share no record: they are shuffled or fixed."""
+        return self.sampling in ("shuffle", "fixed")
+
+    @property
     def rate(self) -> float:
         """The probability that a step draws a record, under Poisson sampling."""
         return self.batch_size / self.records
@@ -156,11 +161,7 @@ def read(path: Path) -> Description:
             is not of its type.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise ValueError("it is larger than 1 MiB")
-        text = content.decode("utf-8")
+        text = read_at_most(path, _LARGEST).decode("utf-8")
         json.loads(text, object_pairs_hook=once)
         found = Description.model_validate_json(text, strict=True)
     except ValidationError as error:

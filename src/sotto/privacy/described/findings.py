@@ -77,7 +77,7 @@ def analyse(d: Description, stated: float | None = None) -> Analysis:
     if stated is not None and math.isclose(stated, above, rel_tol=_ROUNDING):
         above = stated
     several = d.records_per_person > 1
-    poisson, partition = d.sampling == "poisson", d.sampling in ("shuffle", "fixed")
+    poisson, partition = d.sampling == "poisson", d.partitioned
     rest = d.records % d.batch_size > 0
     smaller = d.noise_scaled_to == "mean" and partition and d.rest < d.batch_size
     moves = d.claimed.adjacency == "add-remove" and partition  # other records between batches
