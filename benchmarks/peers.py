@@ -1,6 +1,6 @@
 """sotto against other libraries on their own ground, in one command: docs/benchmarks.md.
 
-    python benchmarks/peers.py                 all rooms, about 18 minutes on two quiet cores
+    python benchmarks/peers.py                 all rooms, about 40 minutes on two quiet cores
     python benchmarks/peers.py --quick         every room in short, into runs/benchmarks
     python benchmarks/peers.py --only speed    one room again; the others are kept
     python benchmarks/peers.py --render        the page again, from the kept results
