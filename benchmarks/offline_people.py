@@ -43,7 +43,7 @@ from sotto.data.imports.importing import import_log
 from sotto.data.imports.records import Records, load
 from sotto.keys import new_key
 from sotto.rl.evaluation import returns_of
-from sotto.runs.agent import load as load_agent
+from sotto.runs.agents.agent import load as load_agent
 from sotto.runs.api import train
 
 STEPS = 200

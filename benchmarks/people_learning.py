@@ -27,7 +27,7 @@ from sotto.algorithms.dppg.config import DPPGConfig, preset
 from sotto.people.client import Person
 from sotto.people.policy import NumpyPolicy, as_json
 from sotto.people.simulate import Habits, drive, mean_return
-from sotto.runs.agent import load
+from sotto.runs.agents.agent import load
 from sotto.runs.api import train
 
 ALMOST_NO_NOISE = 0.1

@@ -60,9 +60,9 @@ def serve(ledger: str) -> None:
     from sotto.rl.envs.base import Discrete
     from sotto.rl.networks import Policy
     from sotto.serving.app import create_app
-    from sotto.serving.limits import Limits
     from sotto.serving.server import Address
     from sotto.serving.server import serve as run
+    from sotto.serving.traffic.limits import Limits
 
     policy = Policy(OBSERVATION_SIZE, Discrete(ACTIONS), (64, 64), jax.random.key(0), last_gain=1.0)
     teacher = Ensemble(jax.tree.map(lambda x: x[None], policy))

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from sotto.cli import main
-from sotto.cli.parsing import flags_given
+from sotto.cli.terminal.parsing import flags_given
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from sotto.cli import main, parsing, summaries
+from sotto.cli import main, summaries
+from sotto.cli.terminal import parsing
 
 ROOT = Path(__file__).parent.parent
 GUIDES = sorted((ROOT / "docs").rglob("*.md"))

@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 MAX_LINES = 400
+MAX_MODULES = 15
+"""In one folder, the package's own file not counted."""
 
 # Where one person's machine shows: home and scratch directories, private hosts, package indexes.
 MACHINE = re.compile(
@@ -89,6 +91,12 @@ def test_every_module_is_short_and_says_what_it_is(path):
     source = path.read_text()
     assert ast.get_docstring(ast.parse(source)), "the module has no docstring"
     assert len(source.splitlines()) <= MAX_LINES
+
+
+def test_no_folder_has_too_many_modules():
+    folders = [path.parent for path in MODULES if path.name != "__init__.py"]
+    crowded = {str(one.relative_to(ROOT)) for one in folders if folders.count(one) > MAX_MODULES}
+    assert crowded == set()
 
 
 def test_type_marker_is_installed_with_the_package():

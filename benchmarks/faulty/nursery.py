@@ -46,7 +46,7 @@ def _work(words: list[str], clock: Path, log: Path) -> int:
 def run() -> None:
     """Forks a process for each line."""
     time.time = _now  # before the imports: the services take this function as their clock
-    import sotto.cli.campaign
+    import sotto.cli.live.campaign
     import sotto.people.app
     import sotto.people.updater
     import sotto.serving.server  # noqa: F401

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from sotto.privacy.units import Adjacency, Unit
     from sotto.rl.language.agent import LanguageAgent
     from sotto.rl.networks import MLP, Policy
-    from sotto.runs.agent import Agent, load, load_language
+    from sotto.runs.agents.agent import Agent, load, load_language
     from sotto.runs.api import TrainedRun, account, calibrate, train, verify
 
 _PUBLIC = {
     # Training and its results.
     **dict.fromkeys(("train", "verify", "calibrate", "account", "TrainedRun"), "sotto.runs.api"),
-    **dict.fromkeys(("load", "load_language", "Agent"), "sotto.runs.agent"),
+    **dict.fromkeys(("load", "load_language", "Agent"), "sotto.runs.agents.agent"),
     "LanguageAgent": "sotto.rl.language.agent",
     "Certificate": "sotto.privacy.certificates.model",
     # Settings of the algorithms.

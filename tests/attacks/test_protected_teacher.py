@@ -13,14 +13,14 @@ from sotto.algorithms.kickstarting.teachers import Ensemble
 from sotto.cli import main
 from sotto.errors import RunError
 from sotto.runs import checkpoints, metrics
+from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
 from sotto.runs.directory import create_experiment, new_settings, open_experiment
 from sotto.runs.registry import algorithm_named, config_to_json
-from sotto.runs.teachers import rows_to_serve, teacher_policies
 
 SOURCE = Path(sotto.__file__).parent
 TRAINED = {  # by whom a teacher's own rows may be seen
-    "rows_to_serve": {"cli/serve.py"},
-    "_ensemble": {"algorithms/kickstarting/teacher_run.py", "runs/teachers.py"},
+    "rows_to_serve": {"cli/live/serve.py"},
+    "_ensemble": {"algorithms/kickstarting/teacher_run.py", "runs/agents/teachers.py"},
 }
 
 

@@ -28,9 +28,9 @@ from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.policies import Dirichlet
 from sotto.serving.app import create_app
-from sotto.serving.connections import network
-from sotto.serving.limits import Limits
 from sotto.serving.server import Address, listening, uvicorn_server
+from sotto.serving.traffic.connections import network
+from sotto.serving.traffic.limits import Limits
 
 SLOWER = 4.0
 """A student's median may be so many times what it is without a crowd ..."""

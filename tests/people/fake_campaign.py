@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from typing import Any
 
-from sotto.serving.refusals import _HEADERS
+from sotto.serving.traffic.refusals import _HEADERS
 
 OPERATOR = "operator-token"
 KINDS = {"html": "text/html; charset=utf-8", "js": "text/javascript", "css": "text/css"}

@@ -19,7 +19,7 @@ from sotto.people.database.store import Store
 from sotto.people.spaces import Spaces
 from sotto.people.updater import Updater
 from sotto.privacy.ledger.shared import SharedBudget
-from sotto.serving.limits import Limits
+from sotto.serving.traffic.limits import Limits
 
 SPACES = Spaces(observations=2, actions=2)
 STEPS, SLOTS, UPDATES = 3, 2, 4

@@ -7,7 +7,7 @@ import pytest
 
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.cli import main
-from sotto.cli.campaign import _HIDDEN
+from sotto.cli.live.campaign import _HIDDEN
 from sotto.people.campaign import FIXED, open_campaign
 
 

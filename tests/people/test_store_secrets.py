@@ -18,10 +18,10 @@ from sotto.people.database import tables
 from sotto.people.database.sealing import MasterKey
 from sotto.people.database.store import Store
 from sotto.people.errors import CampaignMismatch, MasterKeyLost, StoreUnavailable
-from sotto.serving.callers import Callers
-from sotto.serving.connections import Connections
-from sotto.serving.limits import Limits
-from sotto.serving.refusals import Refusal
+from sotto.serving.traffic.callers import Callers
+from sotto.serving.traffic.connections import Connections
+from sotto.serving.traffic.limits import Limits
+from sotto.serving.traffic.refusals import Refusal
 
 WINDOW = 12
 """A run of so many equal bytes is no coincidence."""

@@ -21,10 +21,10 @@ from sotto.people.database.store import Store
 from sotto.people.errors import UnknownPerson
 from sotto.privacy.answers.storage import KnownTokens
 from sotto.privacy.errors import LedgerUnavailable
-from sotto.serving.callers import Callers
-from sotto.serving.connections import Connections
-from sotto.serving.limits import Limits
-from sotto.serving.refusals import Refusal
+from sotto.serving.traffic.callers import Callers
+from sotto.serving.traffic.connections import Connections
+from sotto.serving.traffic.limits import Limits
+from sotto.serving.traffic.refusals import Refusal
 
 Make = Callable[..., Store]
 

@@ -14,13 +14,12 @@ from sotto.privacy.claims import (
     Facts,
     Quoted,
     Reference,
-    earlier_brought,
     said,
     said_by_schema_1,
     same_stream,
-    superseded,
 )
 from sotto.privacy.claims import experts as of_experts
+from sotto.privacy.claims.earlier import brought, superseded
 from sotto.privacy.statements import Assumption, StreamStatement
 
 # Read beside the code that makes each sentence true. In the order of certificates: what is
@@ -415,7 +414,7 @@ def test_a_sentence_whose_words_change_has_a_new_version() -> None:
     otherwise certificates that say it would say something else than they did.
     """
     recorded = json.loads(_RECORD.read_text())
-    for one in (*PRESENT, *BROUGHT, *EARLIER, *superseded.SCHEMA_1, *earlier_brought.OF_SCHEMA_1):
+    for one in (*PRESENT, *BROUGHT, *EARLIER, *superseded.SCHEMA_1, *brought.OF_SCHEMA_1):
         words = [one.section, one.sentence, one.how]
         digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
         assert digest in recorded[f"{one.identifier}@{one.version}"], one.identifier

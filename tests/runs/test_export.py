@@ -16,8 +16,8 @@ from sotto.algorithms.dppg.parts import Moments, StandardisedPolicy
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import MLP, Policy
-from sotto.runs import export
-from sotto.runs.agent import Agent
+from sotto.runs.agents import export
+from sotto.runs.agents.agent import Agent
 
 SIZE = 3
 KEY = jax.random.key(3)

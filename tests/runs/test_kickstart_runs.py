@@ -13,9 +13,10 @@ from sotto.cli import main
 from sotto.errors import RunError
 from sotto.privacy.accounting.composition import compose
 from sotto.privacy.certificates.derive import verify
-from sotto.runs import checkpoints, metrics, teachers
+from sotto.runs import checkpoints, metrics
+from sotto.runs.agents import teachers
+from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
 from sotto.runs.directory import open_experiment
-from sotto.runs.teachers import rows_to_serve, teacher_policies
 from sotto.serving.kickstart import Kickstart
 
 TEACHER = ("--total-steps", "256", "--num-envs", "2", "--num-steps", "64", "--hidden", "8")

@@ -11,8 +11,8 @@ from PIL import Image
 from sotto.cli import main
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
+from sotto.runs.agents.video import record
 from sotto.runs.directory import new_settings
-from sotto.runs.video import record
 
 POLICY = Policy(4, Discrete(2), (), jax.random.key(0))
 

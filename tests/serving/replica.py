@@ -11,8 +11,8 @@ from small_teacher import secret_rows
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.serving.app import create_app
-from sotto.serving.limits import Limits
 from sotto.serving.server import Address, serve
+from sotto.serving.traffic.limits import Limits
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving.app import create_app
-from sotto.serving.limits import Limits
-from sotto.serving.refusals import SafeFormatter
+from sotto.serving.traffic.limits import Limits
+from sotto.serving.traffic.refusals import SafeFormatter
 
 OPERATOR = "operator-token"
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from sotto.serving import bodies
-from sotto.serving.bodies import parsed
+from sotto.serving.traffic import bodies
+from sotto.serving.traffic.bodies import parsed
 
 VALUES = {"a": [1, -2.5, 1e300, 10**400, 0, True, None, "1.5", [], {"b": [3]}]}
 

@@ -17,7 +17,7 @@ from sotto.serving.client import (
     TeacherUnavailable,
     token_from,
 )
-from sotto.serving.limits import Limits
+from sotto.serving.traffic.limits import Limits
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ from fastapi.responses import Response
 from served import running
 
 from sotto.cli import main
-from sotto.serving.callers import Callers
-from sotto.serving.connections import Connections
-from sotto.serving.limits import Limits
-from sotto.serving.proxies import Proxies
-from sotto.serving.refusals import Refusal
 from sotto.serving.server import Address
+from sotto.serving.traffic.callers import Callers
+from sotto.serving.traffic.connections import Connections
+from sotto.serving.traffic.limits import Limits
+from sotto.serving.traffic.proxies import Proxies
+from sotto.serving.traffic.refusals import Refusal
 
 PROXIES = Proxies(("10.0.0.0/8", "192.0.2.7", "fd00::/8"))
 

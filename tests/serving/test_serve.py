@@ -21,9 +21,9 @@ from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.distances import ObservationDistance, PolicyDistance, TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.runs import checkpoints
+from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
 from sotto.runs.directory import create_experiment, new_settings
 from sotto.runs.registry import algorithm_named, config_to_json
-from sotto.runs.teachers import rows_to_serve, teacher_policies
 from sotto.serving import server
 from sotto.serving.app import create_app
 from sotto.serving.client import RemoteTeacher
@@ -73,7 +73,7 @@ def read_once(path: Path) -> TeacherRun:
 def started(monkeypatch) -> list:
     """Services that were started; nothing listens, and no run is read twice."""
     ready = []
-    monkeypatch.setattr("sotto.cli.serve.teacher_policies", read_once)
+    monkeypatch.setattr("sotto.cli.live.serve.teacher_policies", read_once)
 
     def serve(app, address, announce):
         announce("http://teacher.example")
@@ -161,7 +161,7 @@ def test_what_was_promised_stays(runs, started, tmp_path, capsys):
 
 
 def test_another_run_in_the_teachers_place_is_refused(runs, started, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sotto.cli.serve.teacher_policies", teacher_policies)
+    monkeypatch.setattr("sotto.cli.live.serve.teacher_policies", teacher_policies)
     run, out = tmp_path / "run", tmp_path / "s"
     (runs / "shards").rename(run)
     call = f"serve teacher {run} --mechanism gaussian-policy {BUDGET} --out {out}"

@@ -19,48 +19,51 @@ from sotto.runs.registry import entries
 _COMMANDS = {
     "tune dppg": ("sotto.cli.tune:dppg", "choose settings on private data, within a budget"),
     "serve teacher": (
-        "sotto.cli.serve:serve_teacher",
+        "sotto.cli.live.serve:serve_teacher",
         "answer students over HTTP with a private teacher",
     ),
     "campaign start": (
-        "sotto.cli.campaign:start",
+        "sotto.cli.live.campaign:start",
         "start private learning from people who come one after the other",
     ),
-    "campaign invite": ("sotto.cli.campaign_people:invite", "make tokens for people"),
+    "campaign invite": ("sotto.cli.live.campaign_people:invite", "make tokens for people"),
     "campaign operator": (
-        "sotto.cli.campaign_people:operator",
+        "sotto.cli.live.campaign_people:operator",
         "issue your own token of a campaign",
     ),
     "campaign replace-token": (
-        "sotto.cli.campaign_people:replace_token",
+        "sotto.cli.live.campaign_people:replace_token",
         "make a new token for a person who lost theirs",
     ),
-    "campaign withdraw": ("sotto.cli.campaign_people:withdraw", "withdraw people from a campaign"),
-    "campaign serve": ("sotto.cli.campaign:serve", "serve a campaign over HTTP"),
-    "campaign update": ("sotto.cli.campaign:update", "make the releases of a campaign"),
-    "campaign status": ("sotto.cli.campaign:status", "print how far a campaign is"),
+    "campaign withdraw": (
+        "sotto.cli.live.campaign_people:withdraw",
+        "withdraw people from a campaign",
+    ),
+    "campaign serve": ("sotto.cli.live.campaign:serve", "serve a campaign over HTTP"),
+    "campaign update": ("sotto.cli.live.campaign:update", "make the releases of a campaign"),
+    "campaign status": ("sotto.cli.live.campaign:status", "print how far a campaign is"),
     "budget create": (
         "sotto.cli.budget:create",
         "create a budget that campaigns and trainings share",
     ),
     "budget show": ("sotto.cli.budget:show", "print who is how near to a shared budget"),
     "budget page": ("sotto.cli.budget:page", "write a page about a shared budget"),
-    "simulate people": ("sotto.cli.simulate:people", "let simulated people take part"),
+    "simulate people": ("sotto.cli.live.simulate:people", "let simulated people take part"),
     "simulate devices": (
-        "sotto.cli.simulate_devices:devices",
+        "sotto.cli.live.simulate_devices:devices",
         "train on simulated people's devices, which mask what they send",
     ),
     "students issue": (
-        "sotto.cli.students:issue",
+        "sotto.cli.live.students:issue",
         "issue a token to a student of a served teacher",
     ),
     "students list": (
-        "sotto.cli.students:listed",
+        "sotto.cli.live.students:listed",
         "list students, their answers and their epsilon",
     ),
-    "students revoke": ("sotto.cli.students:revoke", "revoke a student's token"),
+    "students revoke": ("sotto.cli.live.students:revoke", "revoke a student's token"),
     "students operator": (
-        "sotto.cli.students:operator",
+        "sotto.cli.live.students:operator",
         "issue your own token, which shows every budget",
     ),
     "import": (
@@ -161,7 +164,7 @@ _COMMANDS = {
     ),
     "audit": ("sotto.cli.audit:audit", "attack your own code, or known leaks"),
     "completion": (
-        "sotto.cli.completion:completion",
+        "sotto.cli.terminal.completion:completion",
         "print a script for completion in bash or zsh",
     ),
 }

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tyro.conf import Positional
 
 from sotto import modules
-from sotto.cli.options import Json, Ledger
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Json, Ledger
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.keys import seed_range
 
 if TYPE_CHECKING:

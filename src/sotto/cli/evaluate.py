@@ -24,8 +24,8 @@ from sotto.algorithms.evaluation.policies import as_json as linear_json
 from sotto.algorithms.evaluation.release import UNIT, Spending
 from sotto.algorithms.offline_people.algorithm import Offline
 from sotto.algorithms.offline_people.returns import expected_returns
-from sotto.cli.options import Json
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Json
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.data.imports.declaration import Declaration
 from sotto.data.imports.records import load
 from sotto.errors import RunError
@@ -33,7 +33,7 @@ from sotto.extras import require
 from sotto.files import write_whole
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.spending import Budget
-from sotto.runs import agent
+from sotto.runs.agents import agent
 from sotto.runs.evaluations import EvaluationRun, create_evaluation
 
 _Weights = Annotated[

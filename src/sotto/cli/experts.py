@@ -12,8 +12,8 @@ import numpy as np
 from sotto.algorithms.experts import population as populations
 from sotto.algorithms.experts.population import ExpertSettings, Say
 from sotto.algorithms.experts.recipes import HIDDEN
-from sotto.cli.options import Json, Ray, RunPath, Workers
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Json, Ray, RunPath, Workers
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.cluster import on_cluster
 from sotto.data import minari_files
 from sotto.data.datasets import require_new

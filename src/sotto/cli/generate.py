@@ -3,8 +3,8 @@
 import sys
 from typing import Literal
 
-from sotto.cli.options import Json, RunPath
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Json, RunPath
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.errors import visible
 
 Policy = Literal["last", "average"]
@@ -44,7 +44,7 @@ def generate(
         model: Language model of the run. It is needed if it is not smollm2, because a file that
             only config.json names is not read.
     """
-    from sotto.runs.agent import load_language
+    from sotto.runs.agents.agent import load_language
 
     agent = load_language(path, policy=policy, seed=seed, model=model)
     said = {
@@ -90,7 +90,7 @@ def chat(
         model: Language model of the run. It is needed if it is not smollm2, because a file that
             only config.json names is not read.
     """
-    from sotto.runs.agent import load_language
+    from sotto.runs.agents.agent import load_language
 
     agent = load_language(path, policy=policy, seed=seed, model=model)
     if sys.stdin.isatty():

@@ -4,8 +4,8 @@ import sys
 
 from tyro.conf import Positional
 
-from sotto.cli.options import Json
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Json
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.data import packages
 
 

@@ -7,8 +7,8 @@ from getpass import getpass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sotto.cli.options import Json, Ledger, Page, Ray, RunPath
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Json, Ledger, Page, Ray, RunPath
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.cluster import on_cluster
 from sotto.errors import RunError
 from sotto.keys import new_key
@@ -133,7 +133,7 @@ def _evaluate(
         raise RunError(f"a run of {settings.algorithm} has no policy {name!r}; it has {names}")
     filmed: dict[str, Any] = {}
     if video is not None:  # first, since a package may be missing for it
-        from sotto.runs.video import record
+        from sotto.runs.agents.video import record
 
         one = jax.tree.map(lambda x: x[0], policies[name])
         filmed["video_return"] = record(settings, one, seed, greedy, video)

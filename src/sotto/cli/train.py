@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from sotto.algorithms.base import Algorithm
-from sotto.cli.parsing import flags_given, parse, print_json
-from sotto.cli.progress import Display
-from sotto.cli.settings import flags_of
+from sotto.cli.terminal.parsing import flags_given, parse, print_json
+from sotto.cli.terminal.progress import Display
+from sotto.cli.terminal.settings import flags_of
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.certificates.derive import derive
 from sotto.runs import start

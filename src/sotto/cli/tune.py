@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
-from sotto.cli.parsing import flags_given, parse, print_json
-from sotto.cli.settings import flags_of
+from sotto.cli.terminal.parsing import flags_given, parse, print_json
+from sotto.cli.terminal.settings import flags_of
 from sotto.cli.train import next_run
 from sotto.files import forget_times, silence, write_model
 from sotto.privacy.certificates.derive import derive

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sotto.cli.options import Json, Page, RunPath
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Json, Page, RunPath
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.errors import visible
 
 if TYPE_CHECKING:

@@ -14,9 +14,10 @@ GET  /v1/certificate    the certificate
 GET  /v1/operator, POST /v1/people   for the operator's token
 ```
 
-Paths with v1 need `Authorization: Bearer TOKEN`. `sotto.serving.refusals` describes refusals. A
-contribution is on disk, encrypted, before it is acknowledged. Answers to one person depend on that
-person's own requests, on released policies, and on the number of people who took part.
+Paths with v1 need `Authorization: Bearer TOKEN`. `sotto.serving.traffic.refusals` describes
+refusals. A contribution is on disk, encrypted, before it is acknowledged. Answers to one person
+depend on that person's own requests, on released policies, and on the number of people who took
+part.
 """
 
 import asyncio
@@ -41,11 +42,11 @@ from sotto.people.database.writer import Writer
 from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
 from sotto.people.errors import CampaignError
 from sotto.people.units import packed
-from sotto.serving.bodies import parsed, read_body
-from sotto.serving.callers import Caller, Callers
-from sotto.serving.connections import Connections
-from sotto.serving.limits import Limits
-from sotto.serving.refusals import Code, Guard, Refusal, log, of_framework
+from sotto.serving.traffic.bodies import parsed, read_body
+from sotto.serving.traffic.callers import Caller, Callers
+from sotto.serving.traffic.connections import Connections
+from sotto.serving.traffic.limits import Limits
+from sotto.serving.traffic.refusals import Code, Guard, Refusal, log, of_framework
 
 _PAGES = {"/": "dashboard.html", "/me": "me.html", "/play": "play.html"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}

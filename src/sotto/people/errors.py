@@ -96,7 +96,7 @@ class MasterKeyLost(CampaignError):
 class StoreUnavailable(CampaignError, LedgerUnavailable):
     """The database could not be read or written; trying again is safe.
 
-    It is also a `LedgerUnavailable`, which `sotto.serving.callers` knows how to refuse.
+    It is also a `LedgerUnavailable`, which `sotto.serving.traffic.callers` knows how to refuse.
     """
 
     code = "store-unavailable"

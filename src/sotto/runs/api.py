@@ -22,7 +22,7 @@ from sotto.privacy.certificates.derive import verify as derive_again
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.mechanisms.noise import sampler_delta
 from sotto.runs import start, training
-from sotto.runs.agent import Agent, load
+from sotto.runs.agents.agent import Agent, load
 from sotto.runs.directory import NOTHING_NAMED, Experiment, Named, open_experiment
 from sotto.runs.metrics import read
 from sotto.runs.registry import algorithm_of

@@ -47,12 +47,12 @@ from sotto.privacy.errors import (
 )
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving import metrics
-from sotto.serving.callers import Caller, Callers, ledger_failures
-from sotto.serving.connections import Connections
-from sotto.serving.limits import Limits
 from sotto.serving.metrics import Metrics
 from sotto.serving.questions import Question, read_question
-from sotto.serving.refusals import Guard, Refusal, of_framework
+from sotto.serving.traffic.callers import Caller, Callers, ledger_failures
+from sotto.serving.traffic.connections import Connections
+from sotto.serving.traffic.limits import Limits
+from sotto.serving.traffic.refusals import Guard, Refusal, of_framework
 
 _HEALTH_SECONDS = 2.0
 _PAGE = {

@@ -5,8 +5,8 @@ from pathlib import Path
 from sotto.algorithms.kickstarting import algorithm
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.algorithms.kickstarting.teachers import Teacher
+from sotto.runs.agents.teachers import teacher_policies
 from sotto.runs.directory import Named
-from sotto.runs.teachers import teacher_policies
 
 
 class Kickstart(algorithm.Kickstart):

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from sotto.privacy.answers.observations import LARGEST
-from sotto.serving.bodies import read_body
-from sotto.serving.limits import Limits
-from sotto.serving.refusals import Refusal
+from sotto.serving.traffic.bodies import read_body
+from sotto.serving.traffic.limits import Limits
+from sotto.serving.traffic.refusals import Refusal
 
 _KEY = re.compile(r"[\x21-\x7e]{1,128}")
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]

@@ -19,9 +19,9 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.loops.auto import auto_loop_factory
 
-from sotto.serving.connections import protocol
-from sotto.serving.proxies import Proxies
-from sotto.serving.refusals import SafeFormatter
+from sotto.serving.traffic.connections import protocol
+from sotto.serving.traffic.proxies import Proxies
+from sotto.serving.traffic.refusals import SafeFormatter
 
 _GRACE_SECONDS = 10
 _BACKLOG = 512

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from sotto.cli.options import (
+from sotto.cli.terminal.options import (
     Actions,
     Concentration,
     Delta,
@@ -17,7 +17,7 @@ from sotto.cli.options import (
     TargetEpsilon,
     Threshold,
 )
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.privacy.accounting.composition import compose
 from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet, TruncatedDirichlet
 from sotto.privacy.mechanisms.dirichlet.radius import estimated_radius, radii

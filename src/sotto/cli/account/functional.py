@@ -3,8 +3,8 @@
 import math
 from typing import Any, Literal
 
-from sotto.cli.options import Delta, Json
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Delta, Json
+from sotto.cli.terminal.parsing import command, print_json
 
 _Mode = Literal["reward-release", "output-release", "per-iteration", "paper"]
 _Unit = Literal["reward-function", "transition"]

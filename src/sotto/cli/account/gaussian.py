@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from sotto.cli.options import (
+from sotto.cli.terminal.options import (
     Delta,
     Json,
     NoiseMultiplier,
@@ -13,7 +13,7 @@ from sotto.cli.options import (
     Steps,
     TargetEpsilon,
 )
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,

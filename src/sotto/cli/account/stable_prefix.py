@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sotto.cli.options import Json
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Json
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.privacy.accounting.composition import ApproximateDP, compose
 from sotto.privacy.mechanisms.prefix_calibration import (
     COMPOSITIONS,

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sotto.cli.parsing import print_json
+from sotto.cli.terminal.parsing import print_json
 
 
 def speaker(json: bool) -> Callable[[str], None]:

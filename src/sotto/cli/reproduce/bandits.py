@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from sotto.cli.options import Json
-from sotto.cli.parsing import command
 from sotto.cli.reproduce import answer, speaker
+from sotto.cli.terminal.options import Json
+from sotto.cli.terminal.parsing import command
 from sotto.extras import require
 
 

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from sotto.cli.options import Json, Ray, Workers
-from sotto.cli.parsing import command
 from sotto.cli.reproduce import answer, check_workers, speaker
+from sotto.cli.terminal.options import Json, Ray, Workers
+from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.experiments.gohari2021.arms import EPSILONS, TEACHERS, EnvName, FigureName
 from sotto.extras import require

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sotto.algorithms.dppg.config import PresetName
-from sotto.cli.options import Delta, FirstSeed, Json, Ray, Seeds, Workers
-from sotto.cli.parsing import command
 from sotto.cli.reproduce import answer, check_workers, speaker
+from sotto.cli.terminal.options import Delta, FirstSeed, Json, Ray, Seeds, Workers
+from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.experiments.rio2025 import cells
 from sotto.extras import require

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sotto.cli.options import FirstSeed, Json, Ray, Seeds
-from sotto.cli.parsing import command, print_json
 from sotto.cli.reproduce import speaker
+from sotto.cli.terminal.options import FirstSeed, Json, Ray, Seeds
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.cluster import on_cluster
 from sotto.extras import require
 from sotto.keys import seed_range

@@ -2,7 +2,7 @@
 
 There is one module for each subject. The sentences that a training's statement brings are here too,
 because a certificate can be verified without the code that trained. A sentence whose words change
-gets a new version. Its earlier words go to `earlier` or `earlier_brought`, so that certificates
+gets a new version. Its earlier words go to the folder `earlier`, so that certificates
 that say them stay verified.
 """
 
@@ -16,8 +16,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sotto.privacy.claims import (
     answers,
     described,
-    earlier,
-    earlier_brought,
     experts,
     language,
     ledgers,
@@ -27,9 +25,9 @@ from sotto.privacy.claims import (
     selection,
     shares,
     streams,
-    superseded,
 )
 from sotto.privacy.claims.claim import Claim, Facts, Section
+from sotto.privacy.claims.earlier import brought, sentences, superseded
 from sotto.privacy.described.description import Description
 from sotto.privacy.statements import Assumption, StreamStatement
 
@@ -143,7 +141,7 @@ BROUGHT: tuple[Claim, ...] = (
 )
 """The sentences that statements of streams bring, in words."""
 
-EARLIER: tuple[Claim, ...] = (*earlier.PRESENT, *earlier_brought.OF_SCHEMA_2)
+EARLIER: tuple[Claim, ...] = (*sentences.PRESENT, *brought.OF_SCHEMA_2)
 """Earlier versions of both, which certificates may still name."""
 
 
@@ -320,7 +318,7 @@ def _brought_words(statement: StreamStatement) -> list[_Words]:
 
 def _identified(section: Section, sentence: str, how: str) -> tuple[Claim | None, dict[str, str]]:
     """Returns the known sentence with these words, in some version, and the numbers in it."""
-    for claim in (*BROUGHT, *earlier_brought.OF_SCHEMA_2, *earlier_brought.OF_SCHEMA_1):
+    for claim in (*BROUGHT, *brought.OF_SCHEMA_2, *brought.OF_SCHEMA_1):
         numbers = claim.match(section, sentence, how)
         if numbers is not None:
             return claim, numbers

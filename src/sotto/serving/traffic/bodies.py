@@ -7,7 +7,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
-from sotto.serving.refusals import Refusal
+from sotto.serving.traffic.refusals import Refusal
 
 _LARGE_BYTES = 8192  # these take about 0.1 ms, twice as long as the way to a thread and back
 

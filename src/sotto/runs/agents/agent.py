@@ -17,8 +17,8 @@ from sotto.keys import new_key
 from sotto.rl.language.agent import LanguageAgent
 from sotto.rl.rollout import Actor
 from sotto.runs import checkpoints
+from sotto.runs.agents.export import export
 from sotto.runs.directory import Experiment, Named, open_experiment
-from sotto.runs.export import export
 from sotto.runs.registry import algorithm_named
 from sotto.runs.start import config_of
 
@@ -67,7 +67,7 @@ class Agent:
 
         Args:
             file: file that ends in `.npz` (numpy arrays with a JSON header) or in `.onnx`, which
-                needs `pip install 'sotto[onnx]'`. `sotto.runs.export` shows how to read it.
+                needs `pip install 'sotto[onnx]'`. `sotto.runs.agents.export` shows how to read it.
 
         Raises:
             ValueError: the file has another ending, or the policy is not a network.

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 import tyro
 
 from sotto.algorithms.settings import description, interval
-from sotto.cli.parsing import number
+from sotto.cli.terminal.parsing import number
 
 _C = TypeVar("_C")
 

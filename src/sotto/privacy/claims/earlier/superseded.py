@@ -7,7 +7,7 @@ Where a sentence turned out to be untrue, `untrue` says why, and verification re
 from dataclasses import replace
 
 from sotto.privacy.answers.distances import AnyTwoTeachers
-from sotto.privacy.claims import answers, earlier, experts, ledgers, rewards, selection, streams
+from sotto.privacy.claims import answers, experts, ledgers, rewards, selection, streams
 from sotto.privacy.claims.claim import Claim, Facts
 from sotto.privacy.claims.conditions import (
     about_people,
@@ -18,6 +18,7 @@ from sotto.privacy.claims.conditions import (
     has_shards,
     of_answers,
 )
+from sotto.privacy.claims.earlier import sentences
 
 _SOURCE = "noise was AES-128 in counter mode already, keyed through numpy's SeedSequence"
 
@@ -63,7 +64,7 @@ _BREAK = (
 )
 _SAY_SO = "for real people say so in the configuration; nothing un-noised about them is then shown"
 
-_WORDS = {one.identifier: one for one in earlier.PRESENT if one.version == 1}
+_WORDS = {one.identifier: one for one in sentences.PRESENT if one.version == 1}
 
 
 def _first(claim: Claim) -> Claim:

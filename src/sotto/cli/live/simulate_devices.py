@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sotto.algorithms.base import Algorithm
-from sotto.cli.options import Json
-from sotto.cli.parsing import command, print_json
-from sotto.cli.progress import Display
+from sotto.cli.terminal.options import Json
+from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.progress import Display
 from sotto.extras import require
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
 from sotto.runs.training import Update

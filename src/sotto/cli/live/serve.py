@@ -9,12 +9,12 @@ from typing import Any
 import tyro
 
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
-from sotto.cli.parsing import flags_given, parse, print_json
-from sotto.cli.settings import flags_of
+from sotto.cli.terminal.parsing import flags_given, parse, print_json
+from sotto.cli.terminal.settings import flags_of
 from sotto.errors import RunError
 from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
 from sotto.runs.directory import ledger_place
-from sotto.runs.teachers import rows_to_serve, teacher_policies
 from sotto.serving.directory import (
     Service,
     ServiceSettings,
@@ -22,8 +22,8 @@ from sotto.serving.directory import (
     is_service,
     open_service,
 )
-from sotto.serving.limits import Limits
 from sotto.serving.promise import Promise, check_teacher, promised
+from sotto.serving.traffic.limits import Limits
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from typing import Any
 
 import tyro
 
-from sotto.cli.campaign import Database, open_store
-from sotto.cli.options import Json, RunPath
-from sotto.cli.parsing import command, print_json
+from sotto.cli.live.campaign import Database, open_store
+from sotto.cli.terminal.options import Json, RunPath
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.people import campaign as campaigns
 from sotto.privacy.ledger.joining import Numbers
 

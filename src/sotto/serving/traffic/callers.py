@@ -25,9 +25,9 @@ from sotto.privacy.errors import (
     LedgerUnavailable,
     UnknownStudent,
 )
-from sotto.serving.connections import Connections, network
-from sotto.serving.limits import Limits, RateLimiter
-from sotto.serving.refusals import Refusal, log
+from sotto.serving.traffic.connections import Connections, network
+from sotto.serving.traffic.limits import Limits, RateLimiter
+from sotto.serving.traffic.refusals import Refusal, log
 
 _RETRY_SECONDS = "1"
 _REFRESH_SECONDS = 0.25

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import tyro
 
-from sotto.cli.options import Json
-from sotto.cli.parsing import command, print_json
+from sotto.cli.terminal.options import Json
+from sotto.cli.terminal.parsing import command, print_json
 from sotto.extras import require
 
 

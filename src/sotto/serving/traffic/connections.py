@@ -17,8 +17,8 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sotto.serving.limits import Limits
-from sotto.serving.proxies import Proxies, address_of
+from sotto.serving.traffic.limits import Limits
+from sotto.serving.traffic.proxies import Proxies, address_of
 
 Peer = tuple[str, int]
 """Address and port of the other side."""

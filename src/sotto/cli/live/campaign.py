@@ -14,9 +14,9 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from sotto.algorithms.dppg.config import DPPGConfig
-from sotto.cli.options import Budget, Json, RunPath
-from sotto.cli.parsing import command, flags_given, parse, print_json
-from sotto.cli.settings import flags_of
+from sotto.cli.terminal.options import Budget, Json, RunPath
+from sotto.cli.terminal.parsing import command, flags_given, parse, print_json
+from sotto.cli.terminal.settings import flags_of
 from sotto.extras import require
 from sotto.people import campaign as campaigns
 from sotto.people import recipe

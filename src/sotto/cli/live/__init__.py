@@ -1,0 +1,1 @@
+"""Commands for live people, devices and services."""

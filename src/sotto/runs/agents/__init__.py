@@ -1,0 +1,1 @@
+"""Trained policies, and what can be made of them."""

@@ -1,0 +1,1 @@
+"""Limits of a service towards strangers: connections, callers, sizes and rates."""
