@@ -142,9 +142,7 @@ def added(state: BanditState, released: dict[str, Any]) -> tuple[BanditState, di
     return after, {}
 
 
-def prior_of(
-    sums: Moments, mean: Float[np.ndarray, " d"], variance: float, energy: float
-) -> Prior:
+def prior_of(sums: Moments, mean: Float[np.ndarray, " d"], variance: float, energy: float) -> Prior:
     """Returns mean and variances of the mean weights, from noisy sums.
 
     In each feature the products are its weight, less the weight that was already explained, times
