@@ -156,9 +156,10 @@ def draw(path: Path, cells: list[dict[str, Any]]) -> None:
                     marker="o",
                     label=arm,
                 )
-            for one in cell["arms"]:
-                if one["epsilon"] is None:
-                    level(plot, one["gain"], one["arm"])
+            silent = {one["arm"]: one["gain"] for one in cell["arms"] if one["epsilon"] is None}
+            for name, gain in silent.items():
+                close = any(gain < other < 1.05 * gain for other in silent.values())
+                level(plot, gain, name, below=close)
             plot.set_xticks(range(len(EPSILONS)), [f"{one:g}" for one in EPSILONS])
             plot.set_xlim(-0.2, len(EPSILONS) - 0.3)  # names of levels are right of the last bar
             plot.set_xlabel("epsilon")
