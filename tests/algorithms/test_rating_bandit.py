@@ -25,7 +25,7 @@ from sotto.runs import start
 
 
 def prior(scale: float = 0.01) -> Prior:
-    return Prior(jnp.asarray([0.1, 0.0, -0.1, 0.2]), scale * jnp.eye(4))
+    return Prior(jnp.asarray([0.1, 0.0, -0.1, 0.2]), jnp.full(4, scale))
 
 
 def unit_of(everybody: Rated, place: int) -> Rated:
@@ -82,15 +82,17 @@ def test_moments_are_those_of_the_persons_own_rounds_and_nobody_is_zero() -> Non
     config, everybody = settings(), people()
     unit = unit_of(everybody, int(np.argmax(everybody.present.sum(axis=1))))
     rounds = person.play(config, prior(), unit, new_key(0))
-    found = person.moments(rounds)
+    mean = np.asarray(prior().mean)
+    found = person.moments(rounds, prior().mean)
     x, y = (np.asarray(leaf, float)[np.asarray(rounds.played)] for leaf in rounds[:2])
     assert len(x) >= 4
-    np.testing.assert_allclose(found.gram, person.GRAM_WEIGHT * np.cov(x.T, bias=True), atol=1e-6)
+    np.testing.assert_allclose(found.squares, person.SQUARES_WEIGHT * x.var(axis=0), atol=1e-6)
+    left = y - x @ mean
     np.testing.assert_allclose(
-        found.products, ((x - x.mean(0)).T @ (y - y.mean())) / len(x), atol=1e-6
+        found.products, ((x - x.mean(0)).T @ (left - left.mean())) / len(x), atol=1e-6
     )
     empty = Rated(jnp.zeros((20, 4)), jnp.zeros(20), jnp.zeros(20, bool))
-    nothing = person.moments(person.play(config, prior(), empty, new_key(0)))
+    nothing = person.moments(person.play(config, prior(), empty, new_key(0)), prior().mean)
     assert not any(np.any(leaf) for leaf in nothing)
 
 
@@ -120,7 +122,7 @@ def released(
 
 
 def flat(state: release.BanditState) -> np.ndarray:
-    return np.concatenate([state.sums.gram.ravel(), state.sums.products.ravel()])
+    return np.concatenate([state.sums.squares.ravel(), state.sums.products.ravel()])
 
 
 def test_one_person_moves_a_block_by_at_most_the_clip_norms(tmp_path: Path) -> None:
@@ -171,22 +173,35 @@ def test_both_parts_together_spend_the_target_and_no_more(tmp_path: Path) -> Non
     assert 0.99e-3 < delta <= 1e-3
 
 
-def test_the_prior_is_the_posterior_of_a_noisy_linear_equation() -> None:
-    """Without noise it is the ridge solution, and its error shrinks with people and rounds."""
-    rng = np.random.default_rng(0)
-    root = rng.normal(0, 1, (4, 4))
-    gram, weights = 50 * root @ root.T, np.array([0.1, -0.05, 0.02, 0.0])
-    sums = Moments(jnp.asarray(person.GRAM_WEIGHT * gram), jnp.asarray(gram @ weights))
-    found = release.prior_of(sums, 0.0)
-    ridge = person.NOISE / 6 / release.PRIOR_VARIANCE
-    np.testing.assert_allclose(
-        found.mean, np.linalg.solve(gram + ridge * np.eye(4), gram @ weights), atol=1e-4
+def test_the_prior_is_the_posterior_of_a_noisy_equation_in_each_feature() -> None:
+    """Against Bayesian regression with the covariance of the error, solved in float64."""
+    squares, weights = np.array([50.0, 20.0, 80.0, 40.0]), np.array([0.1, -0.05, 0.02, 0.0])
+    explained = np.array([0.04, 0.0, 0.1, -0.1])
+    sums = Moments(
+        jnp.asarray(person.SQUARES_WEIGHT * squares), jnp.asarray(squares * (weights - explained))
     )
-    vague = release.prior_of(sums, 1e6)
+    found = release.prior_of(sums, explained, variance=2.0, energy=3.0)
+    error = np.diag(2.0 + 3.0 * squares / squares.sum())
+    gram = np.diag(squares)
+    covariance = np.linalg.inv(
+        gram @ np.linalg.inv(error) @ gram + np.eye(4) / release.PRIOR_VARIANCE
+    )
+    want = covariance @ gram @ np.linalg.inv(error) @ gram @ weights
+    np.testing.assert_allclose(found.mean, want, atol=1e-6)
+    np.testing.assert_allclose(found.variance, np.diag(covariance), rtol=1e-5)
+    exact = release.prior_of(sums, explained, 0.0, 0.0)
+    np.testing.assert_allclose(exact.mean, weights, atol=1e-6)
+    vague = release.prior_of(sums, explained, 1e9, 3.0)
     assert np.abs(np.asarray(vague.mean)).max() < 1e-3
-    np.testing.assert_allclose(
-        np.diag(np.asarray(vague.covariance)), release.PRIOR_VARIANCE, rtol=0.05
-    )
+    np.testing.assert_allclose(vague.variance, release.PRIOR_VARIANCE, rtol=0.05)
+
+
+def test_products_of_noise_alone_move_no_prior_far() -> None:
+    """Sums of squares that are below zero, or far below the others, count as small ones."""
+    sums = Moments(jnp.asarray([-1.0, -2.0, 0.5, -1.0]), jnp.asarray([5.0, -3.0, 1.0, 2.0]))
+    found = release.prior_of(sums, np.zeros(4), variance=9.0, energy=1.0)
+    assert np.abs(np.asarray(found.mean)).max() < 0.01
+    assert np.all(np.asarray(found.variance) <= release.PRIOR_VARIANCE)
 
 
 # --- learning ------------------------------------------------------------------------------------

@@ -287,7 +287,7 @@ def test_no_module_that_a_run_names_is_imported(capsys, trap, tmp_path):
     with pytest.raises(ValueError, match=f"give --env-id {name} if you trust it"):
         sotto.load(run)
     assert not marker.exists()
-    with pytest.raises(RunError, match="is damaged or belongs to another run"):
+    with pytest.raises(RunError, match="belongs to another version of sotto or to another run"):
         sotto.load(run, env_id=name)  # whose checkpoint is of CartPole in JAX
     assert marker.exists()
 

@@ -55,7 +55,7 @@ def trials(scaled_by_everybody: bool) -> ReleaseTrials:
         return np.asarray(log)[:, 0]
 
     def seen(state: release.BanditState, released: Any) -> tuple[release.BanditState, Any]:
-        after, _ = release._server(state, released)
+        after, _ = release.added(state, released)
         return after, after.sums.products
 
     made = replace(release.block_release(CONFIG, 1), server=seen)
@@ -95,7 +95,7 @@ def blocks_of(
         assert shown is not None  # simulated people are
         seen.append({name: np.asarray(x)[0, 0] for name, x in shown.items()})
         one = jax.tree.map(lambda x: x[0], after)
-        before.append(algorithm.learned(one, *(float(x[block]) for x in variances)))
+        before.append(algorithm.learned(config, one, *(float(x[block]) for x in variances)))
     return before, seen
 
 

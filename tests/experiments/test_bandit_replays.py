@@ -59,6 +59,21 @@ def test_simulated_noise_in_sums_is_that_of_the_release(arm: replay.Arm) -> None
     assert not np.allclose(np.linalg.norm(np.cumsum(1.2 * rows, axis=0), axis=1), deviations)
 
 
+def test_every_sum_of_blocks_has_the_least_noise_of_one_sum() -> None:
+    """Its standard deviation is that of one Gaussian release about all people so far."""
+    config = settings(blocks=5, clip_norm=0.1)
+    nobody, drawn = np.zeros((1, 2 * config.features)), []
+    for seed in range(400):
+        variances, noise = replay._noise(config, "least noise", np.random.default_rng(seed))
+        drawn.append(np.cumsum([noise(block, nobody) for block in range(5)], axis=0))
+    one = config.noise_multiplier * math.sqrt(17 / 16) * config.clip_norm
+    np.testing.assert_allclose(np.sqrt(variances), one)
+    np.testing.assert_allclose(np.std(drawn, axis=(0, 2)), one, rtol=0.05)
+    for arm in ("private", "tree", "independent"):
+        own, _ = replay._noise(replay._of_arm(config, arm), arm, np.random.default_rng(0))
+        assert np.all(own >= variances * (1 - 1e-9))
+
+
 def test_own_ratings_help_and_offers_are_the_same_for_all_arms() -> None:
     config = settings(people=200, blocks=2, horizon=100)
     everybody = jax.tree.map(jnp.asarray, Rated(*people(200, items=100)))

@@ -350,6 +350,8 @@ def test_checkpoints_find_a_changed_number(monkeypatch, tmp_path: Path) -> None:
     assert loaded["n"] == 7
     with pytest.raises(RunError, match=r"damaged|does not fit"):
         checkpoints.load(tmp_path, 1, {"a": jnp.zeros(4), "n": jnp.int32(0)})
+    with pytest.raises(RunError, match=r"another version.*the version that wrote it"):
+        checkpoints.load(tmp_path, 1, {"a": jnp.zeros(3), "m": jnp.int32(0)})
     digest = checkpoints._digest
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "_digest", lambda arrays: digest(arrays) ^ 1)

@@ -69,14 +69,14 @@ def line(
     axes.fill_between(x, *edges, color=color, alpha=alpha, linewidth=0)
 
 
-def level(axes: Axes, value: float, label: str) -> None:
-    """Draws a dotted horizontal line with a label at its right end."""
+def level(axes: Axes, value: float, label: str, below: bool = False) -> None:
+    """Draws a dotted horizontal line with a label at its right end, above or below the line."""
     axes.axhline(value, color=GREY, linestyle=":", linewidth=1.3)
     axes.annotate(
         label,
         (0.99, value),
         xycoords=("axes fraction", "data"),
-        xytext=(0, 2),
+        xytext=(0, -10 if below else 2),
         textcoords="offset points",
         ha="right",
         fontsize=8,

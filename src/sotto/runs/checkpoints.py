@@ -127,6 +127,13 @@ def load(directory: Path, updates: int, like: _T) -> _T:
                 },
             )
     except Exception as error:  # orbax and tensorstore raise many exceptions for a damaged file
+        stored = {one.name for one in path.glob("*") if one.is_dir()}  # one folder for each array
+        if unknown := sorted(stored - set(named) - {_DIGEST}):
+            raise RunError(
+                f"the checkpoint {path} belongs to another version of sotto or to another run: it "
+                f"holds {unknown[0][:60]!r}, which this version does not know; continue with the "
+                "version that wrote it, or start a new run"
+            ) from error
         raise RunError(
             f"the checkpoint {path} is damaged or belongs to another run; {remedy}"
         ) from error

@@ -163,6 +163,7 @@ class Bandit(Algorithm[BanditConfig]):
                 _nested(state), keys, persons[None, None], _nested(_nested(units))
             )
             state = learned(
+                config,
                 jax.tree.map(lambda x: x[0], opened),
                 sums[block - begun],
                 gains[block - begun],
@@ -219,10 +220,14 @@ def block_of(config: BanditConfig, people: Rated, block: int) -> tuple[np.ndarra
     return np.where(there, places, -1), units
 
 
-def learned(state: BanditState, variance: float, gain_variance: float) -> BanditState:
+def learned(
+    config: BanditConfig, state: BanditState, variance: float, gain_variance: float
+) -> BanditState:
     """Returns the state with the prior that the noisy sums give. It is post-processing."""
+    blocks = int(state.blocks)
+    energy = blocks * config.slots * config.clip_norm**2
     return state._replace(
-        prior=prior_of(state.sums, variance),
+        prior=prior_of(state.sums, np.asarray(state.means) / blocks, variance, energy),
         variance=jnp.float32(variance),
         gain_variance=jnp.float32(gain_variance),
     )

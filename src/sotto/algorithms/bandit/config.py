@@ -47,7 +47,7 @@ class BanditConfig(Settings):
     noise: Noise = "prefix-sum"
     """Noise over the blocks. It cancels in sums of blocks (prefix-sum), is that of a tree of blocks
     (binary-tree), or is independent."""
-    clip_norm: Positive = 0.03
+    clip_norm: Positive = 0.02
     """Clip norm of a person's moments. Most people may be longer, since both moments of a person
     shrink by the same factor. Choose it without the log."""
     seed: Seed = 0
@@ -130,7 +130,7 @@ class BanditConfig(Settings):
     @property
     def noise_multiplier(self) -> float:
         """Multiplier of the whole stream, which meets the target."""
-        numbers = self.features * (self.features + 1) + 1
+        numbers = 2 * self.features + 1
         return calibrated_multiplier(
             lambda multiplier: [Gaussian(noise_multiplier=multiplier)],
             self.target_epsilon,

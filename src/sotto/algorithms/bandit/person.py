@@ -7,14 +7,14 @@ no probabilities of logged actions are needed. Rows do not name their item, so a
 rated twice is two rows, and may be offered twice.
 
 A person's rating of an item is modelled as level + w . x + noise. The prior of w is public (mean
-and covariance, functions of earlier releases), and each of the person's rounds updates it (Bayesian
+and variances, functions of earlier releases), and each of the person's rounds updates it (Bayesian
 linear regression). The person chooses the item with the largest mean. Nobody else sees these
 choices.
 
-The contribution has two moments, which are means over rounds: second moments of the chosen items
-around their mean, and products of items and ratings around their means. A second part is the gain
-of the choices over all offered items. Means of the own rounds are subtracted because people differ
-in level.
+The contribution has two moments, which are means over rounds: squares of the features of the chosen
+items around their mean, and products of these features with what the public mean of w leaves
+unexplained of the ratings. A second part is the gain of the choices over all offered items. Means
+of the own rounds are subtracted because people differ in level.
 
 Guarantee:
     Everything here is a function of one person's rows, that person's random numbers and the public
@@ -32,15 +32,15 @@ from sotto.algorithms.bandit.config import BanditConfig
 from sotto.algorithms.settings import known
 from sotto.data.imports.records import Records
 
-SPREAD = 0.003
+SPREAD = 0.005
 """Variance of a weight between people."""
 NOISE = 0.06
 """Variance of a rating around a person's model, in units of the range of ratings."""
 LEVEL = 0.5
 """Mean of people's levels."""
 LEVEL_VARIANCE = 0.1
-GRAM_WEIGHT = 0.1
-"""Weight of second moments of items in a contribution, against that of products with ratings."""
+SQUARES_WEIGHT = 0.1
+"""Weight of squares of features in a contribution, against that of products with ratings."""
 
 
 class Rated(NamedTuple):
@@ -52,17 +52,17 @@ class Rated(NamedTuple):
 
 
 class Prior(NamedTuple):
-    """Public mean and covariance of the weights, over people's uncertainty about their mean."""
+    """Public mean of the weights, and the variance of its error in each feature."""
 
     mean: Float[Array, " d"]
-    covariance: Float[Array, "d d"]
+    variance: Float[Array, " d"]
 
 
 class Moments(NamedTuple):
     """Moments of a person's own rounds, or noisy sums of several people's."""
 
-    gram: Float[Array, "d d"]
-    """Second moments of items, times `GRAM_WEIGHT`."""
+    squares: Float[Array, " d"]
+    """Squares of features, times `SQUARES_WEIGHT`."""
     products: Float[Array, " d"]
 
 
@@ -125,9 +125,7 @@ def play(
     """
     size = config.features
     mean = jnp.append(prior.mean, LEVEL)
-    covariance = jnp.zeros((size + 1, size + 1), jnp.float32)
-    covariance = covariance.at[:size, :size].set(prior.covariance + SPREAD * jnp.eye(size))
-    covariance = covariance.at[size, size].set(LEVEL_VARIANCE)
+    covariance = jnp.diag(jnp.append(prior.variance + SPREAD, LEVEL_VARIANCE))
 
     def one_round(
         belief: tuple[Array, Array], offer: tuple[Array, Array, Array]
@@ -152,11 +150,15 @@ def mean_over(values: Float[Array, " T *n"], played: Bool[Array, " T"]) -> Float
     return jnp.tensordot(there, values, 1) / jnp.maximum(jnp.sum(there), 1)
 
 
-def moments(rounds: Rounds) -> Moments:
-    """Returns the contribution of one person's rounds, before it is clipped."""
+def moments(rounds: Rounds, mean: Float[Array, " d"]) -> Moments:
+    """Returns the contribution of one person's rounds, before it is clipped.
+
+    Args:
+        rounds: rounds of the person.
+        mean: public mean of the weights, by which these rounds were played.
+    """
     there = rounds.played
     items = (rounds.items - mean_over(rounds.items, there)) * there[:, None]
-    ratings = rounds.ratings - mean_over(rounds.ratings, there)
-    products = mean_over(items * ratings[:, None], there)
-    gram = mean_over(items[:, :, None] * items[:, None, :], there)
-    return Moments(GRAM_WEIGHT * gram, products)
+    left = rounds.ratings - mean_over(rounds.ratings, there) - items @ mean
+    products = mean_over(items * left[:, None], there)
+    return Moments(SQUARES_WEIGHT * mean_over(jnp.square(items), there), products)

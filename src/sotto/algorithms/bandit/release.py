@@ -16,8 +16,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.bandit.config import GAIN_NORM, GAIN_SHARE, BanditConfig
 from sotto.algorithms.bandit.person import (
-    GRAM_WEIGHT,
-    NOISE,
+    SQUARES_WEIGHT,
     Moments,
     Prior,
     Rated,
@@ -35,10 +34,10 @@ from sotto.privacy.units import Adjacency, Unit
 UNIT = Unit(kind="trajectory", adjacency=Adjacency.ZERO_OUT)
 """Everything that one person logged; the person is there, or their place is empty."""
 
-PRIOR_VARIANCE = 0.003
+PRIOR_VARIANCE = 0.0015
 """Variance of a mean weight before the first release."""
-_ROUNDS = 6
-"""Rounds of a typical person, in the sampling error of the sums. It only affects utility."""
+_LEAST_SQUARE = 0.1
+"""Least square of a feature that is believed, in units of their mean. It only affects utility."""
 _PEOPLE = 1000
 """Most people that are mapped at once."""
 
@@ -47,6 +46,8 @@ class BanditState(NamedTuple):
     """Public state: sums over releases, and what was made of them."""
 
     sums: Moments
+    means: Float[Array, " d"]
+    """Sum over the blocks in `sums` of the mean weights by which their people played."""
     gain: Float[Array, ""]
     """Noisy sum over people of the mean gain of their choices over random ones."""
     prior: Prior
@@ -63,11 +64,11 @@ class BanditState(NamedTuple):
 def first_state(config: BanditConfig) -> BanditState:
     """Returns the state before the first release."""
     size = config.features
-    sums = Moments(jnp.zeros((size, size)), jnp.zeros(size))
-    prior = Prior(jnp.zeros(size), PRIOR_VARIANCE * jnp.eye(size))
+    none = jnp.zeros(size)
+    prior = Prior(none, jnp.full(size, PRIOR_VARIANCE))
     bounds = jnp.asarray([known(config.low), known(config.high)], jnp.float32)
     zero = jnp.zeros(())
-    return BanditState(sums, zero, prior, zero, zero, jnp.int32(0), bounds)
+    return BanditState(Moments(none, none), none, zero, prior, zero, zero, jnp.int32(0), bounds)
 
 
 def block_release(config: BanditConfig, horizon: int) -> Release:
@@ -76,7 +77,7 @@ def block_release(config: BanditConfig, horizon: int) -> Release:
     return Release(
         name="bandit block",
         local=partial(_local, config),
-        server=_server,
+        server=added,
         unit=UNIT,
         parts={
             "moments": Part(
@@ -124,37 +125,41 @@ def _local(
     worst, best = known(config.reward_bounds)
     shown = {"reward": chosen, "random": offered}
     return (
-        {"moments": moments(rounds), "gain": chosen - offered},
+        {"moments": moments(rounds, state.prior.mean), "gain": chosen - offered},
         {name: worst + (best - worst) * value for name, value in shown.items()},
     )
 
 
-def _server(state: BanditState, released: dict[str, Any]) -> tuple[BanditState, dict[str, Array]]:
+def added(state: BanditState, released: dict[str, Any]) -> tuple[BanditState, dict[str, Array]]:
     """Adds a block to the sums."""
     sums = Moments(*(a + b for a, b in zip(state.sums, released["moments"], strict=True)))
-    after = state._replace(sums=sums, gain=state.gain + released["gain"], blocks=state.blocks + 1)
+    after = state._replace(
+        sums=sums,
+        means=state.means + state.prior.mean,
+        gain=state.gain + released["gain"],
+        blocks=state.blocks + 1,
+    )
     return after, {}
 
 
-def prior_of(sums: Moments, variance: float) -> Prior:
-    """Returns mean and covariance of the mean weights, from noisy sums.
+def prior_of(sums: Moments, mean: Float[np.ndarray, " d"], variance: float, energy: float) -> Prior:
+    """Returns mean and variances of the mean weights, from noisy sums.
 
-    The sums are a noisy linear equation G w = p. It is solved in the eigenvectors of the noisy G.
-    The prior of w has variance `PRIOR_VARIANCE`. The error of p has the variance of the people's
-    ratings, and that of the noise in p and in G w. Negative eigenvalues are noise, and count as
-    zero.
+    In each feature the products are its weight, less the weight that was already explained, times
+    the squares, with an error. The prior of the weight has mean zero and variance `PRIOR_VARIANCE`.
+    The error is the noise and the differences between people. The latter have a squared norm of at
+    most `energy` in all features together, of which a feature has the share of its squares.
 
     Args:
         sums: noisy sums over people.
+        mean: mean over the blocks of the weights by which their people played.
         variance: of the noise in each number of `sums`.
+        energy: largest sum over people of the squared norm of a contribution.
     """
-    products = np.asarray(sums.products, np.float64)
-    gram = np.asarray(sums.gram, np.float64) / GRAM_WEIGHT
-    values, vectors = np.linalg.eigh((gram + gram.T) / 2)
-    values = np.maximum(values, 0)
-    in_gram = len(products) * PRIOR_VARIANCE / GRAM_WEIGHT**2 / 2  # the noise is symmetrised
-    error = NOISE * values / _ROUNDS + variance * (1 + in_gram) + 1e-9
-    left = error / (np.square(values) * PRIOR_VARIANCE + error)
-    mean = vectors @ (PRIOR_VARIANCE * left * values / error * (vectors.T @ products))
-    covariance = (vectors * (PRIOR_VARIANCE * left)) @ vectors.T
-    return Prior(jnp.asarray(mean, jnp.float32), jnp.asarray(covariance, jnp.float32))
+    squares = np.asarray(sums.squares, np.float64) / SQUARES_WEIGHT
+    squares = np.maximum(squares, max(_LEAST_SQUARE * float(np.mean(squares)), 1e-9))
+    products = np.asarray(sums.products, np.float64) + squares * np.asarray(mean, np.float64)
+    error = variance + energy * squares / np.sum(squares)
+    left = PRIOR_VARIANCE / (np.square(squares) * PRIOR_VARIANCE + error)
+    both = left * squares * products, left * error
+    return Prior(*(jnp.asarray(x, jnp.float32) for x in both))

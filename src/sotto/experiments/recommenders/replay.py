@@ -2,7 +2,10 @@
 
 The noise here comes from a seed and protects nobody: the data are public already. Its standard
 deviation is that of the release (`release.sum_variances`), and every arm with an epsilon has the
-same one, for a person.
+same multiplier for a person. Arms without an epsilon clip as well; only the noise is missing.
+
+The arm "least noise" is a bound and no mechanism: every prior has the noise of one sum over all
+earlier people, which no Gaussian noise over blocks can go below (docs/privacy.md, section 24).
 
 The shuffled arm is a claim of the literature and has no certificate. Each person randomises their
 moments with the mechanism of Duchi, Jordan and Wainwright (2018) for vectors in a ball, which is
@@ -20,18 +23,25 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from sotto.algorithms.bandit.algorithm import block_of
+from sotto.algorithms.bandit.algorithm import block_of, learned
 from sotto.algorithms.bandit.config import BanditConfig
 from sotto.algorithms.bandit.person import Moments, Prior, Rated, mean_over, moments, play
-from sotto.algorithms.bandit.release import block_release, first_state, prior_of, sum_variances
+from sotto.algorithms.bandit.release import added, block_release, first_state, sum_variances
 from sotto.algorithms.settings import known
 from sotto.keys import new_key
 from sotto.privacy.mechanisms import binary_tree, correlated
 
 Arm = Literal[
-    "private", "tree", "independent", "shuffled", "without privacy", "shared only", "own only"
+    "private",
+    "tree",
+    "independent",
+    "shuffled",
+    "least noise",
+    "without privacy",
+    "shared only",
+    "own only",
 ]
-NOISY: tuple[Arm, ...] = ("private", "tree", "independent", "shuffled")
+NOISY: tuple[Arm, ...] = ("private", "tree", "independent", "shuffled", "least noise")
 SILENT: tuple[Arm, ...] = ("without privacy", "shared only", "own only")
 _SHUFFLED_BLOCKS = 2
 """Blocks of the shuffled arm. Smaller ones are amplified less."""
@@ -65,25 +75,23 @@ def replay(config: BanditConfig, people: Rated, arm: Arm, seed: int) -> Replay:
     order = rng.permutation(known(config.people))
     people = jax.tree.map(lambda x: x[order], people)
     config = _of_arm(config, arm)
-    total, variances, noise = _noise(config, arm, rng)
+    variances, noise = _noise(config, arm, rng)
     found: list[np.ndarray] = []
-    prior = first_state(config).prior
+    state = first_state(config)
     program = _program(config.candidates, config.rounds, config.features, arm != "shared only")
     for block in range(config.num_updates):
         persons, units = block_of(config, people, block)
         keys = jax.random.split(new_key(seed * 1000 + block), config.slots)
-        parts, chosen, offered, played = program(prior, units, keys)
+        parts, chosen, offered, played = program(state.prior, units, keys)
         there = np.asarray(played) & (persons >= 0)
         found.append(np.stack([np.asarray(chosen), np.asarray(offered)])[:, there])
         flat = np.concatenate([np.asarray(x).reshape(config.slots, -1) for x in parts], axis=1)
-        if arm in NOISY:
-            norms = np.linalg.norm(flat, axis=1, keepdims=True)
-            flat = flat * np.minimum(1, config.clip_norm / np.maximum(norms, 1e-12))
-        total = total + noise(block, flat)
+        norms = np.linalg.norm(flat, axis=1, keepdims=True)
+        flat = flat * np.minimum(1, config.clip_norm / np.maximum(norms, 1e-12))
+        squares, products = np.split(noise(block, flat), 2)
+        after, _ = added(state, {"moments": Moments(squares, products), "gain": 0.0})  # type: ignore[arg-type]
         if arm != "own only":
-            gram, products = np.split(total, [config.features**2])
-            square = gram.reshape(config.features, config.features)
-            prior = prior_of(Moments(square, products), float(variances[block]))  # type: ignore[arg-type]
+            state = learned(config, after, float(variances[block]), 0.0)
     worst, best = known(config.reward_bounds)
     means = worst + (best - worst) * np.concatenate(found, axis=1).mean(axis=1, dtype=np.float64)
     return Replay(float(means[0]), float(means[1]))
@@ -99,23 +107,27 @@ def _of_arm(config: BanditConfig, arm: Arm) -> BanditConfig:
 
 def _noise(
     config: BanditConfig, arm: Arm, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, Callable[[int, np.ndarray], np.ndarray]]:
-    """Returns zeros, variances of the noise in sums of blocks, and a noisy sum of a block."""
-    size, blocks = config.features * (config.features + 1), config.num_updates
-    zero = np.zeros(size)
+) -> tuple[np.ndarray, Callable[[int, np.ndarray], np.ndarray]]:
+    """Returns variances of the noise in sums of blocks, and a noisy sum of a block."""
+    size, blocks = 2 * config.features, config.num_updates
     if arm in SILENT:
-        return zero, np.zeros(blocks), lambda _, flat: flat.sum(axis=0)
+        return np.zeros(blocks), lambda _, flat: flat.sum(axis=0)
     if arm == "shuffled":
         epsilon = local_epsilon(config.target_epsilon, known(config.delta), config.slots)
         each = report_norm(config.clip_norm, epsilon, size) ** 2 / size
         reported = partial(randomised, config.clip_norm, epsilon, rng)
         variances = each * config.slots * np.arange(1, blocks + 1)
-        return zero, variances, lambda _, flat: reported(flat).sum(axis=0)
+        return variances, lambda _, flat: reported(flat).sum(axis=0)
     release = block_release(config, blocks)
     variances = sum_variances(release, "moments")
+    rows = _rows(config, blocks)
+    if arm == "least noise":  # the noise of every block replaces that of the last one in the sums
+        part = release.parts["moments"]
+        variances = np.full(blocks, (part.noise_multiplier * part.clip_norm) ** 2)
+        rows = np.eye(blocks) - np.eye(blocks, k=-1)
     first = math.sqrt(variances[0])  # every row begins with a draw of its own
-    drawn = _rows(config, blocks) @ rng.normal(0, first, (blocks, size))
-    return zero, variances, lambda block, flat: flat.sum(axis=0) + drawn[block]
+    drawn = rows @ rng.normal(0, first, (blocks, size))
+    return variances, lambda block, flat: flat.sum(axis=0) + drawn[block]
 
 
 def _rows(config: BanditConfig, blocks: int) -> Float[np.ndarray, "blocks blocks"]:
@@ -145,7 +157,7 @@ def _program(candidates: int, rounds: int, features: int, learns: bool) -> Play:
             rounds = play(config, prior, unit, key, learns=learns)
             chosen = mean_over(rounds.ratings, rounds.played)
             offered = mean_over(rounds.offered, rounds.played)
-            return moments(rounds), chosen, offered, rounds.played[0]
+            return moments(rounds, prior.mean), chosen, offered, rounds.played[0]
 
         _PROGRAMS[shapes] = jax.jit(jax.vmap(one, in_axes=(None, 0, 0)))
     return _PROGRAMS[shapes]

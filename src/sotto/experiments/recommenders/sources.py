@@ -119,7 +119,7 @@ RATINGS = (
         item="InstEval",
         declaration=_declared(
             observation=[
-                {"column": "age", "categories": [1, 2, 3, 4, 5, 6]},
+                {"column": "age", "low": 1, "high": 6},
                 {"column": "service", "low": 0, "high": 1},
             ],
             action={
