@@ -19,7 +19,7 @@ from jaxtyping import Float
 
 from sotto.algorithms.evaluation.cells import Cells, Correction
 
-_REDRAWN = 200
+_REDRAWN = 100
 """Tables that are drawn anew."""
 _LESS = 0.1
 """Shrinkage of the model from which tables are drawn anew, over that of the model that is used.
@@ -33,8 +33,8 @@ class Tables(NamedTuple):
     """People who are in a cell at a step, take an action, and come to the next cell."""
     rewards: Float[np.ndarray, "T S A"]
     """Sums of rewards, which are scaled to be from -1 to 1."""
-    starts: Float[np.ndarray, " S"]
-    """People whose first step is in a cell."""
+    starts: Float[np.ndarray, " S+1"]
+    """People whose first step is in a cell, and those who are gone before the last step."""
 
 
 class Facts(NamedTuple):
@@ -65,7 +65,7 @@ class Chain(NamedTuple):
 
 def people_in(tables: Tables) -> float:
     """Returns the noisy number of people in the tables, at least 1."""
-    return max(float(np.sum(tables.starts)), 1.0)
+    return max(float(np.sum(tables.starts[:-1])), 1.0)
 
 
 def chain_of(tables: Tables, facts: Facts, less: float = 1.0) -> Chain:
@@ -73,7 +73,9 @@ def chain_of(tables: Tables, facts: Facts, less: float = 1.0) -> Chain:
 
     Probabilities of a cell and an action are shrunk to those of the cell, and these to those of all
     cells, by as many people as the noise is large. Tables of single steps are shrunk to the pooled
-    ones by as much as the noise and sampling explain their differences (James and Stein 1961).
+    ones by as much as the noise and sampling explain their differences (James and Stein 1961). A
+    person leaves once, so the number of those who left is known better than its parts, which are
+    made to add up to it.
 
     Args:
         tables: the released tables.
@@ -84,12 +86,15 @@ def chain_of(tables: Tables, facts: Facts, less: float = 1.0) -> Chain:
     early = tables.visits[: max(steps - 1, 1)]  # nobody is seen after the last step
     pooled, noise = early.sum(axis=0), facts.noise["visits"]
     prior = less * noise * np.sqrt(len(early) * after)
-    anywhere = _share(_projected(pooled.sum(axis=(0, 1))), 1e-9)
-    own = _shrunk(_projected(pooled.sum(axis=1)), anywhere, prior)
-    moves = _shrunk(_projected(pooled), own[:, None], prior)
-    taken = np.maximum(pooled.sum(axis=-1), 0)
-    behaviour = _shrunk(taken, np.full(actions, 1 / actions), prior)
+    left = _projected(pooled[..., -1].ravel(), tables.starts[-1:]).reshape(cells, actions, 1)
+    pooled = np.concatenate([_projected(pooled[..., :-1]), left], axis=-1)
+    anywhere = _share(pooled.sum(axis=(0, 1)), 1e-9)
+    own = _shrunk(pooled.sum(axis=1), anywhere, prior)
+    moves = _shrunk(pooled, own[:, None], prior)
+    behaviour = _shrunk(pooled.sum(axis=-1), np.full(actions, 1 / actions), prior)
     joint = behaviour[..., None] * moves
+    leaving = np.sum(early, axis=-1, keepdims=True) * moves[..., -1:]
+    early = np.concatenate([early[..., :-1], leaving], axis=-1)
     here = early.sum(axis=(2, 3))[..., None, None]
     spread = noise**2 * (1 - 2 * joint + joint**2 * actions * after)
     spread = spread + np.maximum(here, 0) * joint * (1 - joint)
@@ -100,7 +105,7 @@ def chain_of(tables: Tables, facts: Facts, less: float = 1.0) -> Chain:
     single = np.concatenate([single, single[-1:]])[:steps]
     each = np.maximum(single.sum(axis=-1), 1e-12)
     return Chain(
-        starts=_share(_projected(tables.starts), 1e-9),
+        starts=_share(_projected(tables.starts[:-1]), 1e-9),
         behaviour=each / each.sum(axis=-1, keepdims=True),
         moves=single / single.sum(axis=-1, keepdims=True).clip(1e-12),
         rewards=_rewards(tables, facts, less),
@@ -147,9 +152,9 @@ def _share(counts: np.ndarray, added: float) -> np.ndarray:
     return found
 
 
-def _projected(counts: np.ndarray) -> np.ndarray:
-    """Returns the nearest counts that are not negative and have the same sum, at least 0."""
-    total = np.maximum(counts.sum(axis=-1, keepdims=True), 0)
+def _projected(counts: np.ndarray, total: np.ndarray | None = None) -> np.ndarray:
+    """Returns the nearest counts that are not negative, with this sum or the same, at least 0."""
+    total = np.maximum(counts.sum(axis=-1, keepdims=True) if total is None else total, 0)
     falling = -np.sort(-counts, axis=-1)
     steps = (np.cumsum(falling, axis=-1) - total) / np.arange(1, counts.shape[-1] + 1)
     place = np.maximum(np.sum(falling > steps, axis=-1, keepdims=True) - 1, 0)
@@ -229,11 +234,11 @@ def errors_of_tables(
     errors = np.zeros((_REDRAWN, len(policies)))
     for row in errors:
         seen = rng.poisson(visits)
-        taken = seen.sum(axis=-1)
+        taken, left = seen.sum(axis=-1), seen[:-1, ..., -1].sum()
         drawn = {
             "visits": seen,
             "rewards": 2 * rng.binomial(taken, (1 + chain.rewards) / 2) - taken,
-            "starts": rng.poisson(people * chain.starts),
+            "starts": np.append(rng.poisson(people * chain.starts), left),
         }
         again = Tables(
             **{

@@ -5,8 +5,9 @@ them what corrects the values of the second half.
 
 Guarantee:
     See `sotto.privacy.release.release`. A person with T steps adds T ones to the table of visits,
-    T numbers from -1 to 1 to that of rewards, and a one to the starts. So the norms are at most
-    sqrt(T), sqrt(T) and 1 (docs/privacy.md, section 22).
+    T numbers from -1 to 1 to that of rewards, and a one to the starts. Who leaves before the last
+    step adds another one to the starts. So the norms are at most sqrt(T), sqrt(T) and sqrt(2)
+    (docs/privacy.md, section 22).
 """
 
 import math
@@ -63,7 +64,7 @@ def multipliers(declaration: Declaration, cells: Cells, spending: Spending) -> d
         lambda z: [Gaussian(noise_multiplier=z)],
         spending.epsilon,
         spending.delta,
-        draws=visits * (cells.count + 2) + cells.count,
+        draws=visits * (cells.count + 2) + cells.count + 1,
     )
     return {name: together / math.sqrt(share) for name, share in _SHARES.items()}
 
@@ -78,7 +79,7 @@ def made(declaration: Declaration, cells: Cells, slots: int, noise: dict[str, fl
         noise: noise multiplier of each table.
     """
     actions, steps = int(declaration.action_space.n), declaration.horizon
-    norms = {"visits": math.sqrt(steps), "rewards": math.sqrt(steps), "starts": 1.0}
+    norms = {"visits": math.sqrt(steps), "rewards": math.sqrt(steps), "starts": math.sqrt(2)}
     about = about_a_log(declaration, slots)
     size = steps * cells.count * actions * (cells.count + 2)
     most = max(1, _AT_ONCE // size)
@@ -111,7 +112,7 @@ def contribution(
     return {
         "visits": taken[..., None] * after[:, None, None, :],
         "rewards": taken * scaled[:, None, None],
-        "starts": here[0],
+        "starts": jnp.append(here[0], there[0] - there[-1]),
     }, ()
 
 
