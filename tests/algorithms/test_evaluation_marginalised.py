@@ -213,23 +213,31 @@ def test_the_bias_from_clipping_is_within_its_bound(clip: float) -> None:
 # --- sensitivity and noise -----------------------------------------------------------------------
 
 
-def extreme_people(seed: int, count: int = 4000) -> PersonLog:
-    rng = np.random.default_rng(seed)
-    shape = (count, STEPS)
-    return PersonLog(
-        jnp.asarray(np.eye(2)[rng.integers(0, 2, shape)], jnp.float32),
-        jnp.asarray(rng.integers(0, 2, shape), jnp.int32),
-        jnp.asarray(rng.choice([0, 2], shape), jnp.float32),
-        jnp.asarray(rng.choice([LEAST, 1], shape), jnp.float32),
-        jnp.asarray(np.sort(rng.random(shape) < 0.9)[:, ::-1].copy()),
+def extreme_people() -> PersonLog:
+    """All logs of states, actions, rewards and propensities at their ends, of 1 to 3 steps."""
+    every = np.indices((2,) * 4 * STEPS).reshape(4, STEPS, -1).transpose(0, 2, 1)
+    state, action, reward, chance = (
+        np.concatenate([one[:: 16 ** (STEPS - n)] for n in range(1, STEPS + 1)]) for one in every
     )
+    lengths = np.repeat(np.arange(1, STEPS + 1), [16**n for n in range(1, STEPS + 1)])
+    return PersonLog(
+        jnp.asarray(np.eye(2)[state], jnp.float32),
+        jnp.asarray(action, jnp.int32),
+        jnp.asarray(2.0 * reward, jnp.float32),
+        jnp.asarray(np.where(chance, LEAST, 1), jnp.float32),
+        jnp.asarray(np.arange(STEPS) < lengths[:, None]),
+    )
+
+
+def possible_returns(rng: np.random.Generator) -> np.ndarray:
+    return rng.uniform(0, 2 * np.arange(STEPS, 0, -1)[:, None, None], (STEPS, 2, 2))
 
 
 def test_no_person_is_longer_than_the_clip_norm_of_the_tables_and_some_are_as_long() -> None:
     records, _, cells = states()
     noise = tables.multipliers(records.declaration, cells, Spending(1.0, 1e-5))
     release = tables.made(records.declaration, cells, 10, noise)
-    parts, _ = jax.vmap(lambda one: release.local(cells, one, new_key(0)))(extreme_people(0))
+    parts, _ = jax.vmap(lambda one: release.local(cells, one, new_key(0)))(extreme_people())
     for name, part in parts.items():
         longest = np.sqrt(np.sum(np.square(part).reshape(len(part), -1), axis=1)).max()
         assert longest == pytest.approx(release.parts[name].clip_norm, rel=1e-6)
@@ -237,16 +245,16 @@ def test_no_person_is_longer_than_the_clip_norm_of_the_tables_and_some_are_as_lo
 
 @pytest.mark.parametrize("clip", [0.7, 3.0])
 def test_the_largest_sum_is_that_of_the_worst_log(clip: float) -> None:
-    """A search over logs nearly attains the bounds of `reach` and never exceeds them."""
+    """Among all extreme logs one attains the bound of `reach`, and none exceeds it."""
     records, _, cells = states()
     rng = np.random.default_rng(2)
-    given = correction(cells, rng.uniform(0, 4, (STEPS, 2, 2)), rng.uniform(0, 2, (STEPS, 3)))
+    given = correction(cells, possible_returns(rng), rng.uniform(0, 2, (STEPS, 3)))
     policies = (MIXED, Linear(jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.zeros(2)))
     asked = Asked("marginalised", largest_weights=(clip,))
     evaluation, least, actions = settings_of(records.declaration, asked, 2)
     public = Public(policies, (given, given))
     bounds = Bounds.of(evaluation, public, least, actions)
-    people = extreme_people(1)
+    people = extreme_people()
     parts = parts_of(evaluation, bounds, public, people)
     norms = bounds.clip_norms("marginalised")
     for name, part in parts.items():
@@ -258,7 +266,7 @@ def test_the_largest_sum_is_that_of_the_worst_log(clip: float) -> None:
     assert scale <= 1 + 2 * clip
     size = max(far.high - evaluation.middle, evaluation.middle - far.low) / evaluation.half_width
     assert scale == pytest.approx(min(size, 1 + 2 * clip), rel=1e-3)
-    assert np.abs(parts["sums"][:, 1]).max() > 0.98
+    assert np.abs(parts["sums"][:, 1]).max() > 0.999
     if scale < 1 + 2 * clip:  # then only lost weight is in the last numbers
         assert bounds.beyond[0] == pytest.approx(far.lost / evaluation.half_width, abs=1e-3)
     elif bounds.beyond[0]:
@@ -269,14 +277,15 @@ def test_policies_that_differ_within_a_cell_are_in_the_bound() -> None:
     """A linear policy acts within a cell of numbers; its weights may be those of any action."""
     records, _ = every_trajectory(STEPS)
     rng = np.random.default_rng(4)
-    given = correction(HALVES, rng.uniform(0, 4, (STEPS, 2, 2)), np.ones((STEPS, 3)))
+    given = correction(HALVES, possible_returns(rng), np.ones((STEPS, 3)))
     policy = Linear(jnp.array([[1.0], [-1.0]]), jnp.array([0.3, -0.3]))
     evaluation, bounds, public = corrected(records, policy, given, 2.0)
-    people = extreme_people(5)
-    people = people._replace(observations=jnp.asarray(rng.uniform(-1, 1, (4000, STEPS, 1)), "f4"))
+    people = extreme_people()
+    seen = rng.uniform(-1, 1, (*people.present.shape, 1))
+    people = people._replace(observations=jnp.asarray(seen, jnp.float32))
     parts = parts_of(evaluation, bounds, public, people)
-    assert np.abs(parts["sums"][:, 1]).max() <= 1
-    assert parts["sums"][:, 2].max() <= 0.5
+    assert 0.4 < np.abs(parts["sums"][:, 1]).max() < 1  # 1 is where it would be clipped
+    assert 0.1 < parts["sums"][:, 2].max() < 0.5
 
 
 def new_ledger(folder: Path, epsilon: float = 1.0, name: str = "ledger") -> Ledger:
@@ -346,8 +355,8 @@ def test_intervals_cover_and_are_wider_where_tables_are_noisy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(chains, "_REDRAWN", 20)
-    noisy, clear = resampled(600, 1.0, 40, True), resampled(6000, 1.0, 10, True)
-    assert noisy[0] >= 0.9  # 0.95, less 1.5 standard deviations
+    noisy, clear = resampled(600, 1.0, 25, True), resampled(6000, 1.0, 4, True)
+    assert noisy[0] >= 0.9  # 0.95, less one standard deviation
     assert noisy[1] > 10 * clear[1] > 0
 
 
@@ -414,7 +423,7 @@ def test_an_evaluation_holds_and_each_person_is_in_one_release(tmp_path: Path) -
         ({}, {}, "--cells must be one whole number for each of x"),
         ({}, {"cells": (2, 2)}, "--cells must be one whole number"),
         ({}, {"cells": (0,)}, "--cells must be one whole number"),
-        ({}, {"cells": (40,)}, "at most 8 are possible"),
+        ({}, {"cells": (40,)}, "at most 15 are possible"),
         ({}, {"cells": (2000,)}, "more than 1,048,576 numbers"),
         ({}, {"cells": (2,), "returns": (0.0, 1.0)}, "--returns"),
         (
