@@ -1,16 +1,19 @@
 """Coverage, width and error of marginalised values beside per-decision and doubly-robust ones.
 
-People are drawn from two chains whose values are known: one with two states, as in the tests, and
-one with four states that mostly stay where they are. Everything but the draw of people and of the
+People are drawn from chains whose values are known: `two` with two states, as in the tests, and
+`four` with four states that mostly stay where they are. In `changing` the moves of `four` are
+others at every second step. In `hidden` two states of `four` look the same, so the cells are not
+Markov, as marginalised values assume. Everything but the draw of people and of the
 noise is the code of `sotto evaluate`: contributions, bounds, noise scales, tables and intervals.
 Noise is drawn by numpy in place of the door's sampler. The doubly-robust estimator gets the true
-returns as its public model, which nobody has in practice. Marginalised gets nothing.
+returns as its public model (for `hidden` their mean over the states that look the same), which
+nobody has in practice. Marginalised gets nothing.
 
 The clip of the weights is 3 for all of them. Coverage is of 95% intervals for the policy's value.
 The bias from clipping is printed and is not in an interval. Widths and errors are shares of the
 range of returns.
 
-Run: python benchmarks/marginalised.py [--resamples 300] [--steps 2 5 20] [--chains two four]
+Run: python benchmarks/marginalised.py [--resamples 300] [--steps 2 5 20] [--chains two four changing hidden]
 """
 
 import argparse
@@ -39,34 +42,43 @@ class World(NamedTuple):
 
     name: str
     starts: np.ndarray
-    moves: np.ndarray  # state, action, next state
+    seen: np.ndarray  # what is seen of each state
+    moves: np.ndarray  # step, from the first again after the last; state, action, next state
     rewards: np.ndarray  # chance of reward 1 for a state and an action
     behaviour: np.ndarray  # state, action
     target: np.ndarray
 
 
 def worlds() -> dict[str, World]:
-    """Returns the two chains."""
+    """Returns the chains by name."""
     two = np.array([[0.8, 0.2], [0.3, 0.7]])
     rng = np.random.default_rng(3)
-    four = 0.5 * rng.dirichlet(np.full(4, 0.5), (4, 2)) + 0.5 * np.eye(4)[:, None]
+    moves = 0.5 * rng.dirichlet(np.full(4, 0.5), (4, 2)) + 0.5 * np.eye(4)[:, None]
     best = np.array([[0.1, 0.9], [0.9, 0.1]])
+    four = World(
+        "four",
+        np.full(4, 0.25),
+        np.arange(4),
+        moves[None],
+        rng.random((4, 2)),
+        np.array([[0.5, 0.5], [0.3, 0.7], [0.6, 0.4], [0.4, 0.6]]),
+        best[[0, 1, 1, 0]],
+    )
+    pairs = np.array([0, 0, 1, 1])
     return {
         "two": World(
             "two",
             np.array([1.0, 0.0]),
-            np.stack([two, two]),
+            np.arange(2),
+            np.stack([two, two])[None],
             np.stack([two[:, 1], two[:, 1]]),
             np.array([[0.4, 0.6], [0.4, 0.6]]),
             best[[0, 0]],
         ),
-        "four": World(
-            "four",
-            np.full(4, 0.25),
-            four,
-            rng.random((4, 2)),
-            np.array([[0.5, 0.5], [0.3, 0.7], [0.6, 0.4], [0.4, 0.6]]),
-            best[[0, 1, 1, 0]],
+        "four": four,
+        "changing": four._replace(name="changing", moves=np.stack([moves, moves[:, ::-1]])),
+        "hidden": four._replace(
+            name="hidden", seen=pairs, behaviour=four.behaviour[pairs], target=best[pairs]
         ),
     }
 
@@ -86,7 +98,7 @@ def declared(world: World, people: int, steps: int) -> Declaration:
     return Declaration.of(
         {
             "person": "who",
-            "observation": [{"column": "s", "categories": list(range(len(world.starts)))}],
+            "observation": [{"column": "s", "categories": list(range(world.seen.max() + 1))}],
             "action": {"column": "a", "categories": ["no", "yes"]},
             "reward": {"column": "r", "low": 0, "high": 1},
             "propensity": {"column": "p", "low": float(world.behaviour.min())},
@@ -108,10 +120,10 @@ def logs(world: World, rng: np.random.Generator, people: int, steps: int) -> Per
     for step in range(steps):
         states[:, step] = now
         actions[:, step] = drawn(world.behaviour[now])
-        now = drawn(world.moves[now, actions[:, step]])
+        now = drawn(world.moves[step % len(world.moves)][now, actions[:, step]])
     rewards = rng.random((people, steps)) < world.rewards[states, actions]
     return PersonLog(
-        jnp.asarray(np.eye(len(world.starts))[states], jnp.float32),
+        jnp.asarray(np.eye(world.seen.max() + 1)[world.seen[states]], jnp.float32),
         jnp.asarray(actions, jnp.int32),
         jnp.asarray(rewards, jnp.float32),
         jnp.asarray(world.behaviour[states, actions], jnp.float32),
@@ -120,11 +132,13 @@ def logs(world: World, rng: np.random.Generator, people: int, steps: int) -> Per
 
 
 def true_returns(world: World, steps: int) -> tuple[np.ndarray, float]:
-    """Returns Q [T, S, A] of the target policy, and its value."""
+    """Returns Q [T, S, A] of the target policy for what is seen, and its value."""
     found, later = [], np.zeros(len(world.starts))
-    for _ in range(steps):
-        found.append(world.rewards + world.moves @ later)
-        later = np.sum(world.target * found[-1], axis=1)
+    looks = np.eye(world.seen.max() + 1)[world.seen]
+    for step in reversed(range(steps)):
+        returns = world.rewards + world.moves[step % len(world.moves)] @ later
+        later = np.sum(world.target * returns, axis=1)
+        found.append(looks.T @ returns / looks.sum(axis=0)[:, None])
     return np.array(found[::-1]), float(world.starts @ later)
 
 
@@ -151,9 +165,10 @@ class Study:
         self.world, self.people, self.steps = world, people, steps
         self.declaration = declared(world, people, steps)
         self.spending = release.Spending(epsilon, DELTA)
-        self.policy = InStates(jnp.asarray(world.target, jnp.float32))
+        first = np.unique(world.seen, return_index=True)[1]
+        self.policy = InStates(jnp.asarray(world.target[first], jnp.float32))
         self.returns, self.truth = true_returns(world, steps)
-        states = len(world.starts)
+        states = len(first)
         weights = np.concatenate(
             [np.zeros((steps, 2, 1)), np.swapaxes(self.returns, 1, 2)], axis=-1
         )
@@ -228,7 +243,7 @@ def main() -> None:
     parser.add_argument("--resamples", type=int, default=300)
     parser.add_argument("--steps", type=int, nargs="+", default=[2, 5, 20])
     parser.add_argument("--people", type=int, nargs="+", default=[1000, 10_000])
-    parser.add_argument("--chains", nargs="+", default=["two", "four"])
+    parser.add_argument("--chains", nargs="+", default=list(worlds()))
     given = parser.parse_args()
     print(
         "| chain | steps | people | epsilon | estimator | coverage | width | error | bias at most |"

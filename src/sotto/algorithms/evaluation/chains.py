@@ -1,9 +1,9 @@
 """A model of people in cells, and what corrects values by it. All is computed from one release.
 
-From noisy tables follow a model of people in the cells (`Chain`), the returns Q_t of a policy in
-it, and the ratio omega_t of the probabilities with which the policy and the log visit a cell at
-step t (`cells.Correction`). Other people then correct the model by its errors on their own steps,
-weighted by omega_t (double reinforcement learning; Kallus and Uehara 2020).
+Noisy tables give a model of people in the cells (`Chain`). In it a policy has returns Q_t, and a
+ratio omega_t of the probabilities with which the policy and the log visit a cell at step t. Other
+people then correct Q by its errors on their own steps, weighted by omega_t (double reinforcement
+learning; Kallus and Uehara 2020).
 
 The value is exact if Q or omega is right. Otherwise the product of their errors remains.
 `errors_of_tables` says how large it is likely to be: it draws tables anew from the model, with new
