@@ -13,7 +13,7 @@ The clip of the weights is 3 for all of them. Coverage is of 95% intervals for t
 The bias from clipping is printed and is not in an interval. Widths and errors are shares of the
 range of returns.
 
-Run: python benchmarks/marginalised.py [--resamples 300] [--steps 2 5 20] [--chains two four changing hidden]
+Run: python benchmarks/marginalised.py [--resamples 300] [--steps 2 5 20] [--people 1000 10000]
 """
 
 import argparse

@@ -90,7 +90,9 @@ def made(declaration: Declaration, cells: Cells, slots: int, noise: dict[str, fl
         protects=(claims.VALUES(),),
         **about
         | {
-            "microbatch": min(most, about["microbatch"] or most) if slots > most else None,
+            "microbatch": min(most, about["microbatch"] or slots)
+            if slots > most
+            else about["microbatch"],
             "assumptions": (*about["assumptions"], claims.CELLS.assumption()),
         },
     )
