@@ -21,7 +21,7 @@ from evaluated import (
 )
 from scipy.stats import chi2
 
-from sotto.algorithms.evaluation import chains, tables
+from sotto.algorithms.evaluation import analysis, chains, tables
 from sotto.algorithms.evaluation import release as door
 from sotto.algorithms.evaluation.analysis import Asked, as_json, evaluate, settings_of
 from sotto.algorithms.evaluation.cells import Cells, Correction, probabilities, reach
@@ -397,8 +397,18 @@ def people_of_the_chain(people: int, steps: int, seed: int = 0) -> Records:
     return records_of(declared(people, steps), seen, actions, rewards, chances)
 
 
-def test_an_evaluation_holds_and_each_person_is_in_one_release(tmp_path: Path) -> None:
+def test_an_evaluation_holds_and_each_person_is_in_one_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     records, ledger = people_of_the_chain(3000, 5), new_ledger(tmp_path)
+    seen: list[Any] = []
+
+    def watched(release: Any, ledger: Any, public: Any, people: Any, *given: Any) -> Any:
+        seen.append((given[0], np.asarray(people.rewards)))
+        return through_the_door(release, ledger, public, people, *given)
+
+    monkeypatch.setattr(analysis, "through_the_door", watched)
+    monkeypatch.setattr(tables, "through_the_door", watched)
     asked = Asked("marginalised", largest_weights=(3.0,), cells=(2,))
     policies = {"mixed": MIXED, "always:0": named("always:0", 2, 1)}
     found = evaluate(records, policies, asked, ledger, Spending(1.0, 1e-5))
@@ -414,6 +424,8 @@ def test_an_evaluation_holds_and_each_person_is_in_one_release(tmp_path: Path) -
     assert certificate.epsilon == pytest.approx(1.0, rel=1e-6)  # and not twice as much
     assert certificate.persons == 3000
     assert len(ledger.streams) == 2
+    assert [first for first, _ in seen] == [0, 1500]
+    np.testing.assert_array_equal(np.concatenate([one for _, one in seen]), records.rewards)
     assert "cells" in " ".join(one.statement for one in certificate.assumptions)
 
 
