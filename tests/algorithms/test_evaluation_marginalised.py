@@ -249,10 +249,11 @@ def test_the_largest_sum_is_that_of_the_worst_log(clip: float) -> None:
     records, _, cells = states()
     rng = np.random.default_rng(2)
     given = correction(cells, possible_returns(rng), rng.uniform(0, 2, (STEPS, 3)))
-    policies = (MIXED, Linear(jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.zeros(2)))
+    linear = Linear(jnp.array([[1.0, 0.0], [0.0, 1.0]]), jnp.zeros(2))
+    policies = (MIXED, linear, named("always:0", 2, 2), named("always:1", 2, 2))
     asked = Asked("marginalised", largest_weights=(clip,))
-    evaluation, least, actions = settings_of(records.declaration, asked, 2)
-    public = Public(policies, (given, given))
+    evaluation, least, actions = settings_of(records.declaration, asked, 4)
+    public = Public(policies, (given,) * 4)
     bounds = Bounds.of(evaluation, public, least, actions)
     people = extreme_people()
     parts = parts_of(evaluation, bounds, public, people)
@@ -270,7 +271,21 @@ def test_the_largest_sum_is_that_of_the_worst_log(clip: float) -> None:
     if scale < 1 + 2 * clip:  # then only lost weight is in the last numbers
         assert bounds.beyond[0] == pytest.approx(far.lost / evaluation.half_width, abs=1e-3)
     elif bounds.beyond[0]:
-        assert parts["sums"][:, 3].max() > 0.4
+        assert parts["sums"][:, 5].max() > 0.4
+
+
+def test_policies_without_a_common_action_do_not_share_the_norm_of_weights() -> None:
+    """Who left after a step has the ratio of being gone for all policies."""
+    records, _, cells = states()
+    given = correction(cells, np.ones((STEPS, 2, 2)), np.full((STEPS, 3), 4.0))
+    public = Public((named("always:0", 2, 2), named("always:1", 2, 2)), (given, given))
+    asked = Asked("marginalised", largest_weights=(1.0,))
+    evaluation, least, actions = settings_of(records.declaration, asked, 2)
+    bounds = Bounds.of(evaluation, public, least, actions)
+    squares = parts_of(evaluation, bounds, public, extreme_people())["squares"]
+    longest = np.linalg.norm(squares, axis=1).max()
+    assert np.linalg.norm(squares[:, :2], axis=1).max() > 1.2  # and not 1, as for products
+    assert longest <= bounds.clip_norms("marginalised")["squares"]
 
 
 def test_policies_that_differ_within_a_cell_are_in_the_bound() -> None:

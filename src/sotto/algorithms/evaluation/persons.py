@@ -208,7 +208,9 @@ class Bounds:
             beyond = tuple(
                 size - scale + more for scale, (size, more) in zip(scales, largest, strict=True)
             )
-            values, lost = (float(len(clips)),) * 2, (0.0,) * len(clips)
+            # A weight of one step may be that of any action, so policies do not share the norm.
+            weights = values = (float(len(clips)),) * 2
+            lost = (0.0,) * len(clips)
         return cls(
             scales=scales,
             weights=(weights[0], weights[1]),
