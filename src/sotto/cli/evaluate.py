@@ -270,8 +270,9 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         most = max(one["added_for_tables"] for one in policies)
         lines.append(
             "Marginalised values assume that the next cell and the reward depend on the cell, the "
-            "action and the step only, and not on what was before. Half of the people gave tables; "
-            f"for the errors of these, each end of an interval is up to {most:.2g} farther."
+            "action and the step only, and not on what was before. If this is wrong, a value can be "
+            "farther off than its interval. Half of the people gave tables; for the errors of "
+            f"these, each end of an interval is up to {most:.2g} farther."
         )
     if answer["already_public"]:
         lines.append("The log is public already, so this protects nobody: it is an exercise.")
