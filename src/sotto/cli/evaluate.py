@@ -270,8 +270,8 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         most = max(one["added_for_tables"] for one in policies)
         lines.append(
             "Marginalised values assume that the next cell and the reward depend on the cell, the "
-            "action and the step only, and not on what was before. If this is wrong, a value can be "
-            "farther off than its interval. Half of the people gave tables; for the errors of "
+            "action and the step only, and not on what was before. If this is wrong, a value can "
+            "be farther off than its interval. Half of the people gave tables; for the errors of "
             f"these, each end of an interval is up to {most:.2g} farther."
         )
     if answer["already_public"]:
