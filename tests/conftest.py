@@ -5,8 +5,9 @@ on two cores, and the workers of pytest-xdist share the cores already: each gets
 one thread. Subprocesses inherit it.
 
 Most of the suite's time is compilation. Machine code that is not optimised compiles twice as fast,
-and XLA's older writer of it (without fusion emitters) twice as fast again, so tests run that;
-`test_optimised.py` runs the door's tests once more with what users run. Workers and subprocesses
+XLA's older writer of it (without fusion emitters) twice as fast again, and in one part a third
+faster, so tests run that; `test_optimised.py` runs the door's tests once more with what users run.
+Programs carry no tracebacks, whose collection takes a tenth of the time. Workers and subprocesses
 share one persistent compilation cache: that of JAX_COMPILATION_CACHE_DIR, or .jax_cache in the
 checkout, which a later session finds warm. An entry that another process is still writing cannot be
 decompressed; JAX then compiles by itself.
@@ -27,10 +28,15 @@ import shapes
 from postgres import MISSING, Server, binaries
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-_QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+_QUICK = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1 "
+)
 _LEVEL = "" if "SOTTO_OPTIMISED_TESTS" in os.environ else _QUICK
 _THREADS = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 os.environ["XLA_FLAGS"] = _LEVEL + _THREADS  # XLA reads nothing after intra_op_parallelism_threads
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
+os.environ["JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS"] = "false"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 

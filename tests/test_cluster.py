@@ -259,15 +259,6 @@ def die(folder: Path, task: int) -> int:
     return task * task
 
 
-def test_an_error_of_a_task_is_raised_as_it_is(nodes: Nodes) -> None:
-    nodes.have(1)
-    with (
-        cluster.on_cluster(nodes.address),
-        pytest.raises(ValueError, match=r"^no 7$"),
-    ):
-        list(finished(refuse, [7], 1))
-
-
 class Odd(Exception):
     """An error that cannot be pickled as it is."""
 
@@ -279,29 +270,20 @@ def fail_oddly(task: int) -> int:
     raise Odd("this", "that")
 
 
-def test_an_error_that_cannot_travel_says_what_it_was(nodes: Nodes) -> None:
-    nodes.have(1)
-    with (
-        cluster.on_cluster(nodes.address),
-        pytest.raises(RunError, match=r"^Odd: this and that$"),
-    ):
-        cluster.ordered(fail_oddly, [1])
-
-
-def test_a_task_whose_process_dies_is_done_again(nodes: Nodes, tmp_path: Path) -> None:
+def test_tasks_fail_as_they_would_here_and_are_done_again_where_a_process_dies(
+    nodes: Nodes, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """In one connection, because each new one starts processes anew."""
+    monkeypatch.setattr(cluster, "_RETRIES", 1)
     nodes.have(1)
     with cluster.on_cluster(nodes.address):
+        with pytest.raises(ValueError, match=r"^no 7$"):
+            list(finished(refuse, [7], 1))
+        with pytest.raises(RunError, match=r"^Odd: this and that$"):
+            cluster.ordered(fail_oddly, [1])
         assert cluster.ordered(partial(die, tmp_path), [3, 1, 2]) == [9, 1, 4]
-
-
-def test_a_task_that_always_dies_ends(nodes: Nodes, tmp_path: Path, monkeypatch: Any) -> None:
-    nodes.have(1)
-    monkeypatch.setattr(cluster, "_RETRIES", 1)
-    with (
-        cluster.on_cluster(nodes.address),
-        pytest.raises(RunError, match="died 2 times on the cluster"),
-    ):
-        cluster.ordered(partial(die, tmp_path), [13])
+        with pytest.raises(RunError, match="died 2 times on the cluster"):
+            cluster.ordered(partial(die, tmp_path), [13])
 
 
 def test_other_versions_on_a_node_are_refused(nodes: Nodes, monkeypatch: Any) -> None:

@@ -294,7 +294,7 @@ def test_noise_of_the_gram_falls_as_rounds_are_averaged() -> None:
 
 
 def test_a_private_policy_gives_the_dose_that_helps(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(learning, "_STEPS", 150_000)
+    monkeypatch.setattr(learning, "_STEPS", 40_000)
     asked = algorithm.Offline()
     config = asked.resolved(
         OfflinePeopleConfig(on=str(write_visits(tmp_path, 400)), target_epsilon=8.0, delta=1e-4)

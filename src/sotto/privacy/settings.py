@@ -28,13 +28,14 @@ COMPILER_OPTIONS: dict[str, bool | int | str] = {
 _HARMLESS_FLAGS = re.compile(
     r"--(xla_force_host_platform_device_count|xla_cpu_multi_thread_eigen|xla_gpu_cuda_data_dir)"
     r"=[\w./-]+|--xla_backend_optimization_level=[0-3]|intra_op_parallelism_threads=\d+"
-    r"|--xla_cpu_use_fusion_emitters=(true|false)"
+    r"|--xla_cpu_use_fusion_emitters=(true|false)|--xla_cpu_parallel_codegen_split_count=\d+"
 )
-"""Flags of XLA for the number of devices and threads, for the place of CUDA, for how much the
-machine code is optimised, and for which of two writers of it is used. Either obeys the options of
-`COMPILER_OPTIONS`, and the door's tests run with both. Optimisation keeps float32 as in IEEE 754 at
-every level: what may break it is fast math, which has other flags. A fused multiply-add rounds once
-in place of twice, and `gaussian.norm_margin` covers both."""
+"""Flags of XLA that change neither the arithmetic nor the program. They set the number of devices
+and threads, the place of CUDA, and how much the machine code is optimised. They also choose which
+of two writers of it is used, and in how many parts it is written at the same time. Either writer
+obeys the options of `COMPILER_OPTIONS`, and the door's tests run with both. Optimisation keeps
+float32 as in IEEE 754 at every level: what may break it is fast math, which has other flags. A
+fused multiply-add rounds once in place of twice, and `gaussian.norm_margin` covers both."""
 
 _VARIABLES = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 """Environment variables, beside XLA_FLAGS, that change arithmetic; they must not be set."""

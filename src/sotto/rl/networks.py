@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -47,8 +48,12 @@ class MLP(eqx.Module):
         return inputs @ weight + bias
 
 
+@partial(jax.jit, static_argnums=(0, 2))
 def _orthogonal(gain: float, key: PRNGKeyArray, shape: tuple[int, int]) -> Float[Array, "_ _"]:
     """Draws orthogonal weights; under `vmap`, one matrix after the other.
+
+    It is compiled once for each shape, since a loop that is called outside of a compiled program
+    is compiled anew each time.
 
     Batched QR factorisations can deadlock: each occupies one of XLA's threads while it waits for
     parts that need such a thread, so two at once on two cores wait for ever (jaxlib 0.10).
