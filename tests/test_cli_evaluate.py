@@ -66,6 +66,18 @@ def test_values_as_json_and_a_verified_certificate(log, tmp_path, capsys):
     assert run("--policy", file, "--on", log, "--epsilon", "3", "--out", again, "--json") == 0
 
 
+def test_marginalised_values_have_a_verified_certificate(log, tmp_path, capsys):
+    out, words = tmp_path / "out", ["--estimator", "marginalised", "--cells", "2"]
+    words += ["--policy", "always:1", "--on", log, "--epsilon", "3", "--out", out]
+    assert run(*words, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    (one,) = answer["policies"]
+    assert answer["certificate"] == "proved"
+    assert one["low"] < 0.8 < one["high"]
+    assert one["added_for_tables"] >= 0
+    assert main(["certificate", str(out), "--verify"]) == 0
+
+
 def test_a_table_states_what_it_assumes(log, tmp_path, capsys):
     out = tmp_path / "out"
     assert run("--policy", "always:1", "uniform", "--on", log, "--epsilon", "3", "--out", out) == 0
@@ -84,6 +96,8 @@ def test_a_table_states_what_it_assumes(log, tmp_path, capsys):
         (["--policy", "always:1", "--estimator", "doubly-robust"], "--model"),
         (["--policy", "always:1", "--epsilon", "0.01"], "would suffice"),
         (["--policy", "always:1", "--level", "2"], "level"),
+        (["--policy", "always:1", "--estimator", "marginalised"], "--cells must be one whole"),
+        (["--policy", "always:1", "--cells", "2"], "--cells is for"),
         (["--policy", "always:1", "--delta", "0.1"], "delta"),
     ],
 )

@@ -50,18 +50,20 @@ def test_the_guide_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         learning, "learn", lambda config, *given: learning.blank_policy(config, given[-1])
     )
-    best, _, several = blocks("sh")
+    best, _, several, marginalised = blocks("sh")
     for line in best.splitlines():
         assert main(shlex.split(line)[1:]) == 0
     assert "epsilon 1 at delta 1e-05" in capsys.readouterr().out
     assert main(shlex.split(several.replace("\\\n", " "))[1:]) == 0
     assert "Estimator doubly-robust" in capsys.readouterr().out
+    assert main(shlex.split(marginalised.replace("\\\n", " "))[1:]) == 0
+    assert "Half of the people gave tables" in capsys.readouterr().out
 
 
 def test_the_evaluation_of_the_guide_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(blocks("python")[0], "make_log.py", "exec"), {})
-    _, commands, _ = blocks("sh")
+    commands = blocks("sh")[1]
     for line in commands.replace("\\\n", " ").splitlines():
         assert main(shlex.split(line)[1:]) == 0
     said = capsys.readouterr().out

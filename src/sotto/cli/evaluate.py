@@ -41,6 +41,14 @@ _Weights = Annotated[
     arg(help="Clip of the weights: one number, or one for each policy in their order."),
 ]
 
+_Parts = Annotated[
+    tuple[int, ...],
+    arg(
+        help="For marginalised: number of equal parts of each observation column of numbers within "
+        "its bounds, or one number for all. Columns of categories have a cell for each category."
+    ),
+]
+
 
 @command("evaluate")
 def evaluate(
@@ -57,6 +65,7 @@ def evaluate(
     discount: float = 1.0,
     returns: tuple[float, float] | None = None,
     model: Path | None = None,
+    cells: _Parts = (),
     level: float = 0.95,
     sampled: bool = False,
     env_id: str | None = None,
@@ -87,7 +96,9 @@ def evaluate(
         learn: Learn a linear policy from a random half of the people, and evaluate all policies on
             the other half. For logs with one step.
         estimator: self-normalised needs no exact probabilities; importance and per-decision are
-            unbiased without clipping; doubly-robust corrects a --model by the log.
+            unbiased without clipping; doubly-robust corrects a --model by the log. marginalised is
+            for many steps in finitely many --cells: half of the people give tables of visits, and
+            the other half corrects what follows from them.
         discount: Factor of later rewards.
         returns: Public bounds LOW HIGH of a person's return. Returns beyond are moved to them.
         model: For doubly-robust: a run of sotto train offline, whose learned model is used, or a
@@ -101,7 +112,7 @@ def evaluate(
     require("minari", "h5py")
     records = load(on)
     declaration = records.declaration
-    asked = Asked(estimator, largest_weight, discount, returns, level, learn)
+    asked = Asked(estimator, largest_weight, discount, returns, level, learn, cells)
     settings_of(declaration, asked, len(runs) + len(policy) + learn)
     targets = _targets(declaration, runs, policy, sampled, env_id)
     models = None if model is None else _models(model, declaration, discount)
@@ -114,6 +125,7 @@ def evaluate(
         "discount": discount,
         "returns": None if returns is None else list(returns),
         "model": None if model is None else str(model),
+        "cells": list(cells),
         "level": level,
         "sampled": sampled,
     }
@@ -254,6 +266,14 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         f"Certificate {answer['certificate']}: epsilon {answer['epsilon']:g} at delta "
         f"{answer['delta']:g} for each person, in {answer['directory']}.",
     ]
+    if answer["estimator"] == "marginalised":
+        most = max(one["added_for_tables"] for one in policies)
+        lines.append(
+            "Marginalised values assume that the next cell and the reward depend on the cell, the "
+            "action and the step only, and not on what was before. If this is wrong, a value can "
+            "be farther off than its interval. Half of the people gave tables; for the errors of "
+            f"these, each end of an interval is up to {most:.2g} farther."
+        )
     if answer["already_public"]:
         lines.append("The log is public already, so this protects nobody: it is an exercise.")
     if any(one["high"] - one["low"] >= high - low for one in policies):

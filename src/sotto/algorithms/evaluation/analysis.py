@@ -1,8 +1,9 @@
 """An evaluation of several policies on an imported log, from settings to values.
 
-A linear policy can be learnt on the way. Then the first half of the places learns and the second
-half evaluates. The import gives places at random, so the halves are random halves of the people,
-and each person takes part in one of the two releases.
+A linear policy can be learnt on the way, and the marginalised estimator needs tables. Then the
+first half of the places gives these and the second half evaluates. The import gives places at
+random, so the halves are random halves of the people, and each person takes part in one of the two
+releases.
 """
 
 import math
@@ -12,7 +13,8 @@ from typing import Any
 
 import jax
 
-from sotto.algorithms.evaluation import learning
+from sotto.algorithms.evaluation import chains, learning, tables
+from sotto.algorithms.evaluation.cells import Cells, probabilities
 from sotto.algorithms.evaluation.intervals import Value, values
 from sotto.algorithms.evaluation.models import ReturnModel
 from sotto.algorithms.evaluation.persons import (
@@ -53,6 +55,8 @@ class Asked:
             that follow from the declaration.
         level: probability of the intervals.
         learn: whether a linear policy is learnt from the first half of the people.
+        cells: for marginalised: number of parts of each column of numbers in an observation, or
+            one for all of them.
     """
 
     estimator: EstimatorName = "self-normalised"
@@ -61,10 +65,23 @@ class Asked:
     returns: tuple[float, float] | None = None
     level: float = 0.95
     learn: bool = False
+    cells: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.level < 1:
             raise ValueError(f"the level must be from 0.5 to below 1, got {self.level}")
+        if self.cells and not self.marginalised:
+            raise ValueError("--cells is for --estimator marginalised")
+        if self.learn and self.marginalised:
+            raise ValueError(
+                "--learn and marginalised both need the first half of the people; learn a policy "
+                "first, and evaluate it on another log"
+            )
+
+    @property
+    def marginalised(self) -> bool:
+        """Whether values need tables."""
+        return self.estimator == "marginalised"
 
 
 @dataclass(frozen=True)
@@ -105,8 +122,10 @@ def settings_of(
             "policy can be evaluated; import it with --propensity, or with --density for real "
             "actions"
         )
-    if not declaration.discrete and (asked.learn or asked.estimator == "doubly-robust"):
-        refused = "--learn" if asked.learn else "doubly-robust"
+    if not declaration.discrete and (
+        asked.learn or asked.estimator in ("doubly-robust", "marginalised")
+    ):
+        refused = "--learn" if asked.learn else asked.estimator
         raise ValueError(f"{refused} is for actions of categories, and this log has real actions")
     if not policies:
         raise ValueError("there is no policy to evaluate; name a run, or give --policy")
@@ -125,7 +144,8 @@ def settings_of(
             "for each"
         )
     several = asked.estimator == "doubly-robust" and declaration.horizon > 1
-    if asked.returns is not None and (several or asked.estimator == "per-decision"):
+    each = several or asked.estimator in ("per-decision", "marginalised")
+    if asked.returns is not None and each:
         raise ValueError(
             f"{asked.estimator} weights each reward, so narrower returns do not help it; leave out "
             "--returns, or declare narrower rewards"
@@ -179,13 +199,17 @@ def evaluate(
             f"delta {ledger.budget.delta:.2g} is vacuous for {records.people:,} people; give one "
             f"below 1/{records.people}"
         )
-    targets = dict(policies)
-    if asked.learn:
+    targets, cells = dict(policies), None
+    if asked.learn or asked.marginalised:
         half = records.people // 2
         learners = jax.tree.map(lambda x: x[:half], people)
         judges = jax.tree.map(lambda x: x[half:], people)
+    if asked.learn:
         # Its bounds do not depend on its weights.
         targets[LEARNT] = Linear.zeros(actions, declaration.observation_size)
+    if asked.marginalised:
+        cells = Cells.of(declaration, asked.cells)
+        tables.require_few(cells, declaration, half, spending)
     public = Public(
         tuple(targets.values()), () if models is None else tuple(map(models, targets.values()))
     )
@@ -193,13 +217,23 @@ def evaluate(
     noise = multipliers(spending, 1 + 5 * len(names))
     release = made(evaluation, bounds, declaration, len(judges.present), noise)
     require_enough(evaluation, bounds, release, spending, (1 - asked.level) / len(names))
-    learnt = None
+    learnt, errors = None, []
     if asked.learn:
         learnt = learning.learn(declaration, learners, ledger, spending, noise_seed)
         targets[LEARNT] = learnt
         public = public._replace(policies=tuple(targets.values()))
+    if cells is not None:
+        table, spread = tables.released(declaration, cells, learners, ledger, spending, noise_seed)
+        facts = chains.Facts(spread, declaration.reward_bounds, asked.discount)
+        taken = [probabilities(one, cells) for one in public.policies]
+        public = public._replace(models=chains.corrections(cells, table, facts, taken))
+        errors = chains.errors_of_tables(table, facts, taken)
+        bounds = Bounds.of(evaluation, public, least, actions)
+        release = made(evaluation, bounds, declaration, len(judges.present), noise)
     sums = through_the_door(release, ledger, public, judges, half, noise_seed)
-    found = values(evaluation, bounds, sums["sums"], sums["squares"], stddevs(release), asked.level)
+    found = values(
+        evaluation, bounds, sums["sums"], sums["squares"], stddevs(release), asked.level, errors
+    )
     return Found(dict(zip(names, found, strict=True)), evaluation, learnt)
 
 
@@ -229,6 +263,11 @@ def as_json(found: Found, spending: Spending, level: float) -> dict[str, Any]:
                 "mean_weight": one.mean_weight,
                 "bias_from_clipping_at_most": one.bias,
             }
+            | (
+                {"added_for_tables": one.tables}
+                if found.evaluation.estimator == "marginalised"
+                else {}
+            )
             for (name, one), clip in zip(
                 found.values.items(), found.evaluation.largest_weights, strict=True
             )

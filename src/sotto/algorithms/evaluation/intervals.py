@@ -17,6 +17,7 @@ confidence limit of D(r), with a quantile k' for n people, and the two share the
 policies share the level (Bonferroni).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,8 @@ from sotto.algorithms.evaluation.persons import EXCESS, Bounds, Evaluation
 
 _OF_SUMS = 0.8
 """Share of an interval's tail for the sums, where the rest is for their variance."""
+_OF_TABLES = 0.1
+"""Share of an interval's tail for the errors of tables, where there are tables."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Value:
         mean_weight: estimated mean of the clipped weights, which is 1 without clipping.
         bias: upper bound on the bias from clipping, in units of returns. It holds with the
             probability of the interval.
+        tables: how much farther each end of the interval is for errors of tables, in units of
+            returns; 0 for estimators without tables.
     """
 
     value: float
@@ -50,6 +55,7 @@ class Value:
     noise: float
     mean_weight: float
     bias: float
+    tables: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ def values(
     squares: Float[np.ndarray, " numbers"],
     stddevs: dict[str, float],
     level: float,
+    errors: Sequence[float] = (),
 ) -> list[Value]:
     """Returns the value of every policy, with intervals that hold for all of them together.
 
@@ -89,9 +96,12 @@ def values(
         sums, squares: released parts, not divided.
         stddevs: standard deviation of the noise in each number of a part.
         level: probability of the intervals, such as 0.95.
+        errors: root mean square error of each value by its tables, in units of returns. Intervals
+            are then wider on both sides, and a tenth of the tail is for these errors.
     """
     count = len(asked.largest_weights)
-    tail = (1 - level) / count
+    whole = (1 - level) / count
+    tail = (1 - _OF_TABLES) * whole if errors else whole
     found = []
     for place, largest in enumerate(asked.largest_weights):
         moments, people, noise_people, weight, noise_weight = _moments(
@@ -106,16 +116,20 @@ def values(
         if asked.estimator == "self-normalised":
             bias += lost * max(abs(low), abs(high))
         if beyond:
-            total, noise = sums[1 + count + place] / EXCESS, stddevs["sums"] / EXCESS
+            number = 1 + count + sum(1 for one in bounds.beyond[:place] if one)
+            total, noise = sums[number] / EXCESS, stddevs["sums"] / EXCESS
             bias += beyond * _largest_mean(total, noise, people, noise_people, factor)
+        wider = float(norm.isf(_OF_TABLES * whole / 2)) * errors[place] if errors else 0.0
+        low, high = (float(asked.middle + asked.half_width * end) for end in (low, high))
         found.append(
             Value(
                 value=float(asked.middle + asked.half_width * ratio),
-                low=float(asked.middle + asked.half_width * low),
-                high=float(asked.middle + asked.half_width * high),
+                low=max(low - wider, asked.returns[0]),
+                high=min(high + wider, asked.returns[1]),
                 noise=float(asked.half_width * own) if moments.v > 0 else float("inf"),
                 mean_weight=float(mean),
                 bias=float(asked.half_width * min(2.0, bias)),
+                tables=wider,
             )
         )
     return found

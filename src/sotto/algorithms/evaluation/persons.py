@@ -15,6 +15,9 @@ Estimators, each for one policy, with v and x for one person:
   x = V_1 + sum over t of d^t rho_1:t (r_t + d V_{t+1} - Q_t), less b and over h. Q_t is the model's
   return from step t on, and V_t its mean under the policy (Jiang and Li 2016; for one step Dudik,
   Langford and Li 2011). The sum is clipped at 1 + 2c, which one step cannot exceed.
+* marginalised: the same with min(omega_t pi(a_t | s_t) / p_t, c) in place of min(rho_1:t, c). Here
+  omega_t and Q are those of `cells.Correction`, from tables of other people. The sum is clipped at
+  the largest one that a log can have, or at 1 + 2c if that is less.
 
 Guarantee:
     The norm of a contribution is at most `Bounds.clip_norms`, for every person's data
@@ -29,15 +32,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, Shaped
 
+from sotto.algorithms.evaluation.cells import Correction, reach
 from sotto.algorithms.evaluation.densities import Density
 from sotto.algorithms.evaluation.models import ReturnModel
 from sotto.algorithms.evaluation.policies import Target, deterministic, largest_probabilities
 from sotto.data.imports.records import Records
 
-EstimatorName = Literal["self-normalised", "importance", "per-decision", "doubly-robust"]
+EstimatorName = Literal[
+    "self-normalised", "importance", "per-decision", "doubly-robust", "marginalised"
+]
 
 EXCESS = 0.5
-"""Largest size of the number that tells how far a sum is beyond its bound. The sum is then 1."""
+"""Largest size of the number that tells how much clipping changes a sum at most."""
+_ROUNDING = 1e-4
+"""Relative room for float32 in the largest sum that a log can have."""
+_SMALLEST = 0.1
+"""Least bound of a sum, so that no scale is close to zero."""
 
 
 class PersonLog(NamedTuple):
@@ -75,7 +85,7 @@ class Public(NamedTuple):
     """The policies and models of their returns, which are public."""
 
     policies: tuple[Target, ...]
-    models: tuple[ReturnModel, ...] = ()
+    models: tuple[ReturnModel | Correction, ...] = ()
     """A model for each policy, or none."""
 
 
@@ -147,7 +157,8 @@ class Bounds:
         weights: bound on the sum over policies of (rho / c)^2, and of (rho / c)^4.
         values: bound on the sum over policies of (x / scale)^2, and of (x / scale)^4.
         share: number that stands for one person in the sum of people, beside which x is at most 1.
-        beyond: how far x can be beyond the scale of each policy; 0 if it cannot.
+        beyond: how much clipping can change x, for each policy; 0 if it cannot. For marginalised
+            this includes the clipping of weights.
         lost: largest bias of each policy for a lost weight of 1, in half-widths of returns; for
             self-normalised that of one with value 0.
     """
@@ -189,6 +200,17 @@ class Bounds:
                 min(errors, 2 * _all_present(asked)) if deterministic(one) else errors
                 for one in public.policies
             )
+        if asked.estimator == "marginalised":
+            largest = [_reach(asked, public, place, least) for place in range(len(clips))]
+            scales = tuple(
+                min(1 + 2 * c, size) for c, (size, _) in zip(clips.tolist(), largest, strict=True)
+            )
+            beyond = tuple(
+                size - scale + more for scale, (size, more) in zip(scales, largest, strict=True)
+            )
+            # A weight of one step may be that of any action, so policies do not share the norm.
+            weights = values = (float(len(clips)),) * 2
+            lost = (0.0,) * len(clips)
         return cls(
             scales=scales,
             weights=(weights[0], weights[1]),
@@ -213,8 +235,21 @@ class Bounds:
 
 
 def _check_models(asked: Evaluation, public: Public) -> None:
-    if (asked.estimator == "doubly-robust") != bool(public.models):
+    given = any(isinstance(one, ReturnModel) for one in public.models)
+    if (asked.estimator == "doubly-robust") != given:
         raise ValueError("a public --model of returns is for doubly-robust, which needs one")
+
+
+def _reach(asked: Evaluation, public: Public, place: int, least: float) -> tuple[float, float]:
+    """Returns the largest |x| of a policy's logs, and the largest change by clipped weights."""
+    clip = asked.largest_weights[place]
+    if not public.models:  # there are no tables yet: any sum is possible
+        return 1 + 2 * clip, 1.0
+    correction = public.models[place]
+    assert isinstance(correction, Correction)
+    found = reach(correction, public.policies[place], least, clip, asked.rewards, asked.discount)
+    size = max(found.high - asked.middle, asked.middle - found.low) / asked.half_width
+    return max(size, _SMALLEST) * (1 + _ROUNDING), found.lost / asked.half_width
 
 
 def _largest_errors(asked: Evaluation) -> float:
@@ -239,8 +274,8 @@ def contribution(
 
     * self-normalised: sums (w, w y), squares (1, w^2, w^2 y, w^2 y^2), of 2K and 1 + 3K numbers;
     * others: sums (share, u), squares (w, u^2), of 1 + K and 2K numbers. Doubly-robust sums of
-      several steps also have how far |x| is beyond the scale, in units of the farthest over
-      `EXCESS`: another K numbers.
+      several steps and marginalised ones also have how much clipping changes x at most, in units
+      of the largest change over `EXCESS`: another K numbers.
 
     A person without a step contributes zero.
     """
@@ -256,7 +291,9 @@ def contribution(
     weights = there * jnp.stack([one[0] for one in found])
     values = there * jnp.stack([jnp.clip(one[1], -1, 1) for one in found])
     excess = [
-        there * EXCESS * jnp.clip((jnp.abs(one[1]) - 1) * scale / beyond, 0, 1)
+        there
+        * EXCESS
+        * jnp.clip((jnp.maximum(jnp.abs(one[1]) - 1, 0) * scale + one[2]) / beyond, 0, 1)
         for one, scale, beyond in zip(found, bounds.scales, bounds.beyond, strict=True)
         if beyond
     ]
@@ -276,29 +313,52 @@ def contribution(
 def _one_policy(
     asked: Evaluation,
     policy: Target,
-    model: ReturnModel | None,
+    model: ReturnModel | Correction | None,
     largest: float,
     scale: float,
     person: PersonLog,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Returns the numbers of one policy in `contribution`: w, and w y or u, not clipped yet."""
+) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, ""]]:
+    """Returns the numbers of one policy in `contribution`: w, and w y or u, not clipped yet.
+
+    The third number is how much clipped weights change x at most, where a person's log tells it.
+    """
     # In logarithms, an infinite product times zero is zero.
     if isinstance(policy, Density):
         taken = policy.log_density(person.observations, person.actions)
     else:
         taken = jnp.log(_chosen(policy(person.observations), person.actions))
     steps = jnp.where(person.present, taken - jnp.log(person.propensities), 0.0)
+    if isinstance(model, Correction):
+        ratios = model.ratio(person.observations, person.present) * jnp.exp(steps)
+        weights = jnp.minimum(ratios, largest)
+        x, errors = _corrected(asked, policy, model, weights, person)
+        lost = jnp.sum((ratios - weights) * jnp.abs(errors)) / asked.half_width
+        return jnp.mean(weights) / largest, x / scale, lost
+    none = jnp.zeros(())
     weights = jnp.exp(jnp.minimum(jnp.cumsum(steps), math.log(largest)))
     weight = weights[-1] / largest
+    if model is not None:
+        x, _ = _corrected(asked, policy, model, weights, person)
+        return weight, x / scale, none
     discounts = asked.discount ** jnp.arange(asked.horizon, dtype=jnp.float32)
     rewards = jnp.where(person.present, person.rewards, 0.0) * discounts
     if asked.estimator == "per-decision":
         middles = _step_middles(asked)
         centred = jnp.stack([rewards[step] - middle for step, middle in enumerate(middles)])
-        return weight, jnp.sum(weights * centred) / asked.half_width / scale
-    if model is None or isinstance(policy, Density):
-        gain = jnp.clip((jnp.sum(rewards) - asked.middle) / asked.half_width, -1, 1)
-        return weight, weight * gain
+        return weight, jnp.sum(weights * centred) / asked.half_width / scale, none
+    gain = jnp.clip((jnp.sum(rewards) - asked.middle) / asked.half_width, -1, 1)
+    return weight, weight * gain, none
+
+
+def _corrected(
+    asked: Evaluation,
+    policy: Target,
+    model: ReturnModel | Correction,
+    weights: Float[Array, " T"],
+    person: PersonLog,
+) -> tuple[Float[Array, ""], Float[Array, " T"]]:
+    """Returns x, and the model's discounted error on each step in units of returns."""
+    assert not isinstance(policy, Density)
     found = zip(model(person.observations), person.rewards, asked.remaining, strict=True)
     # Door functions hold no arrays of their own, so bounds are numbers.
     bounded = [
@@ -310,9 +370,9 @@ def _one_policy(
     means = jnp.sum(policy(person.observations) * expected, axis=-1)
     after = jnp.concatenate([means[1:], jnp.zeros(1)])
     errors = own + asked.discount * after - _chosen(expected, person.actions)
-    errors = jnp.where(person.present, errors, 0.0)
-    value = means[0] + jnp.sum(weights * discounts * errors)
-    return weight, (value - asked.middle) / asked.half_width / scale
+    discounts = asked.discount ** jnp.arange(asked.horizon, dtype=jnp.float32)
+    errors = discounts * jnp.where(person.present, errors, 0.0)
+    return (means[0] + jnp.sum(weights * errors) - asked.middle) / asked.half_width, errors
 
 
 def _chosen(rows: Float[Array, "n actions"], actions: Int[Array, " n"]) -> Float[Array, " n"]:

@@ -50,6 +50,14 @@ CHOSEN = Claim(
     "choose them before the evaluation, and evaluate all policies at once",
     version=2,
 )
+# algorithms/evaluation/cells.py
+CELLS = Claim(
+    "evaluation.cells",
+    "user",
+    "The cells into which observations are put were chosen without this log, or from releases that "
+    "were paid for.",
+    "choose the number of parts of each column before the evaluation",
+)
 SOURCE = Claim(
     "evaluation.source",
     "user",
@@ -123,6 +131,7 @@ BROUGHT = (
     IDS,
     COLUMNS,
     CHOSEN,
+    CELLS,
     SOURCE,
     LICENCE,
     LEARNED_MODEL,

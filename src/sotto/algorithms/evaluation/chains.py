@@ -1,0 +1,263 @@
+"""A model of people in cells, and what corrects values by it. All is computed from one release.
+
+Noisy tables give a model of people in the cells (`Chain`). In it a policy has returns Q_t, and a
+ratio omega_t of the probabilities with which the policy and the log visit a cell at step t. Other
+people then correct Q by its errors on their own steps, weighted by omega_t (double reinforcement
+learning; Kallus and Uehara 2020).
+
+The value is exact if Q or omega is right. Otherwise the product of their errors remains.
+`errors_of_tables` says how large it is likely to be: it draws tables anew from the model, with new
+people and new noise, and computes the error that each of them would make there.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from sotto.algorithms.evaluation.cells import Cells, Correction
+
+_REDRAWN = 100
+"""Tables that are drawn anew."""
+_LESS = 0.1
+"""Shrinkage of the model from which tables are drawn anew, over that of the model that is used.
+Less shrinkage leaves more of the noise in the model, so its errors are rather too large."""
+
+
+class Tables(NamedTuple):
+    """Released tables of T steps, S cells and A actions; the next cell S is to be gone."""
+
+    visits: Float[np.ndarray, "T S A S+1"]
+    """People who are in a cell at a step, take an action, and come to the next cell."""
+    rewards: Float[np.ndarray, "T S A"]
+    """Sums of rewards, which are scaled to be from -1 to 1."""
+    starts: Float[np.ndarray, " S+1"]
+    """People whose first step is in a cell, and those who are gone before the last step."""
+
+
+class Facts(NamedTuple):
+    """Public facts with which tables are read.
+
+    Attributes:
+        noise: standard deviation of the noise in a number of each table.
+        rewards: bounds of a reward.
+        discount: factor of later rewards.
+    """
+
+    noise: dict[str, float]
+    rewards: tuple[float, float]
+    discount: float
+
+
+class Chain(NamedTuple):
+    """A model of people in the cells."""
+
+    starts: Float[np.ndarray, " S"]
+    behaviour: Float[np.ndarray, "T S A"]
+    """Probabilities of actions in the log."""
+    moves: Float[np.ndarray, "T S A S+1"]
+    """Probabilities of the next cell. Those of the last step are not used."""
+    rewards: Float[np.ndarray, "T S A"]
+    """Mean rewards, scaled to be from -1 to 1."""
+
+
+def people_in(tables: Tables) -> float:
+    """Returns the noisy number of people in the tables, at least 1."""
+    return max(float(np.sum(tables.starts[:-1])), 1.0)
+
+
+def chain_of(tables: Tables, facts: Facts, less: float = 1.0) -> Chain:
+    """Returns the model that the tables give.
+
+    Probabilities of a cell and an action are shrunk to those of the cell, and these to those of all
+    cells, by as many people as the noise is large. Tables of single steps are shrunk to the pooled
+    ones by as much as the noise and sampling explain their differences (James and Stein 1961). A
+    person leaves once, so the number of those who left is known better than its parts, which are
+    made to add up to it.
+
+    Args:
+        tables: the released tables.
+        facts: public facts.
+        less: factor of the shrinkage.
+    """
+    steps, cells, actions, after = tables.visits.shape
+    early = tables.visits[: max(steps - 1, 1)]  # nobody is seen after the last step
+    pooled, noise = early.sum(axis=0), facts.noise["visits"]
+    prior = less * noise * np.sqrt(len(early) * after)
+    left = _projected(pooled[..., -1].ravel(), tables.starts[-1:]).reshape(cells, actions, 1)
+    pooled = np.concatenate([_projected(pooled[..., :-1]), left], axis=-1)
+    anywhere = _share(pooled.sum(axis=(0, 1)), 1e-9)
+    own = _shrunk(pooled.sum(axis=1), anywhere, prior)
+    moves = _shrunk(pooled, own[:, None], prior)
+    behaviour = _shrunk(pooled.sum(axis=-1), np.full(actions, 1 / actions), prior)
+    joint = behaviour[..., None] * moves
+    leaving = np.sum(early, axis=-1, keepdims=True) * moves[..., -1:]
+    early = np.concatenate([early[..., :-1], leaving], axis=-1)
+    here = early.sum(axis=(2, 3))[..., None, None]
+    spread = noise**2 * (1 - 2 * joint + joint**2 * actions * after)
+    spread = spread + np.maximum(here, 0) * joint * (1 - joint)
+    kept = _kept(early - here * joint, spread)
+    known = kept * _certain(here, noise * np.sqrt(actions * after))
+    flat = _projected(early.reshape(len(early), cells, -1)).reshape(early.shape)
+    single = (1 - known) * joint + known * flat / np.maximum(flat.sum((2, 3), keepdims=True), 1e-9)
+    single = np.concatenate([single, single[-1:]])[:steps]
+    each = np.maximum(single.sum(axis=-1), 1e-12)
+    return Chain(
+        starts=_share(_projected(tables.starts[:-1]), 1e-9),
+        behaviour=each / each.sum(axis=-1, keepdims=True),
+        moves=single / single.sum(axis=-1, keepdims=True).clip(1e-12),
+        rewards=_rewards(tables, facts, less),
+    )
+
+
+def _rewards(tables: Tables, facts: Facts, less: float) -> Float[np.ndarray, "T S A"]:
+    steps, _, _, after = tables.visits.shape
+    visits, noise = tables.visits.sum(axis=-1), facts.noise["rewards"]
+    total, taken = tables.rewards.sum(axis=0), np.maximum(visits.sum(axis=0), 0)
+    prior = less * noise * np.sqrt(steps)
+    mean = np.clip(total.sum() / max(taken.sum(), prior, 1e-9), -1, 1)
+    own = (total.sum(axis=1) + prior * mean) / (taken.sum(axis=1) + prior + 1e-9)
+    pooled = np.clip((total + prior * own[:, None]) / (taken + prior + 1e-9), -1, 1)
+    of_visits = facts.noise["visits"] * np.sqrt(after)
+    spread = noise**2 + (pooled * of_visits) ** 2 + np.maximum(visits, 0) * (1 - pooled**2)
+    kept = _kept(tables.rewards - visits * pooled, spread)
+    single = np.clip(tables.rewards / np.maximum(visits, 1.0), -1, 1)
+    found: np.ndarray = pooled + kept * _certain(visits, noise + of_visits) * (single - pooled)
+    return found
+
+
+def _kept(differences: np.ndarray, spread: np.ndarray) -> float:
+    """Returns the share of the differences between steps that noise and sampling do not explain."""
+    steps = len(differences)
+    if steps == 1:
+        return 0.0
+    expected = (1 - 1 / steps) * np.broadcast_to(spread, differences.shape).sum()
+    return float(max(0.0, 1 - expected / max(np.sum(differences**2), 1e-9)))
+
+
+def _certain(counts: np.ndarray, noise: float) -> np.ndarray:
+    found: np.ndarray = np.maximum(counts, 0) / (np.maximum(counts, 0) + noise + 1e-9)
+    return found
+
+
+def _shrunk(counts: np.ndarray, towards: np.ndarray, prior: float) -> np.ndarray:
+    """Returns shares along the last axis, as if `prior` more people had the shares `towards`."""
+    return _share(counts + (prior + 1e-9) * towards, 0.0)
+
+
+def _share(counts: np.ndarray, added: float) -> np.ndarray:
+    found: np.ndarray = (counts + added) / np.sum(counts + added, axis=-1, keepdims=True)
+    return found
+
+
+def _projected(counts: np.ndarray, total: np.ndarray | None = None) -> np.ndarray:
+    """Returns the nearest counts that are not negative, with this sum or the same, at least 0."""
+    total = np.maximum(counts.sum(axis=-1, keepdims=True) if total is None else total, 0)
+    falling = -np.sort(-counts, axis=-1)
+    steps = (np.cumsum(falling, axis=-1) - total) / np.arange(1, counts.shape[-1] + 1)
+    place = np.maximum(np.sum(falling > steps, axis=-1, keepdims=True) - 1, 0)
+    nearest: np.ndarray = np.maximum(counts - np.take_along_axis(steps, place, axis=-1), 0)
+    return nearest
+
+
+def returns_in(
+    chain: Chain, probabilities: Float[np.ndarray, "S A"], facts: Facts
+) -> Float[np.ndarray, "T S A"]:
+    """Returns the policy's return from each step on, by dynamic programming in the model."""
+    low, high = facts.rewards
+    means = low + (chain.rewards + 1) / 2 * (high - low)
+    found, later = np.zeros_like(means), np.zeros(len(probabilities) + 1)
+    for step in reversed(range(len(means))):
+        found[step] = means[step] + facts.discount * chain.moves[step] @ later
+        later[:-1] = np.sum(probabilities * found[step], axis=-1)
+    return found
+
+
+def visited(chain: Chain, probabilities: Float[np.ndarray, "T S A"]) -> Float[np.ndarray, "T S+1"]:
+    """Returns the probability of each cell, and of being gone, at each step of the model."""
+    found = np.zeros((len(probabilities), len(chain.starts) + 1))
+    found[0, :-1] = chain.starts
+    for step in range(len(found) - 1):
+        there = found[step, :-1, None] * probabilities[step]
+        found[step + 1] = np.einsum("sa,san->n", there, chain.moves[step])
+        found[step + 1, -1] += found[step, -1]
+    return found
+
+
+def correction_of(
+    tables: Tables, facts: Facts, probabilities: Float[np.ndarray, "S A"], chain: Chain
+) -> tuple[Float[np.ndarray, "T S A"], Float[np.ndarray, "T S+1"]]:
+    """Returns the returns and the ratios of a policy, which takes these actions in the cells.
+
+    Ratios are shrunk to 1 by the share of people that the noise in a pooled count amounts to.
+    """
+    steps, _, _, after = tables.visits.shape
+    floor = facts.noise["visits"] * np.sqrt(after / steps) / people_in(tables)
+    ours = visited(chain, np.broadcast_to(probabilities, chain.behaviour.shape))
+    theirs = visited(chain, chain.behaviour)
+    return returns_in(chain, probabilities, facts), (ours + floor) / (theirs + floor + 1e-12)
+
+
+def error_in(
+    chain: Chain,
+    facts: Facts,
+    probabilities: Float[np.ndarray, "S A"],
+    expected: Float[np.ndarray, "T S A"],
+    ratios: Float[np.ndarray, "T S+1"],
+) -> float:
+    """Returns the error of the corrected value if the chain were true, without clipping."""
+    true = returns_in(chain, probabilities, facts)
+    later = np.zeros((len(true) + 1, len(probabilities) + 1))
+    later[:-1, :-1] = np.sum(probabilities * (expected - true), axis=-1)
+    error = float(chain.starts @ later[0, :-1])
+    theirs = visited(chain, chain.behaviour)
+    for step, (wrong, ratio) in enumerate(zip(expected - true, ratios, strict=True)):
+        residual = facts.discount * chain.moves[step] @ later[step + 1] - wrong
+        mean = np.sum(probabilities * residual, axis=-1)
+        error += facts.discount**step * float(np.sum((theirs[step] * ratio)[:-1] * mean))
+    return error
+
+
+def errors_of_tables(
+    tables: Tables, facts: Facts, policies: Sequence[Float[np.ndarray, "S A"]]
+) -> list[float]:
+    """Returns the root mean square error of each policy's value that the tables are likely to make.
+
+    The draws are public randomness, always the same.
+    """
+    chain, people = chain_of(tables, facts, _LESS), people_in(tables)
+    theirs = visited(chain, chain.behaviour)[:, :-1, None]
+    visits = people * (theirs * chain.behaviour)[..., None] * chain.moves
+    rng = np.random.default_rng(0)
+    errors = np.zeros((_REDRAWN, len(policies)))
+    for row in errors:
+        seen = rng.poisson(visits)
+        taken, left = seen.sum(axis=-1), seen[:-1, ..., -1].sum()
+        drawn = {
+            "visits": seen,
+            "rewards": 2 * rng.binomial(taken, (1 + chain.rewards) / 2) - taken,
+            "starts": np.append(rng.poisson(people * chain.starts), left),
+        }
+        again = Tables(
+            **{
+                name: one + rng.normal(0, facts.noise[name], one.shape)
+                for name, one in drawn.items()
+            }
+        )
+        model = chain_of(again, facts)
+        row[:] = [
+            error_in(chain, facts, one, *correction_of(again, facts, one, model))
+            for one in policies
+        ]
+    return [float(one) for one in np.sqrt(np.mean(errors**2, axis=0))]
+
+
+def corrections(
+    cells: Cells, tables: Tables, facts: Facts, policies: Sequence[Float[np.ndarray, "S A"]]
+) -> tuple[Correction, ...]:
+    """Returns the correction of each policy, which takes these actions in the cells."""
+    chain = chain_of(tables, facts)
+    found = [correction_of(tables, facts, one, chain) for one in policies]
+    return tuple(Correction(cells, *(jnp.asarray(x, jnp.float32) for x in one)) for one in found)
