@@ -304,6 +304,16 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
+    "tables for values": Facts(
+        (
+            stream(
+                noise_law="on-grid",
+                protects=(of_logs.VALUES(),),
+                assumptions=(of_logs.CHOSEN.assumption(), of_logs.CELLS.assumption()),
+            ),
+        ),
+        settings_checked=True,
+    ),
     "a selection without times": Facts(
         (stream(selection={"mean": 3.0, "candidates": 4, "accounting": 2}, noise_law="on-grid"),)
     ),

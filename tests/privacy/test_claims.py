@@ -153,6 +153,13 @@ EXPECTED = {
         evaluation.source evaluation.licence people.settings@3 ledger.enrolment@2
         noise.random@3 door.unchanged@2 runs.failure@2 general.timing
     """,
+    "tables for values": """
+        evaluation.values
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
+        noise.law@2 evaluation.chosen@2 evaluation.cells people.settings@3 ledger.enrolment@2
+        noise.random@3 door.unchanged@2 runs.failure@2 general.timing
+    """,
     "a selection": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 gaussian.rounded@2 selection.best-only@2
