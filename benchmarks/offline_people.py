@@ -226,7 +226,7 @@ def main(
     first_seed: int = 100,
     people: int = 10_000,
     epsilon: float = 1.0,
-    methods: tuple[Method, ...] = ("model", "advantage", "cloning"),
+    methods: tuple[Method, ...] = ("model", "advantage", "cql", "cloning"),
     teacher: Path = Path("runs/cheetah-teacher"),
 ) -> None:
     """Prints the mean greedy return of each arm and seed, as lines of JSON."""

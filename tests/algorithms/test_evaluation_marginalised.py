@@ -1,6 +1,7 @@
 """Marginalised values: exactness, tables, sensitivity of both halves, noise, refusals."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,23 @@ def test_tables_of_single_steps_are_used_where_they_differ() -> None:
     np.testing.assert_allclose(same.moves[0], same.moves[1], atol=1e-12)
 
 
+def test_the_redrawn_tables_keep_what_is_shrunk_away() -> None:
+    """One step of many is unlike the others: the errors that this makes show in the allowance."""
+    moves = np.tile(
+        np.array([[[1, 0, 0], [1, 0, 0]], [[0, 1, 0], [0, 1, 0]]], float), (20, 1, 1, 1)
+    )
+    moves[0] = [[[0, 1, 0], [1, 0, 0]], [[0, 1, 0], [1, 0, 0]]]
+    rewards = 1000 * np.tile(np.array([[-1.0, -1.0], [1.0, 1.0]]), (20, 1, 1))
+    table = Tables(1000 * moves, rewards, np.array([2000.0, 2000.0, 0.0]))
+    facts = Facts({"visits": 150.0, "rewards": 1.0, "starts": 1.0}, (0.0, 1.0), 1.0)
+    taken = np.array([[0.7, 0.3], [0.7, 0.3]])
+    used = chains.chain_of(table, facts)
+    assert used.kept.moves < 0.9
+    assert used.moves[0, 0, 0, 1] < 0.9
+    (said,) = chains.errors_of_tables(table, facts, [taken])
+    assert said > 0.1
+
+
 @pytest.mark.parametrize("clip", [0.5, 1.2, 2.0])
 def test_the_bias_from_clipping_is_within_its_bound(clip: float) -> None:
     """With true ratios there is no other bias. Wrong returns make it large."""
@@ -208,6 +226,22 @@ def test_the_bias_from_clipping_is_within_its_bound(clip: float) -> None:
         assert bounds.beyond[0] > 0
         seen = max(seen, abs(found.value - exact))
     assert seen > 0.02
+
+
+@pytest.mark.parametrize("steps", [1, STEPS])
+def test_raised_propensities_are_in_the_bias(steps: int) -> None:
+    """Logged probabilities are raised to the declared bound, and no person's log tells."""
+    records, chances, cells = states(steps)
+    exact = exact_value(CHANCES, steps, 1.0)
+    raised = replace(records, propensities=np.maximum(records.propensities, 0.6))
+    given = correction(cells, np.zeros((steps, 2, 2)), np.ones((steps, 3)))
+    found, _, _ = value_of(raised, chances, MIXED, given, 50.0)
+    assert found.mean_weight < 0.9
+    assert abs(found.value - exact) > 0.02
+    assert abs(found.value - exact) <= found.bias
+    honest, _, _ = value_of(records, chances, MIXED, given, 50.0)
+    assert honest.mean_weight == pytest.approx(1, abs=1e-3)
+    assert honest.bias < 0.05
 
 
 # --- sensitivity and noise -----------------------------------------------------------------------

@@ -103,6 +103,56 @@ def test_a_contribution_is_the_gradient_of_the_persons_own_mean_loss(
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(nobody))
 
 
+def q_losses_by_hand(policy: Any, target: Any, unit: Logged) -> list[float]:
+    """The loss of every row whose next observation is known, in float64; rewards are in [-1, 1]."""
+    x = jnp.asarray((unit.observations - np.array([5, 0])) / np.array([5, 2]), jnp.float32)
+    values, later = np.asarray(policy.network(x), float), np.asarray(target.network(x), float)
+    losses = []
+    for t in np.flatnonzero(unit.present):
+        taken, ends = values[t, int(unit.actions[t])], bool(unit.ends[t])
+        if unit.cut[t] or not (ends or (t + 1 < STEPS and unit.present[t + 1])):
+            continue
+        goal = 0.01 * float(unit.rewards[t]) / 2
+        if not ends:
+            goal += 0.99 * later[t + 1, np.argmax(values[t + 1])]
+        error = abs(taken - goal)
+        huber = error**2 / 2 if error <= 1 else error - 0.5
+        losses.append(huber + np.log(np.exp(values[t]).sum()) - taken)
+    return losses
+
+
+def test_the_loss_of_q_learning_is_that_of_the_rows_with_a_next_observation() -> None:
+    asked = config(method="cql")
+    policy = first(asked).policy
+    other = steps.initial_state(asked, new_key(1)).policy
+    counts = set()
+    for number in range(12):
+        unit = one(number)
+        losses = q_losses_by_hand(policy, other, unit)
+        counts.add(len(losses))
+        found = float(steps.conservative(asked, policy, other, unit))
+        assert found == pytest.approx(np.mean(losses or [0.0]), rel=1e-4)
+    assert {0, 1, 2, 3} <= counts
+
+
+def test_rows_after_a_cut_teach_nothing_about_it() -> None:
+    """The observation after a cut is of another episode."""
+    asked = config(method="cql")
+    unit = one(5)
+    cut = unit._replace(
+        present=np.array([True, True] + [False] * (STEPS - 2)),
+        ends=np.zeros(STEPS, bool),
+        cut=np.array([True] + [False] * (STEPS - 1)),
+    )
+    gradient = steps.person_gradient(asked, first(asked), cut).networks
+    assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradient))
+
+
+def test_q_learning_needs_categories() -> None:
+    with pytest.raises(ValueError, match="cql needs categories of actions"):
+        config(method="cql", **REAL)
+
+
 def test_a_pool_gives_each_person_their_own_rows() -> None:
     drawn = steps.PeoplePool(people()).draw(np.array([4, -1, 9]), np.random.default_rng(0))
     for place, number in ((0, 4), (2, 9)):

@@ -269,10 +269,11 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     if answer["estimator"] == "marginalised":
         most = max(one["added_for_tables"] for one in policies)
         lines.append(
-            "Marginalised values assume that the next cell and the reward depend on the cell, the "
-            "action and the step only, and not on what was before. If this is wrong, a value can "
-            "be farther off than its interval. Half of the people gave tables; for the errors of "
-            f"these, each end of an interval is up to {most:.2g} farther."
+            "Marginalised values assume that what follows depends on the cell and the action, not "
+            "on what was before, and not on the step. Differences between steps are followed "
+            "only where they show above the noise, and those in leaving never. If this is wrong, a "
+            "value can be farther off than its interval. Half of the people gave tables; for the "
+            f"errors of these, each end of an interval is up to {most:.2g} farther."
         )
     if answer["already_public"]:
         lines.append("The log is public already, so this protects nobody: it is an exercise.")

@@ -199,7 +199,7 @@ def evaluate(
             f"delta {ledger.budget.delta:.2g} is vacuous for {records.people:,} people; give one "
             f"below 1/{records.people}"
         )
-    targets, cells = dict(policies), None
+    targets, cells, taken = dict(policies), None, []
     if asked.learn or asked.marginalised:
         half = records.people // 2
         learners = jax.tree.map(lambda x: x[:half], people)
@@ -209,6 +209,7 @@ def evaluate(
         targets[LEARNT] = Linear.zeros(actions, declaration.observation_size)
     if asked.marginalised:
         cells = Cells.of(declaration, asked.cells)
+        taken = [probabilities(one, cells) for one in targets.values()]
         tables.require_few(cells, declaration, half, spending)
     public = Public(
         tuple(targets.values()), () if models is None else tuple(map(models, targets.values()))
@@ -225,7 +226,6 @@ def evaluate(
     if cells is not None:
         table, spread = tables.released(declaration, cells, learners, ledger, spending, noise_seed)
         facts = chains.Facts(spread, declaration.reward_bounds, asked.discount)
-        taken = [probabilities(one, cells) for one in public.policies]
         public = public._replace(models=chains.corrections(cells, table, facts, taken))
         errors = chains.errors_of_tables(table, facts, taken)
         bounds = Bounds.of(evaluation, public, least, actions)

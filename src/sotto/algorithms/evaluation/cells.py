@@ -134,9 +134,16 @@ def one_hot(numbers: Int[Array, " n"], count: int) -> Float[Array, "n count"]:
 
 
 def probabilities(policy: Target, cells: Cells) -> Float[np.ndarray, "S A"]:
-    """Returns the probability of each action in the middle of each cell."""
+    """Returns the probability of each action in the middle of each cell.
+
+    Raises:
+        ValueError: one is not a finite number.
+    """
     assert not isinstance(policy, Density)
-    return np.asarray(policy(cells.middles), np.float64)
+    found = np.asarray(policy(cells.middles), np.float64)
+    if not np.isfinite(found).all():
+        raise ValueError("a policy has probabilities that are not finite numbers")
+    return found
 
 
 class Reach(NamedTuple):
@@ -145,11 +152,13 @@ class Reach(NamedTuple):
     Attributes:
         low, high: bounds of the corrected value, with clipped weights.
         lost: bound of the sum of lost weights times errors.
+        error: bound of the discounted error of one step.
     """
 
     low: float
     high: float
     lost: float
+    error: float
 
 
 def reach(
@@ -202,6 +211,7 @@ def reach(
         low=float(np.min(later[0, 0, :-1] + low)),
         high=float(np.max(later[1, 0, :-1] + high)),
         lost=float(np.max(lost)),
+        error=float(np.max(factors * size)),
     )
 
 

@@ -51,6 +51,13 @@ class Facts(NamedTuple):
     discount: float
 
 
+class Kept(NamedTuple):
+    """Shares of the differences between steps that a model keeps."""
+
+    moves: float
+    rewards: float
+
+
 class Chain(NamedTuple):
     """A model of people in the cells."""
 
@@ -61,6 +68,7 @@ class Chain(NamedTuple):
     """Probabilities of the next cell. Those of the last step are not used."""
     rewards: Float[np.ndarray, "T S A"]
     """Mean rewards, scaled to be from -1 to 1."""
+    kept: Kept
 
 
 def people_in(tables: Tables) -> float:
@@ -68,7 +76,7 @@ def people_in(tables: Tables) -> float:
     return max(float(np.sum(tables.starts[:-1])), 1.0)
 
 
-def chain_of(tables: Tables, facts: Facts, less: float = 1.0) -> Chain:
+def chain_of(tables: Tables, facts: Facts, less: float = 1.0, kept: Kept | None = None) -> Chain:
     """Returns the model that the tables give.
 
     Probabilities of a cell and an action are shrunk to those of the cell, and these to those of all
@@ -81,6 +89,7 @@ def chain_of(tables: Tables, facts: Facts, less: float = 1.0) -> Chain:
         tables: the released tables.
         facts: public facts.
         less: factor of the shrinkage.
+        kept: share of the differences between steps that is kept. None: as the tables say.
     """
     steps, cells, actions, after = tables.visits.shape
     early = tables.visits[: max(steps - 1, 1)]  # nobody is seen after the last step
@@ -98,8 +107,9 @@ def chain_of(tables: Tables, facts: Facts, less: float = 1.0) -> Chain:
     here = early.sum(axis=(2, 3))[..., None, None]
     spread = noise**2 * (1 - 2 * joint + joint**2 * actions * after)
     spread = spread + np.maximum(here, 0) * joint * (1 - joint)
-    kept = _kept(early - here * joint, spread)
-    known = kept * _certain(here, noise * np.sqrt(actions * after))
+    moved = _kept(early - here * joint, spread) if kept is None else kept.moves
+    rewards, gained = _rewards(tables, facts, less, kept)
+    known = moved * _certain(here, noise * np.sqrt(actions * after))
     flat = _projected(early.reshape(len(early), cells, -1)).reshape(early.shape)
     single = (1 - known) * joint + known * flat / np.maximum(flat.sum((2, 3), keepdims=True), 1e-9)
     single = np.concatenate([single, single[-1:]])[:steps]
@@ -108,11 +118,14 @@ def chain_of(tables: Tables, facts: Facts, less: float = 1.0) -> Chain:
         starts=_share(_projected(tables.starts[:-1]), 1e-9),
         behaviour=each / each.sum(axis=-1, keepdims=True),
         moves=single / single.sum(axis=-1, keepdims=True).clip(1e-12),
-        rewards=_rewards(tables, facts, less),
+        rewards=rewards,
+        kept=Kept(moved, gained),
     )
 
 
-def _rewards(tables: Tables, facts: Facts, less: float) -> Float[np.ndarray, "T S A"]:
+def _rewards(
+    tables: Tables, facts: Facts, less: float, kept: Kept | None
+) -> tuple[Float[np.ndarray, "T S A"], float]:
     steps, _, _, after = tables.visits.shape
     visits, noise = tables.visits.sum(axis=-1), facts.noise["rewards"]
     total, taken = tables.rewards.sum(axis=0), np.maximum(visits.sum(axis=0), 0)
@@ -122,10 +135,10 @@ def _rewards(tables: Tables, facts: Facts, less: float) -> Float[np.ndarray, "T 
     pooled = np.clip((total + prior * own[:, None]) / (taken + prior + 1e-9), -1, 1)
     of_visits = facts.noise["visits"] * np.sqrt(after)
     spread = noise**2 + (pooled * of_visits) ** 2 + np.maximum(visits, 0) * (1 - pooled**2)
-    kept = _kept(tables.rewards - visits * pooled, spread)
+    gained = _kept(tables.rewards - visits * pooled, spread) if kept is None else kept.rewards
     single = np.clip(tables.rewards / np.maximum(visits, 1.0), -1, 1)
-    found: np.ndarray = pooled + kept * _certain(visits, noise + of_visits) * (single - pooled)
-    return found
+    known = gained * _certain(visits, noise + of_visits)
+    return pooled + known * (single - pooled), gained
 
 
 def _kept(differences: np.ndarray, spread: np.ndarray) -> float:
@@ -225,9 +238,13 @@ def errors_of_tables(
 ) -> list[float]:
     """Returns the root mean square error of each policy's value that the tables are likely to make.
 
-    The draws are public randomness, always the same.
+    The model from which tables are drawn keeps all differences between steps, and the models of
+    these tables keep the share that the one in use keeps. So the error of that shrinkage shows, and
+    noise that looks like a difference makes it rather too large. The draws are public randomness,
+    always the same.
     """
-    chain, people = chain_of(tables, facts, _LESS), people_in(tables)
+    kept = chain_of(tables, facts).kept
+    chain, people = chain_of(tables, facts, _LESS, Kept(1.0, 1.0)), people_in(tables)
     theirs = visited(chain, chain.behaviour)[:, :-1, None]
     visits = people * (theirs * chain.behaviour)[..., None] * chain.moves
     rng = np.random.default_rng(0)
@@ -246,7 +263,7 @@ def errors_of_tables(
                 for name, one in drawn.items()
             }
         )
-        model = chain_of(again, facts)
+        model = chain_of(again, facts, kept=kept)
         row[:] = [
             error_in(chain, facts, one, *correction_of(again, facts, one, model))
             for one in policies

@@ -111,7 +111,12 @@ def values(
         own = np.sqrt(moments.noise_x + ratio**2 * moments.noise_v) / max(moments.v, 1e-300)
         beyond = bounds.beyond[place]
         factor = float(norm.isf(tail / 2 if beyond else tail))
-        mean, lost = _lost_weight(largest, weight, noise_weight, people, noise_people, factor)
+        mean, error = _mean_weight(largest, weight, noise_weight, people, noise_people, factor)
+        lost = float(np.clip(1 - mean + error, 0, 1))
+        if (
+            asked.estimator == "marginalised" and mean + error >= 1
+        ):  # the excess has clipped weights
+            lost = 0.0
         bias = lost * bounds.lost[place]
         if asked.estimator == "self-normalised":
             bias += lost * max(abs(low), abs(high))
@@ -216,7 +221,7 @@ def _without_negative_parts(xx: float, xv: float, vv: float) -> tuple[float, flo
     return float(fixed[0, 0]), float(fixed[0, 1]), float(fixed[1, 1])
 
 
-def _lost_weight(
+def _mean_weight(
     largest: float,
     weight: float,
     noise_weight: float,
@@ -224,18 +229,17 @@ def _lost_weight(
     noise_people: float,
     factor: float,
 ) -> tuple[float, float]:
-    """Returns the mean of the clipped weights, and an upper bound on 1 less the true mean.
+    """Returns the mean of the clipped weights, and how far above it the true mean may be.
 
     A clipped weight is from 0 to c, so its variance is at most m (c - m) for the mean m.
     """
     if people <= 0:
-        return 0.0, 1.0
+        return 0.0, float("inf")
     mean = largest * weight / people
     likely = float(np.clip(mean, 0, min(1.0, largest)))
     sampling = likely * (largest - likely) / people
     noise = ((largest * noise_weight) ** 2 + (mean * noise_people) ** 2) / people**2
-    lost = 1 - mean + factor * np.sqrt(sampling + noise)
-    return mean, float(np.clip(lost, 0, 1))
+    return mean, float(factor * np.sqrt(sampling + noise))
 
 
 def _largest_mean(

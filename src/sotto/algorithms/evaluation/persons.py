@@ -160,7 +160,8 @@ class Bounds:
         beyond: how much clipping can change x, for each policy; 0 if it cannot. For marginalised
             this includes the clipping of weights.
         lost: largest bias of each policy for a lost weight of 1, in half-widths of returns; for
-            self-normalised that of one with value 0.
+            self-normalised that of one with value 0, and for marginalised that of raised
+            propensities, whose weights a person's own log does not tell.
     """
 
     scales: tuple[float, ...]
@@ -202,15 +203,16 @@ class Bounds:
             )
         if asked.estimator == "marginalised":
             largest = [_reach(asked, public, place, least) for place in range(len(clips))]
+            sizes, losses, errors_of_steps = zip(*largest, strict=True)
             scales = tuple(
-                min(1 + 2 * c, size) for c, (size, _) in zip(clips.tolist(), largest, strict=True)
+                min(1 + 2 * c, size) for c, size in zip(clips.tolist(), sizes, strict=True)
             )
             beyond = tuple(
-                size - scale + more for scale, (size, more) in zip(scales, largest, strict=True)
+                size - scale + more for scale, size, more in zip(scales, sizes, losses, strict=True)
             )
             # A weight of one step may be that of any action, so policies do not share the norm.
             weights = values = (float(len(clips)),) * 2
-            lost = (0.0,) * len(clips)
+            lost = tuple(asked.horizon * error for error in errors_of_steps)
         return cls(
             scales=scales,
             weights=(weights[0], weights[1]),
@@ -240,16 +242,22 @@ def _check_models(asked: Evaluation, public: Public) -> None:
         raise ValueError("a public --model of returns is for doubly-robust, which needs one")
 
 
-def _reach(asked: Evaluation, public: Public, place: int, least: float) -> tuple[float, float]:
-    """Returns the largest |x| of a policy's logs, and the largest change by clipped weights."""
+def _reach(
+    asked: Evaluation, public: Public, place: int, least: float
+) -> tuple[float, float, float]:
+    """Returns the largest |x| of a policy's logs, change by clipped weights, and error of a step.
+
+    All are in half-widths of returns.
+    """
     clip = asked.largest_weights[place]
     if not public.models:  # there are no tables yet: any sum is possible
-        return 1 + 2 * clip, 1.0
+        return 1 + 2 * clip, 1.0, 2.0
     correction = public.models[place]
     assert isinstance(correction, Correction)
     found = reach(correction, public.policies[place], least, clip, asked.rewards, asked.discount)
     size = max(found.high - asked.middle, asked.middle - found.low) / asked.half_width
-    return max(size, _SMALLEST) * (1 + _ROUNDING), found.lost / asked.half_width
+    large = max(size, _SMALLEST) * (1 + _ROUNDING)
+    return large, found.lost / asked.half_width, found.error / asked.half_width
 
 
 def _largest_errors(asked: Evaluation) -> float:

@@ -58,7 +58,8 @@ class CQL(Settings):
 
 
 def _values(network: Policy, observation: Float[Array, " obs"]) -> Float[Array, " actions"]:
-    return network.network(scaled(observation, network.observation_scale))
+    scale, centre = network.observation_scale, network.observation_centre
+    return network.network(scaled(observation, scale, centre))
 
 
 def _at(values: Float[Array, " actions"], action: Array) -> Float[Array, ""]:

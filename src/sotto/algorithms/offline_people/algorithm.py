@@ -51,9 +51,9 @@ class Offline(Algorithm[OfflinePeopleConfig]):
     Each person contributes means of products of observations, actions, rewards and changes, less
     what the answers of earlier people explain. The noisy sums give models of how people change,
     and a policy is learned in the models. This costs nothing more. --method advantage imitates
-    people's better actions instead, and --method cloning all of them, in noisy gradient steps about
-    people who are drawn in secret. All methods cost the same. Only these two can learn from many
-    observations.
+    people's better actions instead, --method cloning all of them, and --method cql learns values of
+    actions, in noisy gradient steps about people who are drawn in secret. All methods cost the
+    same. Only these three can learn from many observations.
 
     `sotto import` makes the dataset. Nothing is learned from --env-id, in which released policies
     are only evaluated.

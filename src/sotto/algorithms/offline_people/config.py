@@ -22,7 +22,7 @@ from sotto.rl.envs.base import ActionSpace, Box, Discrete
 NO_ENVIRONMENT = "none"
 """Name of the environment for logs of people whom nobody simulates."""
 
-Method = Literal["model", "advantage", "cloning"]
+Method = Literal["model", "advantage", "cql", "cloning"]
 People = Annotated[int, Field(ge=20, le=10**7)]
 Bounds = tuple[Signed, ...]
 
@@ -36,7 +36,8 @@ class OfflinePeopleConfig(Settings):
     method: Method = "model"
     """Method that makes the policy. model: reinforcement learning in a model of the people, for at
     most a few observations. advantage: imitation of people's better actions, in noisy gradient
-    steps. cloning: imitation of all their actions. All cost the same privacy."""
+    steps. cql: conservative Q-learning in such steps, for categories of actions. cloning: imitation
+    of all actions. All cost the same privacy."""
     env_id: str = NO_ENVIRONMENT
     """Public simulator in which released policies are evaluated, or `none`. Nothing is learned from
     it."""
@@ -48,9 +49,9 @@ class OfflinePeopleConfig(Settings):
     target_epsilon: Epsilon = 1.0
     """Epsilon that the certificate must not exceed. The noise is calibrated to spend all of it."""
     steps: Count = 400
-    """Number of noisy steps of the methods advantage and cloning."""
+    """Number of noisy steps of all methods but model."""
     sampling_rate: Fraction = 0.1
-    """Probability with which a step draws a person, for the methods advantage and cloning."""
+    """Probability with which a step draws a person, for all methods but model."""
     delta: Fraction | None = None
     """Delta of the guarantee, below one over the number of people. None takes a tenth of that."""
 
@@ -81,9 +82,14 @@ class OfflinePeopleConfig(Settings):
     """Lower and upper bound of a reward. None takes those of the dataset."""
 
     def check(self) -> None:
-        """Refuses a log that is not named, and a delta that is vacuous."""
+        """Refuses a log that is not named, real actions for cql, and a delta that is vacuous."""
         if self.on is None:
             raise ValueError("give --on with the dataset that sotto import wrote")
+        if self.method == "cql" and self.action_low is not None:
+            raise ValueError(
+                "--method cql needs categories of actions, and this log has real ones; use "
+                "--method advantage"
+            )
         if self.people is not None and self.delta is not None and self.delta * self.people >= 1:
             raise ValueError(
                 f"delta {self.delta:g} is vacuous for {self.people} people; give one below "

@@ -1,4 +1,4 @@
-"""Imitation of logged people in noisy gradient steps, with and without weights for advantages.
+"""Imitation of logged people, or Q-learning from their logs, in noisy gradient steps.
 
 Each step draws people in secret and at a public rate. A drawn person contributes the clipped
 gradient of the mean loss over their own rows:
@@ -10,6 +10,10 @@ mean of the person's later rewards, in units of the reward's range. With the met
 weights are 1. With `advantage` w_t = exp((g_t - V(x_t)) / spread), at most `MOST_WEIGHT`
 (advantage-weighted regression, Peng et al. 2019). The spread is the people's mean
 absolute advantage, of which each person contributes their own bounded mean beside the gradient.
+
+With `cql` the policy's outputs are values of actions, and the loss is that of `offline.cql` (Kumar
+et al. 2020), over the rows whose next observation is known. The target network is the moving
+average of released policies.
 
 Guarantee:
     The unit is everything that one person logged, under zero-out adjacency. N steps cost N
@@ -27,10 +31,12 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.calibration import calibrated_multiplier
+from sotto.algorithms.offline.cql import CQL
 from sotto.algorithms.offline.learner import averaged
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig
 from sotto.algorithms.offline_people.moments import Logged, declared
 from sotto.algorithms.settings import known
+from sotto.data.trajectories import Transitions
 from sotto.keys import new_key
 from sotto.privacy.accounting.composition import SampledGaussian
 from sotto.privacy.claims import logs as claims
@@ -43,6 +49,8 @@ CLIP_NORM = 1.0
 DISCOUNT = 0.95
 MOST_WEIGHT = 10.0
 """Largest weight of a row. Without a bound, a few rows would be a person's whole contribution."""
+_Q_DISCOUNT = 0.99
+"""Discount of Q-learning. Rewards are scaled so that values are about 1 at most."""
 _SPREAD_NORM = 0.2
 """Norm of the part of a contribution that measures the spread of advantages."""
 _FIRST_SPREAD = 0.1
@@ -149,12 +157,34 @@ def person_gradient(config: OfflinePeopleConfig, state: StepsState, unit: Logged
 
     def loss(networks: tuple[Policy, Value]) -> Float[Array, ""]:
         policy, value = networks
+        if config.method == "cql":
+            return conservative(config, policy, state.policy, unit)
         errors = jnp.square(value(unit.observations) - goals) / 2
         return jnp.sum(share * (weights * imitation(config, policy, unit) + errors))
 
     networks = jax.grad(loss)(state.networks)
     spread = jnp.minimum(jnp.sum(share * jnp.abs(advantages)), 1)
     return Gradient(networks, _SPREAD_NORM * spread)
+
+
+def conservative(
+    config: OfflinePeopleConfig, policy: Policy, target: Policy, unit: Logged
+) -> Float[Array, ""]:
+    """Returns the mean loss of Q-learning over the rows whose next observation is known."""
+    low, high = known(config.reward_bounds)
+    learner = CQL(discount=_Q_DISCOUNT, reward_scale=(1 - _Q_DISCOUNT) / (high - low))
+    later = jnp.roll(unit.present, -1).at[-1].set(False)
+    usable = (unit.present & ~unit.cut & (unit.ends | later)).astype(jnp.float32)
+    following = jnp.roll(unit.observations, -1, axis=0)
+    rewards = jnp.clip(unit.rewards, low, high)
+    rows = Transitions(unit.observations, unit.actions, rewards, following, unit.ends)
+
+    def row(step: Transitions) -> Float[Array, ""]:
+        goal = jax.lax.stop_gradient(learner.goal(policy, target, step))
+        outputs = policy.network(scaled(step.observations, config.scale, config.centre))
+        return learner.loss(outputs, goal, step)
+
+    return jnp.sum(usable * jax.vmap(row)(rows)) / jnp.maximum(jnp.sum(usable), 1)
 
 
 def imitation(config: OfflinePeopleConfig, policy: Policy, unit: Logged) -> Float[Array, " T"]:
