@@ -3,7 +3,8 @@
 People are drawn from chains whose values are known: `two` with two states, as in the tests, and
 `four` with four states that mostly stay where they are. In `changing` the moves of `four` are
 others at every second step. In `hidden` two states of `four` look the same, so the cells are not
-Markov, as marginalised values assume. Everything but the draw of people and of the
+Markov, as marginalised values assume. In `once` the first of 50 steps moves people and the others
+do not, although they assume that steps are alike. Everything but the draw of people and of the
 noise is the code of `sotto evaluate`: contributions, bounds, noise scales, tables and intervals.
 Noise is drawn by numpy in place of the door's sampler. The doubly-robust estimator gets the true
 returns as its public model (for `hidden` their mean over the states that look the same), which
@@ -65,6 +66,8 @@ def worlds() -> dict[str, World]:
         best[[0, 1, 1, 0]],
     )
     pairs = np.array([0, 0, 1, 1])
+    stay = np.tile(np.eye(2)[:, None], (50, 1, 2, 1))
+    stay[0] = np.eye(2)[[1, 0]]  # action 0 leads to the second state, action 1 to the first
     return {
         "two": World(
             "two",
@@ -79,6 +82,15 @@ def worlds() -> dict[str, World]:
         "changing": four._replace(name="changing", moves=np.stack([moves, moves[:, ::-1]])),
         "hidden": four._replace(
             name="hidden", seen=pairs, behaviour=four.behaviour[pairs], target=best[pairs]
+        ),
+        "once": World(
+            "once",
+            np.full(2, 0.5),
+            np.arange(2),
+            stay,
+            np.array([[0.0, 0.0], [1.0, 1.0]]),
+            np.full((2, 2), 0.5),
+            np.array([[0.7, 0.3], [0.7, 0.3]]),
         ),
     }
 
