@@ -231,6 +231,7 @@ PUBLIC = {
     "experiments/rio2025/regret.py": "first weights of a published figure",
     "experiments/recommenders/replay.py": "noise of simulated replays on public data",
     "experiments/trials/simulated.py": "noise of simulated intervals, whose coverage is counted",
+    "algorithms/evaluation/chains.py": "tables drawn anew from a model that was released",
     "algorithms/offline_people/model.py": "first particles of a model that was released",
     "privacy/audits/one_run.py": "a simulation of an audit, of public numbers",
     "privacy/audits/noise_size.py": "directions of canaries",
