@@ -39,10 +39,8 @@ $(INSTALLED):
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# One worker more than cores, since some tests wait for other processes, and not more than 8: each
-# holds its own compiled programs.
-WORKERS := $(shell $(PYTHON) -c 'import os; print(min(8, 1 + (os.cpu_count() or 1)))')
-PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal
+# One worker per core, and not more than 8: each holds its own compiled programs.
+PYTEST := $(BIN)/pytest --numprocesses logical --maxprocesses 8 --dist worksteal
 
 test: lint types
 	$(PYTEST)
