@@ -6,8 +6,9 @@ people then correct Q by its errors on their own steps, weighted by omega_t (dou
 learning; Kallus and Uehara 2020).
 
 The value is exact if Q or omega is right. Otherwise the product of their errors remains.
-`errors_of_tables` says how large it is likely to be: it draws tables anew from the model, with new
-people and new noise, and computes the error that each of them would make there.
+`errors_of_tables` estimates it: it draws tables anew from a model that the tables give, with new
+people and new noise, and computes the error that each of them would make there. It is an estimate
+and no bound. Where cells are not Markov, or one step is unlike many others, it is too small.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ _REDRAWN = 100
 """Tables that are drawn anew."""
 _LESS = 0.1
 """Shrinkage of the model from which tables are drawn anew, over that of the model that is used.
-Less shrinkage leaves more of the noise in the model, so its errors are rather too large."""
+Less shrinkage leaves more of the noise in the model."""
 
 
 class Tables(NamedTuple):
@@ -236,11 +237,11 @@ def error_in(
 def errors_of_tables(
     tables: Tables, facts: Facts, policies: Sequence[Float[np.ndarray, "S A"]]
 ) -> list[float]:
-    """Returns the root mean square error of each policy's value that the tables are likely to make.
+    """Returns an estimate of the root mean square error of each policy's value by its tables.
 
     The model from which tables are drawn keeps all differences between steps, and the models of
-    these tables keep the share that the one in use keeps. So the error of that shrinkage shows, and
-    noise that looks like a difference makes it rather too large. The draws are public randomness,
+    these tables keep the share that the one in use keeps. So the error of that shrinkage shows,
+    unless noise makes the model forget what an early step did. The draws are public randomness,
     always the same.
     """
     kept = chain_of(tables, facts).kept

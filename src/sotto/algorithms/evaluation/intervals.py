@@ -113,10 +113,8 @@ def values(
         factor = float(norm.isf(tail / 2 if beyond else tail))
         mean, error = _mean_weight(largest, weight, noise_weight, people, noise_people, factor)
         lost = float(np.clip(1 - mean + error, 0, 1))
-        if (
-            asked.estimator == "marginalised" and mean + error >= 1
-        ):  # the excess has clipped weights
-            lost = 0.0
+        if asked.estimator == "marginalised" and mean + error >= 1:
+            lost = 0.0  # none shows beside clipped weights, which are in the excess below
         bias = lost * bounds.lost[place]
         if asked.estimator == "self-normalised":
             bias += lost * max(abs(low), abs(high))
