@@ -20,6 +20,7 @@ Guarantee:
     finer grid. `rounding` bounds how much further this moves neighbours apart.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -45,24 +46,39 @@ _LARGEST_ROW = 2.0**38
 
 def strategy_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
     """Returns the first column of C: the square root of the workload `sum_j decay^(i-j) x_j`."""
-    return _decayed(toeplitz.optimal_max_error_strategy_coefs, correlation, horizon)
+    return _decayed(_square_root, correlation, horizon)
 
 
 def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
     """Returns the first column of C^-1, so that noise_i = sum_j b_j w_(i-j)."""
-    return _decayed(toeplitz.optimal_max_error_noising_coefs, correlation, horizon)
+    return _decayed(_inverse_square_root, correlation, horizon)
+
+
+@functools.lru_cache
+def _square_root(horizon: int) -> Float64[np.ndarray, " n"]:
+    """Returns the first column of the square root of the prefix-sum workload."""
+    with jax.enable_x64(True):
+        found = _compiled_square_root(horizon)
+    return np.asarray(found)  # read-only, as JAX's arrays are
+
+
+def _inverse_square_root(horizon: int) -> Float64[np.ndarray, " n"]:
+    """Returns the first column of its inverse, A^-1 C, where A^-1 takes differences."""
+    return np.diff(_square_root(horizon), prepend=0.0)
+
+
+_compiled_square_root = jax.jit(toeplitz.optimal_max_error_strategy_coefs, static_argnums=0)
+"""One program for each horizon. Operation by operation it would be fifteen."""
 
 
 def _decayed(
-    coefficients: Callable[[int], jax.Array], correlation: Correlation, horizon: int
+    column: Callable[[int], np.ndarray], correlation: Correlation, horizon: int
 ) -> Float64[np.ndarray, " n"]:
     if correlation.kind == "independent":
         return np.ones(1)
     if correlation.kind == "binary-tree":
         raise ValueError("a binary tree has no Toeplitz coefficients; take prefix_deviations")
-    with jax.enable_x64(True):
-        column = np.asarray(coefficients(horizon))
-    return np.asarray(column * correlation.workload_decay ** np.arange(horizon))
+    return np.asarray(column(horizon) * correlation.workload_decay ** np.arange(horizon))
 
 
 def prefix_deviations(correlation: Correlation, horizon: int) -> Float64[np.ndarray, " n"]:
@@ -92,20 +108,20 @@ def sensitivity(correlation: Correlation, participation: Participation, horizon:
         if not isinstance(participation, Once):
             raise ValueError("a binary tree is for people who take part once; use prefix-sum noise")
         return binary_tree.sensitivity(horizon)
-    match participation:
-        case Poisson():
-            return 1.0
-        case Once():
-            count, separation = 1, horizon
-        case Returning(max_participations=count, min_separation=separation):
-            separation = min(separation, horizon)
+    if isinstance(participation, Poisson):
+        return 1.0
     with jax.enable_x64(True):
-        squared = toeplitz.minsep_sensitivity_squared(
-            jnp.asarray(strategy_coefficients(correlation, horizon)),
-            min_sep=separation,
-            max_participations=count,
-            n=horizon,
-        )
+        column = jnp.asarray(strategy_coefficients(correlation, horizon))
+        match participation:
+            case Once():  # the first column of C is the longest
+                squared = jnp.dot(column, column)
+            case Returning(max_participations=count, min_separation=separation):
+                squared = toeplitz.minsep_sensitivity_squared(
+                    column,
+                    min_sep=min(separation, horizon),
+                    max_participations=count,
+                    n=horizon,
+                )
         return math.sqrt(float(squared))
 
 
