@@ -214,10 +214,37 @@ def test_critic_fit_lowers_its_error():
     critic = Value(3, (8,), jax.random.key(0), scale=2.0)
     inputs = jax.random.normal(jax.random.key(1), (50, 3))
     targets = 2.0 * inputs[:, 0]
-    change = critics.fit(critic, inputs, targets, jnp.ones(50), learning_rate=1e-2, steps=100)
+    change, _ = critics.fit(critic, inputs, targets, jnp.ones(50), learning_rate=1e-2, steps=100)
     fitted = jax.tree.map(jnp.add, critic, change)
     error = lambda c: float(jnp.mean((c(inputs) - targets) ** 2))  # noqa: E731
     assert error(fitted) < 0.1 * error(critic)
+
+
+def test_a_fit_goes_on_from_moments_of_an_earlier_one():
+    critic = Value(3, (8,), jax.random.key(0))
+    inputs = jax.random.normal(jax.random.key(1), (50, 3))
+    rows, rate = (inputs, 2.0 * inputs[:, 0], jnp.ones(50)), {"learning_rate": 1e-2}
+    whole, end = critics.fit(critic, *rows, **rate, steps=10)
+    half, moments = critics.fit(critic, *rows, **rate, steps=6)
+    middle = jax.tree.map(jnp.add, critic, half)
+    rest, after = critics.fit(middle, *rows, **rate, steps=4, moments=moments, before=6)
+    together = jax.tree.map(jnp.add, half, rest)
+    for one, other in ((together, whole), (after, end)):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), one, other)
+
+
+def test_the_papers_critic_carries_adams_moments_from_update_to_update(tmp_path):
+    """With moments that start anew, the settings are far from the paper's returns."""
+    config = _tiny(name="paper", unit="segment")
+    _, chunks, _ = _train(config, tmp_path)
+    moments = chunks[-1].states.moments
+    assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(moments))
+    # After n steps with one gradient g, a second moment is (1 - .999^n) g^2: it grows with n.
+    first = dataclasses.replace(config, total_steps=config.steps_per_update)
+    (tmp_path / "first").mkdir()
+    _, chunks, _ = _train(first, tmp_path / "first")
+    total = lambda m: sum(float(x.sum()) for x in jax.tree.leaves(m.square))  # noqa: E731
+    assert total(moments) > 1.5 * total(chunks[-1].states.moments)
 
 
 def test_seeds_side_by_side_have_their_own_noise_ledger_and_certificate(tmp_path):

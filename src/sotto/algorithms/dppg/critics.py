@@ -7,11 +7,13 @@ discarded, a fit in the public simulator, or a part of the release. The paper's 
 too, and the certificate names it as a gap.
 """
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from sotto.rl.networks import Value, scaled
 from sotto.rl.returns import discounted_returns
@@ -61,6 +63,19 @@ def _quadratic(observations: Float[Array, "T obs"]) -> Float[Array, "T features"
     return jnp.stack([ones, *(0.5 * column for column in columns), *products], axis=-1)
 
 
+class Moments(NamedTuple):
+    """Moments of Adam for a critic, which go on from one update to the next."""
+
+    mean: Value
+    square: Value
+
+
+def no_moments(critic: Value) -> Moments:
+    """Returns the moments before the first step."""
+    zero = jax.tree.map(jnp.zeros_like, critic)
+    return Moments(zero, zero)
+
+
 def fit(
     critic: Value,
     observations: Float[Array, "T obs"],
@@ -69,14 +84,27 @@ def fit(
     *,
     learning_rate: float,
     steps: int,
-) -> Value:
-    """Makes `steps` full-batch Adam steps, from fresh moments, on the squared error over scale.
+    moments: Moments | None = None,
+    before: Int[Array, ""] | int = 0,
+) -> tuple[Value, Moments]:
+    """Makes `steps` full-batch Adam steps on the squared error over scale.
+
+    Args:
+        critic: where they start.
+        observations, targets: of the steps of one user.
+        alive: 1 for a step that counts, and 0 for others.
+        learning_rate: of Adam.
+        steps: number of Adam's steps.
+        moments: of Adam at the start. None: fresh ones.
+        before: number of steps that made these moments.
 
     Returns:
-        The change of the critic, as a pytree like it.
+        The change of the critic, as a pytree like it, and the moments after the last step.
     """
     count = jnp.maximum(jnp.sum(alive), 1.0)
     optimizer = optax.adam(learning_rate, eps=1e-5)
+    mean, square = no_moments(critic) if moments is None else moments
+    begun = optax.ScaleByAdamState(jnp.asarray(before, jnp.int32), mean, square)
 
     def loss(candidate: Value) -> Float[Array, ""]:
         error = (candidate(observations) - targets) / candidate.scale
@@ -85,10 +113,11 @@ def fit(
     def step(
         carry: tuple[Value, optax.OptState], _: None
     ) -> tuple[tuple[Value, optax.OptState], None]:
-        candidate, moments = carry
-        updates, moments = optimizer.update(jax.grad(loss)(candidate), moments)
-        return (eqx.apply_updates(candidate, updates), moments), None
+        candidate, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(candidate), state)
+        return (eqx.apply_updates(candidate, updates), state), None
 
-    (fitted, _), _ = jax.lax.scan(step, (critic, optimizer.init(critic)), None, length=steps)
+    first = (critic, (begun, *optimizer.init(critic)[1:]))
+    (fitted, (after, *_)), _ = jax.lax.scan(step, first, None, length=steps)
     change: Value = jax.tree.map(jnp.subtract, fitted, critic)
-    return change
+    return change, Moments(after.mu, after.nu)

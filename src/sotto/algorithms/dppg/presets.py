@@ -132,7 +132,8 @@ PAPER: dict[str, object] = {
     "critic_hidden": (64, 64),
     "critic_scale": 1.0,
     "critic_learning_rate": 7.26e-4,
-    "critic_steps": 8,  # full batches: the sample gradients of 8 epochs
+    "critic_steps": 16,  # as many as those of the policy, on all of a user's steps
+    "baseline": 0.0,
 }
 """Settings of Algorithms 2 and 3, from table 3 of the paper, column "Control"."""
 
@@ -162,7 +163,7 @@ _PAPER_DOSING: dict[str, object] = {
     "entropy_coefficient": 0.01,
     "gae_lambda": 0.97,
     "critic_learning_rate": 9.25e-4,
-    "critic_steps": 4,
+    "critic_steps": 8,
 }
 
 _PAPER_MUJOCO: dict[str, object] = {

@@ -56,6 +56,8 @@ class DPPGState(NamedTuple):
     """Seed of the public simulator that fits a public critic."""
     extras: dict[str, Any]
     """Public states of extra parts (`sotto.algorithms.dppg.parts`), by their names."""
+    moments: critics.Moments | tuple[()] = ()
+    """Adam's moments of the paper's critic. Otherwise ()."""
 
 
 def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""]) -> DPPGState:
@@ -70,6 +72,7 @@ def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""])
         observation_centre=env.observation_centre,
     )
     critic: Value | tuple[()] = ()
+    moments: critics.Moments | tuple[()] = ()
     if config.critic in ("private", "public", "paper"):
         critic = Value(
             env.observation_size,
@@ -81,6 +84,8 @@ def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""])
             scale=config.critic_scale,
             offset=_baseline(config, env) if config.critic != "private" else config.baseline or 0.0,
         )
+        if config.critic == "paper":
+            moments = critics.no_moments(critic)
     nothing = jax.tree.map(jnp.zeros_like, policy)
     return DPPGState(
         policy,
@@ -91,6 +96,7 @@ def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""])
         jnp.int32(0),
         jnp.asarray(seed, jnp.int32),
         {part.name: part.initial() for part in dppg_parts.extra_parts(config, env)},
+        moments,
     )
 
 
@@ -240,14 +246,17 @@ def _local(
     parts["policy"] = update
     if config.critic in ("private", "paper"):
         assert isinstance(state.critic, Value)
-        parts["critic"] = critics.fit(
+        change, moments = critics.fit(
             state.critic,
             trajectory.observations,
             raw + values,
             trajectory.alive.astype(jnp.float32),
             learning_rate=config.critic_learning_rate,
             steps=config.critic_steps,
+            moments=state.moments or None,
+            before=state.updates * config.critic_steps if config.critic == "paper" else 0,
         )
+        parts["critic"] = (change, moments) if config.critic == "paper" else change
     return parts, _diagnostics(raw_trajectory)
 
 
@@ -303,8 +312,11 @@ def _server(
     updates = state.updates + 1
     first_in_tail = config.num_updates - round(config.tail_fraction * config.num_updates)
     in_tail = jnp.maximum(updates - first_in_tail, 1).astype(jnp.float32)
-    critic = state.critic
-    if "critic" in released:
+    critic, moments = state.critic, state.moments
+    if config.critic == "paper":
+        change, moments = released["critic"]
+        critic = jax.tree.map(jnp.add, critic, change)
+    elif "critic" in released:
         critic = jax.tree.map(jnp.add, critic, released["critic"])
     elif config.critic == "public":
         critic = _public_fit(config, env, state._replace(policy=policy, updates=updates))
@@ -327,6 +339,7 @@ def _server(
         updates=updates,
         seed=state.seed,
         extras=extras,
+        moments=moments,
     )
     return after, log
 
@@ -348,7 +361,7 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
     )(crowd, values, next_values)
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (crowd, advantages + values))
     assert isinstance(state.critic, Value)
-    change = critics.fit(
+    change, _ = critics.fit(
         state.critic,
         flat[0].observations,
         flat[1],
