@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
+from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import make
 
 USERS, STEPS, CLIP_NORM = 8, 64, 0.05
@@ -127,12 +128,13 @@ def applied(layers: list[tuple[Any, Any]], x: jax.Array) -> jax.Array:
     for weights, bias in layers[:-1]:
         x = jnp.tanh(x @ weights + bias)
     weights, bias = layers[-1]
-    return x @ weights + bias
+    found: jax.Array = x @ weights + bias
+    return found
 
 
 def norm(tree: Any) -> jax.Array:
     """Returns the L2 norm of all numbers in a pytree."""
-    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in jax.tree.leaves(tree)))
+    return jnp.sqrt(jnp.sum(jnp.stack([jnp.sum(x**2) for x in jax.tree.leaves(tree)])))
 
 
 def clipped(change: Any, per_layer: bool) -> Any:
@@ -143,14 +145,15 @@ def clipped(change: Any, per_layer: bool) -> Any:
     return jax.tree.map(lambda x: x * scale, change)
 
 
-def adam(gradient: Any, mu: Any, nu: Any, count: Any, correct: bool) -> tuple[Any, Any, Any]:
+def adam(gradient: Any, moments: Any, count: Any, correct: bool = True) -> tuple[Any, list[Any]]:
     """Returns the direction of an Adam step and its moments, as PyTorch computes them."""
+    mu, nu = moments
     mu = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, mu, gradient)
     nu = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g**2, nu, gradient)
     first = 1 - 0.9**count if correct else 1.0
     second = 1 - 0.999**count if correct else 1.0
     step = jax.tree.map(lambda m, v: m / first / (jnp.sqrt(v / second) + 1e-5), mu, nu)
-    return step, mu, nu
+    return step, [mu, nu]
 
 
 class Program:
@@ -200,7 +203,7 @@ class Program:
     ) -> Any:
         """Returns the updates of one user (Algorithm 3), and the critic's moments."""
         reading = self.reading
-        seen, actions, advantages, returns = rows
+        seen, actions, *_ = rows
         old = jax.nn.log_softmax(self.logits(policy, seen))[jnp.arange(STEPS), actions]
         size = STEPS // reading.minibatches
         orders = jax.vmap(lambda k: jax.random.permutation(k, STEPS))(jax.random.split(key, EPOCHS))
@@ -230,9 +233,9 @@ class Program:
                 scale = jnp.minimum(1, 0.5 / (norm(gradient) + 1e-6))
                 gradient = jax.tree.map(lambda g: g * scale, gradient)
             correct = reading.count != "none"
-            direction, *ours = adam(gradient[0], *ours, number, correct)
+            direction, ours = adam(gradient[0], ours, number, correct)
             policy_now = jax.tree.map(lambda p, d: p - rate * d, policy_now, direction)
-            direction, *theirs = adam(gradient[1], *theirs, valued, True)
+            direction, theirs = adam(gradient[1], theirs, valued)
             critic_now = jax.tree.map(lambda c, d: c - rate * d, critic_now, direction)
             if reading.clipped == "every":
                 change = jax.tree.map(jnp.subtract, policy_now, policy)
@@ -269,14 +272,14 @@ class Program:
             return 0.5 * jnp.mean(jnp.square(self.value(critic, seen) - returns))
 
         def step(carry: Any, order: Any) -> Any:
-            critic, mu, nu, number = carry
+            critic, moments, number = carry
             gradient = jax.grad(loss)(critic, seen[order], returns[order])
-            direction, mu, nu = adam(gradient, mu, nu, number, True)
+            direction, moments = adam(gradient, moments, number)
             critic = jax.tree.map(lambda c, d: c - RATE * d, critic, direction)
-            return (critic, mu, nu, number + 1), None
+            return (critic, moments, number + 1), None
 
         first = count * len(orders) + 1.0
-        (critic, *moments, _), _ = jax.lax.scan(step, (critic, *moments, first), orders)
+        (critic, moments, _), _ = jax.lax.scan(step, (critic, moments, first), orders)
         return critic, moments
 
     def update(self, carry: Any, when: jax.Array) -> Any:
@@ -286,8 +289,11 @@ class Program:
         if self.reading.reset:
             states = jax.vmap(self.fresh)(jax.random.split(resetting, USERS))
             users = (states, jnp.zeros(USERS, jnp.int32), jnp.zeros(USERS))
-        played = jax.vmap(lambda u, k: self.play(policy, u, k, STEPS, False))
-        users, (seen, actions, rewards, done, totals) = played(
+
+        def played(user: Any, key: jax.Array) -> Any:
+            return self.play(policy, user, key, STEPS, False)
+
+        users, (seen, actions, rewards, done, totals) = jax.vmap(played)(
             users, jax.random.split(playing, USERS)
         )
         values = self.value(critic, seen)
@@ -309,8 +315,11 @@ class Program:
             spread = advantages.std(axis=1, keepdims=True) + 1e-8
             advantages = (advantages - advantages.mean(axis=1, keepdims=True)) / spread
         rows = (seen, actions, advantages, returns)
-        locals_ = jax.vmap(lambda r, k: self.local(policy, critic, moments, last, r, when, k))
-        changes, valued = locals_(rows, jax.random.split(learning, USERS))
+
+        def learned(rows: Any, key: jax.Array) -> Any:
+            return self.local(policy, critic, moments, last, rows, when, key)
+
+        changes, valued = jax.vmap(learned)(rows, jax.random.split(learning, USERS))
         change = jax.tree.map(lambda x: x.mean(0), changes)
         if self.reading.critic == "pooled":
             pooled = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (seen, returns))
@@ -336,6 +345,7 @@ class Program:
     def train(self, key: jax.Array) -> dict[str, jax.Array]:
         """Returns the returns of one seed."""
         made, valued, starting, key = jax.random.split(key, 4)
+        assert isinstance(self.env.action, Discrete)
         n, actions = self.env.observation_size, self.env.action.n
         policy = network(made, (n, *self.reading.hidden, actions), 0.01)
         critic = network(valued, (n, *self.reading.hidden, 1), 1.0)
@@ -362,7 +372,7 @@ class Program:
         """Returns the mean return of one episode each, from fresh starts."""
         keys = jax.random.split(jax.random.fold_in(key, greedy), EVALUATED)
 
-        def episode(key: jax.Array) -> jax.Array:
+        def episode(key: jax.Array) -> Any:
             start = (self.fresh(key), jnp.int32(0), jnp.float32(0))
             _, (*_, totals) = self.play(policy, start, key, self.env.max_episode_steps, greedy)
             return totals[jnp.argmax(~jnp.isnan(totals))]
