@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import linalg, stats
 
-from sotto.algorithms.ucb import calibrated, published
+from sotto.algorithms.ucb import calibrated, published, r_max
 from sotto.algorithms.ucb.calibrated import REWARD_WEIGHT, UCBConfig, create_ledger, train
 from sotto.algorithms.ucb.published import OfficialConfig, simulate
 from sotto.privacy.accounting.composition import NoGuarantee
@@ -30,7 +30,7 @@ def test_counters_are_what_a_loop_over_the_episode_counts() -> None:
     state = calibrated.initial_state(UCBConfig(), ENV)
     (parts, seen), (here, action, reward, after) = jax.jit(
         lambda key: (
-            calibrated._local(ENV, state, (), key),
+            calibrated._local(UCBConfig(), ENV, state, (), key),
             calibrated.play(ENV, state.policy, key),
         )
     )(jax.random.key(3))
@@ -62,7 +62,7 @@ def test_no_episode_has_longer_counters_than_the_clip_norm() -> None:
         np.add.at(counts, (cells, ends), 1)
         np.add.at(rewards, cells, REWARD_WEIGHT)
         longest = max(longest, math.sqrt((counts**2).sum() + (rewards**2).sum()))
-    assert longest == pytest.approx(calibrated.clip_norm(ENV), rel=1e-12)
+    assert longest == pytest.approx(calibrated.clip_norm(UCBConfig(), ENV), rel=1e-12)
 
 
 # --- plans ---------------------------------------------------------------------------------------
@@ -130,6 +130,48 @@ def test_bonuses_cover_the_noise_of_the_counters_and_a_smaller_one_does_not() ->
     assert float(bonuses[19, 0, 0]) < float(bonuses[0, 0, 0])
 
 
+# --- R-MAX ---------------------------------------------------------------------------------------
+
+
+def test_shares_are_what_a_loop_over_the_episode_finds() -> None:
+    rng = np.random.default_rng(0)
+    here, action, after = (
+        rng.integers(3, size=20),
+        rng.integers(2, size=20),
+        rng.integers(3, size=20),
+    )
+    reward = rng.uniform(size=20).astype(np.float32)
+    transitions, rewards = r_max.shares((3, 2), *map(jnp.asarray, (here, action, reward, after)))
+    for s in range(3):
+        for a in range(2):
+            own = (here == s) & (action == a)
+            there = [np.mean(after[own] == t) if own.any() else 0.0 for t in range(3)]
+            np.testing.assert_allclose(transitions[s, a], there, rtol=1e-6)
+            mean = reward[own].mean() if own.any() else 0.0
+            assert float(rewards[s, a]) == pytest.approx(r_max.REWARD_WEIGHT * mean, rel=1e-5)
+
+
+def test_a_model_is_optimistic_about_what_noise_hides_and_true_about_the_rest() -> None:
+    transitions = jnp.zeros((2, 2, 2)).at[0, 0].set(jnp.array([2000.0, 6000.0]))
+    transitions = transitions.at[1, 1].set(jnp.array([24.0, 0.0]))  # below 2.5 deviations of 10
+    rewards = jnp.zeros((2, 2)).at[0, 0].set(8000 * r_max.REWARD_WEIGHT * 0.25)
+    found, law = r_max.model(transitions, rewards, jnp.float32(10.0))
+    np.testing.assert_allclose(law.sum(axis=-1), 1, rtol=1e-6)
+    np.testing.assert_allclose(law[0, 0], [0.25, 0.75], atol=3e-3)
+    assert float(found[0, 0]) == pytest.approx(0.25, abs=3e-3)
+    for s, a in ((0, 1), (1, 0), (1, 1)):
+        assert float(found[s, a]) == pytest.approx(1.0)
+        assert float(law[s, a, s]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("env_id", ["RiverSwim-v0", "RiverSwimExchanged-v0"])
+def test_r_max_learns_whichever_way_actions_are_numbered(tmp_path, env_id) -> None:
+    """Uniform actions lose 3.35 in each episode."""
+    config = UCBConfig(env_id=env_id, variant="r-max", episodes=700, target_epsilon=5.0)
+    losses = train(config, [0, 1], [create_ledger(config, tmp_path / f"{i}") for i in range(2)])
+    assert losses[:, -100:].mean() < 0.6
+
+
 # --- noise and certificates ----------------------------------------------------------------------
 
 
@@ -146,11 +188,19 @@ def strategy(config: UCBConfig, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("trust", "noise"), [("joint", "prefix-sum"), ("joint", "binary-tree"), ("local", "prefix-sum")]
+    ("trust", "noise", "variant"),
+    [
+        ("joint", "prefix-sum", "vi"),
+        ("joint", "binary-tree", "vi"),
+        ("local", "prefix-sum", "vi"),
+        ("joint", "prefix-sum", "r-max"),
+    ],
 )
-def test_noise_in_empty_counters_is_what_the_certificate_claims(tmp_path, trust, noise) -> None:
+def test_noise_in_empty_counters_is_what_the_certificate_claims(
+    tmp_path, trust, noise, variant
+) -> None:
     """Nobody comes: what is left is noise. Three quarters of the scale claimed are noticed."""
-    config = UCBConfig(trust=trust, noise=noise, episodes=12, delta=1e-3)
+    config = UCBConfig(trust=trust, noise=noise, variant=variant, episodes=12, delta=1e-3)
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
     states = jax.tree.map(lambda x: x[None], calibrated.initial_state(config, ENV))
     claimed = np.asarray(states.deviations[0])
@@ -161,7 +211,8 @@ def test_noise_in_empty_counters_is_what_the_certificate_claims(tmp_path, trust,
         states, _, _ = stream.run(states, keys, np.full((1, 1, 1), -1))
         sums.append(np.concatenate([np.asarray(x).reshape(-1) for x in states.counters]))
     c = strategy(config, 12)
-    scale = config.noise_multiplier * 20 * math.sqrt(1 + REWARD_WEIGHT**2)
+    longest = 1.0 if variant == "r-max" else 20 * math.sqrt(1 + REWARD_WEIGHT**2)
+    scale = config.noise_multiplier * longest
     scale *= np.linalg.norm(c, axis=0).max()
     inverse = np.tril(np.ones((12, 12))) @ np.linalg.inv(c)
     np.testing.assert_allclose(claimed, scale * np.linalg.norm(inverse, axis=1), rtol=1e-4)
@@ -171,7 +222,10 @@ def test_noise_in_empty_counters_is_what_the_certificate_claims(tmp_path, trust,
     assert stats.chi2.cdf(np.square(0.75 * white).sum(), white.size) < 1e-7
 
 
-@pytest.mark.parametrize("changes", [{"variant": "po", "noise": "binary-tree"}, {"trust": "local"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"variant": "po", "noise": "binary-tree"}, {"trust": "local"}, {"variant": "r-max"}],
+)
 def test_calibrated_training_is_proved_and_costs_what_was_asked(tmp_path, changes) -> None:
     config = UCBConfig(episodes=30, target_epsilon=2.0, delta=1e-3, **changes)
     ledgers = [create_ledger(config, tmp_path / f"{i}.sqlite") for i in range(2)]

@@ -32,26 +32,29 @@ def fake(arm: Arm, seeds: list[int]) -> Result:
 
 
 def test_arms_are_what_the_figures_show() -> None:
-    for name, env_id in rio2025_regret.ENVIRONMENTS.items():
-        chosen = arms(name, (0,))
+    every = (rio2025_regret.ENVIRONMENTS, rio2025_regret.EXCHANGED)
+    for env_id in (env_id for one in every for env_id in one.values()):
+        chosen = arms(env_id, (0,))
         assert {arm.settings.env_id for arm in chosen} == {env_id}
-        assert len({(arm.name, arm.x) for arm in chosen}) == len(chosen) == 15
+        assert len({(arm.name, arm.x) for arm in chosen}) == len(chosen) == 17
         by_panel = {p: {a.name for a in chosen if a.panel == p} for p in ("proved", "none")}
-        assert by_panel["proved"] == {"dppg", "ucb-vi", "ucb-po"}
+        assert by_panel["proved"] == {"dppg", "r-max", "ucb-vi", "ucb-po"}
         assert {"ucb-vi-official", "ucb-vi-without", "dppg-paper-kl"} <= by_panel["none"]
         assert all(a.settings.is_proved for a in chosen if a.name == "dppg")
 
 
 def test_a_curve_is_drawn_as_certified_if_its_certificates_are_proved() -> None:
-    proved = next(arm for arm in arms("fig1", (0,), EPISODES, DELTA) if arm.panel == "proved")
+    proved = next(
+        arm for arm in arms("RiverSwim-v0", (0,), EPISODES, DELTA) if arm.panel == "proved"
+    )
     curve = fake(proved, [0])
     assert panel(curve) == "proved"
     assert panel(replace(curve, status="paper-claim")) == "none"
 
 
-@pytest.mark.parametrize("name", ["dppg", "ucb-vi", "ucb-po-official"])
+@pytest.mark.parametrize("name", ["dppg", "r-max", "ucb-vi", "ucb-po-official"])
 def test_a_curve_has_the_regret_and_the_certificate_of_its_arm(name: str, tmp_path: Path) -> None:
-    every = arms("fig5", (0, 1), EPISODES, DELTA)
+    every = arms("RiverSwimExchanged90-v0", (0, 1), EPISODES, DELTA)
     (arm,) = (a for a in every if (a.name, a.x) == (name, 5.0))
     (curve,) = engine.run([arm], Store(tmp_path), 1, lambda _: None)
     assert curve.seeds == (0, 1)
@@ -71,12 +74,12 @@ def test_a_curve_has_the_regret_and_the_certificate_of_its_arm(name: str, tmp_pa
     (first, *_) = table = rows([curve])
     assert len(table) == 2 * EPISODES
     assert first["regret"] == found[0, 0]
-    assert first["env_id"] == "RiverSwim90-v0"
+    assert first["env_id"] == "RiverSwimExchanged90-v0"
 
 
 def test_curves_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
     seeds, store = [3, 4], Store(tmp_path / "trainings")
-    planned = arms("fig1", seeds, EPISODES, DELTA)
+    planned = arms("RiverSwim-v0", seeds, EPISODES, DELTA)
     done = [fake(arm, seeds) for arm in planned]
     for result in done:
         store.keep(result)

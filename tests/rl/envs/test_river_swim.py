@@ -10,7 +10,7 @@ from scipy import stats
 
 from sotto.rl.envs.gymnasium_river_swim import GymnasiumRiverSwim
 from sotto.rl.envs.registry import make
-from sotto.rl.envs.river_swim import RiverSwim, RiverSwimParams, RiverSwimState
+from sotto.rl.envs.river_swim import EXCHANGED, RiverSwim, RiverSwimParams, RiverSwimState
 from sotto.rl.tabular import optimal_values, policy_values
 
 OPTIMUM = {"RiverSwim-v0": 3.3973, "RiverSwim90-v0": 5.1951}
@@ -45,7 +45,19 @@ def test_values_are_those_that_are_known(env_id: str, stay: float) -> None:
     assert policy_values(mdp, uniform)[0] == pytest.approx(UNIFORM[env_id], abs=5e-4)
 
 
-@pytest.mark.parametrize("env_id", list(OPTIMUM))
+@pytest.mark.parametrize("env_id", ["RiverSwim-v0", "RiverSwim90-v0"])
+def test_exchanged_actions_have_each_others_numbers_in_half_of_the_states(env_id: str) -> None:
+    usual, other = make(env_id), make(env_id.replace("Swim", "SwimExchanged"))
+    one, two = usual.mdp(usual.default_params), other.mdp(other.default_params)
+    assert len(EXCHANGED) == 3
+    for state in range(6):
+        order = [1, 0] if state in EXCHANGED else [0, 1]
+        np.testing.assert_array_equal(two.transitions[state], one.transitions[state][order])
+        np.testing.assert_array_equal(two.rewards[state], one.rewards[state][order])
+    np.testing.assert_allclose(optimal_values(two).max(-1), optimal_values(one).max(-1))
+
+
+@pytest.mark.parametrize("env_id", [*OPTIMUM, "RiverSwimExchanged-v0", "RiverSwimExchanged90-v0"])
 def test_steps_have_the_law_of_the_tables(env_id: str) -> None:
     """Many swimmers at every state and with either action, several steps deep into their coins."""
     env, each = make(env_id), 4000

@@ -60,6 +60,8 @@ _HOPPER: dict[str, object] = _EXPLORATION | {
 SOTTO: dict[str, dict[str, object]] = {
     "RiverSwim-v0": _RIVER_SWIM,
     "RiverSwim90-v0": _RIVER_SWIM,
+    "RiverSwimExchanged-v0": _RIVER_SWIM,
+    "RiverSwimExchanged90-v0": _RIVER_SWIM,
     # All people have the same meals, so there is less to learn, and more releases add noise.
     "Dosing-0": _DOSING | {"total_steps": 9_200_000, "gae_lambda": 0.4},
     "Dosing-1": _DOSING,
@@ -183,6 +185,8 @@ _PAPER_MUJOCO: dict[str, object] = {
 PAPER_CHANGES: dict[str, dict[str, object]] = {
     "RiverSwim-v0": _PAPER_RIVER_SWIM,
     "RiverSwim90-v0": _PAPER_RIVER_SWIM,
+    "RiverSwimExchanged-v0": _PAPER_RIVER_SWIM,
+    "RiverSwimExchanged90-v0": _PAPER_RIVER_SWIM,
     "Dosing-0": _PAPER_DOSING,
     "Dosing-1": _PAPER_DOSING,
     "HalfCheetah-v4": _PAPER_MUJOCO,

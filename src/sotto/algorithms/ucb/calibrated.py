@@ -1,9 +1,9 @@
-"""UCB-VI and UCB-PO with private counters (Chowdhury and Zhou 2021), for finite MDPs.
+"""UCB-VI and UCB-PO with private counters (Chowdhury and Zhou 2021), and R-MAX, for finite MDPs.
 
 Every episode is one user. Users share counters only: how often each state and action led to each
 state, and the sums of rewards. The server makes an optimistic plan from the noisy counters. The
 next user follows it, either greedily (UCB-VI) or by a policy of exponential weights over all plans
-so far (UCB-PO).
+so far (UCB-PO). R-MAX (`r_max`) has counters of shares, another kind of optimism, and less noise.
 
 The counters are released with the noise that their sensitivity requires. The published code adds
 much less; it is in `sotto.algorithms.ucb.published`, and has no guarantee.
@@ -34,6 +34,7 @@ from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
 from scipy.stats import norm
 
 from sotto.algorithms.settings import Count, Epsilon, Fraction, Positive, Settings
+from sotto.algorithms.ucb import r_max
 from sotto.keys import new_key
 from sotto.privacy.accounting.composition import Gaussian, calibrate_noise_multiplier
 from sotto.privacy.claims import streams as claims
@@ -64,6 +65,8 @@ Plan = Float[Array, "H S A"]
 
 
 POLICY_RATE = math.sqrt(2 / 1000)
+NAMES = {"vi": "UCB-VI", "po": "UCB-PO", "r-max": "R-MAX"}
+"""Names of the variants."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,9 @@ class UCBConfig(Settings):
 
     env_id: str = "RiverSwim-v0"
     """Environment with finitely many states, and rewards between 0 and 1."""
-    variant: Literal["vi", "po"] = "vi"
-    """Policy: greedy on the plan (vi), or exponential weights over plans (po)."""
+    variant: Literal["vi", "po", "r-max"] = "vi"
+    """Policy: greedy on a plan with bonuses (vi), exponential weights over such plans (po), or
+    greedy on a model in which what noise hides is the best that could be (r-max)."""
     trust: Literal["joint", "local"] = "joint"
     """Place of the noise: a curator adds it to sums (joint), or users to their counters (local)."""
     noise: Literal["prefix-sum", "binary-tree"] = "prefix-sum"
@@ -145,11 +149,14 @@ def environment(env_id: str) -> AnyTabularEnvironment:
     return env
 
 
-def clip_norm(env: AnyTabularEnvironment) -> float:
-    """Returns the largest L2 norm of one user's counters, with which nothing is ever clipped.
+def clip_norm(config: UCBConfig, env: AnyTabularEnvironment) -> float:
+    """Returns the bound on the L2 norm of one user's counters.
 
-    It is that of H visits in one transition counter, and H rewards of 1 in one reward counter.
+    For UCB nothing is ever clipped: it is the norm of H visits in one transition counter, and H
+    rewards of 1 in one reward counter.
     """
+    if config.variant == "r-max":
+        return r_max.CLIP_NORM
     return env.max_episode_steps * math.sqrt(1 + REWARD_WEIGHT**2)
 
 
@@ -161,7 +168,7 @@ def initial_state(config: UCBConfig, env: AnyTabularEnvironment) -> UCBState:
     policy = jnp.full((env.max_episode_steps, *shape), 1 / shape[1], jnp.float32)
     scale = (
         config.noise_multiplier
-        * clip_norm(env)
+        * clip_norm(config, env)
         * correlated.sensitivity(config.correlation, Once(), config.episodes)
     )
     deviations = scale * correlated.prefix_deviations(config.correlation, config.episodes)
@@ -171,12 +178,14 @@ def initial_state(config: UCBConfig, env: AnyTabularEnvironment) -> UCBState:
 def make_release(config: UCBConfig, env: AnyTabularEnvironment) -> Release:
     """Returns the release of one user's counters."""
     return Release(
-        name=f"counters of UCB-{config.variant.upper()}",
-        local=partial(_local, env),
+        name=f"counters of {NAMES[config.variant]}",
+        local=partial(_local, config, env),
         server=partial(_server, config),
         unit=_UNIT,
         parts={
-            "counters": Part(clip_norm=clip_norm(env), noise_multiplier=config.noise_multiplier)
+            "counters": Part(
+                clip_norm=clip_norm(config, env), noise_multiplier=config.noise_multiplier
+            )
         },
         slots=1,
         divisor=1.0,
@@ -213,12 +222,19 @@ def play(
 
 
 def _local(
-    env: AnyTabularEnvironment, state: UCBState, unit: tuple[()], key: PRNGKeyArray
+    config: UCBConfig,
+    env: AnyTabularEnvironment,
+    state: UCBState,
+    unit: tuple[()],
+    key: PRNGKeyArray,
 ) -> tuple[dict[str, Counters], dict[str, Array]]:
     """Returns one user's counters, and their return."""
     del unit
     here, action, reward, after = play(env, state.policy, key)
     shape = state.counters.transitions.shape
+    if config.variant == "r-max":
+        own = Counters(*r_max.shares((shape[0], shape[1]), here, action, reward, after))
+        return {"counters": own}, {"reward": jnp.sum(reward)}
     transitions = jnp.zeros(shape, jnp.float32).at[here, action, after].add(1.0)
     rewards = jnp.zeros(shape[:2], jnp.float32).at[here, action].add(REWARD_WEIGHT * reward)
     return {"counters": Counters(transitions, rewards)}, {"reward": jnp.sum(reward)}
@@ -229,16 +245,20 @@ def _server(
 ) -> tuple[UCBState, dict[str, Array]]:
     """Returns the next public state, with a new plan and policy. It is post-processing."""
     counters = Counters(*map(jnp.add, state.counters, released["counters"]))
-    width = float(norm.ppf(1 - config.failure_probability / 2))
     deviation = state.deviations[state.episodes]
-    rewards, transitions, bonuses = estimates(counters, width * deviation, len(state.policy))
+    if config.variant == "r-max":
+        rewards, transitions = r_max.model(*counters, deviation)
+        bonuses = jnp.zeros_like(state.policy)
+    else:
+        width = float(norm.ppf(1 - config.failure_probability / 2))
+        rewards, transitions, bonuses = estimates(counters, width * deviation, len(state.policy))
     own = state.policy if config.variant == "po" else None
     left = len(state.policy) - jnp.arange(len(state.policy), dtype=jnp.float32)
     values = plan(rewards, transitions, bonuses, own, jnp.zeros_like(left), left)
-    if config.variant == "vi":
-        policy = greedy(values)
-    else:
+    if config.variant == "po":
         policy = reweighted(state.policy, values, config.policy_rate)
+    else:
+        policy = greedy(values)
     after = UCBState(counters, policy, state.episodes + 1, state.deviations)
     return after, {"policy": policy}
 

@@ -43,8 +43,8 @@ def rio(
     Figures:
       table1      returns of PPO, A2C and DPPG at the paper's noise multipliers, with the paper's
                   returns, the true epsilon of the noise and the certified epsilon
-      fig1, fig5  cumulative regret of DPPG, UCB-VI and UCB-PO on RiverSwim over 2,000 users; the
-                  probability of staying at the good end is 0.6 (fig1) or 0.9 (fig5)
+      fig1, fig5  cumulative regret of DPPG, R-MAX, UCB-VI and UCB-PO on RiverSwim over 2,000 users;
+                  the probability of staying at the good end is 0.6 (fig1) or 0.9 (fig5)
       fig2        return against epsilon
       fig3        epsilon against the noise multiplier by an invalid, a loose and a tight formula
       fig6        return against the paper's noise multipliers
@@ -60,6 +60,7 @@ def rio(
       sotto reproduce rio2025 table1 --seeds 10 --out runs/rio2025
       sotto reproduce rio2025 fig2 --env-id CartPole-v1 --preset sotto
       sotto reproduce rio2025 fig8 --env-id CartPole-v1 --seeds 2 --total-steps 100000
+      sotto reproduce rio2025 fig1 --env-id RiverSwimExchanged-v0
 
     Args:
         figure: table1, fig1, fig2, fig3, fig5, fig6, fig7 or fig8.
@@ -79,9 +80,13 @@ def rio(
     check_workers(workers)
     require("pyarrow")
     if figure in ("fig1", "fig5"):
-        from sotto.experiments.rio2025.regret import make_regret
+        from sotto.experiments.rio2025.regret import ENVIRONMENTS, EXCHANGED, make_regret
 
-        summary = make_regret(figure, numbers, episodes, delta, out, say)
+        possible = (ENVIRONMENTS[figure], EXCHANGED[figure])
+        if env_id not in ((), *((one,) for one in possible)):
+            raise ValueError(f"{figure} takes one --env-id, {' or '.join(possible)}")
+        place = env_id[0] if env_id else possible[0]
+        summary = make_regret(figure, place, numbers, episodes, delta, out, say)
         answer(summary, json, out / summary["name"], _print_regret)
         return
     if figure == "fig7":

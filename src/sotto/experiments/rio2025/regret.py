@@ -32,6 +32,11 @@ from sotto.rl.tabular import FiniteMDP, regret, softmax
 FigureName = Literal["fig1", "fig5"]
 ENVIRONMENTS: dict[FigureName, str] = {"fig1": "RiverSwim-v0", "fig5": "RiverSwim90-v0"}
 """Environments, in which the probability of staying at the right bank is 0.6 and 0.9."""
+EXCHANGED: dict[FigureName, str] = {
+    "fig1": "RiverSwimExchanged-v0",
+    "fig5": "RiverSwimExchanged90-v0",
+}
+"""The same with exchanged actions in half of the states."""
 
 EPSILONS = (5.0, 1.0)
 _POINTS = 100
@@ -46,21 +51,18 @@ PANELS = {"proved": "certified", "none": "without a valid guarantee"}
 Config = DPPGConfig | UCBConfig | OfficialConfig
 
 
-def arms(
-    figure: FigureName, seeds: Sequence[int], episodes: int = 2000, delta: float = 1e-5
-) -> list[Arm]:
-    """Returns all arms of a figure.
+def arms(env_id: str, seeds: Sequence[int], episodes: int = 2000, delta: float = 1e-5) -> list[Arm]:
+    """Returns all arms on an environment.
 
     The `x` of an arm is the epsilon to which its noise was calibrated, validly or not; None without
     noise. Its `panel` is right if its certificates are as expected; figures use `panel(result)`.
 
     Args:
-        figure: figure 1 (p = 0.6) or 5 (p = 0.9).
+        env_id: one of `ENVIRONMENTS` or `EXCHANGED`.
         seeds: seeds of the runs.
         episodes: number of users of each training.
         delta: delta of the guarantees, below 1 / episodes.
     """
-    env_id = ENVIRONMENTS[figure]
     seconds = _STARTING + episodes * (_PER_EPISODE + len(seeds) * _PER_SEED_EPISODE)
 
     def arm(name: str, label: str, panel: str, epsilon: float | None, config: Config) -> Arm:
@@ -78,6 +80,8 @@ def arms(
         }
         ours = preset("sotto", env_id, **dppg)
         chosen.append(arm("dppg", "DPPG (sotto)", "proved", epsilon, ours))
+        r_max = UCBConfig(env_id, "r-max", "joint", "prefix-sum", episodes, epsilon, delta)
+        chosen.append(arm("r-max", "R-MAX (sotto)", "proved", epsilon, r_max))
         for variant in ("vi", "po"):
             calibrated = UCBConfig(env_id, variant, "joint", "prefix-sum", episodes, epsilon, delta)
             official = OfficialConfig(env_id, variant, "joint", episodes, epsilon)
@@ -152,12 +156,19 @@ def _expected(
 
 
 def make_regret(
-    name: FigureName, seeds: Sequence[int], episodes: int, delta: float, out: Path, say: Say
+    name: FigureName,
+    env_id: str,
+    seeds: Sequence[int],
+    episodes: int,
+    delta: float,
+    out: Path,
+    say: Say,
 ) -> dict[str, Any]:
     """Trains the missing arms, writes picture, table and summary, and returns the summary.
 
     Args:
         name: fig1 or fig5.
+        env_id: the figure's environment, or the one with exchanged actions.
         seeds: seeds of every method.
         episodes: number of users of every training.
         delta: delta of the guarantees.
@@ -165,12 +176,13 @@ def make_regret(
         say: shows the progress.
     """
     out.mkdir(parents=True, exist_ok=True)
-    stem = out / (name if episodes == 2000 else f"{name}-{episodes}-episodes")
+    shown = f"{name}-exchanged" if env_id == EXCHANGED[name] else name
+    stem = out / (shown if episodes == 2000 else f"{shown}-{episodes}-episodes")
     store = Store(out / "trainings")
     before = stem.with_name(f"{stem.name}-curves.json")
     kept_before.rows(before, store, "regret", values="regret", steps="episodes")
-    results = run(arms(name, seeds, episodes, delta), store, 1, say)
-    env_id, first = ENVIRONMENTS[name], results[0]
+    results = run(arms(env_id, seeds, episodes, delta), store, 1, say)
+    first = results[0]
     users, uniform = int(first.points[-1]), _uniform(env_id)
     title = f"{env_id}, delta = {first.delta:g}, {plots.in_seeds(len(seeds))}"
     draw(stem.with_suffix(".png"), results, title, uniform)

@@ -1,6 +1,7 @@
 """RiverSwim for Gymnasium: `gymnasium.make("sotto.rl.envs.gymnasium_river_swim:RiverSwim-v0")`.
 
 RiverSwim-v0 stays at the right bank with probability 0.6, and RiverSwim90-v0 with 0.9.
+RiverSwimExchanged-v0 and RiverSwimExchanged90-v0 have exchanged actions in half of the states.
 """
 
 from typing import Any
@@ -9,26 +10,27 @@ import gymnasium
 import numpy as np
 from jaxtyping import Float32
 
-from sotto.rl.envs.river_swim import RiverSwim, RiverSwimParams
+from sotto.rl.envs.registry import make
+from sotto.rl.envs.river_swim import RiverSwim
 
 Observation = Float32[np.ndarray, "6"]
-
-_ENV = RiverSwim()
 
 
 class GymnasiumRiverSwim(gymnasium.Env[Observation, np.int64]):  # type: ignore[misc]
     """RiverSwim as in `sotto.rl.envs.river_swim`, with numpy's random numbers.
 
     Args:
-        stay: probability of staying at the right bank.
+        env_id: the same environment in JAX.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  (Gymnasium's own annotation)
 
-    def __init__(self, stay: float = 0.6) -> None:
+    def __init__(self, env_id: str = "RiverSwim-v0") -> None:
         self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (6,), np.float32)
         self.action_space = gymnasium.spaces.Discrete(2)
-        self._mdp = _ENV.mdp(RiverSwimParams(stay=stay))
+        env = make(env_id)
+        assert isinstance(env, RiverSwim)
+        self._mdp = env.mdp(env.default_params)
         self._position = self._mdp.start
 
     def reset(
@@ -51,11 +53,14 @@ class GymnasiumRiverSwim(gymnasium.Env[Observation, np.int64]):  # type: ignore[
         return here
 
 
-for _id, _stay in {"RiverSwim-v0": 0.6, "RiverSwim90-v0": 0.9}.items():
+for _id in (
+    *("RiverSwim-v0", "RiverSwim90-v0"),
+    *("RiverSwimExchanged-v0", "RiverSwimExchanged90-v0"),
+):
     if _id not in gymnasium.registry:
         gymnasium.register(
             _id,
             entry_point=GymnasiumRiverSwim,
-            max_episode_steps=_ENV.max_episode_steps,
-            kwargs={"stay": _stay},
+            max_episode_steps=make(_id).max_episode_steps,
+            kwargs={"env_id": _id},
         )

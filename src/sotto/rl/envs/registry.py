@@ -8,7 +8,7 @@ from sotto.rl.envs.cartpole import CartPole, CentredCartPole
 from sotto.rl.envs.dosing import Dosing
 from sotto.rl.envs.hiv import HIV
 from sotto.rl.envs.line import Line
-from sotto.rl.envs.river_swim import RiverSwim, RiverSwimParams
+from sotto.rl.envs.river_swim import EXCHANGED, RiverSwim, RiverSwimParams
 from sotto.rl.envs.wrappers import ActionRepeat
 
 _NATIVE: dict[str, AnyEnvironment] = {
@@ -17,6 +17,12 @@ _NATIVE: dict[str, AnyEnvironment] = {
         *(CartPole(), Acrobot(), Line(), CentredCartPole(), HIV()),
         *(Dosing(), Dosing.with_random_meals()),
         *(RiverSwim(), RiverSwim(id="RiverSwim90-v0", default_params=RiverSwimParams(stay=0.9))),
+        RiverSwim(id="RiverSwimExchanged-v0", exchanged=EXCHANGED),
+        RiverSwim(
+            id="RiverSwimExchanged90-v0",
+            default_params=RiverSwimParams(stay=0.9),
+            exchanged=EXCHANGED,
+        ),
     )
 }
 

@@ -11,6 +11,10 @@ The constants are those of Chowdhury and Zhou 2021 (their code, after iosband/Ta
 et al. 2025, whose p in {0.6, 0.9} is taken to be `stay`. RiverSwim-v0 has 0.6 (V* = 3.3973), and
 RiverSwim90-v0 has 0.9 (V* = 5.1951).
 
+In RiverSwim the best action is the same in every state, which a policy that leans to one action
+finds by accident. In RiverSwimExchanged-v0 and RiverSwimExchanged90-v0 the actions of half of the
+states have each other's numbers; all else is equal.
+
 `sotto.rl.envs.gymnasium_river_swim` is the same environment for Gymnasium.
 """
 
@@ -29,6 +33,8 @@ Scalar = float | Float[Array, "*variants"]
 
 STATES, LEFT, RIGHT = 6, 0, 1
 _LAST = STATES - 1
+EXCHANGED = tuple(sorted(int(i) for i in np.random.default_rng(0).permutation(STATES)[:3]))
+"""States of RiverSwimExchanged-v0 where action 0 swims right, drawn with a public seed."""
 
 
 class RiverSwimParams(eqx.Module):
@@ -61,7 +67,7 @@ _PARAMS = RiverSwimParams()
 
 @dataclass(frozen=True, kw_only=True)
 class RiverSwim(TabularEnvironment[RiverSwimState, RiverSwimParams]):
-    """Swim left (0) or right (1)."""
+    """Swim left (0) or right (1); in the exchanged states, right (0) or left (1)."""
 
     id: str = "RiverSwim-v0"
     observation_size: int = STATES
@@ -71,6 +77,7 @@ class RiverSwim(TabularEnvironment[RiverSwimState, RiverSwimParams]):
     max_episode_steps: int = 20
     observation_scale: tuple[float, ...] = (1.0,) * STATES
     reward_per_step: float = 0.0
+    exchanged: tuple[int, ...] = ()
 
     def reset(self, uniforms: Float[Array, "1"], params: RiverSwimParams) -> RiverSwimState:
         """Returns the left bank, with fresh coins."""
@@ -84,6 +91,8 @@ class RiverSwim(TabularEnvironment[RiverSwimState, RiverSwimParams]):
         coins, uniform = flip(state.coins)
         first, last = state.position == 0, state.position == _LAST
         right = action == RIGHT
+        for one in self.exchanged:
+            right = right ^ (state.position == one)
         # At the right bank, "up" is cut off by the bank, so the swimmer stays there.
         up = jnp.where(first, params.set_off, jnp.where(last, params.stay, params.advance))
         down = jnp.where(first, 0.0, jnp.where(last, 1.0 - params.stay, params.fall_back))
@@ -121,4 +130,6 @@ class RiverSwim(TabularEnvironment[RiverSwimState, RiverSwimParams]):
             )
         transitions[_LAST, RIGHT, _LAST - 1 :] = 1 - float(params.stay), float(params.stay)
         rewards[0, LEFT], rewards[_LAST, RIGHT] = params.left_reward, params.right_reward
+        there = list(self.exchanged)
+        transitions[there], rewards[there] = transitions[there, ::-1], rewards[there, ::-1]
         return FiniteMDP(transitions, rewards, self.max_episode_steps)
