@@ -252,10 +252,10 @@ def test_regret_is_kept_arm_by_arm(tmp_path, regrets):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, say)
-    count = len(regret.arms("fig5", (1, 2), 8, 1e-3))
+        make_regret("fig5", "RiverSwim90-v0", (1, 2), 8, 1e-3, tmp_path, say)
+    count = len(regret.arms("RiverSwim90-v0", (1, 2), 8, 1e-3))
     assert len(regrets) == 3
-    found = make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, said.append)
+    found = make_regret("fig5", "RiverSwim90-v0", (1, 2), 8, 1e-3, tmp_path, said.append)
     assert len(regrets) == len(found["curves"]) == count
     assert said[4].startswith(f"{count - 3} trainings (3 kept from before), about ")
     assert {curve["mean"] for curve in found["curves"]} == {11.5}
@@ -268,7 +268,7 @@ def test_regret_is_kept_arm_by_arm(tmp_path, regrets):
     }
     next(tmp_path.rglob("result.json")).write_text("[")
     with pytest.raises(RunError, match="delete it to train it again"):
-        make_regret("fig5", (1, 2), 8, 1e-3, tmp_path, said.append)
+        make_regret("fig5", "RiverSwim90-v0", (1, 2), 8, 1e-3, tmp_path, said.append)
 
 
 def test_the_command_prints_regret(tmp_path, regrets, capsys):
@@ -277,6 +277,15 @@ def test_the_command_prints_regret(tmp_path, regrets, capsys):
     shown = capsys.readouterr().out
     # 11 and 12: Student's 12.706 times a standard error of one half.
     assert "DPPG (sotto)                    5             5            11.5 ± 6.4" in shown
+    assert main([*words, "--env-id", "CartPole-v1"]) == 2
+    assert "takes one --env-id, RiverSwim-v0 or RiverSwimExchanged-v0" in capsys.readouterr().err
+
+
+def test_regret_with_exchanged_actions_has_files_of_its_own(tmp_path, regrets):
+    place = "RiverSwimExchanged-v0"
+    found = make_regret("fig1", place, (1, 2), 8, 1e-3, tmp_path, lambda _: None)
+    assert found["env_id"] == place
+    assert (tmp_path / "fig1-exchanged-8-episodes.png").is_file()
 
 
 # --- the command ---------------------------------------------------------------------------------

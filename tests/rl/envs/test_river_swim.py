@@ -121,5 +121,5 @@ def test_gymnasium_makes_it_and_it_has_the_same_law() -> None:
         assert steps == 20
         returns.append(total)
     error = np.std(returns) / len(returns) ** 0.5
-    right = policy_values(GymnasiumRiverSwim(0.9)._mdp, np.eye(2)[[1] * 6])[0]
+    right = policy_values(GymnasiumRiverSwim("RiverSwim90-v0")._mdp, np.eye(2)[[1] * 6])[0]
     assert np.mean(returns) == pytest.approx(right, abs=5 * error)

@@ -1,9 +1,10 @@
-"""User's update by exploration of parameters, from one episode in each of two directions.
+"""Exploration of parameters: users follow the policy with noise, or move it in two directions.
 
-This is the part of augmented random search that one user can do alone (Mania, Guy & Recht 2018,
-arXiv:1803.07055, Algorithm 1 without its choice of top directions). A user draws a direction of
-length one. They play one greedy episode with the released policy moved along the direction, and one
-with the policy moved against it. Then they contribute
+`perturbed` is the policy that a user follows with noise of their own. The rest is a user's update
+from one episode in each of two directions. It is the part of augmented random search that one user
+can do alone (Mania, Guy & Recht 2018, arXiv:1803.07055, Algorithm 1 without its choice of top
+directions). A user draws a direction of length one. They play one greedy episode with the released
+policy moved along the direction, and one with the policy moved against it. Then they contribute
 
     learning_rate * (return along - return against) / advantage_scale * direction.
 
@@ -40,6 +41,18 @@ class Explored(NamedTuple):
     """Number of decisions in each of the two episodes."""
     ended: Float[Array, "*users 2"]
     """1 if the episode ended by itself, 0 if it was cut off."""
+
+
+def perturbed(policy: Policy, scale: float, key: PRNGKeyArray) -> Policy:
+    """Returns the policy that one user follows, with their own exploration noise, if any."""
+    if scale == 0:
+        return policy
+    leaves = jax.tree.leaves(policy)
+    keys = iter(jax.random.split(key, len(leaves)))
+    noisy: Policy = jax.tree.map(
+        lambda x: x + scale * jax.random.normal(next(keys), x.shape, x.dtype), policy
+    )
+    return noisy
 
 
 def direction(policy: Policy, key: PRNGKeyArray) -> Policy:

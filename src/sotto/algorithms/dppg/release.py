@@ -206,7 +206,7 @@ def _local(
     if isinstance(unit, Trajectory):
         raw_trajectory = unit
     else:
-        followed = _perturbed(state.policy, config.parameter_noise, explore_key)
+        followed = exploration.perturbed(state.policy, config.parameter_noise, explore_key)
         raw_trajectory = rollout(
             env,
             env.default_params,
@@ -258,18 +258,6 @@ def _local(
         )
         parts["critic"] = (change, moments) if config.critic == "paper" else change
     return parts, _diagnostics(raw_trajectory)
-
-
-def _perturbed(policy: Policy, scale: float, key: PRNGKeyArray) -> Policy:
-    """Returns the policy that one user follows, with their own exploration noise, if any."""
-    if scale == 0:
-        return policy
-    leaves = jax.tree.leaves(policy)
-    keys = iter(jax.random.split(key, len(leaves)))
-    noisy: Policy = jax.tree.map(
-        lambda x: x + scale * jax.random.normal(next(keys), x.shape, x.dtype), policy
-    )
-    return noisy
 
 
 def _baseline(config: DPPGConfig, env: AnyEnvironment) -> float:
