@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from sotto.algorithms.dppg import release
+from sotto.algorithms.dppg import exploration
 from sotto.algorithms.dppg.config import DPPGConfig, preset
 from sotto.algorithms.dppg.training import initial_states
 from sotto.experiments import engine
@@ -99,7 +99,7 @@ def test_expected_regret_is_over_the_perturbations_that_users_make() -> None:
     network = policy.network
     table = np.asarray(network.weights[0] + network.biases[0]) + np.array([0.0, 4.0])
     keys = jax.random.split(jax.random.key(1), 4000)
-    perturbed = jax.vmap(lambda key: release._perturbed(policy, 2.0, key))(keys).network
+    perturbed = jax.vmap(lambda key: exploration.perturbed(policy, 2.0, key))(keys).network
     logits = perturbed.weights[0] + perturbed.biases[0][:, None] + np.array([0.0, 4.0])
     theirs = regret(mdp, softmax(np.asarray(logits)))
     ours = rio2025_regret._expected(
