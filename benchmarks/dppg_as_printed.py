@@ -1,15 +1,17 @@
-"""DPPG as its paper prints it, in every reading that the text allows: which one gives its figures?
+"""DPPG as its paper prints it, in 27 readings of what the text leaves open.
 
 Run: python benchmarks/dppg_as_printed.py --env-id CartPole-v1 --seeds 10
 
 An independent program, without the privacy machinery of sotto: Algorithms 2 and 3 of Rio et al.
-2025 with the settings of their table 3, on top of what CleanRL's PPO does where the paper says
-nothing. Each reading changes one thing. None of them has a privacy guarantee that is proved: the
-critic is trained without noise.
+2025 with the settings of their table 3, and what CleanRL's PPO does where the paper says nothing
+(networks, Adam, minibatches, the critic). CleanRL's clipping of gradients and of values is left
+out, since the paper clips changes; "critic and policy in one loss" has the former. Each reading
+changes one thing. None has a privacy guarantee that is proved: the critic is trained without noise.
+The preset `paper` of sotto is close to "the same, with its moments", without minibatches.
 
-Prints a line of JSON for each reading: mean return, over seeds, of the last policy with most likely
-and with drawn actions, of the average of the last policies, and the return of the last tenth of the
-training episodes, which is what learning curves show.
+Prints a line of JSON for each reading, with mean and standard deviation over seeds: the return of
+the last policy with most likely and with drawn actions, that of the average of the last policies,
+and the mean return of training episodes in the last tenth of the training, and in its best tenth.
 """
 
 import dataclasses
@@ -46,9 +48,10 @@ class Reading:
             moments, and the changes are averaged. carried: as local, and the moments of Adam are
             averaged and carried on, too. joint: as carried, in one loss with the policy, whose
             gradient is clipped to .5 as CleanRL does.
-        moments: what Adam's moments are at the start of a local update. update: the last released
-            update and its square. descent: the same with the sign of a gradient that is descended.
-            gradient: the update divided by learning rate and steps. fresh: zero.
+        moments: what Adam's moments are at the start of a local update. update: those of a gradient
+            along which the last released update was a descent. against: the same with the other
+            sign, which the paper's text has if its update is taken for the gradient. gradient: as
+            update, divided by learning rate and steps. fresh: zero, with a count of one.
         count: steps that Adam's bias correction counts from. all: those of the whole training.
             one: as if the moments were of the first step. none: no correction.
         clipped: when the change is clipped: after every step, or once at the end.
@@ -68,7 +71,7 @@ class Reading:
     total_steps: int = 500_000
     entropy: float = 0.36
     critic: Literal["pooled", "local", "carried", "joint"] = "pooled"
-    moments: Literal["update", "descent", "gradient", "fresh"] = "update"
+    moments: Literal["update", "against", "gradient", "fresh"] = "update"
     count: Literal["all", "one", "none"] = "all"
     clipped: Literal["every", "end"] = "every"
     per_layer: bool = False
@@ -90,7 +93,7 @@ READINGS: dict[str, dict[str, Any]] = {
     "critic of each user, averaged": {"critic": "local"},
     "the same, with its moments": {"critic": "carried"},
     "critic and policy in one loss": {"critic": "joint"},
-    "moments with a gradient's sign": {"moments": "descent"},
+    "moments against the last update": {"moments": "against"},
     "moments in a gradient's units": {"moments": "gradient"},
     "fresh moments": {"moments": "fresh", "count": "one"},
     "moments as of a first step": {"count": "one"},
@@ -216,7 +219,7 @@ class Program:
             log_p = jax.nn.log_softmax(self.logits(policy, seen))
             ratio = jnp.exp(log_p[jnp.arange(len(seen)), actions] - old)
             if reading.advantages == "minibatch":
-                advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+                advantages = (advantages - advantages.mean()) / (advantages.std(ddof=1) + 1e-8)
             gain = ratio * advantages
             if (within := reading.clip_ratio) is not None:
                 gain = jnp.minimum(gain, jnp.clip(ratio, 1 - within, 1 + within) * advantages)
@@ -242,7 +245,7 @@ class Program:
                 policy_now = jax.tree.map(jnp.add, policy, clipped(change, reading.per_layer))
             return (policy_now, critic_now, ours, theirs, number + 1, valued + 1), None
 
-        factor = {"update": -1.0, "descent": 1.0, "gradient": -1 / (RATE * steps), "fresh": 0.0}
+        factor = {"update": -1.0, "against": 1.0, "gradient": -1 / (RATE * steps), "fresh": 0.0}
         mu = jax.tree.map(lambda x: factor[reading.moments] * x, last)
         begun = when * steps + 1.0
         if fresh := reading.critic == "local":
@@ -312,7 +315,7 @@ class Program:
         advantages = gains.T
         returns = advantages + values
         if self.reading.advantages == "user":
-            spread = advantages.std(axis=1, keepdims=True) + 1e-8
+            spread = advantages.std(axis=1, keepdims=True, ddof=1) + 1e-8
             advantages = (advantages - advantages.mean(axis=1, keepdims=True)) / spread
         rows = (seen, actions, advantages, returns)
 
@@ -397,7 +400,8 @@ def main(
         found = jax.device_get(jax.vmap(Program(env_id, chosen).train)(keys))
         line: dict[str, Any] = {"reading": name, "env": env_id, "z": chosen.noise_multiplier}
         for what, values in found.items():
-            line[what] = [round(float(values.mean()), 1), round(float(values.std(ddof=1)), 1)]
+            spread = values.std(ddof=1) if seeds > 1 else 0.0
+            line[what] = [round(float(values.mean()), 1), round(float(spread), 1)]
         print(json.dumps(line | {"seconds": round(time.perf_counter() - begun)}), flush=True)
 
 

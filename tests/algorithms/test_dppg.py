@@ -22,6 +22,7 @@ from sotto.algorithms.dppg.training import (
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import LedgerCorrupt, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.rl.envs.registry import make
 from sotto.rl.networks import Value
 from sotto.rl.rollout import rollout
 
@@ -245,6 +246,26 @@ def test_the_papers_critic_carries_adams_moments_from_update_to_update(tmp_path)
     _, chunks, _ = _train(first, tmp_path / "first")
     total = lambda m: sum(float(x.sum()) for x in jax.tree.leaves(m.square))  # noqa: E731
     assert total(moments) > 1.5 * total(chunks[-1].states.moments)
+
+
+def test_the_papers_critic_goes_on_counting_adams_steps(monkeypatch):
+    config, env, given = _tiny(name="paper", unit="segment"), make("CartPole-v1"), []
+    state = release.initial_state(config, env, jnp.int32(0))._replace(updates=jnp.int32(3))
+    steps = config.steps_per_user
+    user = rollout(env, env.default_params, state.policy, jax.random.key(0), steps, False)
+    fit = critics.fit
+    monkeypatch.setattr(critics, "fit", lambda *a, **k: (given.append(k), fit(*a, **k))[1])
+    parts, _ = release._local(config, env, 1.0, state, user, jax.random.key(1))
+    assert int(given[0]["before"]) == 3 * config.critic_steps
+    change, moments = parts["critic"]
+    after, _ = release._server(
+        config, env, state, {"policy": state.policy, "critic": parts["critic"]}
+    )
+    for one, other in (
+        (after.moments, moments),
+        (after.critic, jax.tree.map(jnp.add, state.critic, change)),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def test_seeds_side_by_side_have_their_own_noise_ledger_and_certificate(tmp_path):

@@ -148,13 +148,13 @@ def test_shares_are_what_a_loop_over_the_episode_finds() -> None:
             there = [np.mean(after[own] == t) if own.any() else 0.0 for t in range(3)]
             np.testing.assert_allclose(transitions[s, a], there, rtol=1e-6)
             mean = reward[own].mean() if own.any() else 0.0
-            assert float(rewards[s, a]) == pytest.approx(r_max.REWARD_WEIGHT * mean, rel=1e-5)
+            assert float(rewards[s, a]) == pytest.approx(r_max.MEAN_REWARD_WEIGHT * mean, rel=1e-5)
 
 
 def test_a_model_is_optimistic_about_what_noise_hides_and_true_about_the_rest() -> None:
     transitions = jnp.zeros((2, 2, 2)).at[0, 0].set(jnp.array([2000.0, 6000.0]))
     transitions = transitions.at[1, 1].set(jnp.array([24.0, 0.0]))  # below 2.5 deviations of 10
-    rewards = jnp.zeros((2, 2)).at[0, 0].set(8000 * r_max.REWARD_WEIGHT * 0.25)
+    rewards = jnp.zeros((2, 2)).at[0, 0].set(8000 * r_max.MEAN_REWARD_WEIGHT * 0.25)
     found, law = r_max.model(transitions, rewards, jnp.float32(10.0))
     np.testing.assert_allclose(law.sum(axis=-1), 1, rtol=1e-6)
     np.testing.assert_allclose(law[0, 0], [0.25, 0.75], atol=3e-3)
@@ -162,6 +162,32 @@ def test_a_model_is_optimistic_about_what_noise_hides_and_true_about_the_rest() 
     for s, a in ((0, 1), (1, 0), (1, 1)):
         assert float(found[s, a]) == pytest.approx(1.0)
         assert float(law[s, a, s]) == pytest.approx(1.0)
+
+
+def test_what_noise_hides_is_optimistic_on_average() -> None:
+    """Nobody came: what is left is noise, in the counters of rewards, too."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 10, (2000, 6, 2, 7)).astype(np.float32)
+    found, law = jax.vmap(lambda n: r_max.model(n[..., :6], n[..., 6], jnp.float32(10.0)))(noise)
+    assert 0.85 < float(found.mean()) < 0.92  # mean of 1 + normal / 4, clipped at 1: 0.90
+    assert float(jnp.mean(law[:, 0, :, 0] > 0.999)) > 0.95
+
+
+def test_shares_leave_the_door_with_norm_1(tmp_path) -> None:
+    """Shares of one long episode have a norm above 1; their noise is small enough to see."""
+    config = UCBConfig(variant="r-max", episodes=1, target_epsilon=60.0, delta=1e-3)
+    ledger = create_ledger(config, tmp_path / "ledger.sqlite")
+    states = jax.tree.map(lambda x: x[None], calibrated.initial_state(config, ENV))
+    stream = calibrated.make_release(config, ENV).open([ledger], states, chunk=1)
+    states, _, _ = stream.run(
+        states, jax.random.split(jax.random.key(0), 1), np.zeros((1, 1, 1), int)
+    )
+    squared = sum(float(jnp.sum(x**2)) for x in states.counters)
+    deviation = float(states.deviations[0, 0])
+    assert deviation < 0.2
+    expected, spread = 84 * deviation**2, deviation**2 * math.sqrt(2 * 84) + 2 * deviation
+    assert abs(squared - 1 - expected) < 5 * spread
+    assert abs(squared - 2 - expected) > spread  # the norm of shares before clipping is above 1.25
 
 
 @pytest.mark.parametrize("env_id", ["RiverSwim-v0", "RiverSwimExchanged-v0"])
@@ -258,7 +284,7 @@ def test_with_little_noise_it_learns(tmp_path) -> None:
 def test_bad_settings_are_refused(changes, message) -> None:
     with pytest.raises(ValueError, match=message):
         UCBConfig(**changes)
-    with pytest.raises(ValueError, match="no finite number of states"):
+    with pytest.raises(ValueError, match="no finite number of states; UCB"):
         calibrated.environment("CartPole-v1")
 
 

@@ -225,7 +225,6 @@ def test_noise_far_below_the_grid_is_nearly_always_zero() -> None:
 NORMAL = {"standard_normal", "normal", "multivariate_normal", "randn", "gauss", "normalvariate"}
 PUBLIC = {
     "rl/networks.py": "a policy's own actions",
-    "algorithms/dppg/release.py": "first weights",
     "algorithms/dppg/exploration.py": "a policy's own parameters",
     "algorithms/dppg/trust_region.py": "a simulation of noise, of public numbers",
     "experiments/rio2025/regret.py": "first weights of a published figure",

@@ -137,7 +137,9 @@ def test_regret_that_was_kept(kept):
     store = Store(kept / "rio2025" / "trainings")
     kept_before.rows(path, store, "regret", values="regret", steps="episodes")
     old = {row["arm"]: row for row in json.loads(path.read_text())}
-    chosen = [a for a in regret.arms("RiverSwim90-v0", (0, 1), 8, 1e-3) if a.name in old and a.x == 5.0]
+    chosen = [
+        a for a in regret.arms("RiverSwim90-v0", (0, 1), 8, 1e-3) if a.name in old and a.x == 5.0
+    ]
     for result in engine.run(chosen, store, 1, lambda _: None):
         row = old[result.arm.name]
         assert result.curves["regret"].T.tolist() == row["regret"]

@@ -128,11 +128,16 @@ def load(directory: Path, updates: int, like: _T) -> _T:
             )
     except Exception as error:  # orbax and tensorstore raise many exceptions for a damaged file
         stored = {one.name for one in path.glob("*") if one.is_dir()}  # one folder for each array
-        if unknown := sorted(stored - set(named) - {_DIGEST}):
+        unknown, missing = sorted(stored - set(named) - {_DIGEST}), sorted(set(named) - stored)
+        if unknown or (missing and stored):
+            what = (
+                f"holds {unknown[0][:60]!r}, which this version does not know"
+                if unknown
+                else f"does not hold {missing[0][:60]!r}, which this version needs"
+            )
             raise RunError(
                 f"the checkpoint {path} belongs to another version of sotto or to another run: it "
-                f"holds {unknown[0][:60]!r}, which this version does not know; continue with the "
-                "version that wrote it, or start a new run"
+                f"{what}; continue with the version that wrote it, or start a new run"
             ) from error
         raise RunError(
             f"the checkpoint {path} is damaged or belongs to another run; {remedy}"

@@ -134,7 +134,7 @@ PAPER: dict[str, object] = {
     "critic_hidden": (64, 64),
     "critic_scale": 1.0,
     "critic_learning_rate": 7.26e-4,
-    "critic_steps": 16,  # as many as those of the policy, on all of a user's steps
+    "critic_steps": 16,  # on all of a user's steps; the policy has 8 epochs of 2 minibatches
     "baseline": 0.0,
 }
 """Settings of Algorithms 2 and 3, from table 3 of the paper, column "Control"."""
@@ -170,7 +170,7 @@ _PAPER_DOSING: dict[str, object] = {
 
 _PAPER_MUJOCO: dict[str, object] = {
     # Gymnasium starts every user from a reset, so there are no continuing segments. The critic is
-    # still the paper's, which leaks.
+    # still the paper's, which leaks. It makes fewer steps than the policy, which has 512.
     "unit": "trajectory",
     "steps_per_user": 2048,
     "total_steps": 1_000_000,

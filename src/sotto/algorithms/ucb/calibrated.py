@@ -65,13 +65,15 @@ Plan = Float[Array, "H S A"]
 
 
 POLICY_RATE = math.sqrt(2 / 1000)
+"""Learning rate of the exponential weights, as in the published code."""
+
 NAMES = {"vi": "UCB-VI", "po": "UCB-PO", "r-max": "R-MAX"}
 """Names of the variants."""
 
 
 @dataclass(frozen=True)
 class UCBConfig(Settings):
-    """Settings of UCB-VI and UCB-PO with certified counters."""
+    """Settings of UCB-VI, UCB-PO and R-MAX with certified counters."""
 
     env_id: str = "RiverSwim-v0"
     """Environment with finitely many states, and rewards between 0 and 1."""
@@ -89,7 +91,8 @@ class UCBConfig(Settings):
     delta: Fraction = 1e-5
     """Delta of the guarantee. It must be below 1 / episodes."""
     failure_probability: Fraction = 0.05
-    """Probability that the noise in the counters of one state and action exceeds its bound."""
+    """Probability that the noise in the counters of one state and action exceeds its bound
+    (vi and po)."""
     policy_rate: Positive = POLICY_RATE
     """Learning rate of the exponential weights (po), as in the published code."""
 
@@ -114,12 +117,12 @@ class UCBConfig(Settings):
 
 
 class Counters(NamedTuple):
-    """Counters of one user's episode, or noisy sums of several."""
+    """Counters of one user's episode, or noisy sums of several. R-MAX has shares in them."""
 
     transitions: Float[Array, "S A S"]
-    """Number of times that each state and action led to each state."""
+    """Number of times that each state and action led to each state, or the share of times."""
     rewards: Table
-    """Sum of rewards times REWARD_WEIGHT."""
+    """Sum of rewards times REWARD_WEIGHT, or mean reward times r_max.MEAN_REWARD_WEIGHT."""
 
 
 class UCBState(NamedTuple):
@@ -144,7 +147,7 @@ def environment(env_id: str) -> AnyTabularEnvironment:
     env = make(env_id)
     if not (isinstance(env, TabularEnvironment) and isinstance(env.action, Discrete)):
         raise ValueError(
-            f"{env_id} has no finite number of states; UCB-VI needs one, such as RiverSwim-v0"
+            f"{env_id} has no finite number of states; UCB and R-MAX need one, such as RiverSwim-v0"
         )
     return env
 

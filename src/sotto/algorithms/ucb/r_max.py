@@ -1,4 +1,4 @@
-"""R-MAX (Brafman and Tennenholtz 2002) on private counters: what noise hides is taken as the best.
+"""R-MAX (Brafman and Tennenholtz 2002) on private counters: what noise may hide counts as the best.
 
 A user who visits a state and action often says little more about it than one who visits it once,
 and adds as much to the sensitivity. So a user contributes shares: where each state and action that
@@ -18,12 +18,12 @@ from jaxtyping import Array, Float, Int
 
 CLIP_NORM = 1.0
 """L2 bound on one user's shares. Almost all users have longer ones, so it only sets the unit."""
-REWARD_WEIGHT = 2.0
+MEAN_REWARD_WEIGHT = 2.0
 """Weight of mean rewards among the shares."""
 SURE = 2.5
 """Standard deviations of noise below which a counter counts as zero."""
 UNKNOWN = 2.0
-"""Standard deviations of noise that count as visits which had the best reward and led nowhere."""
+"""Standard deviations of noise that count as visits which had reward 1 and led nowhere."""
 
 
 def shares(
@@ -33,7 +33,7 @@ def shares(
     reward: Float[Array, " H"],
     after: Int[Array, " H"],
 ) -> tuple[Float[Array, "S A S"], Float[Array, "S A"]]:
-    """Returns one user's shares of transitions, and mean rewards times `REWARD_WEIGHT`.
+    """Returns one user's shares of transitions, and mean rewards times `MEAN_REWARD_WEIGHT`.
 
     Args:
         size: numbers of states and actions.
@@ -42,7 +42,9 @@ def shares(
     visits = jnp.zeros(size, jnp.float32).at[here, action].add(1.0)
     weight = 1 / visits[here, action]
     transitions = jnp.zeros((*size, size[0]), jnp.float32).at[here, action, after].add(weight)
-    rewards = jnp.zeros(size, jnp.float32).at[here, action].add(REWARD_WEIGHT * weight * reward)
+    rewards = (
+        jnp.zeros(size, jnp.float32).at[here, action].add(MEAN_REWARD_WEIGHT * weight * reward)
+    )
     return transitions, rewards
 
 
@@ -58,6 +60,6 @@ def model(
     surely = jnp.where(transitions > SURE * deviation, transitions, 0.0)
     unknown = UNKNOWN * deviation
     total = jnp.sum(surely, axis=-1) + unknown
-    best = (rewards / REWARD_WEIGHT + unknown) / total
+    best = (rewards / MEAN_REWARD_WEIGHT + unknown) / total
     nowhere = jnp.eye(transitions.shape[0], dtype=jnp.float32)[:, None, :]
     return jnp.clip(best, 0.0, 1.0), (surely + unknown * nowhere) / total[..., None]

@@ -33,8 +33,8 @@ Scalar = float | Float[Array, "*variants"]
 
 STATES, LEFT, RIGHT = 6, 0, 1
 _LAST = STATES - 1
-EXCHANGED = tuple(sorted(int(i) for i in np.random.default_rng(0).permutation(STATES)[:3]))
-"""States of RiverSwimExchanged-v0 where action 0 swims right, drawn with a public seed."""
+EXCHANGED = (2, 3, 5)
+"""States of RiverSwimExchanged-v0 where action 0 swims right, once drawn with a public seed."""
 
 
 class RiverSwimParams(eqx.Module):
