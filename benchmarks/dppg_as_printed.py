@@ -401,7 +401,9 @@ def main(
         line: dict[str, Any] = {"reading": name, "env": env_id, "z": chosen.noise_multiplier}
         for what, values in found.items():
             spread = values.std(ddof=1) if seeds > 1 else 0.0
-            line[what] = [round(float(values.mean()), 1), round(float(spread), 1)]
+            ended = not np.isnan(values).any()  # whether any training episode did
+            pair = [round(float(values.mean()), 1), round(float(spread), 1)]
+            line[what] = pair if ended else None
         print(json.dumps(line | {"seconds": round(time.perf_counter() - begun)}), flush=True)
 
 
