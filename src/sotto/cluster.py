@@ -67,7 +67,8 @@ def on_cluster(address: str | None) -> Iterator[None]:
     if mine:
         try:
             _require_listening(address)
-            ray.init(address, logging_level="warning")
+            # Ray would print what its processes say, among the JSON of a command.
+            ray.init(address, logging_level="warning", log_to_driver=False)
         except (OSError, ValueError) as error:  # also ConnectionError
             raise RunError(
                 f"there is no Ray cluster at {address!r}; start one with: ray start --head"
