@@ -7,6 +7,7 @@ import json
 import math
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -197,6 +198,21 @@ def test_a_cluster_makes_the_same_experts(nodes: Nodes, tmp_path: Path) -> None:
     with cluster.on_cluster(nodes.address):
         there = experts.train(tmp_path / "there", settings, 1, lambda _: None)
     np.testing.assert_array_equal(here.returns, there.returns)
+
+
+def say(number: int) -> int:
+    """Prints, as a library in a task may."""
+    print("said in a task", flush=True)
+    time.sleep(2)  # Ray prints what tasks say once in a second
+    return number
+
+
+def test_what_is_said_on_other_machines_is_not_printed(nodes: Nodes, capfd: Any) -> None:
+    """It would stand among the JSON of a command."""
+    nodes.have(1)
+    with cluster.on_cluster(nodes.address):
+        assert cluster.ordered(say, [1, 2]) == [1, 2]
+    assert "said in a task" not in "".join(capfd.readouterr())
 
 
 def train_kept(arm: Arm) -> Result:
