@@ -352,6 +352,8 @@ def test_checkpoints_find_a_changed_number(monkeypatch, tmp_path: Path) -> None:
         checkpoints.load(tmp_path, 1, {"a": jnp.zeros(4), "n": jnp.int32(0)})
     with pytest.raises(RunError, match=r"another version.*the version that wrote it"):
         checkpoints.load(tmp_path, 1, {"a": jnp.zeros(3), "m": jnp.int32(0)})
+    with pytest.raises(RunError, match=r"does not hold .*the previous checkpoint"):
+        checkpoints.load(tmp_path, 1, state | {"b": jnp.zeros(3)})
     digest = checkpoints._digest
     with monkeypatch.context() as patched:
         patched.setattr(checkpoints, "_digest", lambda arrays: digest(arrays) ^ 1)

@@ -138,6 +138,7 @@ def load(directory: Path, updates: int, like: _T) -> _T:
             raise RunError(
                 f"the checkpoint {path} belongs to another version of sotto or to another run: it "
                 f"{what}; continue with the version that wrote it, or start a new run"
+                + ("" if unknown else f"; or, if it was damaged, {remedy}")
             ) from error
         raise RunError(
             f"the checkpoint {path} is damaged or belongs to another run; {remedy}"
