@@ -27,8 +27,9 @@ os.environ.setdefault(
 import jax
 import jax.numpy as jnp
 
-from sotto.algorithms.dppg import release
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg import release, segments
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import (
     Training,
     create_ledger,
@@ -86,7 +87,7 @@ def without_privacy(config: DPPGConfig, runs: int) -> Rate:
         update_key = jax.random.fold_in(key, index)
         keys = jax.random.split(update_key, config.users_per_update)
         if continuing:
-            lanes, units = release._segments(config, env, state, lanes, update_key)
+            lanes, units = segments.following(config, env, state, lanes, update_key)
             parts, seen = jax.vmap(local, in_axes=(None, 0, 0))(state, units, keys)
         else:
             parts, seen = jax.vmap(lambda s, k: local(s, (), k), in_axes=(None, 0))(state, keys)
@@ -101,7 +102,7 @@ def without_privacy(config: DPPGConfig, runs: int) -> Rate:
     )
     begin = time.perf_counter()
     keys = jax.random.split(jax.random.key(0), runs)
-    lanes = jax.vmap(partial(release.initial_segments, config, env))(keys) if continuing else ()
+    lanes = jax.vmap(partial(segments.begin, config, env))(keys) if continuing else ()
     carry = program((initial_states(config, range(runs)), lanes, keys), 0)
     jax.block_until_ready(carry[0])
     compiled = time.perf_counter()

@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
 
-from sotto.algorithms.dppg.config import preset
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.offline_people import learning, moments, rounds, steps
 from sotto.algorithms.offline_people.algorithm import rows_of
 from sotto.algorithms.offline_people.config import Method, OfflinePeopleConfig, filled

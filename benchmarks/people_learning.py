@@ -23,7 +23,8 @@ from typing import Any
 
 import tyro
 
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import preset
 from sotto.people.client import Person
 from sotto.people.policy import NumpyPolicy, as_json
 from sotto.people.simulate import Habits, drive, mean_return

@@ -22,8 +22,9 @@ import tyro
 
 from sotto import cluster
 from sotto.algorithms.dppg import gymnasium_users
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.gymnasium_users import Collector
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import initial_states
 from sotto.keys import new_key
 from sotto.rl.envs.gymnasium.blocks import BLOCK, blocks_of

@@ -30,7 +30,8 @@ from jax_privacy.matrix_factorization import toeplitz
 from jax_privacy.noise_addition import gaussian_privatizer, matrix_factorization_privatizer
 
 from against.kept import Row
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import Training, create_ledger, evaluate_policy, policies
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy

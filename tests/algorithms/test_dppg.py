@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from sotto.algorithms.dppg import critics, local_updates, noise, release
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import (
     Training,
     create_ledger,

@@ -5,7 +5,7 @@ import math
 import jax
 import numpy as np
 
-from sotto.algorithms.dppg.config import preset
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import Training, create_ledger, evaluate_policy, policies
 from sotto.privacy.certificates.derive import derive
 

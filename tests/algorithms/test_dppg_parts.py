@@ -12,8 +12,9 @@ import pytest
 from scipy import stats
 
 from sotto.algorithms.dppg import noise, parts
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.parts import AdaptiveClip, Moments, ObservationStatistics, PrivateReturn
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import (
     Progress,
     Training,

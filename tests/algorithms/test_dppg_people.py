@@ -13,7 +13,8 @@ import pytest
 from scipy import linalg, special, stats
 
 from sotto.algorithms.dppg import noise
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import Progress, Training, create_ledger, initial_states
 from sotto.privacy.accounting.composition import Gaussian, SampledGaussian, compose
 from sotto.privacy.certificates.derive import derive

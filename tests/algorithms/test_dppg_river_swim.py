@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sotto.algorithms.dppg import local_updates
-from sotto.algorithms.dppg.config import preset
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import Training, create_ledger, initial_states, public_fisher
 from sotto.privacy.certificates.derive import derive
 from sotto.rl.envs.registry import make

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sotto.algorithms.dppg import noise, tuning
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import Training
 from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
 from sotto.cli import main

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from jaxtyping import Array
 
-from sotto.algorithms.dppg.config import preset
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import Training
 from sotto.privacy import settings
 from sotto.privacy.certificates.derive import derive

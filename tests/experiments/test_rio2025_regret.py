@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sotto.algorithms.dppg import exploration
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import initial_states
 from sotto.experiments import engine
 from sotto.experiments.engine import Arm, Result, Store

@@ -9,7 +9,7 @@ import pytest
 
 from sotto.algorithms.audits import auditable
 from sotto.algorithms.dppg.algorithm import DPPG
-from sotto.algorithms.dppg.config import preset
+from sotto.algorithms.dppg.presets import preset
 from sotto.cli import main
 from sotto.privacy.accounting.gaussian import gaussian_epsilon
 from sotto.privacy.audits import noise_size, own

@@ -71,7 +71,15 @@ def test_settings_under_former_names_are_read(tmp_path: Path, dppg: Any) -> None
     config = config_from_json(algorithm, stored)
     assert (config.clip_ratio, config_to_json(algorithm, config)) == (0.25, present)
     assert "ratio_clip=0.25" in config.first_repr()
-    assert config.first_repr().replace("ratio_clip", "clip_ratio") == repr(config)
+    later = "action_repeat_half_life=None, "  # which earlier versions did not have
+    first = repr(config).replace(later, "")
+    assert config.first_repr().replace("ratio_clip", "clip_ratio") == first
+    assert "action_repeat_half_life" in present.keys() - stored.keys()
+    halved = replace(config, action_repeat=2, action_repeat_half_life=3)
+    assert "action_repeat_half_life=3" in halved.first_repr()
+    assert under_first_names(algorithm, config_to_json(algorithm, halved)) == (
+        stored | {"action_repeat": 2, "action_repeat_half_life": 3}
+    )
     settings = new_settings(
         algorithm="dppg",
         config=stored,

@@ -109,12 +109,15 @@ class Settings:
 
     Attributes:
         former_names: names of settings in earlier versions, and their present names.
+        later_names: settings that earlier versions did not have. At their default they do not
+            change the names of kept results.
 
     Raises:
         ValueError: a setting is wrong. The message names the first one, and its value.
     """
 
     former_names: ClassVar[Mapping[str, str]] = {}
+    later_names: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         """Checks each setting, and then how they go together."""
@@ -139,10 +142,14 @@ class Settings:
         """
 
     def first_repr(self) -> str:
-        """Returns repr() with the first names of settings, after which kept results are named."""
+        """Returns repr() as the first version has it, after which kept results are named."""
         first = {present: former for former, present in self.former_names.items()}
-        names = (field.name for field in fields(self))
-        said = ", ".join(f"{first.get(name, name)}={getattr(self, name)!r}" for name in names)
+        values = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in self.later_names or getattr(self, field.name) != field.default
+        }
+        said = ", ".join(f"{first.get(name, name)}={value!r}" for name, value in values.items())
         return f"{type(self).__qualname__}({said})"
 
 

@@ -48,6 +48,7 @@ FIXED: dict[str, tuple[Any, str]] = {
     "parameter_noise": (0.0, "people follow the released policy"),
     "observation_statistics": (False, "devices scale observations by public constants"),
     "action_repeat": (1, "devices decide how often they ask"),
+    "action_repeat_half_life": (None, "devices decide how often they ask"),
     "stop_at_return": (None, "the horizon is public"),
     "clip_norm_from": (None, "there is no public simulator; give clip_norm"),
 }

@@ -6,7 +6,8 @@ person's device repeats them: a step of the campaign is one decision.
 
 from typing import Any
 
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import LIVE, preset
 from sotto.people.spaces import Spaces
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
@@ -29,7 +30,8 @@ def spaces(env_id: str) -> Spaces:
 def settings(env_id: str) -> dict[str, Any]:
     """Returns the settings of learning for this environment, as a campaign has them."""
     found = _recipe(env_id)
-    return vars(found) | {"action_repeat": 1, "discount": found.decision_discount}
+    discount = found.discount**found.action_repeat
+    return vars(found) | {"action_repeat": 1, "discount": discount}
 
 
 def num_updates(env_id: str) -> int:
@@ -38,4 +40,4 @@ def num_updates(env_id: str) -> int:
 
 
 def _recipe(env_id: str) -> DPPGConfig:
-    return preset("sotto", env_id, target_epsilon=1.0)
+    return preset("sotto", env_id, target_epsilon=1.0, **LIVE.get(env_id, {}))

@@ -44,7 +44,7 @@ def gae(
 
 
 def discounted_returns(
-    trajectory: Trajectory, next_values: Float[Array, " T"], discount: float
+    trajectory: Trajectory, next_values: Float[Array, " T"], discount: float | Float[Array, ""]
 ) -> Float[Array, " T"]:
     """Returns the discounted reward-to-go, zero if not alive; truncated episodes bootstrap."""
     # With lambda = 1 the critic's values of the visited states cancel. They are set to zero here,

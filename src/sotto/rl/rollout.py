@@ -186,7 +186,7 @@ def _step(
         rewards=reward,
         next_observations=env.observe(state, params),
         terminated=terminated,
-        truncated=(elapsed >= env.max_episode_steps) & ~terminated,
+        truncated=(elapsed >= env.time_limit(params)) & ~terminated,
         alive=jnp.ones_like(terminated),
     )
     return EpisodeState(state, elapsed), seen

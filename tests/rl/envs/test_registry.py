@@ -38,6 +38,7 @@ def test_action_repeat_sums_rewards_until_termination():
         ended.append(bool(terminated))
     last = np.array(state)
 
+    params = repeated.default_params
     state, got = repeated.reset(uniforms, params), []
     terminated = False
     step = jax.jit(repeated.step)

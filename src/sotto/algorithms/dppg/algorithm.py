@@ -10,8 +10,9 @@ from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from sotto.algorithms.base import Algorithm, Progress
 from sotto.algorithms.dppg import training
-from sotto.algorithms.dppg.config import DPPGConfig, PresetName, preset
+from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.on_devices import on_devices
+from sotto.algorithms.dppg.presets import PresetName, preset
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
 from sotto.rl.envs.registry import is_native

@@ -1,15 +1,14 @@
-"""Settings of DPPG, the private policy gradient; presets fill them for known environments."""
+"""Settings of DPPG, the private policy gradient (presets: `sotto.algorithms.dppg.presets`)."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Int
 from pydantic import Field
 
-from sotto.algorithms.dppg.presets import PAPER, PAPER_CHANGES, SOTTO, SOTTO_SMALL_EPSILON
 from sotto.algorithms.dppg.trust_region import TrustRegion
 from sotto.algorithms.settings import (
     Count,
@@ -29,8 +28,6 @@ from sotto.algorithms.settings import (
 from sotto.privacy.statements import Once, Participation, Poisson, Returning
 from sotto.privacy.units import Adjacency, Unit
 
-PresetName = Literal["sotto", "paper"]
-
 Divisor = Annotated[float, Field(ge=1)]
 Return = Annotated[float, Field(ge=-1e30, le=1e30)]
 """A return, bounded such that sums and averages of released returns are finite in float32."""
@@ -41,6 +38,7 @@ class DPPGConfig(Settings):
     """Settings of DPPG (Rio et al. 2025). Without a preset, the defaults are for CartPole-v1."""
 
     former_names: ClassVar[Mapping[str, str]] = {"ratio_clip": "clip_ratio"}
+    later_names: ClassVar[frozenset[str]] = frozenset({"action_repeat_half_life"})
 
     env_id: str = "CartPole-v1"
     """Environment: one written in JAX, such as CartPole-v1 or Acrobot-v1, or any Gymnasium id with
@@ -90,6 +88,9 @@ class DPPGConfig(Settings):
     to steps_per_user."""
     action_repeat: Count = 1
     """Number of times that each action is applied during training. It is public."""
+    action_repeat_half_life: Count | None = None
+    """Number of releases after which action_repeat is halved, again and again, down to 1. Repeated
+    actions explore more, and single ones control better. None: it stays."""
     clip_norm: Positive = 0.03
     """L2 bound on one user's policy update (S)."""
     clip_norm_from: TrustRegion | None = None
@@ -246,9 +247,20 @@ class DPPGConfig(Settings):
         )
 
     @property
-    def decision_discount(self) -> float:
-        """Discount factor for each decision, which is repeated action_repeat times."""
-        return float(self.discount**self.action_repeat)
+    def action_repeats(self) -> tuple[int, ...]:
+        """All values of action_repeat in a long training, the first one first."""
+        if self.action_repeat_half_life is None:
+            return (self.action_repeat,)
+        return tuple(self.action_repeat >> i for i in range(self.action_repeat.bit_length()))
+
+    def action_repeat_after(self, updates: Int[Array, ""]) -> int | Int[Array, ""]:
+        """Returns how many times each action is applied after `updates` updates."""
+        if self.action_repeat_half_life is None:
+            return self.action_repeat
+        halvings = updates // self.action_repeat_half_life
+        return jnp.right_shift(
+            self.action_repeat, jnp.minimum(halvings, len(self.action_repeats) - 1)
+        )
 
     @property
     def privacy_unit(self) -> Unit:
@@ -345,6 +357,16 @@ class DPPGConfig(Settings):
                 f"total_steps {self.total_steps} is less than one update of users_per_update * "
                 f"steps_per_user * action_repeat = {self.steps_per_update} steps"
             )
+        if self.action_repeat_half_life is not None:
+            if self.action_repeat == 1:
+                raise ValueError("action_repeat_half_life halves action_repeat; set it above 1")
+            if self.local_update == "parameter-exploration" or self.critic == "public":
+                raise ValueError(
+                    "action_repeat_half_life is for users who follow the policy, and not for "
+                    "parameter-exploration or critic public; leave it out"
+                )
+            if self.unit == "segment":
+                raise ValueError("action_repeat_half_life needs unit trajectory")
         if self.steps_per_user % self.local_minibatches:
             raise ValueError("local_minibatches must divide steps_per_user")
         if self.joint_clip and self.critic != "private":
@@ -366,34 +388,3 @@ class DPPGConfig(Settings):
                 "parameter-exploration releases only the policy's update; it needs critic none, "
                 "unit trajectory, and no further parts of a release"
             )
-
-
-def preset(
-    name: PresetName, env_id: str, *, target_epsilon: float | None = 1.3, **changes: object
-) -> DPPGConfig:
-    """Returns named settings: `sotto` (our recipe) or `paper` (Algorithms 2 and 3, table 3).
-
-    Args:
-        name: the preset.
-        env_id: the environment. A preset has its own settings for environments that it knows.
-        target_epsilon: ignored where `noise_multiplier` is given.
-        changes: settings that differ from the preset.
-
-    Raises:
-        ValueError: a setting has an unknown name or an unsuitable value.
-    """
-    if changes.get("noise_multiplier") is not None:
-        target_epsilon = None
-    if name == "paper":
-        values = PAPER | PAPER_CHANGES.get(env_id, {})
-    else:
-        below, more_people = SOTTO_SMALL_EPSILON.get(env_id, (0.0, {}))
-        small = target_epsilon is not None and target_epsilon < below
-        values = SOTTO.get(env_id, {}) | (more_people if small else {})
-    values |= changes
-    if "adjacency" in values:
-        values["adjacency"] = Adjacency(str(values["adjacency"]))
-    known = {field.name for field in dataclasses.fields(DPPGConfig)}
-    if unknown := set(values) - known:
-        raise ValueError(f"DPPG has no setting {sorted(unknown)[0]!r}")
-    return DPPGConfig(env_id=env_id, target_epsilon=target_epsilon, **values)  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from sotto.rl.rollout import Trajectory
 
 
 def constant_values(
-    trajectory: Trajectory, constant: float
+    trajectory: Trajectory, constant: float | Float[Array, ""]
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     """Returns the public constant for every observation and for every next one."""
     values = jnp.full(trajectory.rewards.shape, constant, jnp.float32)
@@ -31,8 +31,8 @@ def constant_values(
 def own_values(
     trajectory: Trajectory,
     scale: tuple[float, ...],
-    constant: float,
-    discount: float,
+    constant: float | Float[Array, ""],
+    discount: float | Float[Array, ""],
     penalty: float = 1.0,
     centre: tuple[float, ...] | None = None,
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:

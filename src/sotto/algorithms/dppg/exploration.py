@@ -110,10 +110,13 @@ def update(config: DPPGConfig, explored: Explored) -> Policy:
     return contribution
 
 
-def diagnostics(explored: Explored) -> dict[str, Array]:
-    """Returns sums over one simulated user's steps, for the experimenter's learning curve."""
+def diagnostics(config: DPPGConfig, explored: Explored) -> dict[str, Array]:
+    """Returns sums over one simulated user's steps, for the experimenter's learning curve.
+
+    Steps are those of the environment: each decision counts as action_repeat of them.
+    """
     return {
-        "steps": jnp.sum(explored.steps),
+        "steps": config.action_repeat * jnp.sum(explored.steps),
         "reward": jnp.sum(explored.returns),
         "episodes": jnp.sum(explored.ended),
     }
@@ -136,4 +139,4 @@ def local(
         key: the user's own randomness.
     """
     explored = unit if isinstance(unit, Explored) else explore(config, env, state.policy, key)
-    return {"policy": update(config, explored)}, diagnostics(explored)
+    return {"policy": update(config, explored)}, diagnostics(config, explored)

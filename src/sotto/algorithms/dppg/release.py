@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sotto.algorithms.dppg import critics, exploration, local_updates, noise
+from sotto.algorithms.dppg import critics, exploration, local_updates, noise, segments
 from sotto.algorithms.dppg import parts as dppg_parts
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.keys import new_key
@@ -31,9 +31,10 @@ from sotto.privacy.claims import streams as claims
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Assumption, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.envs.wrappers import Repeats
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, normalise_advantages
-from sotto.rl.rollout import EpisodeState, Trajectory, continue_rollout, rollout, start
+from sotto.rl.rollout import Trajectory, rollout
 from sotto.rl.tabular import TabularEnvironment
 
 
@@ -82,7 +83,11 @@ def initial_state(config: DPPGConfig, env: AnyEnvironment, seed: Int[Array, ""])
             observation_centre=env.observation_centre,
             last_gain=0.01,
             scale=config.critic_scale,
-            offset=_baseline(config, env) if config.critic != "private" else config.baseline or 0.0,
+            offset=(
+                float(_baseline(config, env, config.action_repeat))
+                if config.critic != "private"
+                else config.baseline or 0.0
+            ),
         )
         if config.critic == "paper":
             moments = critics.no_moments(critic)
@@ -155,8 +160,8 @@ def make_release(
         correlation=noise.correlation(config),
         clipping="joint" if config.joint_clip else "separate",
         unprotected={"critic": CRITIC_GAP} if config.critic == "paper" else None,
-        world=partial(_segments, config, env) if continuing and not collected else None,
-        gaps=(SEGMENT_GAP,) if continuing else (),
+        world=partial(segments.following, config, env) if continuing and not collected else None,
+        gaps=(segments.GAP,) if continuing else (),
         protects=(claims.POLICIES(), *(claims.PARTS(what=extra.described) for extra in extras)),
         does_not_protect=(claims.PATTERNS(), claims.OWN_TRAJECTORY()),
         assumptions=_of_environment(config) if collected else (),
@@ -184,11 +189,6 @@ CRITIC_GAP = Gap(
     why="the critic is fitted to users' data without noise and shapes every later update "
     "(audited epsilon 2.84 where 0.73 is claimed; the paper's appendix C.2.1 is wrong)",
 )
-SEGMENT_GAP = Gap(
-    name="continuing segments",
-    why="a segment starts where the previous one ended, so a person spans several segments and "
-    "their state reaches later releases",
-)
 
 
 def _local(
@@ -203,21 +203,26 @@ def _local(
     explore_key, rollout_key, batch_key = jax.random.split(key, 3)
     extras = dppg_parts.extra_parts(config, env)
     followed = state.policy
+    repeat = config.action_repeat_after(state.updates)
+    discount = config.discount**repeat
     if isinstance(unit, Trajectory):
         raw_trajectory = unit
     else:
+        params = env.default_params
+        if isinstance(params, Repeats):
+            params = params._replace(repeat=repeat)
         followed = exploration.perturbed(state.policy, config.parameter_noise, explore_key)
         raw_trajectory = rollout(
             env,
-            env.default_params,
+            params,
             dppg_parts.actor(state.extras, followed),
             rollout_key,
             config.steps_per_user,
             config.one_episode,
         )
     trajectory = dppg_parts.as_seen(state.extras, raw_trajectory)
-    values, next_values = _values(config, env, state, trajectory)
-    raw = gae(trajectory, values, next_values, config.decision_discount, config.gae_lambda)
+    values, next_values = _values(config, env, state, trajectory, repeat)
+    raw = gae(trajectory, values, next_values, discount, config.gae_lambda)
     if config.advantage_scale is None:
         advantages = normalise_advantages(raw, trajectory.alive, epsilon=1e-4)
     else:
@@ -257,21 +262,28 @@ def _local(
             before=state.updates * config.critic_steps if config.critic == "paper" else 0,
         )
         parts["critic"] = (change, moments) if config.critic == "paper" else change
-    return parts, _diagnostics(raw_trajectory)
+    return parts, _diagnostics(raw_trajectory, repeat)
 
 
-def _baseline(config: DPPGConfig, env: AnyEnvironment) -> float:
+def _baseline(
+    config: DPPGConfig, env: AnyEnvironment, repeat: int | Int[Array, ""]
+) -> float | Float[Array, ""]:
     """Returns the public constant: by default the return of an endless ordinary episode."""
     if config.baseline is not None:
         return config.baseline
-    return env.reward_per_step / (1 - config.decision_discount)
+    reward = env.reward_per_step / config.action_repeat * repeat
+    return reward / (1 - config.discount**repeat)
 
 
 def _values(
-    config: DPPGConfig, env: AnyEnvironment, state: DPPGState, trajectory: Trajectory
+    config: DPPGConfig,
+    env: AnyEnvironment,
+    state: DPPGState,
+    trajectory: Trajectory,
+    repeat: int | Int[Array, ""],
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     """Returns the critic's values at each observation and at each next one."""
-    constant = _baseline(config, env)
+    constant = _baseline(config, env, repeat)
     if isinstance(state.critic, Value):
         return state.critic(trajectory.observations), state.critic(trajectory.next_observations)
     if config.critic == "local":
@@ -279,7 +291,7 @@ def _values(
             trajectory,
             env.observation_scale,
             constant,
-            config.decision_discount,
+            config.discount**repeat,
             centre=env.observation_centre,
         )
     return critics.constant_values(trajectory, constant)
@@ -343,10 +355,12 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
         return dppg_parts.as_seen(state.extras, seen)
 
     crowd = jax.vmap(one)(jax.random.split(key, config.users_per_update))
-    values, next_values = jax.vmap(lambda t: _values(config, env, state, t))(crowd)
-    advantages = jax.vmap(
-        lambda t, v, n: gae(t, v, n, config.decision_discount, config.gae_lambda)
-    )(crowd, values, next_values)
+    repeat = config.action_repeat
+    discount = config.discount**repeat
+    values, next_values = jax.vmap(lambda t: _values(config, env, state, t, repeat))(crowd)
+    advantages = jax.vmap(lambda t, v, n: gae(t, v, n, discount, config.gae_lambda))(
+        crowd, values, next_values
+    )
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (crowd, advantages + values))
     assert isinstance(state.critic, Value)
     change, _ = critics.fit(
@@ -361,36 +375,14 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
     return fitted
 
 
-def initial_segments(config: DPPGConfig, env: AnyEnvironment, key: PRNGKeyArray) -> EpisodeState:
-    """Starts the paper's K parallel environments, which continue from one release to the next."""
-    keys = jax.random.split(key, config.users_per_update)
-    return jax.vmap(lambda k: start(env, env.default_params, k))(keys)
+def _diagnostics(trajectory: Trajectory, repeat: int | Int[Array, ""]) -> dict[str, Array]:
+    """Returns sums over one simulated user's steps, for the experimenter's learning curve.
 
-
-def _segments(
-    config: DPPGConfig,
-    env: AnyEnvironment,
-    state: DPPGState,
-    begun: EpisodeState,
-    key: PRNGKeyArray,
-) -> tuple[EpisodeState, Trajectory]:
-    """Plays the next segments: the paper's users, who are not independent of one another."""
-
-    def one(lane: EpisodeState, key: PRNGKeyArray) -> tuple[Trajectory, EpisodeState]:
-        return continue_rollout(
-            env, env.default_params, state.policy, key, lane, config.steps_per_user
-        )
-
-    keys = jax.random.split(key, config.users_per_update)
-    trajectories, after = jax.vmap(one)(begun, keys)
-    return after, trajectories
-
-
-def _diagnostics(trajectory: Trajectory) -> dict[str, Array]:
-    """Returns sums over one simulated user's steps, for the experimenter's learning curve."""
+    Steps are those of the environment: each decision counts as `repeat` of them.
+    """
     ended = trajectory.terminated | trajectory.truncated
     return {
-        "steps": jnp.sum(trajectory.alive, dtype=jnp.float32),
+        "steps": repeat * jnp.sum(trajectory.alive, dtype=jnp.float32),
         "reward": jnp.sum(trajectory.rewards),
         "episodes": jnp.sum(ended, dtype=jnp.float32),
     }

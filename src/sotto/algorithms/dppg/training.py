@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.base import Progress
-from sotto.algorithms.dppg import gymnasium_users, noise, parts, trust_region
+from sotto.algorithms.dppg import gymnasium_users, noise, parts, segments, trust_region
 from sotto.algorithms.dppg import release as dppg
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.gymnasium_users import Collector, without_memory
@@ -66,7 +66,8 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
     if is_native(config.env_id):
         if real:
             require_real(config.env_id)
-        env = make(config.env_id, config.action_repeat)
+        envs = [make(config.env_id, repeat) for repeat in config.action_repeats]
+        env = envs[0]  # the others were made to see that they exist
         if config.local_update == "visit-average" and not isinstance(env, TabularEnvironment):
             raise ValueError(
                 f"visit-average counts visits to finitely many states, and {config.env_id} has "
@@ -79,6 +80,11 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
         raise ValueError(
             f"{config.env_id} runs through Gymnasium, which has no continuing segments, no public "
             "critic, and no parameter noise of users with a policy gradient; choose other settings"
+        )
+    if config.action_repeat_half_life is not None:
+        raise ValueError(
+            f"{config.env_id} runs through Gymnasium, where action_repeat stays as it is; leave "
+            "action_repeat_half_life out"
         )
     if config.population_size is not None:
         raise ValueError(
@@ -189,7 +195,7 @@ class Training:
             self.states,
             () if self._native else gymnasium_users.nothing_collected(config, self.env, policy),
             world_states=(
-                jax.vmap(partial(dppg.initial_segments, config, self.env))(segment_keys)
+                jax.vmap(partial(segments.begin, config, self.env))(segment_keys)
                 if continuing
                 else ()
             ),

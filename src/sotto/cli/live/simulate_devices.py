@@ -122,8 +122,7 @@ def _config(
     """Returns the settings: the recipe of dppg with independent noise, or the defaults."""
     if algorithm.name != "dppg":
         return config_from_json(algorithm, {"delta": 1e-5} | given)
-    from sotto.algorithms.dppg.config import preset
-    from sotto.algorithms.dppg.presets import ON_DEVICES
+    from sotto.algorithms.dppg.presets import ON_DEVICES, preset
 
     if people < invited:
         raise ValueError(f"--invited {invited} is more than --people {people}")

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from sotto.algorithms.dppg.config import PresetName
+from sotto.algorithms.dppg.presets import PresetName
 from sotto.cli.reproduce import answer, check_workers, speaker
 from sotto.cli.terminal.options import Delta, FirstSeed, Json, Ray, Seeds, Workers
 from sotto.cli.terminal.parsing import command

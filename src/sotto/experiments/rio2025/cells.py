@@ -14,7 +14,8 @@ import numpy as np
 from sotto.algorithms.baselines.a2c import A2CConfig
 from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.baselines.presets import a2c_preset, ppo_preset
-from sotto.algorithms.dppg.config import DPPGConfig, PresetName, preset
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import PresetName, preset
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.mechanisms.noise import SAMPLER_SHARE, sampler_delta
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sotto.algorithms.dppg.config import PresetName
+from sotto.algorithms.dppg.presets import PresetName
 from sotto.experiments import kept_before
 from sotto.experiments.engine import Result, Say, Store, run
 from sotto.experiments.figure_files import write_data

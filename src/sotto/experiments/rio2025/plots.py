@@ -8,7 +8,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 
-from sotto.algorithms.dppg.config import PresetName
+from sotto.algorithms.dppg.presets import PresetName
 from sotto.experiments import plots
 from sotto.experiments.engine import Result
 from sotto.experiments.plots import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE

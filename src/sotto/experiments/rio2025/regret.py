@@ -15,7 +15,8 @@ from jaxtyping import Float, Float64
 from matplotlib.axes import Axes
 
 from sotto.algorithms.dppg import training as dppg_training
-from sotto.algorithms.dppg.config import DPPGConfig, preset
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.ucb import calibrated as ucb_vi
 from sotto.algorithms.ucb import published
 from sotto.algorithms.ucb.calibrated import UCBConfig

@@ -188,6 +188,5 @@ def _steps(
     """Returns the environment steps of a chunk, for each seed if they differ."""
     if "steps_per_user" not in chunk.simulated:
         return float(updates * algorithm.steps_per_update(config))
-    per_decision = config.users_per_update * config.action_repeat
-    steps: np.ndarray = per_decision * chunk.simulated["steps_per_user"].sum(axis=1)
+    steps: np.ndarray = config.users_per_update * chunk.simulated["steps_per_user"].sum(axis=1)
     return steps

@@ -88,6 +88,11 @@ class Environment(ABC, Generic[State, Params]):
     def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:
         """Returns the first state of an episode, a function of `uniforms`."""
 
+    def time_limit(self, params: Params) -> int | Int[Array, ""]:
+        """Returns the time limit in steps, which is max_episode_steps unless `params` change it."""
+        del params
+        return self.max_episode_steps
+
     @abstractmethod
     def step(
         self, state: State, action: Array, params: Params

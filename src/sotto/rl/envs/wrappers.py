@@ -2,42 +2,37 @@
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Generic, Self
+from typing import Any, Generic, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from sotto.rl.envs.base import Environment, Params, State
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wrapper(Environment[State, Params], Generic[State, Params]):
-    """An environment with the states and observations of another one."""
+class Repeats(NamedTuple):
+    """Parameters of an environment with repeated actions."""
 
-    base: Environment[State, Params]
-
-    def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:
-        """Returns the base environment's first state."""
-        return self.base.reset(uniforms, params)
-
-    def observe(self, state: State, params: Params) -> Float[Array, " obs"]:
-        """Returns the base environment's observation."""
-        return self.base.observe(state, params)
+    base: Any
+    """Parameters of the environment that is wrapped."""
+    repeat: int | Int[Array, ""]
+    """Number of times that each action is applied: a positive divisor of the time limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionRepeat(_Wrapper[State, Params], Generic[State, Params]):
-    """Applies each action `repeat` times and adds the rewards until the episode terminates.
+class ActionRepeat(Environment[State, Repeats], Generic[State]):
+    """Applies each action several times and adds the rewards until the episode terminates.
 
     A step of this environment is one decision, and `max_episode_steps` and `reward_per_step` count
-    decisions. Build it with `ActionRepeat.of(env, repeat)`.
+    decisions. Build it with `ActionRepeat.of(env, repeat)`. Parameters with another number of
+    repeats, which may be computed in a compiled program, change steps and time limit.
     """
 
-    repeat: int
+    base: Environment[State, Any]
 
     @classmethod
-    def of(cls, base: Environment[State, Params], repeat: int) -> Self:
+    def of(cls, base: Environment[State, Any], repeat: int) -> Self:
         """Returns the wrapped environment.
 
         Raises:
@@ -51,36 +46,54 @@ class ActionRepeat(_Wrapper[State, Params], Generic[State, Params]):
             )
         return cls(
             base=base,
-            repeat=repeat,
             **_facts(base)
             | {
+                "default_params": Repeats(base.default_params, repeat),
                 "max_episode_steps": base.max_episode_steps // repeat,
                 "reward_per_step": base.reward_per_step * repeat,
             },
         )
 
+    def reset(self, uniforms: Float[Array, " reset_size"], params: Repeats) -> State:
+        """Returns the base environment's first state."""
+        return self.base.reset(uniforms, params.base)
+
+    def observe(self, state: State, params: Repeats) -> Float[Array, " obs"]:
+        """Returns the base environment's observation."""
+        return self.base.observe(state, params.base)
+
+    def time_limit(self, params: Repeats) -> int | Int[Array, ""]:
+        """Returns the time limit in decisions."""
+        return self.base.max_episode_steps // params.repeat
+
     def step(
-        self, state: State, action: Array, params: Params
+        self, state: State, action: Array, params: Repeats
     ) -> tuple[State, Float[Array, ""], Bool[Array, ""]]:
         """Takes `repeat` steps of the base environment, or fewer if it terminates."""
-        state, reward, terminated = self.base.step(state, action, params)
-        for _ in range(self.repeat - 1):
-            following, more, ended = self.base.step(state, action, params)
-            state = jax.tree.map(
-                lambda old, new, stop=terminated: jnp.where(stop, old, new), state, following
-            )
-            reward = reward + jnp.where(terminated, 0.0, more)
-            terminated = terminated | ended
-        return state, reward, terminated
+
+        def again(_: Any, before: tuple[State, Array, Array]) -> tuple[State, Array, Array]:
+            state, reward, terminated = before
+            following, more, ended = self.base.step(state, action, params.base)
+            state = jax.tree.map(lambda old, new: jnp.where(terminated, old, new), state, following)
+            return state, reward + jnp.where(terminated, 0.0, more), terminated | ended
+
+        after = self.base.step(state, action, params.base)
+        if isinstance(params.repeat, int):  # a loop of known length would cost more
+            for _ in range(params.repeat - 1):
+                after = again(None, after)
+            return after
+        repeated: tuple[State, Array, Array] = jax.lax.fori_loop(1, params.repeat, again, after)
+        return repeated
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogReward(_Wrapper[State, Params], Generic[State, Params]):
+class LogReward(Environment[State, Params], Generic[State, Params]):
     """Replaces each reward r by sign(r) log(1 + |r| / scale), for rewards of very different sizes.
 
     Rewards far below `scale` stay linear. Build it with `LogReward.of(env, scale)`.
     """
 
+    base: Environment[State, Params]
     scale: float
 
     @classmethod
@@ -95,6 +108,14 @@ class LogReward(_Wrapper[State, Params], Generic[State, Params]):
         ordinary = base.reward_per_step
         reward = math.copysign(math.log1p(abs(ordinary) / scale), ordinary)
         return cls(base=base, scale=scale, **_facts(base) | {"reward_per_step": reward})
+
+    def reset(self, uniforms: Float[Array, " reset_size"], params: Params) -> State:
+        """Returns the base environment's first state."""
+        return self.base.reset(uniforms, params)
+
+    def observe(self, state: State, params: Params) -> Float[Array, " obs"]:
+        """Returns the base environment's observation."""
+        return self.base.observe(state, params)
 
     def step(
         self, state: State, action: Array, params: Params
