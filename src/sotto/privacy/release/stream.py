@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Int32, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, Int32, Key, PRNGKeyArray, PyTree
 
 from sotto.privacy.ledger.persons import as_slots
 from sotto.privacy.ledger.streams import LedgerStream
@@ -171,7 +171,6 @@ class Stream:
         per_release = drawn.units if self._pool is not None else units
         table = sampled and self._pool is None
         padding = self._chunk - count
-        active = np.arange(self._chunk) < count
         per_release = jax.tree.map(lambda x: _pad(x, padding, 0), per_release)
         spread = self._devices.spread
         states, self._worlds, log, diagnostics = self._program(
@@ -180,8 +179,8 @@ class Stream:
             *spread(
                 (
                     {name: _pad(rows, padding, 0) for name, rows in drawn.noise.items()},
-                    jnp.full(runs, self.released, dtype=jnp.int32),
-                    active,
+                    np.full(runs, self.released, np.int32),
+                    np.int32(count),
                 )
             ),
         )
@@ -205,32 +204,33 @@ class Stream:
         units: Any,
         noises: dict[str, Int32[Array, "releases _"]],
         first: Int[Array, ""],
-        active: Bool[Array, " releases"],
+        count: Int[Array, ""],
     ) -> tuple[State, Any, Any, Any]:
-        """Makes the releases of one run, in one program."""
+        """Makes the first `count` releases of one run, in one program; zeros stand for the rest."""
         table = sampling_of(self._release) is not None and self._pool is None
 
-        def one(carry: Any, inputs: Any) -> tuple[Any, Any]:
-            index, people, unit_data, noise_row = inputs
-            own = units if table else unit_data
-            return self._one_release(
-                carry, jax.random.fold_in(key, first + index), people, own, noise_row
-            )
+        def one(carry: Any, index: Any) -> tuple[Any, Any]:
+            own = (persons, () if table else units, noises)
+            take = functools.partial(jax.lax.dynamic_index_in_dim, index=index, keepdims=False)
+            people, unit_data, noise_row = jax.tree.map(take, own)
+            unit_data = units if table else unit_data
+            own_key = jax.random.fold_in(key, first + index)
+            return self._one_release(carry, own_key, people, unit_data, noise_row)
 
-        def step(carry: Any, inputs: Any) -> tuple[Any, Any]:
-            # A chunk shorter than the compiled one is padded; what pads it releases nothing.
-            is_active, rest = inputs
-            skipped = jax.tree.map(
-                lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(one, carry, rest)[1]
-            )
-            after: tuple[Any, Any] = jax.lax.cond(
-                is_active, one, lambda c, _: (c, skipped), carry, rest
-            )
-            return after
+        def step(index: Any, carry: Any) -> tuple[Any, Any]:
+            before, shown = carry
+            after, new = one(before, index)
+            put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+            return after, jax.tree.map(put, shown, new)
 
-        order = jnp.arange(active.size, dtype=jnp.int32)
-        inputs = (active, (order, persons, () if table else units, noises))
-        (state, world), (log, diagnostics) = jax.lax.scan(step, (state, world), inputs)
+        rows = persons.shape[0]
+        shown = jax.tree.map(
+            lambda x: jnp.zeros((rows, *x.shape), x.dtype),
+            jax.eval_shape(one, (state, world), jnp.int32(0))[1],
+        )
+        (state, world), (log, diagnostics) = jax.lax.fori_loop(
+            0, count, step, ((state, world), shown)
+        )
         return state, world, log, diagnostics
 
     def _one_run(
@@ -242,12 +242,12 @@ class Stream:
         units: Any,
         noises: Any,
         first: Any,
-        active: Bool[Array, " releases"],
+        count: Int[Array, ""],
     ) -> Any:
         """Makes a single run without `vmap`, under which branches and loops cost more."""
         stacked = (state, world, key, persons, units, noises, first)
         state, world, key, persons, units, noises, first = jax.tree.map(lambda x: x[0], stacked)
-        after = self._releases(state, world, key, persons, units, noises, first, active)
+        after = self._releases(state, world, key, persons, units, noises, first, count)
         return jax.tree.map(lambda x: x[None], after)
 
     def _one_release(
