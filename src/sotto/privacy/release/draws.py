@@ -78,9 +78,11 @@ class Batches:
 
 
 def batches(participation: Poisson, microbatch: int | None, devices: int) -> Batches:
-    """Returns the batches for a sampling rate; the first one holds five draws in six.
+    """Returns the batches for a sampling rate; the first one holds three draws in four.
 
-    Each batch has equally many people for each device, `microbatch` of them if that is given.
+    Padding of the first batch is computed in every release, and further batches only where they
+    are needed. Each batch has equally many people for each device, `microbatch` of them if that is
+    given.
     """
     population, rate = participation.population, participation.sampling_rate
     mean, deviation = population * rate, (population * rate * (1 - rate)) ** 0.5
@@ -89,7 +91,7 @@ def batches(participation: Poisson, microbatch: int | None, devices: int) -> Bat
     else:
         first, rest = (
             devices * math.ceil(min(population, size) / devices)
-            for size in (mean + deviation, 2 * deviation)
+            for size in (mean + 0.75 * deviation, deviation)
         )
     likely = Batches(first, rest, 0).capacity(min(population, round(mean + 6 * deviation) + 6))
     return Batches(first, rest, likely)

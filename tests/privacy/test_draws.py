@@ -1,0 +1,87 @@
+"""Draws of a stream: noise for several releases at once, and people who are drawn in secret."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sotto.privacy.mechanisms.correlated import NoiseSequence
+from sotto.privacy.mechanisms.noise import GeneratorSource
+from sotto.privacy.release import draws
+from sotto.privacy.release.draws import Draws, batches
+from sotto.privacy.statements import Correlation, Poisson
+
+RUNS, RELEASES = 3, 7
+DIMENSIONS = {"policy": 40, "critic": 11}
+RATIOS = {"policy": 2.0**20, "critic": 2.0**12}
+
+
+def drawn(participation: Poisson | None = None, generators: Any = None) -> draws.Drawn:
+    """Returns the draws of a stream in one chunk."""
+    return Draws(
+        generators or GeneratorSource(0),
+        NoiseSequence(Correlation(), RELEASES),
+        DIMENSIONS,
+        RATIOS,
+        dict.fromkeys(RATIOS, 1.0),
+        runs=RUNS,
+        horizon=RELEASES,
+        chunk=RELEASES,
+        participation=participation,
+        batches=None if participation is None else batches(participation, None, 1),
+        pool=None,
+    ).take(RELEASES)
+
+
+@pytest.mark.parametrize("together", [1, 2 * RUNS * 40, 2**20])
+def test_noise_is_fresh_in_every_release_however_many_are_drawn_at_once(
+    monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr(draws, "_TOGETHER", together)
+    found = drawn().noise
+    for name, noise in found.items():
+        assert noise.shape == (RUNS, RELEASES, DIMENSIONS[name])
+        assert stats.kstest(noise.ravel() / RATIOS[name], "norm").pvalue > 1e-3
+    assert np.unique(found["policy"]).size == found["policy"].size
+
+
+@pytest.mark.unchecked_types
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.9])
+def test_everybody_whose_coin_falls_is_drawn_once_in_that_release_alone(rate: float) -> None:
+    population = 23
+    coins = np.random.default_rng(0).random((RUNS, RELEASES, population))
+
+    class Coins:
+        """The coins of this test; noise is noise."""
+
+        def next(self) -> Any:
+            generator = GeneratorSource(0).next()
+
+            class One:
+                bit_generator = generator.bit_generator
+
+                def random(self, shape: tuple[int, ...]) -> np.ndarray:
+                    return coins.reshape(shape)
+
+            return One()
+
+    stated = Poisson(sampling_rate=max(rate, 1e-12), population=population)
+    persons = drawn(stated, Coins()).persons
+    assert persons is not None
+    for run, release in np.ndindex(RUNS, RELEASES):
+        row = persons[run, release]
+        expected = np.flatnonzero(coins[run, release] < rate)
+        np.testing.assert_array_equal(row[: expected.size], expected)
+        assert (row[expected.size :] == -1).all()
+
+
+@pytest.mark.parametrize(("population", "rate"), [(1437, 0.178), (3000, 0.08), (200_000, 0.001)])
+def test_the_first_batch_holds_three_draws_in_four_and_the_likely_ones_nearly_all(
+    population: int, rate: float
+) -> None:
+    sizes = batches(Poisson(sampling_rate=rate, population=population), None, 1)
+    size = stats.binom(population, rate)
+    assert 0.72 < size.cdf(sizes.first) < 0.82
+    assert size.sf(sizes.likely) < 1e-8
+    assert sizes.rest < sizes.first / 5
