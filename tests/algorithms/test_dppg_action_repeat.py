@@ -56,9 +56,17 @@ def test_repeats_are_halved_down_to_one():
 
 @pytest.mark.parametrize(("updates", "repeat"), [(0, 4), (3, 2), (5, 1)])
 def test_a_users_update_is_that_of_the_repeat_of_its_release(updates, repeat):
-    """Rewards, discount, baseline and time limit are those of decisions that last so long."""
-    halved = _short("CartPole-v1")
-    fixed = _short("CartPole-v1", action_repeat=repeat, action_repeat_half_life=None)
+    """Rewards, discount, baseline and time limit are those of decisions that last so long.
+
+    Credit goes back over half as many decisions when each lasts twice as long.
+    """
+    halved = _short("CartPole-v1", gae_lambda=0.5)
+    fixed = _short(
+        "CartPole-v1",
+        action_repeat=repeat,
+        action_repeat_half_life=None,
+        gae_lambda=0.5 ** (repeat / 4),
+    )
     env = training_environment(halved)
     state = release.initial_state(halved, env, 0)._replace(updates=jnp.int32(updates))
     found, seen = jax.jit(partial(release._local, halved, env, 0.05))(state, (), jax.random.key(3))

@@ -222,7 +222,9 @@ def _local(
         )
     trajectory = dppg_parts.as_seen(state.extras, raw_trajectory)
     values, next_values = _values(config, env, state, trajectory, repeat)
-    raw = gae(trajectory, values, next_values, discount, config.gae_lambda)
+    # The exponent is 1 until repeats are halved. Credit then goes back equally far in time.
+    gae_lambda = config.gae_lambda ** (repeat / config.action_repeat)
+    raw = gae(trajectory, values, next_values, discount, gae_lambda)
     if config.advantage_scale is None:
         advantages = normalise_advantages(raw, trajectory.alive, epsilon=1e-4)
     else:
