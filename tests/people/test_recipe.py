@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from live import SLOTS, Live, World, started
 
-from sotto.algorithms.dppg.presets import LIVE, preset
+from sotto.algorithms.dppg.presets import preset
 from sotto.people import recipe, simulate
 from sotto.people.desk import Desk
 from sotto.people.plan import Plan
@@ -28,7 +28,7 @@ def test_the_spaces_of_a_recipe_are_those_of_the_environment(env_id):
 
 
 def test_one_decision_repeats_the_action_as_in_the_training():
-    trained = preset("sotto", "Acrobot-v1", target_epsilon=1.0, **LIVE["Acrobot-v1"])
+    trained = preset("sotto", "Acrobot-v1", target_epsilon=1.0)
     made = recipe.settings("Acrobot-v1")
     assert (trained.action_repeat, made["action_repeat"]) == (2, 1)
     assert made["action_repeat_half_life"] is None

@@ -7,7 +7,7 @@ person's device repeats them: a step of the campaign is one decision.
 from typing import Any
 
 from sotto.algorithms.dppg.config import DPPGConfig
-from sotto.algorithms.dppg.presets import LIVE, preset
+from sotto.algorithms.dppg.presets import preset
 from sotto.people.spaces import Spaces
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
@@ -40,4 +40,4 @@ def num_updates(env_id: str) -> int:
 
 
 def _recipe(env_id: str) -> DPPGConfig:
-    return preset("sotto", env_id, target_epsilon=1.0, **LIVE.get(env_id, {}))
+    return preset("sotto", env_id, target_epsilon=1.0)
