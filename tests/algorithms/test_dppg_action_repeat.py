@@ -1,13 +1,16 @@
 """Actions that users repeat less and less often."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from sotto.algorithms.dppg import release
+from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import Training, create_ledger, training_environment
 from sotto.privacy.certificates.derive import derive
@@ -80,6 +83,26 @@ def test_a_users_update_is_that_of_the_repeat_of_its_release(updates, repeat):
     assert float(seen["steps"]) == repeat * round(float(seen["steps"]) / repeat)
 
 
+@pytest.mark.parametrize(("updates", "repeat", "steps"), [(0, 4, 500), (3, 2, 500), (5, 1, 260)])
+def test_users_who_never_arrive_stop_at_the_time_limit_and_contribute_nothing(
+    updates, repeat, steps
+):
+    """The baseline is the return of those who never arrive, whatever a decision lasts.
+
+    With this key nobody arrives.
+    """
+    config = _short(steps_per_user=260, total_steps=4 * 260 * 4 * 7)
+    env = training_environment(config)
+    state = release.initial_state(config, env, 0)._replace(updates=jnp.int32(updates))
+    found, seen = jax.jit(partial(release._local, config, env, 0.05))(state, (), jax.random.key(1))
+    assert float(seen["steps"]) == steps
+    assert float(seen["episodes"]) == (steps == 500)
+    assert float(optax.tree.norm(found["policy"])) < 1e-5
+    assert float(release._baseline(config, env, jnp.int32(repeat))) == pytest.approx(
+        -repeat / (1 - 0.99**repeat), rel=1e-4
+    )
+
+
 def test_a_training_counts_the_steps_of_the_environment(tmp_path):
     config = _short()
     ledger = create_ledger(config, tmp_path / "ledger.sqlite")
@@ -107,7 +130,7 @@ def test_settings_that_do_not_fit_are_refused(changes, message):
 
 
 def test_every_number_of_repeats_must_divide_the_time_limit():
-    with pytest.raises(ValueError, match="choose one instead of 12"):
+    with pytest.raises(ValueError, match="25 is halved to 12, which does not"):
         training_environment(_short(action_repeat=25, total_steps=4 * 60 * 25))
 
 
@@ -122,3 +145,29 @@ def test_a_small_epsilon_has_more_people():
     few = preset("sotto", "CartPole-v1", target_epsilon=0.05)
     assert (many.users, few.users) == (61_440, 8_192)
     assert many.num_updates == few.num_updates == 128
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"action_repeat": 1},
+        {"critic": "public"},
+        {"local_update": "parameter-exploration", "parameter_noise": 0.1},
+        {"correlated_noise": False},
+        {"population_size": 20_000, "correlated_noise": False},
+        {"total_steps": 200_000},
+    ],
+)
+def test_settings_that_are_chosen_by_hand_are_those_of_the_usual_recipe(chosen):
+    for env_id in ("Acrobot-v1", "CartPole-v1"):
+        small = preset("sotto", env_id, target_epsilon=0.01, **chosen)
+        usual = preset("sotto", env_id, target_epsilon=1.0, **chosen)
+        assert replace(small, target_epsilon=1.0) == usual
+    flags = {"env_id": "Acrobot-v1", "target_epsilon": "0.01"} | dict.fromkeys(chosen, "...")
+    assert DPPG().defaults(flags)["action_repeat"] == 2
+
+
+def test_other_settings_change_the_recipe_of_a_small_epsilon():
+    chosen = {"users_per_update": 128, "total_steps": 32_000_000, "ema_decay": 0.95}
+    found = preset("sotto", "Acrobot-v1", target_epsilon=0.1, **chosen)
+    assert (found.action_repeat, found.action_repeat_half_life, found.users) == (4, 50, 32_000)

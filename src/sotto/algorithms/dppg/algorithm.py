@@ -12,7 +12,7 @@ from sotto.algorithms.base import Algorithm, Progress
 from sotto.algorithms.dppg import training
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.on_devices import on_devices
-from sotto.algorithms.dppg.presets import PresetName, preset
+from sotto.algorithms.dppg.presets import PresetName, before_changes
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
 from sotto.rl.envs.registry import is_native
@@ -45,15 +45,13 @@ class DPPG(Algorithm[DPPGConfig]):
         name, target = flags.get("preset", self.presets[0]), flags.get("target_epsilon")
         if name not in self.presets:
             raise ValueError(f"there is no preset {name!r}; use {' or '.join(self.presets)}")
-        changes: dict[str, float] = {}
+        changes, epsilon = {}, 1.3
         if "noise_multiplier" in flags and not target:
-            changes["noise_multiplier"] = (
-                1.0  # a placeholder for the flag, which replaces the target
-            )
-        elif target is not None and (epsilon := _positive(target)) is not None:
-            changes["target_epsilon"] = epsilon
+            changes["noise_multiplier"] = 1.0  # stands for the flag, which replaces the target
+        elif target is not None:
+            epsilon = _positive(target) or epsilon
         env_id = flags.get("env_id", "CartPole-v1")
-        return vars(preset(cast(PresetName, name), env_id, **changes))
+        return vars(before_changes(cast(PresetName, name), env_id, epsilon, changes, flags))
 
     def resolved(self, config: DPPGConfig) -> DPPGConfig:
         """Returns the settings unchanged, if the environment can be played with them."""

@@ -141,8 +141,8 @@ class DPPGConfig(Settings):
     discount: Discount = 0.99
     """Discount factor (gamma) for each environment step."""
     gae_lambda: Probability = 0.95
-    """Lambda of the generalised advantage estimates, for each decision. Where action_repeat is
-    halved, lambda becomes its square root, so that credit goes back equally far in time."""
+    """Lambda of the generalised advantage estimates, for each decision. After action_repeat fell
+    from a to b it is lambda^(b / a), so that credit goes back equally far in time."""
     advantage_scale: Positive | None = None
     """Public constant that divides advantages, or the difference of two returns in
     parameter-exploration. None: advantages are normalised within each user, and only the sign of

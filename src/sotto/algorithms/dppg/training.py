@@ -66,8 +66,13 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
     if is_native(config.env_id):
         if real:
             require_real(config.env_id)
-        envs = [make(config.env_id, repeat) for repeat in config.action_repeats]
-        env = envs[0]  # the others were made to see that they exist
+        env = make(config.env_id, config.action_repeat)
+        for repeat in config.action_repeats:
+            if env.time_limit(env.default_params) * config.action_repeat % repeat:
+                raise ValueError(
+                    f"action_repeat {config.action_repeat} is halved to {repeat}, which does not "
+                    f"divide the time limit of {config.env_id}; choose another action_repeat"
+                )
         if config.local_update == "visit-average" and not isinstance(env, TabularEnvironment):
             raise ValueError(
                 f"visit-average counts visits to finitely many states, and {config.env_id} has "
