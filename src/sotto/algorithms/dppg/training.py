@@ -32,6 +32,7 @@ from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium.bridge import described
 from sotto.rl.envs.gymnasium.unseen import require_real
 from sotto.rl.envs.registry import is_native, make
+from sotto.rl.envs.wrappers import require_divisors
 from sotto.rl.evaluation import returns_of
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, rollout
@@ -67,12 +68,7 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
         if real:
             require_real(config.env_id)
         env = make(config.env_id, config.action_repeat)
-        for repeat in config.action_repeats:
-            if env.time_limit(env.default_params) * config.action_repeat % repeat:
-                raise ValueError(
-                    f"action_repeat {config.action_repeat} is halved to {repeat}, which does not "
-                    f"divide the time limit of {config.env_id}; choose another action_repeat"
-                )
+        require_divisors(make(config.env_id), config.action_repeats)
         if config.local_update == "visit-average" and not isinstance(env, TabularEnvironment):
             raise ValueError(
                 f"visit-average counts visits to finitely many states, and {config.env_id} has "

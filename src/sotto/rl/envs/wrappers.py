@@ -1,6 +1,7 @@
 """Wrappers of environments in JAX; they are functions of public constants alone."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Generic, NamedTuple, Self
 
@@ -84,6 +85,20 @@ class ActionRepeat(Environment[State, Repeats], Generic[State]):
             return after
         repeated: tuple[State, Array, Array] = jax.lax.fori_loop(1, params.repeat, again, after)
         return repeated
+
+
+def require_divisors(env: Environment[Any, Any], repeats: Sequence[int]) -> None:
+    """Refuses halved numbers of repeats that do not divide the time limit of `env`.
+
+    Raises:
+        ValueError: one of them does not.
+    """
+    for repeat in repeats:
+        if env.max_episode_steps % repeat:
+            raise ValueError(
+                f"action_repeat {repeats[0]} is halved to {repeat}, which does not divide the time "
+                f"limit of {env.id}, {env.max_episode_steps} steps; choose another action_repeat"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
