@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sotto.algorithms.base import Algorithm
+from sotto.algorithms.settings import as_first_named
 from sotto.errors import RunError
 from sotto.runs import start
 from sotto.runs.directory import Run, create_experiment, new_settings, open_experiment
@@ -16,7 +17,6 @@ from sotto.runs.registry import (
     config_to_json,
     entries,
     former_names,
-    under_first_names,
 )
 
 
@@ -66,7 +66,7 @@ def dppg() -> tuple[Algorithm[Any], dict[str, Any]]:
 
 def test_settings_under_former_names_are_read(tmp_path: Path, dppg: Any) -> None:
     algorithm, present = dppg
-    stored = under_first_names(algorithm, present)
+    stored = as_first_named(algorithm.config_type, present)
     assert (stored["ratio_clip"], stored.keys() - present.keys()) == (0.25, {"ratio_clip"})
     config = config_from_json(algorithm, stored)
     assert (config.clip_ratio, config_to_json(algorithm, config)) == (0.25, present)
@@ -77,7 +77,7 @@ def test_settings_under_former_names_are_read(tmp_path: Path, dppg: Any) -> None
     assert "action_repeat_half_life" in present.keys() - stored.keys()
     halved = replace(config, action_repeat=2, action_repeat_half_life=3)
     assert "action_repeat_half_life=3" in halved.first_repr()
-    assert under_first_names(algorithm, config_to_json(algorithm, halved)) == (
+    assert as_first_named(algorithm.config_type, config_to_json(algorithm, halved)) == (
         stored | {"action_repeat": 2, "action_repeat_half_life": 3}
     )
     settings = new_settings(

@@ -143,14 +143,30 @@ class Settings:
 
     def first_repr(self) -> str:
         """Returns repr() as the first version has it, after which kept results are named."""
-        first = {present: former for former, present in self.former_names.items()}
-        values = {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in self.later_names or getattr(self, field.name) != field.default
-        }
-        said = ", ".join(f"{first.get(name, name)}={value!r}" for name, value in values.items())
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        first = as_first_named(type(self), values)
+        said = ", ".join(f"{name}={value!r}" for name, value in first.items())
         return f"{type(self).__qualname__}({said})"
+
+
+def as_first_named(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings as the first version had them, for digests that must not change.
+
+    They have their first names, and those that came later are left out at their default.
+
+    Args:
+        kind: the dataclass of the settings, which may have `former_names` and `later_names`.
+        values: the settings by their present names.
+    """
+    former: Mapping[str, str] = getattr(kind, "former_names", {})
+    later: frozenset[str] = getattr(kind, "later_names", frozenset())
+    first = {present: name for name, present in former.items()}
+    defaults = {field.name: field.default for field in fields(kind) if field.name in later}
+    return {
+        first.get(name, name): value
+        for name, value in values.items()
+        if name not in defaults or value != defaults[name]
+    }
 
 
 def known(value: _T | None) -> _T:

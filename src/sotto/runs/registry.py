@@ -155,21 +155,6 @@ def former_names(algorithm: Algorithm[Any]) -> Mapping[str, str]:
     return found
 
 
-def under_first_names(algorithm: Algorithm[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings as the first version names them, for digests that must not change.
-
-    Settings that came later are left out at their default.
-    """
-    first = {present: former for former, present in former_names(algorithm).items()}
-    later: frozenset[str] = getattr(algorithm.config_type, "later_names", frozenset())
-    unchanged = {
-        field.name
-        for field in fields(algorithm.config_type)
-        if field.name in later and values.get(field.name) == field.default
-    }
-    return {first.get(name, name): value for name, value in values.items() if name not in unchanged}
-
-
 def config_from_json(algorithm: Algorithm[Any], values: dict[str, Any]) -> Any:
     """Reads settings that `config_to_json` of this version or an earlier one wrote.
 

@@ -12,7 +12,7 @@ from sotto.algorithms.base import Algorithm, Progress
 from sotto.algorithms.dppg import training
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.on_devices import on_devices
-from sotto.algorithms.dppg.presets import PresetName, before_changes
+from sotto.algorithms.dppg.presets import USUAL_EPSILON, PresetName, before_changes
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
 from sotto.rl.envs.registry import is_native
@@ -45,7 +45,7 @@ class DPPG(Algorithm[DPPGConfig]):
         name, target = flags.get("preset", self.presets[0]), flags.get("target_epsilon")
         if name not in self.presets:
             raise ValueError(f"there is no preset {name!r}; use {' or '.join(self.presets)}")
-        changes, epsilon = {}, 1.3
+        changes, epsilon = {}, USUAL_EPSILON
         if "noise_multiplier" in flags and not target:
             changes["noise_multiplier"] = 1.0  # stands for the flag, which replaces the target
         elif target is not None:

@@ -9,6 +9,9 @@ from sotto.privacy.units import Adjacency
 
 PresetName = Literal["sotto", "paper"]
 
+USUAL_EPSILON = 1.3
+"""Target epsilon where none is given."""
+
 _RIVER_SWIM: dict[str, object] = {
     # Each release is about one user, with one episode. Parameter noise makes a user prefer one
     # action throughout the episode, which explores.
@@ -238,7 +241,11 @@ PAPER_CHANGES: dict[str, dict[str, object]] = {
 
 
 def preset(
-    name: PresetName, env_id: str, *, target_epsilon: float | None = 1.3, **changes: object
+    name: PresetName,
+    env_id: str,
+    *,
+    target_epsilon: float | None = USUAL_EPSILON,
+    **changes: object,
 ) -> DPPGConfig:
     """Returns named settings: `sotto` (our recipe) or `paper` (Algorithms 2 and 3, table 3).
 

@@ -16,13 +16,14 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.algorithms.base import Algorithm, AnyLedger, Progress
+from sotto.algorithms.settings import as_first_named
 from sotto.experiments.certified import certificates
 from sotto.experiments.engine import Arm, Report, Result, digest
 from sotto.experiments.rio2025.cells import Cell, Mode
 from sotto.keys import new_key
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.registry import is_native
-from sotto.runs.registry import algorithm_named, config_to_json, under_first_names
+from sotto.runs.registry import algorithm_named, config_to_json
 
 _FORMAT = 1  # version of kept results: raise it when training or evaluation changes
 _POINTS = 20  # points of a learning curve
@@ -50,7 +51,7 @@ def arms(cell: Cell, seeds: Sequence[int]) -> list[Arm]:
     algorithm = algorithm_named(cell.method)
     algorithm.resolved(config)
     native = is_native(cell.env_id)
-    said = under_first_names(algorithm, config_to_json(algorithm, config))
+    said = as_first_named(algorithm.config_type, config_to_json(algorithm, config))
     del said["seed"]
     what = json.dumps([_FORMAT, cell.method, cell.released, said], sort_keys=True)
     kind = cell.preset or cell.method

@@ -65,7 +65,7 @@ class ActionRepeat(Environment[State, Repeats], Generic[State]):
 
     def time_limit(self, params: Repeats) -> int | Int[Array, ""]:
         """Returns the time limit in decisions."""
-        return self.base.max_episode_steps // params.repeat
+        return self.base.time_limit(params.base) // params.repeat
 
     def step(
         self, state: State, action: Array, params: Repeats
