@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from sotto.privacy.accounting.events import Gaussian, NoGuarantee, RepeatAndSelect, SampledGaussian
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noisy_max import NoisyMax
 from sotto.privacy.statements import (
     Assumption,
     Correlation,
@@ -151,11 +152,24 @@ def test_stable_prefixes_are_neither_parts_nor_among_settings() -> None:
     assert StreamStatement.model_validate(fields) == PREFIXES
     assert PREFIXES.event == PREFIXES.prefixes.event(PREFIXES.horizon)
     selection = Selection(mean=2, candidates=2).model_dump()
-    with pytest.raises(ValidationError, match="not of stable prefixes"):
+    with pytest.raises(ValidationError, match="among streams of parts"):
         StreamStatement.model_validate(fields | {"selection": selection})
     parts = {"parts": {"policy": PART.model_dump()}, "dimensions": {"policy": 1}}
     with pytest.raises(ValidationError, match="at least one, or stable prefixes"):
         StreamStatement.model_validate(fields | parts)
+
+
+def test_a_choice_is_one_release_and_no_part() -> None:
+    chosen = {"parts": {}, "choice": NoisyMax(candidates=3, sensitivity=0.1, rate=0.5)}
+    assert stream(**chosen, horizon=1).event.delta == 0  # type: ignore[union-attr]
+    for changes, says in (
+        ({"horizon": 2}, "its horizon is 1"),
+        ({"horizon": 1, "selection": Selection(mean=2, candidates=2)}, "among streams of parts"),
+        ({"horizon": 1, "parts": {"policy": PART}}, "or one choice"),
+        ({"horizon": 1, "prefixes": PREFIXES.prefixes}, "or one choice"),
+    ):
+        with pytest.raises(ValidationError, match=says):
+            stream(**chosen | changes)
 
 
 def test_parts_clipped_apart_add_up() -> None:
