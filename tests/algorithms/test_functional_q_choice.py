@@ -213,7 +213,7 @@ def test_candidates_depend_on_the_seed_and_not_on_rewards(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"target_epsilon": None, "sigma": 1.0}, "give --target-epsilon instead of --sigma"),
+        ({"target_epsilon": None, "sigma": 1.0}, "has no sigma; give --target-epsilon"),
         ({"noise": "process"}, "leave out --noise"),
         ({"learner": "network"}, "give --mode output-release"),
         ({"rounds": 2}, "leave out --rounds"),

@@ -189,7 +189,7 @@ def test_a_choice_is_charged_once_written_and_certified(tmp_path: Path) -> None:
     assert certificate.status == "proved"
     assert 0.999 * EPSILON < certificate.epsilon <= EPSILON
     assert certificate.method.startswith("exact composition")
-    assert stream.statement.event.delta == 0  # type: ignore[union-attr]
+    assert stream.statement.event == CHOICE.mechanism.event(1)
     said = " ".join(one.statement for one in certificate.assumptions)
     assert "Of 3 candidates only the one whose value plus noise is largest is released" in said
     assert "moves by at most 0.1." in said

@@ -9,7 +9,13 @@ import pytest
 from kinds_of_statements import PERSON, PREFIXES, stream
 from pydantic import BaseModel, ValidationError
 
-from sotto.privacy.accounting.events import Gaussian, NoGuarantee, RepeatAndSelect, SampledGaussian
+from sotto.privacy.accounting.events import (
+    ApproximateDP,
+    Gaussian,
+    NoGuarantee,
+    RepeatAndSelect,
+    SampledGaussian,
+)
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.mechanisms.noisy_max import NoisyMax
 from sotto.privacy.statements import (
@@ -159,14 +165,15 @@ def test_stable_prefixes_are_neither_parts_nor_among_settings() -> None:
         StreamStatement.model_validate(fields | parts)
 
 
-def test_a_choice_is_one_release_and_no_part() -> None:
+def test_choices_are_neither_parts_nor_among_settings() -> None:
     chosen = {"parts": {}, "choice": NoisyMax(candidates=3, sensitivity=0.1, rate=0.5)}
-    assert stream(**chosen, horizon=1).event.delta == 0  # type: ignore[union-attr]
+    event = stream(**chosen, horizon=2).event
+    assert isinstance(event, ApproximateDP)
+    assert (event.count, event.delta) == (2, 0)
     for changes, says in (
-        ({"horizon": 2}, "its horizon is 1"),
-        ({"horizon": 1, "selection": Selection(mean=2, candidates=2)}, "among streams of parts"),
-        ({"horizon": 1, "parts": {"policy": PART}}, "or one choice"),
-        ({"horizon": 1, "prefixes": PREFIXES.prefixes}, "or one choice"),
+        ({"selection": Selection(mean=2, candidates=2)}, "among streams of parts"),
+        ({"parts": {"policy": PART}}, "prefixes or choices"),
+        ({"prefixes": PREFIXES.prefixes}, "prefixes or choices"),
     ):
         with pytest.raises(ValidationError, match=says):
             stream(**chosen | changes)

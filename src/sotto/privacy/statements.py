@@ -239,7 +239,7 @@ class StreamStatement(BaseModel):
         assumptions: conditions of its proof.
         gaps: steps that are not private.
         prefixes: mechanism of stable prefixes; absent for other streams.
-        choice: mechanism of a choice; absent for other streams.
+        choice: mechanism of each choice; absent for other streams.
         selection: law of the number of tries; absent if there is one try.
         shares: noise that devices make together; absent if the server makes it.
     """
@@ -294,13 +294,8 @@ class StreamStatement(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> "StreamStatement":
-        released = [bool(self.parts), self.prefixes is not None, self.choice is not None]
-        if sum(released) != 1:
-            raise ValueError(
-                "a stream releases parts, at least one, or stable prefixes, or one choice"
-            )
-        if self.choice is not None and self.horizon != 1:
-            raise ValueError("a stream of a choice makes one release; its horizon is 1")
+        if bool(self.parts) + (self.prefixes is not None) + (self.choice is not None) != 1:
+            raise ValueError("a stream releases parts, at least one, or stable prefixes or choices")
         if set(self.dimensions) != set(self.parts):
             raise ValueError("dimensions must name the same parts as parts")
         if self.clipping == "joint" and len({p.noise_multiplier for p in self.parts.values()}) > 1:
@@ -386,15 +381,10 @@ class StreamStatement(BaseModel):
         if self.prefixes is not None:
             return self.prefixes.event(self.horizon)
         if self.choice is not None:
-            return self.choice.event
+            return self.choice.event(self.horizon)
         if self.selection is not None:
-            chosen = self.selection
-            return RepeatAndSelect(
-                run=self._one_try,
-                tries=chosen.tries,
-                mean=chosen.mean,
-                accounting=chosen.accounting,
-            )
+            law = self.selection.model_dump(exclude={"candidates"})
+            return RepeatAndSelect(run=self._one_try, **law)
         return self._one_try
 
     @property

@@ -88,7 +88,7 @@ def random_rewards(
 ) -> Float[np.ndarray, "candidates features"]:
     """Draws rewards at nodes from a Gaussian process with kernel exp(-|x - y|^2 / (2 l^2)).
 
-    Each action has a function of its own if rewards depend on it.
+    Each action has another function if rewards depend on it.
     """
     nodes, each = config.grid.nodes, config.features // config.grid.size
     drawn = np.asarray(jax.random.normal(key, (config.candidates, *nodes, each)), np.float64)

@@ -356,10 +356,7 @@ def _check_choice(config: FunctionalQConfig) -> None:
     if config.mode != "policy-choice":
         return
     if config.target_epsilon is None:
-        raise ValueError(
-            "--mode policy-choice releases no number to which noise of a standard deviation could "
-            "be added; give --target-epsilon instead of --sigma"
-        )
+        raise ValueError("--mode policy-choice has no sigma; give --target-epsilon instead")
     if config.noise == "process":
         raise ValueError("--mode policy-choice adds its own noise to values; leave out --noise")
 

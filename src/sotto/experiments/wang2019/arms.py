@@ -195,6 +195,7 @@ def _tradeoff() -> list[Method]:
             "paths": ("reward release, as paths", replace(whole, noise="process")),
             "output-release": ("output release", replace(whole, mode="output-release")),
             "per-iteration": ("release of every iteration", replace(whole, mode="per-iteration")),
+            "policy-choice": ("choice of a policy", replace(whole, mode="policy-choice")),
             "input": ("input perturbation", whole),
         }
         for name, (label, task) in named.items():

@@ -67,10 +67,9 @@ class NoisyMax(BaseModel):
         """Cost of one choice, with delta 0."""
         return _cost(self.rate)
 
-    @property
-    def event(self) -> ApproximateDP:
-        """The cost of one choice, as an event."""
-        return ApproximateDP(epsilon=self.epsilon, delta=0.0)
+    def event(self, releases: int) -> ApproximateDP:
+        """Returns the cost of `releases` choices, each with fresh noise."""
+        return ApproximateDP(epsilon=self.epsilon, delta=0.0, count=releases)
 
     @property
     def grid(self) -> float:

@@ -45,7 +45,7 @@ class ChoiceRelease:
     """A planned choice of one candidate.
 
     Attributes:
-        name: name of what is chosen, for the certificate.
+        name: name of the candidates, for the certificate.
         unit: the unit of privacy and its adjacency.
         candidates: public arrays to choose from, [k, ...].
         weights: public weights of the secret numbers in each candidate's value.
