@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -43,7 +44,7 @@ class Settings:
     first: int = 1000
     radius: float = 0.05
     epsilon: float = 0.9
-    modes: tuple[str, ...] = ("policy-choice",)
+    modes: tuple[Literal["policy-choice", "vector", "process"], ...] = ("policy-choice",)
     """policy-choice, vector (released rewards) or process (the same, as paths)."""
 
 
@@ -83,7 +84,7 @@ def returns(shape: str, policies: EpsilonGreedy, episodes: int = 64) -> np.ndarr
     """Returns the mean return of each policy."""
     greedy = bool(np.all(np.asarray(policies.epsilon) == 0))
     found = returns_in_jax(Walk(shape=shape), policies, jax.random.key(0), episodes, greedy)
-    return np.asarray(found).mean(axis=1)
+    return np.asarray(np.asarray(found).mean(axis=1))
 
 
 def best(shape: str, nodes: int = 201) -> EpsilonGreedy:
