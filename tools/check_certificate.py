@@ -26,8 +26,9 @@ RESOLUTION = 2e-3  # relative error of a privacy loss distribution on the grid c
 ORDERS = [1 + 2 ** (x / 20) for x in range(-130, 270)]  # of Renyi divergences
 FIELDS = """name unit participation parts dimensions clipping divisor correlation horizon population
 entropy sampler_delta sum_rounding noise_rounding noise_law protects does_not_protect assumptions
-gaps prefixes selection shares mechanism distance schedule queries queries_per_student
+gaps prefixes choice selection shares mechanism distance schedule queries queries_per_student
 observation_size one_student accounting"""
+KINDS = "gaussian sampled-gaussian repeat-and-select stable-prefixes approximate-dp"
 NOTHING = {"kind": "no-guarantee"}
 TEACHERS = {"policy": "policy", "any-two-teachers": "teacher", "training-shards": "trajectory"}
 
@@ -78,18 +79,19 @@ def event_of(s):
         epsilon = noise["threshold_rate"] + noise["query_rate"] * (1 if ratio else 2)
         event = {"count": s["horizon"], "epsilon": epsilon, "failure": mechanism["failure"]}
         return {"kind": "stable-prefixes", "ratio": ratio, **event}
+    if choice := s.get("choice"):  # rounding moves values by up to 3 steps of the grid
+        epsilon = choice["rate"] * (1 + 3 * 2.0**-20)
+        return {"kind": "approximate-dp", "epsilon": epsilon, "delta": 0.0, "count": s["horizon"]}
     noises = [part["noise_multiplier"] for part in parts.values()]
     require(noises and min(noises) > 0, f"{name!r} states no noise")
     joint = s["clipping"] == "joint"
     require(not joint or len(set(noises)) == 1, f"{name!r} is clipped jointly, with several noises")
     z = noises[0] if joint else sum(x**-2 for x in noises) ** -0.5
-    z /= 2 if unit["adjacency"] == "replace-one" else 1
     for key, part in parts.items() if s.get("shares") else ():  # noise that devices make together
-        shares, share = s["shares"], s["shares"]["parts"][key]
-        variance = share["variance"] * (shares["promised"] - shares["colluding"])
-        made = math.sqrt(variance) * share["grid"] / part["clip_norm"]
+        share, n = s["shares"]["parts"][key], s["shares"]["promised"] - s["shares"]["colluding"]
+        made = math.sqrt(share["variance"] * n) * share["grid"] / part["clip_norm"]
         require(made >= part["noise_multiplier"], f"the shares of {key!r} make less noise")
-    event = {"kind": "gaussian", "noise_multiplier": z}
+    event = {"kind": "gaussian", "noise_multiplier": z / (1 + (unit["adjacency"] == "replace-one"))}
     if rule["kind"] == "poisson":
         proved = unit["adjacency"] == "zero-out" and s["correlation"]["kind"] == "independent"
         require(proved, f"{name!r} is sampled under an adjacency or with noise that has no proof")
@@ -136,8 +138,7 @@ def bounds(events, lost=0.0):
     kinds = {event["kind"] for event in events}
     if "no-guarantee" in kinds:
         return lambda _: (math.inf, math.inf)
-    derived = {"gaussian", "sampled-gaussian", "repeat-and-select", "stable-prefixes"}
-    if not kinds <= derived or any(event.get("ratio") for event in events):
+    if not kinds <= {*KINDS.split()} or any(event.get("ratio") for event in events):
         return lambda _: (math.inf, 0.0)
     lost += sum(event["count"] * event.get("failure", 0) for event in events if "count" in event)
     if kinds <= {"gaussian"}:
@@ -226,8 +227,7 @@ def of_streams(c):
         z = float(dp_accounting.get_sigma_gaussian(c["budget"]["epsilon"], c["delta"] - reserve))
         bound = [(points, [{"kind": "gaussian", "noise_multiplier": z}], reserve, True)]
     elif shared & charged:  # without a plan, only the ledger knows who took part in what
-        together = tuple(sorted(shared if rule else shared & charged))
-        groups.setdefault(together, bool(rule))
+        groups.setdefault(tuple(sorted(shared if rule else shared & charged)), bool(rule))
     if not (bound and same(worst["events"][0], bound[0][1][0])):
         left, named = shared | charged, []
         for name, event in zip(worst["streams"], worst["events"], strict=True):

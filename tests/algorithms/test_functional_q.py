@@ -157,7 +157,7 @@ def secrets_of(monkeypatch, config: FunctionalQConfig, logged, rewards, tmp_path
             return type("Released", (), {"values": np.zeros_like(values)})
 
     monkeypatch.setattr(FunctionRelease, "open", lambda self, ledger, folder: Opened(self))
-    monkeypatch.setattr(functions, "_secret_rewards", lambda *_: rewards)
+    monkeypatch.setattr(functions, "secret_rewards", lambda *_: rewards)
     ledger = functional_q_training.create_ledger(config, tmp_path / f"{uuid.uuid4()}.sqlite")
     modes = {
         "reward-release": functions.release_rewards,

@@ -34,9 +34,9 @@ def test_a_reward_that_is_no_number_counts_as_the_middle(monkeypatch, worth: flo
     states = jax.vmap(lambda one: line.reset(one, line.default_params))(uniforms)
     nothing = np.zeros((50, 1))
     logged = Logged(states, np.zeros(50, np.int32), nothing, nothing, np.zeros(50, bool))
-    expected = functions._secret_rewards(CONFIG, logged)
+    expected = functions.secret_rewards(CONFIG, logged)
     monkeypatch.setattr(FunctionalQConfig, "environment", Odd(worth=worth))
-    rewards = functions._secret_rewards(CONFIG, logged)
+    rewards = functions.secret_rewards(CONFIG, logged)
     odd = np.asarray(states.position) > 0.5
     assert 0 < odd.sum() < len(odd)
     np.testing.assert_array_equal(rewards, np.where(odd, CONFIG.middle, expected))

@@ -33,6 +33,7 @@ KINDS = {
         SMALL, mode="output-release", learner="network", noise="process", iterations=1
     ),
     "per-iteration": replace(WHOLE, mode="per-iteration"),
+    "choice": replace(WHOLE, mode="policy-choice"),
 }
 
 
@@ -101,7 +102,7 @@ def test_iterations_go_on_where_they_were_killed(tmp_path, monkeypatch) -> None:
     assert certificate.epsilon == pytest.approx(0.9, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["rewards", "output", "per-iteration"])
+@pytest.mark.parametrize("name", ["rewards", "output", "per-iteration", "choice"])
 def test_what_was_charged_and_never_written_is_said_in_a_sentence(
     tmp_path, monkeypatch, name: str
 ) -> None:

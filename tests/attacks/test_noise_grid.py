@@ -232,6 +232,7 @@ PUBLIC = {
     "experiments/trials/simulated.py": "noise of simulated intervals, whose coverage is counted",
     "algorithms/evaluation/chains.py": "tables drawn anew from a model that was released",
     "algorithms/offline_people/model.py": "first particles of a model that was released",
+    "algorithms/functional_q/choice.py": "random rewards for which public policies are planned",
     "privacy/audits/one_run.py": "a simulation of an audit, of public numbers",
     "privacy/audits/noise_size.py": "directions of canaries",
 }

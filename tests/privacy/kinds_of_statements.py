@@ -23,6 +23,7 @@ from sotto.privacy.claims import people as of_people
 from sotto.privacy.claims import rewards as of_rewards
 from sotto.privacy.claims import streams as of_streams
 from sotto.privacy.claims.claim import Claim
+from sotto.privacy.mechanisms.noisy_max import NoisyMax
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.privacy.statements import (
     Correlation,
@@ -319,6 +320,22 @@ KINDS: dict[str, Facts] = {
     ),
     "a function on the grid": Facts(
         (stream(**_FUNCTION).model_copy(update={"noise_law": "on-grid"}),)
+    ),
+    "a choice": Facts(
+        (
+            stream(
+                unit=Unit(kind="reward-function", adjacency="within-radius"),
+                participation=Returning(max_participations=1, min_separation=1),
+                parts={},
+                horizon=1,
+                noise_law="on-grid",
+                choice=NoisyMax(candidates=3, sensitivity=0.1, rate=0.5),
+                assumptions=(
+                    of_rewards.CANDIDATES.assumption(),
+                    of_rewards.NOISY_MAXIMUM.assumption(candidates="3", bound="0.1"),
+                ),
+            ),
+        )
     ),
     "prefixes": Facts((PREFIXES,)),
     "prefixes, and DP-SGD in turns": Facts(

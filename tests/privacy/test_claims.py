@@ -291,6 +291,11 @@ EXPECTED = {
         runs.failure@2
         general.timing
     """,
+    "a choice": """
+        rewards.other-runs@2 general.side-channels@2 functional-q.candidates
+        choice.noisy-maximum ledger.charged@3 noise.law@2 noise.fresh@2 rewards.settings@3
+        rewards.kept@2 noise.random@3 runs.failure@2 general.timing
+    """,
     "prefixes": """
         prefixes.in-the-clear@2 prefixes.beyond-actions@2 general.what-is-true-of-all@2
         general.other-runs@2 general.side-channels@2 ledger.counted@2 noise.law@2

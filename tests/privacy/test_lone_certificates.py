@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic_core import to_json
 from stored_files import changed
@@ -18,8 +19,12 @@ from sotto.privacy.certificates.check import LARGEST
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.lone import verify_file
 from sotto.privacy.certificates.schema import schema
+from sotto.privacy.certificates.text import sections
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.release.choices import ChoiceRelease
+from sotto.privacy.units import REWARD_FUNCTION
 
 ROOT = Path(__file__).parents[2]
 OLD = json.loads((ROOT / "tests/attacks/certificates_of_schema_1.json").read_text())["certificates"]
@@ -78,6 +83,27 @@ def test_random_certificates_follow_from_their_statements(tmp_path: Path) -> Non
         verdicts.append(verify_file(path).status)
     assert set(verdicts) <= {"true", "unverifiable"}
     assert verdicts.count("true") >= 36
+
+
+def test_a_choice_is_verified_with_sotto_and_without(tmp_path: Path) -> None:
+    budget = Budget(epsilon=0.9, delta=1e-4)
+    ledger = Ledger.create(tmp_path / "l", unit=REWARD_FUNCTION, budget=budget)
+    ChoiceRelease(
+        "policy", REWARD_FUNCTION, np.eye(2), np.eye(2), (0.0, 0.5), 0.05, 0.9, "simulated"
+    ).open(ledger).release(np.zeros(2))
+    path, check = tmp_path / "certificate.json", loaded(CHECKER).main
+    path.write_text(derive(ledger).text())
+    assert (verify_file(path).status, check(path)) == ("true", 0)
+
+    def doubled(contents: Any) -> None:
+        contents["streams"][0]["statement"]["choice"]["rate"] *= 2
+
+    for change in (doubled, WRONG["epsilon"]):
+        path.write_text(derive(ledger).text())
+        wrong = changed(path, change)
+        assert (verify_file(wrong).status, check(wrong)) == ("false", 1)
+    released = dict(sections(derive(ledger)))["Released"]
+    assert "the noisy maximum of 2 candidates, epsilon 0.9 with delta 0" in released[0]
 
 
 def charged(contents: Any) -> Any:

@@ -9,8 +9,15 @@ import pytest
 from kinds_of_statements import PERSON, PREFIXES, stream
 from pydantic import BaseModel, ValidationError
 
-from sotto.privacy.accounting.events import Gaussian, NoGuarantee, RepeatAndSelect, SampledGaussian
+from sotto.privacy.accounting.events import (
+    ApproximateDP,
+    Gaussian,
+    NoGuarantee,
+    RepeatAndSelect,
+    SampledGaussian,
+)
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noisy_max import NoisyMax
 from sotto.privacy.statements import (
     Assumption,
     Correlation,
@@ -151,11 +158,25 @@ def test_stable_prefixes_are_neither_parts_nor_among_settings() -> None:
     assert StreamStatement.model_validate(fields) == PREFIXES
     assert PREFIXES.event == PREFIXES.prefixes.event(PREFIXES.horizon)
     selection = Selection(mean=2, candidates=2).model_dump()
-    with pytest.raises(ValidationError, match="not of stable prefixes"):
+    with pytest.raises(ValidationError, match="among streams of parts"):
         StreamStatement.model_validate(fields | {"selection": selection})
     parts = {"parts": {"policy": PART.model_dump()}, "dimensions": {"policy": 1}}
     with pytest.raises(ValidationError, match="at least one, or stable prefixes"):
         StreamStatement.model_validate(fields | parts)
+
+
+def test_choices_are_neither_parts_nor_among_settings() -> None:
+    chosen = {"parts": {}, "choice": NoisyMax(candidates=3, sensitivity=0.1, rate=0.5)}
+    event = stream(**chosen, horizon=2).event
+    assert isinstance(event, ApproximateDP)
+    assert (event.count, event.delta) == (2, 0)
+    for changes, says in (
+        ({"selection": Selection(mean=2, candidates=2)}, "among streams of parts"),
+        ({"parts": {"policy": PART}}, "prefixes or choices"),
+        ({"prefixes": PREFIXES.prefixes}, "prefixes or choices"),
+    ):
+        with pytest.raises(ValidationError, match=says):
+            stream(**chosen | changes)
 
 
 def test_parts_clipped_apart_add_up() -> None:

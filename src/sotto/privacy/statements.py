@@ -18,6 +18,7 @@ from sotto.privacy.accounting.composition import (
     SampledGaussian,
 )
 from sotto.privacy.mechanisms import discrete_gaussian
+from sotto.privacy.mechanisms.noisy_max import NoisyMax
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.units import Unit
 
@@ -237,7 +238,8 @@ class StreamStatement(BaseModel):
         does_not_protect: sentences about its limits.
         assumptions: conditions of its proof.
         gaps: steps that are not private.
-        prefixes: mechanism of stable prefixes; absent for streams of parts.
+        prefixes: mechanism of stable prefixes; absent for other streams.
+        choice: mechanism of each choice; absent for other streams.
         selection: law of the number of tries; absent if there is one try.
         shares: noise that devices make together; absent if the server makes it.
     """
@@ -286,13 +288,14 @@ class StreamStatement(BaseModel):
     prefixes: StablePrefixMechanism | None = Field(
         default=None, exclude_if=lambda value: value is None
     )
+    choice: NoisyMax | None = Field(default=None, exclude_if=lambda value: value is None)
     selection: Selection | None = Field(default=None, exclude_if=lambda value: value is None)
     shares: NoiseShares | None = Field(default=None, exclude_if=lambda value: value is None)
 
     @model_validator(mode="after")
     def _consistent(self) -> "StreamStatement":
-        if bool(self.parts) == (self.prefixes is not None):
-            raise ValueError("a stream releases parts, at least one, or stable prefixes")
+        if bool(self.parts) + (self.prefixes is not None) + (self.choice is not None) != 1:
+            raise ValueError("a stream releases parts, at least one, or stable prefixes or choices")
         if set(self.dimensions) != set(self.parts):
             raise ValueError("dimensions must name the same parts as parts")
         if self.clipping == "joint" and len({p.noise_multiplier for p in self.parts.values()}) > 1:
@@ -306,8 +309,8 @@ class StreamStatement(BaseModel):
             raise ValueError(
                 "a binary tree is for people who take part once; use prefix-sum noise for others"
             )
-        if self.selection is not None and self.prefixes is not None:
-            raise ValueError("a selection is among streams of parts, not of stable prefixes")
+        if self.selection is not None and not self.parts:
+            raise ValueError("a selection is among streams of parts")
         if isinstance(self.participation, Poisson) and self.unit.adjacency != "zero-out":
             raise ValueError("Poisson sampling is accounted under zero-out adjacency only")
         if self.shares is not None:
@@ -317,7 +320,7 @@ class StreamStatement(BaseModel):
     def _require_enough_shares(self, shares: NoiseShares) -> None:
         """Refuses shares that add up to less noise than the parts state (Theorem D2)."""
         once = isinstance(self.participation, Once) and self.correlation.kind == "independent"
-        if not once or self.prefixes is not None or self.selection is not None:
+        if not once or not self.parts or self.selection is not None:
             raise ValueError(
                 "noise in shares is independent over releases, for people who take part once"
             )
@@ -377,14 +380,11 @@ class StreamStatement(BaseModel):
             )
         if self.prefixes is not None:
             return self.prefixes.event(self.horizon)
+        if self.choice is not None:
+            return self.choice.event(self.horizon)
         if self.selection is not None:
-            chosen = self.selection
-            return RepeatAndSelect(
-                run=self._one_try,
-                tries=chosen.tries,
-                mean=chosen.mean,
-                accounting=chosen.accounting,
-            )
+            law = self.selection.model_dump(exclude={"candidates"})
+            return RepeatAndSelect(run=self._one_try, **law)
         return self._one_try
 
     @property

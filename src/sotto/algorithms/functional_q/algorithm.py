@@ -20,7 +20,7 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
     The agent first acts without seeing rewards. The rewards are then added up at nodes, which are
     the points of a grid over the states, and released once, with noise. Everything that is learned
     from the noisy rewards may be published. States and actions are public; only rewards are
-    protected.
+    protected. Mode policy-choice releases no rewards: only which of many public policies is best.
 
     Give --target-epsilon to calibrate the noise to it, or --sigma to choose the noise. Training
     on Line-v0 takes about half a minute on two cores, also with --seeds 10.
@@ -33,6 +33,8 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
           --delta 1e-6 --out runs/cartpole
         sotto train functional-q --unit reward-function --reward-radius 0.01 --noise process \\
           --target-epsilon 0.9 --delta 1e-4 --out runs/function
+        sotto train functional-q --mode policy-choice --unit reward-function \
+          --reward-radius 0.05 --target-epsilon 0.9 --delta 1e-4 --out runs/choice
         sotto train functional-q --mode output-release --learner network --noise process \\
           --hidden 256 --iterations 1 --gradient-steps 100 --target-epsilon 0.9 --delta 1e-4 \\
           --out runs/network

@@ -2,11 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from sotto.algorithms.baselines.q_learning import LearnerSettings
 from sotto.algorithms.functional_q.nodes import Grid
 from sotto.algorithms.settings import (
+    AtLeastTwo,
     Count,
     Discount,
     Epsilon,
@@ -22,7 +23,7 @@ from sotto.privacy.units import Adjacency, Unit
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.envs.registry import make
 
-Mode = Literal["reward-release", "output-release", "per-iteration", "paper"]
+Mode = Literal["reward-release", "output-release", "per-iteration", "policy-choice", "paper"]
 ProtectedUnit = Literal["transition", "reward-function"]
 
 
@@ -48,14 +49,17 @@ _TASKS = {
 class FunctionalQConfig(Settings):
     """Q-learning that protects rewards (after Wang and Hegde 2019); defaults for Line-v0."""
 
+    later_names: ClassVar[frozenset[str]] = frozenset({"candidates"})
+
     env_id: str = "Line-v0"
     """Environment, which must be written in JAX and have discrete actions. Its states and the
     actions taken are public. Its rewards are protected."""
     mode: Mode = "reward-release"
     """Quantity that is released with noise. reward-release: the rewards at the nodes, once;
     learning from them costs nothing. output-release: the action values at the end. per-iteration:
-    the action values of every iteration. paper: Algorithm 1 of the paper as printed, which protects
-    nobody (its epsilon is infinite)."""
+    the action values of every iteration. policy-choice: which of many public policies is best,
+    without delta; it suits a whole reward function. paper: Algorithm 1 of the paper as printed,
+    which protects nobody (its epsilon is infinite)."""
     unit: ProtectedUnit = "transition"
     """Unit that is protected. transition: the reward of one transition. reward-function: the whole
     reward function, against changes of at most reward_radius, as in the paper."""
@@ -108,8 +112,8 @@ class FunctionalQConfig(Settings):
     discount: Discount = 0.9
     """Discount factor gamma."""
     iterations: Count = 50
-    """Number of iterations of fitted Q-iteration, for output-release, per-iteration and averager.
-    The noise of per-iteration grows with its square root."""
+    """Number of iterations of fitted Q-iteration, for output-release, per-iteration, policy-choice
+    and averager. The noise of per-iteration grows with its square root."""
     gradient_steps: Count = 4_000
     """Total number of gradient steps of dqn and network."""
     minibatch: Count = 64
@@ -126,6 +130,9 @@ class FunctionalQConfig(Settings):
     hidden: tuple[Count, ...] = (64, 64)
     """Sizes of the hidden layers of the network."""
 
+    candidates: AtLeastTwo = 100
+    """Number of random reward functions for which mode policy-choice plans public policies.
+    Policies that are the same count once."""
     batch: Count = 128
     """Samples of one update in mode paper, B."""
     resets: Count | None = None
@@ -140,6 +147,7 @@ class FunctionalQConfig(Settings):
     def check(self) -> None:
         """Refuses settings that contradict each other."""
         _check_unit(self)
+        _check_choice(self)
         _check_schedule(self)
         _check_network(self)
 
@@ -342,6 +350,15 @@ def _check_unit(config: FunctionalQConfig) -> None:
             "reward-release of transitions adds independent noise to sums, which is less than the "
             "noise of sample paths; leave out --noise"
         )
+
+
+def _check_choice(config: FunctionalQConfig) -> None:
+    if config.mode != "policy-choice":
+        return
+    if config.target_epsilon is None:
+        raise ValueError("--mode policy-choice has no sigma; give --target-epsilon instead")
+    if config.noise == "process":
+        raise ValueError("--mode policy-choice adds its own noise to values; leave out --noise")
 
 
 def _check_schedule(config: FunctionalQConfig) -> None:

@@ -33,7 +33,7 @@ from sotto.privacy.mechanisms.functions.rkhs import (
 )
 from sotto.privacy.release.functions import FunctionRelease, OpenFunctionRelease
 from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
-from sotto.privacy.statements import UNBOUNDED_DRAWS
+from sotto.privacy.statements import UNBOUNDED_DRAWS, Assumption
 
 _ROUNDING = 1 + 1e-9
 """Factor of sensitivities that covers the rounding of weights in float64."""
@@ -67,7 +67,7 @@ def release_rewards(
     size = config.grid.size * actions
     sensitivity = _sensitivity(config, change, actions)
     release = _release(config, "rewards at nodes", sensitivity, size, 1)
-    secret = averages(weights, _secret_rewards(config, logged), config.middle)
+    secret = averages(weights, secret_rewards(config, logged), config.middle)
     noisy = _once(config, release, account, secret.reshape(-1, actions)).reshape(-1)
     # Shrinking towards the middle according to the noise is post-processing.
     prior = config.reward_range**2 / 12
@@ -83,7 +83,7 @@ def release_output(
     if config.learner == "network":
         return _release_network(config, logged, account)
     averager = Averager(config, logged)
-    rewards = _secret_rewards(config, logged)
+    rewards = secret_rewards(config, logged)
     secret = averager.nothing
     for _ in range(config.iterations):
         secret = averager.iterate(secret, rewards)
@@ -111,7 +111,7 @@ def release_iterations(
     charged and not written is left out.
     """
     averager = Averager(config, logged)
-    rewards = _secret_rewards(config, logged)
+    rewards = secret_rewards(config, logged)
     sensitivity = _sensitivity(config, _change(config, averager.weights), config.actions)
     name = "action values of each iteration"
     values = averager.nothing
@@ -136,7 +136,7 @@ def _release_network(
     log = Log(
         _on_unit_interval(config, logged.observations),
         np.asarray(logged.actions),
-        _secret_rewards(config, logged),
+        secret_rewards(config, logged),
         _on_unit_interval(config, logged.next_observations),
         np.asarray(logged.terminated),
     )
@@ -213,7 +213,7 @@ def planned_epsilon(config: FunctionalQConfig) -> float:
         most = _network_sensitivity(config)
         return gaussian_epsilon(config.sigma / most.value, config.delta * 0.99)
     grid, actions = config.grid, config.actions
-    horizon, moved = 1, _radius(config)
+    horizon, moved = 1, reward_change(config)
     if config.mode == "reward-release":
         actions = config.features // grid.size
     elif config.mode == "output-release":
@@ -224,7 +224,7 @@ def planned_epsilon(config: FunctionalQConfig) -> float:
     return gaussian_epsilon(config.sigma / (most.value * math.sqrt(horizon)), config.delta * 0.99)
 
 
-def _radius(config: FunctionalQConfig) -> float:
+def reward_change(config: FunctionalQConfig) -> float:
     """Returns the largest difference of neighbouring rewards, which are clipped to the range."""
     if config.unit == "transition":
         return config.reward_range
@@ -233,7 +233,7 @@ def _radius(config: FunctionalQConfig) -> float:
 
 
 def _change(config: FunctionalQConfig, weights: Any) -> _Change:
-    radius = _radius(config)
+    radius = reward_change(config)
     if config.unit == "transition":
         largest, norm = largest_share(weights)
         because = f"one reward moves by at most {radius:g}, and averages by its share in them"
@@ -269,7 +269,7 @@ def network_fit(config: FunctionalQConfig) -> NetworkFit:
 
 def _network_sensitivity(config: FunctionalQConfig) -> Sensitivity:
     one_reward = config.unit == "transition"
-    return network_fit(config).sensitivity(_radius(config), one_reward=one_reward)
+    return network_fit(config).sensitivity(reward_change(config), one_reward=one_reward)
 
 
 def _release(
@@ -283,8 +283,6 @@ def _release(
         multiplier = config.sigma / (sensitivity.value * math.sqrt(horizon))
     else:
         multiplier = calibrated(config, (size or UNBOUNDED_DRAWS) * horizon)
-    whole = config.unit == "reward-function"
-    low, high = config.rewards
     return FunctionRelease(
         name=name,
         unit=config.privacy_unit,
@@ -293,23 +291,28 @@ def _release(
         population=config.population,
         size=size,
         horizon=horizon,
-        units=1 if whole else config.samples,
-        protects=(
-            claims.WHOLE_FUNCTION(
-                radius=f"{config.reward_radius:g}",
-                share=f"{config.reward_radius / config.reward_range:.3g}",
-                low=f"{low:g}",
-                high=f"{high:g}",
-            )
-            if config.reward_radius is not None
-            else claims.ONE_REWARD(low=f"{low:g}", high=f"{high:g}"),
-        ),
+        units=1 if config.unit == "reward-function" else config.samples,
+        protects=protects(config),
         does_not_protect=PUBLIC,
-        assumptions=(
-            claims.REWARD_FREE.assumption(),
-            *((claims.ONE_FUNCTION.assumption(),) if whole else ()),
-        ),
+        assumptions=assumptions(config),
     )
+
+
+def protects(config: FunctionalQConfig) -> tuple[str, ...]:
+    """Returns the sentence about the protected unit."""
+    low, high = (f"{bound:g}" for bound in config.rewards)
+    if config.reward_radius is None:
+        return (claims.ONE_REWARD(low=low, high=high),)
+    share = f"{config.reward_radius / config.reward_range:.3g}"
+    radius = f"{config.reward_radius:g}"
+    return (claims.WHOLE_FUNCTION(radius=radius, share=share, low=low, high=high),)
+
+
+def assumptions(config: FunctionalQConfig) -> tuple[Assumption, ...]:
+    """Returns what every release of logged rewards assumes."""
+    whole = config.unit == "reward-function"
+    free = claims.REWARD_FREE.assumption()
+    return (free, claims.ONE_FUNCTION.assumption()) if whole else (free,)
 
 
 def _once(
@@ -344,7 +347,7 @@ def _noisy(
     return np.asarray(released.values.reshape(secret.shape))
 
 
-def _secret_rewards(config: FunctionalQConfig, logged: Logged) -> Float[np.ndarray, " steps"]:
+def secret_rewards(config: FunctionalQConfig, logged: Logged) -> Float[np.ndarray, " steps"]:
     """Returns the rewards of logged steps, which are secret and may only leave through a release.
 
     All are in the public range, as the sensitivity requires. `np.clip` keeps a NaN, which would

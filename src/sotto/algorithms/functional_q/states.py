@@ -21,7 +21,7 @@ from sotto.algorithms.functional_q.release import Logged
 from sotto.keys import keys_of
 from sotto.rl.rollout import EpisodeState
 
-INITIAL, RELEASING, STARTING, COLLECTING, LEARNING = range(5)
+INITIAL, RELEASING, STARTING, COLLECTING, LEARNING, PLANNING = range(6)
 """Purposes of random keys."""
 
 
@@ -40,7 +40,7 @@ class RewardState(NamedTuple):
 
 
 class OutputState(NamedTuple):
-    """The released action values of the modes output-release and per-iteration."""
+    """The released action values of the modes that release them, or a policy, at the end."""
 
     values: GridValues
 

@@ -7,6 +7,7 @@ released values are stored before they are used, and a resumed training continue
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sotto.algorithms.base import Progress
+from sotto.algorithms.functional_q import choice, release
 from sotto.algorithms.functional_q import functions as functional_q_functions
-from sotto.algorithms.functional_q import release
 from sotto.algorithms.functional_q.accounts import Account
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.nodes import GridValues
@@ -63,7 +64,7 @@ def check(config: FunctionalQConfig) -> None:
         )
     if config.mode == "reward-release" and config.unit == "transition":
         release.reward_multiplier(config)
-    elif config.mode != "paper" and config.target_epsilon is not None:
+    elif config.mode not in ("paper", "policy-choice") and config.target_epsilon is not None:
         table = config.features * config.iterations
         release.calibrated(config, UNBOUNDED_DRAWS if config.learner == "network" else table)
 
@@ -121,10 +122,11 @@ def train(
 def _release_output(
     config: FunctionalQConfig, seeds: Sequence[int], accounts: Sequence[Account]
 ) -> Progress:
-    """Collects steps uniformly at random, learns from exact rewards, and releases action values."""
+    """Collects steps uniformly at random, and releases what exact rewards say, once or in turns."""
     functions = {
         "output-release": functional_q_functions.release_output,
         "per-iteration": functional_q_functions.release_iterations,
+        "policy-choice": choice.release_choice,
     }
     charges = [account.place(0).charge for account in accounts]
     lanes = jax.vmap(partial(release.start_lanes, config))(keys_of(seeds, STARTING))
@@ -133,8 +135,10 @@ def _release_output(
         config, action_values(nothing), lanes, folded_keys(seeds, COLLECTING, charges), 1.0
     )
     tables = [
-        functions[config.mode](config, jax.tree.map(lambda x, i=run: x[i], logged), account)
-        for run, account in enumerate(accounts)
+        functions[config.mode](
+            replace(config, seed=seed), jax.tree.map(lambda x, i=run: x[i], logged), account
+        )
+        for run, (seed, account) in enumerate(zip(seeds, accounts, strict=True))
     ]
     states = OutputState(GridValues(jnp.asarray(np.stack(tables), jnp.float32), config.grid))
     return Progress(1, states, env_steps=config.samples)

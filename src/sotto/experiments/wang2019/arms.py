@@ -50,7 +50,8 @@ class Method:
     @property
     def settings(self) -> str:
         """All settings that its results depend on, under the class name of earlier versions."""
-        return repr(replace(self, seconds=0.0)).replace("Method", "Arm", 1)
+        named = repr(replace(self, seconds=0.0)).replace("Method", "Arm", 1)
+        return named.replace(repr(self.task), self.task.first_repr())
 
 
 _LINE = FunctionalQConfig(env_id="Line-v0", delta=DELTA, target_epsilon=0.9)
@@ -194,6 +195,7 @@ def _tradeoff() -> list[Method]:
             "paths": ("reward release, as paths", replace(whole, noise="process")),
             "output-release": ("output release", replace(whole, mode="output-release")),
             "per-iteration": ("release of every iteration", replace(whole, mode="per-iteration")),
+            "policy-choice": ("choice of a policy", replace(whole, mode="policy-choice")),
             "input": ("input perturbation", whole),
         }
         for name, (label, task) in named.items():

@@ -5,6 +5,7 @@ Each collection of events gets the tightest accountant that is proved for it:
 * Gaussian releases alone: the analytic Gaussian mechanism, exact for every epsilon.
 * Poisson-subsampled or (epsilon, delta) releases: privacy loss distributions (PLD), rounded
   pessimistically (dp_accounting, "Connect the Dots").
+* Pure releases alone, all of one epsilon: their exact composition.
 * A Renyi curve among them: Renyi composition on its orders. (epsilon, delta) releases are added.
 * One selection alone: its privacy profile (`selection`). A selection that is composed with others,
   or was stated by an earlier version, counts as its Renyi curve.
@@ -78,8 +79,10 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
 
     * A `NoGuarantee` makes epsilon infinite.
     * Gaussian events become one, 1/z^2 = sum 1/z_i^2 (exact).
-    * With `SampledGaussian` or `ApproximateDP` events: PLD. Its epsilon is normally within 0.1%
-      of the truth where sampling rates are moderate. It resolves delta down to about 1e-11.
+    * With `ApproximateDP` events alone, all of one epsilon and delta 0: exact.
+    * Otherwise, with `SampledGaussian` or `ApproximateDP` events: PLD. Its epsilon is normally
+      within 0.1% of the truth where sampling rates are moderate. It resolves delta down to about
+      1e-11.
     * A PLD has no grid for a noise multiplier below 0.02 or an epsilon above 100. Sampling is
       ignored there, and `ApproximateDP` events are added by basic composition. That is sound and
       coarse: the returned epsilon is usually in the hundreds.
@@ -111,6 +114,9 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
     renyi = _of_type(events, Renyi)
     # The inverse of the joint multiplier: the neighbours' distance in standard deviations.
     mu = math.hypot(*(1 / event.noise_multiplier for event in gaussian))
+    pure = {event.epsilon for event in approximate if event.delta == 0}
+    if len(pure) == 1 and all(isinstance(e, ApproximateDP) and not e.delta for e in events):
+        return _pure_curve(pure.pop(), sum(event.count for event in approximate))
     if renyi:
         return _renyi_curve(mu, sampled, approximate, renyi)
     if (
@@ -324,6 +330,17 @@ def _renyi_curve(
     return _plus(PrivacyCurve(method, epsilon_at, delta_at), approximate)
 
 
+# --- pure releases -------------------------------------------------------------------------------
+
+
+def _pure_curve(each: float, count: int) -> PrivacyCurve:
+    return PrivacyCurve(
+        "exact composition (Kairouz, Oh and Viswanath 2015)",
+        lambda delta: two_hop.pure_epsilon(each, count, delta),
+        lambda epsilon: two_hop.pure_delta(each, count, epsilon),
+    )
+
+
 # --- stable prefixes -----------------------------------------------------------------------------
 
 
@@ -335,17 +352,8 @@ def _prefix_curve(prefixes: Sequence[PrefixReleases], others: Sequence[Event]) -
     ratio = max(event.ratio for event in prefixes)
     drawn = sum(event.count for event in prefixes if event.ratio > 0)
     draws = (experts, ratio, drawn)
-    count, pure = sum(event.count for event in prefixes), {event.epsilon for event in prefixes}
-    if not others and len(pure) == 1:
-        each = pure.pop()
-        rest = PrivacyCurve(
-            "exact composition (Kairouz, Oh and Viswanath 2015)",
-            lambda delta: two_hop.pure_epsilon(each, count, delta),
-            lambda epsilon: two_hop.pure_delta(each, count, epsilon),
-        )
-    else:
-        queries = [ApproximateDP(epsilon=e.epsilon, delta=0, count=e.count) for e in prefixes]
-        rest = compose([*others, *queries])
+    queries = [ApproximateDP(epsilon=e.epsilon, delta=0, count=e.count) for e in prefixes]
+    rest = compose([*others, *queries])
     return PrivacyCurve(
         f"stable prefixes{' in two hops' if drawn else ''}; {rest.method}",
         lambda delta: two_hop.two_hop_epsilon(delta, failure, draws, rest.epsilon),

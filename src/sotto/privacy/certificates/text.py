@@ -9,6 +9,7 @@ from rich.text import Text
 
 from sotto.errors import visible
 from sotto.privacy.accounting.events import (
+    ApproximateDP,
     Gaussian,
     NoGuarantee,
     PrefixReleases,
@@ -176,6 +177,8 @@ def _stream_line(stream: CertifiedStream) -> str:
             cost += f"each with Gaussian noise, multiplier {run.noise_multiplier:.4g}"
         case PrefixReleases():
             cost = _prefixes(stream)
+        case ApproximateDP(epsilon=epsilon):
+            cost = _choice(stream, epsilon)
         case NoGuarantee(reason=reason):
             cost = f"no guarantee: {reason}"
         case other:
@@ -206,6 +209,12 @@ def _prefixes(stream: CertifiedStream) -> str:
         case Consensus():
             rule = "actions chosen by the experts' votes"
     return f"stable prefixes, {rule}, threshold {said.threshold:.1f} of {said.experts}"
+
+
+def _choice(stream: CertifiedStream, epsilon: float) -> str:
+    said = stream.statement.choice
+    assert said is not None
+    return f"the noisy maximum of {said.candidates} candidates, epsilon {epsilon:.4g} with delta 0"
 
 
 def _answer_lines(c: AnyCertificate) -> tuple[str, ...]:

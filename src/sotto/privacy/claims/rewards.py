@@ -178,6 +178,22 @@ SENSITIVITY = Claim(
     "for them",
     version=2,
 )
+# release/choices.py
+NOISY_MAXIMUM = Claim(
+    "choice.noisy-maximum",
+    "code",
+    "Of {candidates} candidates only the one whose value plus noise is largest is released. "
+    "Between neighbouring inputs the difference of two values moves by at most {bound}.",
+    "values are public weights times secret numbers, which are clipped to their range; the bound "
+    "is computed from the weights. Noise is exact, and rounding to the public grid is paid for",
+)
+# algorithms/functional_q/choice.py
+CANDIDATES = Claim(
+    "functional-q.candidates",
+    "code",
+    "The candidates and their weights do not depend on rewards.",
+    "they are planned for random reward functions, from the visited states and the public seed",
+)
 
 BROUGHT = (
     ONE_REWARD,
@@ -189,4 +205,6 @@ BROUGHT = (
     REWARD_FREE,
     ONE_FUNCTION,
     SENSITIVITY,
+    NOISY_MAXIMUM,
+    CANDIDATES,
 )

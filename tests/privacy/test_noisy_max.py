@@ -1,0 +1,268 @@
+"""The noisy maximum: its law, its privacy computed exactly, and the door of choices."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sotto.privacy.audits.audit import audit_mechanism
+from sotto.privacy.certificates.derive import derive
+from sotto.privacy.errors import BudgetExceeded, HorizonExceeded, LedgerUnavailable
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noisy_max import (
+    NoisyMax,
+    largest_error,
+    moved_by_all,
+    moved_by_one,
+)
+from sotto.privacy.mechanisms.sparse_vector import GRID, UNIT
+from sotto.privacy.release.choices import ChoiceRelease
+from sotto.privacy.release.functions import kept_files
+from sotto.privacy.release.released import ReleasedValues
+from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
+
+EPSILON, DELTA = 0.9, 1e-4
+
+
+def law(steps: Sequence[int], rate: float) -> np.ndarray:
+    """The chance of each candidate, in closed form: inclusion and exclusion over the losers."""
+    found = []
+    for i, mine in enumerate(steps):
+        leads = [mine - one + (i < j) for j, one in enumerate(steps) if j != i]
+        least = max(0, -min(leads))  # noise with which candidate i can win at all
+        total = 0.0
+        for count in range(len(leads) + 1):
+            each = -math.expm1(-rate) / -math.expm1(-rate * (1 + count))
+            for some in itertools.combinations(leads, count):
+                total += (-1) ** count * each * math.exp(-rate * (sum(some) + count * least))
+        found.append(total * math.exp(-rate * least))
+    return np.array(found)
+
+
+def enumerated(steps: Sequence[int], rate: float, most: int = 36) -> np.ndarray:
+    """The same by adding up all outcomes of the noise."""
+    found = np.zeros(len(steps))
+    one = np.exp(-rate * np.arange(most)) * -math.expm1(-rate)
+    for drawn in itertools.product(range(most), repeat=len(steps)):
+        sums = [a + b for a, b in zip(steps, drawn, strict=True)]
+        found[sums.index(max(sums))] += math.prod(one[x] for x in drawn)
+    return found
+
+
+def worst_ratio(mechanism: NoisyMax, pairs: list[tuple[np.ndarray, np.ndarray]]) -> float:
+    """The largest log ratio of the chances of a choice, over pairs of neighbouring values."""
+    found = 0.0
+    for one, other in pairs:
+        laws = [law(mechanism.on_grid(x).tolist(), mechanism.rate * GRID) for x in (one, other)]
+        found = max(found, float(np.abs(np.log(laws[0] / laws[1])).max()))
+    return found
+
+
+def neighbours(sensitivity: float, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Values of four candidates; in the neighbour some are larger, up to the sensitivity."""
+    generator = np.random.default_rng(seed)
+    pairs = []
+    for number in range(300):
+        values = generator.normal(size=4) * sensitivity * generator.choice([0.0, 0.3, 2.0, 8.0])
+        moved = generator.random(4) if number % 2 else generator.integers(2, size=4)
+        pairs.append((values, values + moved * sensitivity))
+    return pairs
+
+
+# --- the law -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [(0, 0), (3, 0), (0, 0, 0), (2, 5, 4), (0, 1, -7)])
+def test_the_closed_form_is_the_enumeration(steps: tuple[int, ...]) -> None:
+    np.testing.assert_allclose(law(steps, 0.8), enumerated(steps, 0.8), atol=1e-11)
+
+
+def test_choices_have_the_exact_law() -> None:
+    mechanism = NoisyMax.calibrated(4, 0.1, EPSILON)
+    values, count = np.array([0.0, 0.05, 0.21, 0.19]), 100_000
+    expected = law(mechanism.on_grid(values).tolist(), mechanism.rate * GRID)
+    assert expected.sum() == pytest.approx(1)
+    drawn = mechanism.choose(np.tile(values, (count, 1)), np.random.default_rng(0))
+    found = np.bincount(drawn, minlength=4) / count
+    assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / count))
+    half_noise = law(mechanism.on_grid(values).tolist(), 2 * mechanism.rate * GRID)
+    assert np.abs(found - half_noise).max() > 0.05
+
+
+def test_the_first_of_equal_sums_wins() -> None:
+    at_most = law((0, 0), 50.0)  # hardly any noise
+    np.testing.assert_allclose(at_most, [1, 0], atol=1e-20)
+
+
+# --- privacy -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.05, EPSILON, 5.0])
+def test_no_choice_is_more_likely_than_e_to_the_epsilon(epsilon: float) -> None:
+    mechanism = NoisyMax.calibrated(4, 0.1, epsilon)
+    assert 0.999 * epsilon < mechanism.epsilon <= epsilon
+    found = worst_ratio(mechanism, neighbours(0.1))
+    assert 0.9 * epsilon < found <= epsilon
+    half_noise = mechanism.model_copy(update={"rate": 2 * mechanism.rate})
+    assert worst_ratio(half_noise, neighbours(0.1)) > epsilon
+
+
+def test_rounding_and_float64_move_no_difference_by_more_than_is_paid_for() -> None:
+    mechanism = NoisyMax.calibrated(2, 0.1, EPSILON)
+    generator = np.random.default_rng(1)
+    errors = mechanism.grid / 4 * generator.choice([-1.0, 1.0], (2, 100_000, 2))
+    one = generator.normal(size=(100_000, 2))
+    other = one + 0.1 * generator.integers(2, size=one.shape)
+    moved = np.diff(mechanism.on_grid(other + errors[1]) - mechanism.on_grid(one + errors[0]))
+    paid = round(mechanism.epsilon / mechanism.rate * UNIT)
+    assert UNIT + 1 < np.abs(moved).max() <= paid == UNIT + 3
+
+
+def test_a_rate_off_the_grid_and_too_little_epsilon_are_refused() -> None:
+    with pytest.raises(ValueError, match="multiple of 2"):
+        NoisyMax(candidates=2, sensitivity=1.0, rate=0.1)
+    with pytest.raises(ValueError, match="as little as epsilon 1e-12"):
+        NoisyMax.calibrated(2, 1.0, 1e-12)
+    assert NoisyMax.calibrated(2, 1.0, 1e6).rate == 64
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_values_move_by_the_bounds_and_no_further(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    weights, radius = generator.dirichlet(np.ones(30), size=6), 0.2
+    every, single = moved_by_all(weights, radius), moved_by_one(weights, radius)
+    apart = [(a - b) for a, b in itertools.permutations(weights, 2)]
+    reached = max(float(one @ (radius * np.sign(one))) for one in apart)
+    assert reached <= every <= reached * (1 + 1e-8)
+    reached = max(radius * float(np.abs(one).max()) for one in apart)
+    assert reached <= single <= reached * (1 + 1e-8)
+    assert single < every
+
+
+def test_float64_sums_are_off_by_less_than_the_bound() -> None:
+    generator = np.random.default_rng(0)
+    weights, secret = generator.dirichlet(np.ones(3000), size=20), generator.uniform(-1, 1, 3000)
+    exact = np.array([math.fsum(row * secret) for row in weights])
+    assert np.abs(weights @ secret - exact).max() < largest_error(weights, 1.0) < 1e-12
+    rough = weights.astype(np.float32) @ secret.astype(np.float32)
+    assert np.abs(rough - exact).max() > largest_error(weights, 1.0)
+
+
+# --- the door ------------------------------------------------------------------------------------
+
+WEIGHTS = np.array([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5], [0.2, 0.3, 0.5]])
+CHOICE = ChoiceRelease(
+    "policy",
+    REWARD_FUNCTION,
+    np.arange(12.0).reshape(3, 2, 2),
+    WEIGHTS,
+    (0.0, 1.0),
+    0.1,
+    EPSILON,
+    "simulated",
+)
+
+
+def new_ledger(folder: Path, unit: Unit = REWARD_FUNCTION) -> Ledger:
+    return Ledger.create(folder / "l", unit=unit, budget=Budget(epsilon=EPSILON, delta=DELTA))
+
+
+def test_a_choice_is_charged_once_written_and_certified(tmp_path: Path) -> None:
+    ledger, folder = new_ledger(tmp_path), tmp_path / "kept" / "here"
+    stream = CHOICE.open(ledger, folder)
+    assert ledger.spent().epsilon == 0
+    released = stream.release(np.array([0.9, math.nan, 7.0]))
+    assert any(np.array_equal(released.values, one) for one in CHOICE.candidates)
+    (file,) = kept_files(ledger, folder)
+    assert file is not None
+    assert np.array_equal(ReleasedValues.open(file).values, released.values)
+    with pytest.raises(HorizonExceeded):
+        stream.release(np.zeros(3))
+    with pytest.raises(BudgetExceeded):
+        CHOICE.open(ledger)
+    certificate = derive(Ledger.open(tmp_path / "l"))
+    assert certificate.status == "proved"
+    assert 0.999 * EPSILON < certificate.epsilon <= EPSILON
+    assert certificate.method.startswith("exact composition")
+    assert stream.statement.event == CHOICE.mechanism.event(1)
+    said = " ".join(one.statement for one in certificate.assumptions)
+    assert "Of 3 candidates only the one whose value plus noise is largest is released" in said
+    assert "moves by at most 0.1." in said
+
+
+def test_nothing_is_chosen_that_could_not_be_charged(tmp_path: Path, monkeypatch) -> None:
+    stream = CHOICE.open(new_ledger(tmp_path), tmp_path)
+
+    def unavailable(*_: object) -> None:
+        raise LedgerUnavailable("gone")
+
+    monkeypatch.setattr(stream._stream, "charge", unavailable)
+    monkeypatch.setattr(NoisyMax, "choose", None)
+    with pytest.raises(LedgerUnavailable):
+        stream.release(np.zeros(3))
+    assert not list(tmp_path.glob("*.values"))
+
+
+def test_one_transition_is_a_unit_of_its_own(tmp_path: Path) -> None:
+    one = replace(CHOICE, unit=TRANSITION, radius=1.0)
+    assert one.mechanism.sensitivity == pytest.approx(0.5)
+    ledger = new_ledger(tmp_path, TRANSITION)
+    one.open(ledger).release(np.zeros(3))
+    assert ledger.persons == 3
+
+
+def test_a_fixed_seed_guarantees_nothing(tmp_path: Path) -> None:
+    budget = Budget(epsilon=math.inf, delta=DELTA)
+    ledger = Ledger.create(tmp_path / "l", unit=REWARD_FUNCTION, budget=budget)
+    CHOICE.open(ledger, noise_seed=1).release(np.zeros(3))
+    assert derive(ledger).status == "none"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"weights": WEIGHTS[:2]}, "one row of finite weights"),
+        ({"weights": WEIGHTS * math.nan}, "one row of finite weights"),
+        ({"weights": WEIGHTS[[0, 0, 0]]}, "take more candidates"),
+        ({"radius": 1e-13}, "take a larger one"),
+        ({"epsilon": 1e-12}, "take more"),
+    ],
+)
+def test_nonsense_is_refused(tmp_path: Path, changes: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        replace(CHOICE, **changes)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="2 secret numbers were given for 3 weights"):
+        CHOICE.open(new_ledger(tmp_path)).release(np.zeros(2))
+
+
+# --- audits --------------------------------------------------------------------------------------
+
+
+def chosen(mechanism: NoisyMax, present: bool, seed: int, samples: int) -> np.ndarray:
+    """Choices for a reward that favours one candidate by the radius, or another one by as much."""
+    secret = 0.5 + CHOICE.radius / 2 * np.array([1, 0, -1]) * (1 if present else -1)
+    values = np.tile(WEIGHTS @ secret, (samples, 1))
+    return np.eye(3)[mechanism.choose(values, np.random.default_rng([seed, present]))]
+
+
+def test_choices_stay_below_their_certificate(tmp_path: Path) -> None:
+    ledger = new_ledger(tmp_path)
+    CHOICE.open(ledger).release(np.zeros(3))
+    certified = ledger.spent().epsilon_at(DELTA)
+    found = audit_mechanism(
+        lambda *run: chosen(CHOICE.mechanism, *run), 20_000, 1, DELTA, certified_epsilon=certified
+    )
+    assert not found.refuted
+
+
+def test_a_radius_that_is_too_small_is_caught() -> None:
+    small = replace(CHOICE, radius=CHOICE.radius / 5).mechanism
+    found = audit_mechanism(
+        lambda *run: chosen(small, *run), 20_000, 1, DELTA, certified_epsilon=EPSILON
+    )
+    assert found.refuted
