@@ -50,7 +50,7 @@ def bounds_of(
 ) -> dict[str, Float[np.ndarray, " n"]]:
     """Returns of the best known doses, bounds of some of the days, and the gaps."""
     states = first_states(env, key, days)
-    doses = best_doses(env, states)
+    doses = best_doses(states)
     best = np.asarray(replay(env, states, doses)[1].sum(axis=1))
     bodies, meals, given = (np.asarray(x, float) for x in (states.body, states.meals[:, 2:], doses))
     bounds = []
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--env-id", nargs="+", choices=ENVIRONMENTS, default=[*ENVIRONMENTS])
     parser.add_argument("--days", type=int, default=200)
-    parser.add_argument("--bounded", type=int, default=20, help="days that get a bound")
+    parser.add_argument("--bounded", type=int, default=10, help="days that get a bound")
     parser.add_argument("--updates", type=int, default=3000, help="of the training of a network")
     parser.add_argument("--no-training", action="store_true")
     parser.add_argument("--seed", type=int, default=0)

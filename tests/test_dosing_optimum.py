@@ -59,9 +59,9 @@ def test_the_tube_encloses_random_doses_and_half_of_it_does_not():
 def test_the_rewards_of_random_doses_are_below_those_of_their_slabs():
     """Around doses that have nothing to do with them."""
     _, bodies, meals, doses = days(VARIED)
-    body, eaten = bodies[0], meals[0]
-    relaxation = relaxation_of(body, eaten, np.full(STEPS, 3.0), 10.0)
-    tried = np.concatenate([doses, np.random.default_rng(6).uniform(2, 4, (100, STEPS))])
+    body, eaten = bodies[0], meals[0, :60]
+    relaxation = relaxation_of(body, eaten, np.full(60, 3.0), 10.0)
+    tried = np.concatenate([doses[:, :60], np.random.default_rng(6).uniform(2, 4, (100, 60))])
     tried = tried.astype(float)
     several = len(tried)
     found = reward(
@@ -96,7 +96,7 @@ def test_controllers_are_below_best_doses_and_these_are_below_the_bound():
     """On a morning, with the first meal."""
     states, bodies, meals, _ = days(PLAIN)
     states, body, eaten = jax.tree.map(lambda x: x[:1], states), bodies[0], meals[0, :55]
-    doses = best_doses(PLAIN, states, updates=500)
+    doses = best_doses(states, updates=500)
     found = replay(PLAIN, states, doses)[1][0, :55].sum()
     fed = jax.tree.map(lambda x: x[0], states)
     by_feedback = play(PLAIN, ModelController(), fed, simulator=True)[1][:55].sum()
@@ -112,7 +112,7 @@ def test_training_improves_a_network():
     states = days(VARIED)[0]
     before, after = (
         returns(
-            VARIED, trained(VARIED, jax.random.key(0), False, n, width=8, days=4), states
+            VARIED, trained(VARIED, jax.random.key(0), False, n, width=8, days=2), states
         ).mean()
         for n in (1, 60)
     )
@@ -123,9 +123,8 @@ def test_the_command_prints_and_writes_its_table(tmp_path, monkeypatch, capsys):
     path = tmp_path / "found.json"
     words = ["--env-id", "Dosing-1", "--days", "2", "--bounded", "1", "--no-training", "--json"]
     monkeypatch.setattr(sys, "argv", ["dosing_optimum.py", *words, str(path)])
-    monkeypatch.setattr(
-        dosing_optimum, "best_doses", lambda env, states: best_doses(env, states, 200)
-    )
+    monkeypatch.setattr(dosing_optimum, "best_doses", lambda states: best_doses(states, 200))
+    monkeypatch.setattr(dosing_optimum, "upper_bound", lambda body, meals, doses: 143.0)
     dosing_optimum.main()
     assert "bound of any control" in capsys.readouterr().out
     rows = json.loads(path.read_text())["Dosing-1"]

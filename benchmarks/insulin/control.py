@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from insulin.model import EATEN, GB, KABS, KE, MINUTES, P1, SI, Step
+from insulin.model import EATEN, GB, KABS, MINUTES, P1, SI, Step
 from sotto.rl.envs.dosing import (
     HIGHEST,
     LOWEST,
@@ -23,6 +23,7 @@ from sotto.rl.envs.dosing import (
 
 STEPS = 143
 USUAL_DOSE = 2.9
+"""In mU/min."""
 _STEP = jax.tree.map(np.float32, vars(Step.with_nodes()))
 
 
@@ -74,19 +75,10 @@ def replay(
     return seen
 
 
-def best_doses(env: Dosing, states: DosingState, updates: int = 1500) -> Float[Array, "days T"]:
-    """The best doses of each day, from two starts: a usual dose, and as much as meals need."""
-    meals = states.meals[:, 2:]
-    needed = KE * ((P1 * GB + EATEN * meals) / TARGET - P1) / SI
-    starts = (jnp.full_like(meals, USUAL_DOSE), jnp.clip(needed, 0.0, MOST_INSULIN))
-    found = jnp.stack([_ascend(states, start, updates) for start in starts])
-    returns = jnp.stack([replay(env, states, doses)[1].sum(axis=1) for doses in found])
-    best = jnp.argmax(returns, axis=0)
-    return jnp.take_along_axis(found, best[None, :, None], axis=0)[0]
-
-
 @eqx.filter_jit
-def _ascend(states: DosingState, start: Float[Array, "days T"], updates: int) -> Array:
+def best_doses(states: DosingState, updates: int = 1500) -> Float[Array, "days T"]:
+    """Doses of each day, by gradient ascent from a usual dose within the limits of doses."""
+
     def glucose(state: DosingState, doses: Array) -> Array:
         def step(body: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
             body = advance(body, *now)
@@ -107,5 +99,6 @@ def _ascend(states: DosingState, start: Float[Array, "days T"], updates: int) ->
         change, memory = optimiser.update(jax.grad(loss)(doses, i / updates), memory)
         return (jnp.clip(doses + change, 0.0, MOST_INSULIN), memory), None
 
+    start = jnp.full_like(states.meals[:, 2:], USUAL_DOSE)
     (doses, _), _ = jax.lax.scan(update, (start, optimiser.init(start)), jnp.arange(updates))
     return doses
