@@ -1,6 +1,6 @@
 """The best returns of Dosing: of doses for a known day, of any control, and of controllers.
 
-    python benchmarks/dosing_optimum.py                    both environments, about 40 minutes
+    python benchmarks/dosing_optimum.py                    both, half an hour on a quiet core
     python benchmarks/dosing_optimum.py --env-id Dosing-1 --no-training
     python benchmarks/dosing_optimum.py --json results.json
 
@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=200)
     parser.add_argument("--bounded", type=int, default=10, help="days that get a bound")
     parser.add_argument("--updates", type=int, default=3000, help="of the training of a network")
+    parser.add_argument("--rate", type=float, default=3e-3, help="of the same training")
     parser.add_argument("--no-training", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
@@ -104,7 +105,7 @@ def main() -> None:
             continue
         train_key = jax.random.key(arguments.seed + TRAINING_KEY)
         for memory in (False, True):
-            network = trained(env, train_key, memory, arguments.updates)
+            network = trained(env, train_key, memory, arguments.updates, rate=arguments.rate)
             row = "network, " + ("with memory" if memory else "the observation")
             add(row, np.asarray(returns(env, network, states)))
         del rows
