@@ -1,0 +1,1 @@
+"""Best controls of Dosing: an exact model, bounds, open-loop controls and controllers."""
