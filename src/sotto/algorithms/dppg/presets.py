@@ -93,7 +93,8 @@ SOTTO: dict[str, dict[str, object]] = {
         # Repeated actions explore more: they reach the goal in 17% of episodes, not in 0.8%.
         "action_repeat": 2,
         "one_episode": True,
-        "users_per_update": 64,
+        # Many releases of few people: with 64 people some policies are stuck.
+        "users_per_update": 32,
         "steps_per_user": 250,
         "total_steps": 8_000_000,
         "clip_norm": 0.05,
