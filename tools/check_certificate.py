@@ -74,13 +74,17 @@ def event_of(s):
     coarse = values and s.get("noise_law", "scaled-float64") == "scaled-float64"
     if s["gaps"] or s["entropy"] != "operating-system" or coarse:
         return NOTHING
+    kinds = bool(parts) + bool(s.get("prefixes")) + bool(s.get("choice"))
+    require(kinds == 1, f"{name!r} states {kinds} kinds of releases, not one")
     if mechanism := s.get("prefixes"):
         ratio, noise = mechanism["rule"]["ratio"], mechanism["noise"]
         epsilon = noise["threshold_rate"] + noise["query_rate"] * (1 if ratio else 2)
         event = {"count": s["horizon"], "epsilon": epsilon, "failure": mechanism["failure"]}
         return {"kind": "stable-prefixes", "ratio": ratio, **event}
     if choice := s.get("choice"):  # rounding moves values by up to 3 steps of the grid
-        epsilon = choice["rate"] * (1 + 3 * 2.0**-20)
+        rate, made = choice["rate"], choice["sensitivity"] > 0 and choice["candidates"] > 1
+        require(made and 0 < rate <= 64 and rate * 2**30 % 1 == 0, f"{name!r} cannot be chosen so")
+        epsilon = rate * (1 + 3 * 2.0**-20)
         return {"kind": "approximate-dp", "epsilon": epsilon, "delta": 0.0, "count": s["horizon"]}
     noises = [part["noise_multiplier"] for part in parts.values()]
     require(noises and min(noises) > 0, f"{name!r} states no noise")

@@ -10,14 +10,23 @@ import pytest
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy
 from sotto.algorithms.functional_q import training
-from sotto.algorithms.functional_q.choice import PublicModel, planned, random_rewards
+from sotto.algorithms.functional_q.accounts import Account
+from sotto.algorithms.functional_q.choice import (
+    PublicModel,
+    planned,
+    random_rewards,
+    release_choice,
+)
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.functions import secret_rewards
 from sotto.algorithms.functional_q.nodes import GridValues
 from sotto.algorithms.functional_q.release import Dynamics, Logged, collect, start_lanes
 from sotto.cli import main
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims.rewards import CANDIDATES, NOISY_MAXIMUM
+from sotto.privacy.errors import PrivacyError
 from sotto.privacy.mechanisms.noisy_max import moved_by_all
+from sotto.privacy.release.released import ReleasedValues
 
 LINE = FunctionalQConfig(
     mode="policy-choice",
@@ -186,6 +195,8 @@ def test_a_choice_is_proved_and_costs_the_target(tmp_path, changes) -> None:
     assert 0.999 * 0.9 < certificate.epsilon <= 0.9
     assert ledger.streams[0].statement.event.epsilon <= 0.9
     assert ledger.streams[0].statement.event.delta == 0
+    said = {one.statement for one in ledger.streams[0].statement.assumptions}
+    assert {CANDIDATES.sentence, NOISY_MAXIMUM.sentence} <= said
 
 
 def test_candidates_depend_on_the_seed_and_not_on_rewards(tmp_path, monkeypatch) -> None:
@@ -225,10 +236,46 @@ def test_settings_that_contradict_the_mode_are_refused(changes, says: str) -> No
         replace(LINE, **changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"learner": "averager"}, "leave out --learner"),
+        ({"target_epsilon": 1e-12}, "an epsilon of at least 1e-9"),
+        ({"reward_radius": 1e-13}, "--reward-radius 1e-13 is below"),
+    ],
+)
+def test_what_no_choice_can_do_is_refused_before_steps_are_collected(changes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        training.check(replace(LINE, **changes))
+
+
+def test_candidates_of_other_seeds_differ_on_the_same_log(tmp_path, monkeypatch) -> None:
+    from sotto.algorithms.functional_q import choice
+
+    seen, log = [], collected(SMALL)
+    monkeypatch.setattr(choice, "planned", lambda *given: seen.append(planned(*given)) or seen[-1])
+    for seed in (3, 4):
+        account = Account(training.create_ledger(SMALL, tmp_path / f"{seed}.sqlite"))
+        choice.release_choice(replace(SMALL, seed=seed), log, account)
+    assert seen[0].shape != seen[1].shape or np.any(seen[0] != seen[1])
+
+
+def test_a_file_of_another_shape_is_not_taken(tmp_path) -> None:
+    account = Account(training.create_ledger(SMALL, tmp_path / "l.sqlite"), tmp_path / "kept")
+    made = release_choice(SMALL, collected(SMALL), account)
+    np.testing.assert_array_equal(release_choice(SMALL, collected(SMALL), account), made)
+    file = account.place(0).file
+    assert file is not None
+    file.unlink()
+    ReleasedValues(np.zeros((3, 2))).save(file)
+    with pytest.raises(PrivacyError, match="does not hold the choice of this training"):
+        release_choice(SMALL, collected(SMALL), account)
+
+
 def test_one_policy_is_no_choice_and_costs_nothing(tmp_path) -> None:
     config = replace(SMALL, nodes=(1,), candidates=2)
     ledger = training.create_ledger(config, tmp_path / "l.sqlite")
-    with pytest.raises(ValueError, match="take more candidates"):
+    with pytest.raises(ValueError, match="give more --nodes"):
         next(training.train(config, [0], [ledger]))
     assert not ledger.streams
 

@@ -332,7 +332,7 @@ KINDS: dict[str, Facts] = {
                 choice=NoisyMax(candidates=3, sensitivity=0.1, rate=0.5),
                 assumptions=(
                     of_rewards.CANDIDATES.assumption(),
-                    of_rewards.NOISY_MAXIMUM.assumption(candidates="3", bound="0.1"),
+                    of_rewards.NOISY_MAXIMUM.assumption(),
                 ),
             ),
         )

@@ -57,6 +57,22 @@ def exact_gaussian_delta(z: float, epsilon: float) -> mpmath.mpf:
         return upper - mpmath.exp(eps) * lower
 
 
+# --- pure releases -------------------------------------------------------------------------------
+
+
+def test_pure_releases_compose_exactly_and_others_are_not_taken_for_them() -> None:
+    three = compose([approximate(0.5, 0, 3)])
+    assert three.epsilon(1e-9) <= compose([approximate(0.5, 0), approximate(0.5, 0, 2)]).epsilon(
+        1e-9
+    )
+    assert 1.499 < three.epsilon(1e-9) <= 1.5
+    assert compose([approximate(0.5, 0), approximate(0.5, 0, 2)]).method == three.method
+    for others in ([approximate(0.9, 0)], [approximate(0.9, 1e-6)], [gaussian(1.0)]):
+        assert compose([approximate(0.5, 0), *others]).method != three.method
+    assert compose([approximate(0.9, 0), approximate(0.5, 0)]).epsilon(1e-9) > 1.3997
+    assert compose([approximate(0.9, 1e-6)]).delta(0.9) >= 1e-6
+
+
 # --- the analytic Gaussian -----------------------------------------------------------------------
 
 TABLE = [  # noise multiplier, epsilon under zero-out, under replace-one (half the multiplier)

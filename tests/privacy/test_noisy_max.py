@@ -14,6 +14,7 @@ from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import BudgetExceeded, HorizonExceeded, LedgerUnavailable
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms import noisy_max
 from sotto.privacy.mechanisms.noisy_max import (
     NoisyMax,
     largest_error,
@@ -94,9 +95,12 @@ def test_choices_have_the_exact_law() -> None:
     assert np.abs(found - half_noise).max() > 0.05
 
 
-def test_the_first_of_equal_sums_wins() -> None:
-    at_most = law((0, 0), 50.0)  # hardly any noise
-    np.testing.assert_allclose(at_most, [1, 0], atol=1e-20)
+def test_the_first_of_equal_sums_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noisy_max, "geometric", lambda *_: np.array([4, 5, 6]))
+    mechanism = NoisyMax.calibrated(3, 0.1, EPSILON)
+    generator = np.random.default_rng(0)
+    assert mechanism.choose(mechanism.grid * np.array([2.0, 1.0, 0.0]), generator) == 0
+    assert mechanism.choose(mechanism.grid * np.array([1.0, 2.0, 1.0]), generator) == 1
 
 
 # --- privacy -------------------------------------------------------------------------------------
@@ -126,7 +130,7 @@ def test_rounding_and_float64_move_no_difference_by_more_than_is_paid_for() -> N
 def test_a_rate_off_the_grid_and_too_little_epsilon_are_refused() -> None:
     with pytest.raises(ValueError, match="multiple of 2"):
         NoisyMax(candidates=2, sensitivity=1.0, rate=0.1)
-    with pytest.raises(ValueError, match="as little as epsilon 1e-12"):
+    with pytest.raises(ValueError, match="at least 1e-9, and not 1e-12"):
         NoisyMax.calibrated(2, 1.0, 1e-12)
     assert NoisyMax.calibrated(2, 1.0, 1e6).rate == 64
 
@@ -151,6 +155,33 @@ def test_float64_sums_are_off_by_less_than_the_bound() -> None:
     assert np.abs(weights @ secret - exact).max() < largest_error(weights, 1.0) < 1e-12
     rough = weights.astype(np.float32) @ secret.astype(np.float32)
     assert np.abs(rough - exact).max() > largest_error(weights, 1.0)
+    signed = np.array([[3.0, -3.0], [1.0, 0.0]])
+    assert largest_error(signed, 2.0) == pytest.approx(4 * 2.0**-53 * 6 * 2)
+
+
+def test_values_are_resolved_up_to_a_quarter_of_a_step() -> None:
+    mechanism = NoisyMax.calibrated(2, 0.1, EPSILON)
+    assert mechanism.resolves(mechanism.grid / 4)
+    assert not mechanism.resolves(mechanism.grid / 4 * (1 + 1e-9))
+
+
+def test_no_epsilon_is_exceeded_by_rounding() -> None:
+    for epsilon in (15.065710018136317, *np.random.default_rng(0).uniform(0.01, 60, 2000)):
+        assert NoisyMax.calibrated(2, 1.0, epsilon).epsilon <= epsilon
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_weights_of_other_types_move_as_far_as_is_paid_for(kind: type) -> None:
+    rough = WEIGHTS.astype(kind)
+    exact = replace(CHOICE, weights=rough.astype(np.float64))
+    assert replace(CHOICE, weights=rough).mechanism == exact.mechanism
+
+
+def test_weights_that_are_changed_later_change_nothing() -> None:
+    weights = WEIGHTS.copy()
+    made = replace(CHOICE, weights=weights)
+    weights *= 100
+    np.testing.assert_array_equal(made.weights, WEIGHTS)
 
 
 # --- the door ------------------------------------------------------------------------------------
@@ -168,8 +199,11 @@ CHOICE = ChoiceRelease(
 )
 
 
+BUDGET = Budget(epsilon=EPSILON, delta=DELTA)
+
+
 def new_ledger(folder: Path, unit: Unit = REWARD_FUNCTION) -> Ledger:
-    return Ledger.create(folder / "l", unit=unit, budget=Budget(epsilon=EPSILON, delta=DELTA))
+    return Ledger.create(folder / "l", unit=unit, budget=BUDGET)
 
 
 def test_a_choice_is_charged_once_written_and_certified(tmp_path: Path) -> None:
@@ -191,8 +225,9 @@ def test_a_choice_is_charged_once_written_and_certified(tmp_path: Path) -> None:
     assert certificate.method.startswith("exact composition")
     assert stream.statement.event == CHOICE.mechanism.event(1)
     said = " ".join(one.statement for one in certificate.assumptions)
-    assert "Of 3 candidates only the one whose value plus noise is largest is released" in said
-    assert "moves by at most 0.1." in said
+    assert "only the one whose value plus noise is largest is released" in said
+    assert stream.statement.choice == CHOICE.mechanism
+    assert CHOICE.mechanism.sensitivity == pytest.approx(0.1)
 
 
 def test_nothing_is_chosen_that_could_not_be_charged(tmp_path: Path, monkeypatch) -> None:
@@ -216,6 +251,25 @@ def test_one_transition_is_a_unit_of_its_own(tmp_path: Path) -> None:
     assert ledger.persons == 3
 
 
+def test_secrets_are_clipped_and_what_is_no_number_is_the_middle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[np.ndarray] = []
+    monkeypatch.setattr(NoisyMax, "choose", lambda _self, values, _noise: seen.append(values) or 0)
+    stream = replace(CHOICE, weights=np.eye(3), bounds=(-3.0, -1.0)).open(new_ledger(tmp_path))
+    stream.release(np.array([7.0, math.nan, -math.inf]))
+    np.testing.assert_array_equal(seen[0], [-1.0, -2.0, -2.0])
+
+
+def test_noise_differs_from_opening_to_opening(tmp_path: Path) -> None:
+    ledgers = [
+        Ledger.create(tmp_path / f"{n}", unit=REWARD_FUNCTION, budget=BUDGET) for n in (0, 1)
+    ]
+    many = replace(CHOICE, candidates=np.eye(4000), weights=np.eye(4000), epsilon=1e-3)
+    winners = [many.open(one).release(np.zeros(4000)).values.argmax() for one in ledgers]
+    assert winners[0] != winners[1]  # by chance once in 4,000 times
+
+
 def test_a_fixed_seed_guarantees_nothing(tmp_path: Path) -> None:
     budget = Budget(epsilon=math.inf, delta=DELTA)
     ledger = Ledger.create(tmp_path / "l", unit=REWARD_FUNCTION, budget=budget)
@@ -228,9 +282,16 @@ def test_a_fixed_seed_guarantees_nothing(tmp_path: Path) -> None:
     [
         ({"weights": WEIGHTS[:2]}, "one row of finite weights"),
         ({"weights": WEIGHTS * math.nan}, "one row of finite weights"),
-        ({"weights": WEIGHTS[[0, 0, 0]]}, "take more candidates"),
-        ({"radius": 1e-13}, "take a larger one"),
+        ({"weights": WEIGHTS[[0, 0, 0]]}, "nothing to choose"),
+        ({"radius": 1e-13}, "take a larger radius"),
+        ({"radius": math.inf}, "needs a sensitivity from"),
+        ({"radius": 1e-320, "bounds": (0.0, 1e-318)}, "needs a sensitivity from"),
         ({"epsilon": 1e-12}, "take more"),
+        ({"epsilon": math.inf}, "take more"),
+        ({"epsilon": math.nan}, "take more"),
+        ({"bounds": (0.0, math.nan)}, "the lower one first"),
+        ({"bounds": (1.0, 0.0)}, "the lower one first"),
+        ({"bounds": (-1e9, 0.0), "radius": 1e-4}, "take a larger radius"),
     ],
 )
 def test_nonsense_is_refused(tmp_path: Path, changes: dict[str, object], says: str) -> None:

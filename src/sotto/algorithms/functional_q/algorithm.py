@@ -33,7 +33,7 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
           --delta 1e-6 --out runs/cartpole
         sotto train functional-q --unit reward-function --reward-radius 0.01 --noise process \\
           --target-epsilon 0.9 --delta 1e-4 --out runs/function
-        sotto train functional-q --mode policy-choice --unit reward-function \
+        sotto train functional-q --mode policy-choice --unit reward-function \\
           --reward-radius 0.05 --target-epsilon 0.9 --delta 1e-4 --out runs/choice
         sotto train functional-q --mode output-release --learner network --noise process \\
           --hidden 256 --iterations 1 --gradient-steps 100 --target-epsilon 0.9 --delta 1e-4 \\

@@ -33,6 +33,8 @@ from sotto.algorithms.functional_q.release import PUBLIC, Logged
 from sotto.algorithms.functional_q.states import PLANNING
 from sotto.keys import keys_of
 from sotto.privacy.claims import rewards as claims
+from sotto.privacy.errors import PrivacyError
+from sotto.privacy.mechanisms.noisy_max import NoisyMax, largest_error
 from sotto.privacy.release.choices import ChoiceRelease
 from sotto.privacy.release.released import ReleasedValues
 
@@ -42,13 +44,33 @@ _LENGTH_SCALE = 0.5
 Tables = Float[np.ndarray, "candidates size actions"]
 
 
+def check(config: FunctionalQConfig) -> None:
+    """Refuses what no choice can do, before any step is collected.
+
+    Raises:
+        ValueError: the learner is not planned with, or epsilon or the radius is too small.
+    """
+    if config.learner != "dqn":
+        raise ValueError("--mode policy-choice plans with tables; leave out --learner")
+    assert config.target_epsilon is not None
+    most = NoisyMax.calibrated(2, 2 * reward_change(config), config.target_epsilon)
+    if not most.resolves(largest_error(np.ones((1, 1)), max(map(abs, config.rewards)))):
+        raise ValueError(
+            f"--reward-radius {reward_change(config):g} is below what float64 resolves in the sum "
+            "of rewards; give a larger one"
+        )
+
+
 def release_choice(
     config: FunctionalQConfig, logged: Logged, account: Account
 ) -> Float[np.ndarray, "size actions"]:
     """Releases the action values of the candidate that wins by noisy maximum."""
     file = account.place(0).file
     if file is not None:
-        return ReleasedValues.open(file).values
+        values = ReleasedValues.open(file).values
+        if values.shape != (config.grid.size, config.actions):
+            raise PrivacyError(f"{file} does not hold the choice of this training; restore it")
+        return values
     assert config.target_epsilon is not None
     model = PublicModel.of(config, logged)
     candidates = planned(config, model, keys_of([config.seed], PLANNING)[0])
@@ -80,6 +102,8 @@ def planned(config: FunctionalQConfig, model: "PublicModel", key: PRNGKeyArray) 
         goals = (model.reached @ goals.T).T
     tables = model.plan(goals, config.discount, config.iterations)
     _, first = np.unique(tables.argmax(axis=-1), axis=0, return_index=True)
+    if len(first) == 1:
+        raise ValueError("all planned policies are the same; give more --nodes or --candidates")
     return np.asarray(tables[np.sort(first)])
 
 

@@ -64,7 +64,9 @@ def check(config: FunctionalQConfig) -> None:
         )
     if config.mode == "reward-release" and config.unit == "transition":
         release.reward_multiplier(config)
-    elif config.mode not in ("paper", "policy-choice") and config.target_epsilon is not None:
+    elif config.mode == "policy-choice":
+        choice.check(config)
+    elif config.mode != "paper" and config.target_epsilon is not None:
         table = config.features * config.iterations
         release.calibrated(config, UNBOUNDED_DRAWS if config.learner == "network" else table)
 

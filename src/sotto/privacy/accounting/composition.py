@@ -69,6 +69,7 @@ __all__ = [
 
 _LEAST_NOISE = 0.02  # `compose` explains this limit and the next one
 _LARGEST_EPSILON = 100.0
+_MOST_PURE = 10**6  # pure releases whose exact composition takes less than a minute
 
 
 def compose(events: Sequence[Event]) -> PrivacyCurve:
@@ -114,9 +115,10 @@ def compose(events: Sequence[Event]) -> PrivacyCurve:
     renyi = _of_type(events, Renyi)
     # The inverse of the joint multiplier: the neighbours' distance in standard deviations.
     mu = math.hypot(*(1 / event.noise_multiplier for event in gaussian))
-    pure = {event.epsilon for event in approximate if event.delta == 0}
-    if len(pure) == 1 and all(isinstance(e, ApproximateDP) and not e.delta for e in events):
-        return _pure_curve(pure.pop(), sum(event.count for event in approximate))
+    count, pure = sum(event.count for event in approximate), {e.epsilon for e in approximate}
+    exact = len(approximate) == len(events) and not any(e.delta for e in approximate)
+    if exact and len(pure) == 1 and count <= _MOST_PURE:
+        return _pure_curve(pure.pop(), count)
     if renyi:
         return _renyi_curve(mu, sampled, approximate, renyi)
     if (

@@ -214,7 +214,10 @@ def _prefixes(stream: CertifiedStream) -> str:
 def _choice(stream: CertifiedStream, epsilon: float) -> str:
     said = stream.statement.choice
     assert said is not None
-    return f"the noisy maximum of {said.candidates} candidates, epsilon {epsilon:.4g} with delta 0"
+    return (
+        f"the noisy maximum of {said.candidates} candidates, sensitivity {said.sensitivity:.6g}, "
+        f"epsilon {epsilon:.4g} with delta 0"
+    )
 
 
 def _answer_lines(c: AnyCertificate) -> tuple[str, ...]:

@@ -182,8 +182,8 @@ SENSITIVITY = Claim(
 NOISY_MAXIMUM = Claim(
     "choice.noisy-maximum",
     "code",
-    "Of {candidates} candidates only the one whose value plus noise is largest is released. "
-    "Between neighbouring inputs the difference of two values moves by at most {bound}.",
+    "Of the candidates only the one whose value plus noise is largest is released. Between "
+    "neighbouring inputs the difference of two values moves by at most the stated sensitivity.",
     "values are public weights times secret numbers, which are clipped to their range; the bound "
     "is computed from the weights. Noise is exact, and rounding to the public grid is paid for",
 )

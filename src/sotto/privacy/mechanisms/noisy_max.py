@@ -26,7 +26,12 @@ _MOVED = 3
 """Steps by which rounding (2) and float64 (1) move the difference of two values between worlds."""
 
 _UP = 1 + 1e-9
-"""Factor of sensitivities that covers the float64 rounding of sums of up to 2^20 terms."""
+"""Factor of sensitivities that covers the float64 rounding of sums of up to `MOST` terms."""
+
+MOST = 2**22
+"""Largest number of secret numbers in a value."""
+
+_LEAST, _LARGEST = 1e-200, 1e200  # sensitivities whose grid float64 represents in full precision
 
 
 class NoisyMax(BaseModel):
@@ -40,7 +45,7 @@ class NoisyMax(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     candidates: int = Field(ge=2)
-    sensitivity: float = Field(gt=0, allow_inf_nan=False)
+    sensitivity: float = Field(ge=_LEAST, le=_LARGEST)
     rate: float = Field(gt=0, le=64)
 
     @field_validator("rate")
@@ -55,11 +60,20 @@ class NoisyMax(BaseModel):
         """Returns the choice with the least noise that costs at most `epsilon`.
 
         Raises:
-            ValueError: if epsilon is below 2^-29, or the sensitivity is not positive and finite.
+            ValueError: if epsilon is below 1e-9 or not finite, or the sensitivity is below 1e-200
+                or above 1e200.
         """
+        if not 1e-9 <= epsilon < math.inf:
+            raise ValueError(
+                f"a choice costs an epsilon of at least 1e-9, and not {epsilon:g}; take more"
+            )
+        if not _LEAST <= sensitivity <= _LARGEST:
+            raise ValueError(
+                f"a choice needs a sensitivity from {_LEAST:g} to {_LARGEST:g}, got {sensitivity:g}"
+            )
         rate = min(64.0, math.floor(epsilon / _cost(1.0) / _RATE_GRID) * _RATE_GRID)
-        if not rate > 0:
-            raise ValueError(f"a choice cannot cost as little as epsilon {epsilon:g}; take more")
+        if _cost(rate) > epsilon:  # by the rounding of the division
+            rate -= _RATE_GRID
         return cls(candidates=candidates, sensitivity=sensitivity, rate=rate)
 
     @property
@@ -111,15 +125,21 @@ def moved_by_one(weights: Float[np.ndarray, "candidates n"], radius: float) -> f
     return radius * float((weights.max(axis=0) - weights.min(axis=0)).max()) * _UP
 
 
-def largest_error(weights: Float[np.ndarray, "candidates n"], largest: float) -> float:
-    """Bounds the float64 error of `weights @ secret / grid` times the grid.
+def values_of(
+    weights: Float[np.ndarray, "candidates n"], secret: Float[np.ndarray, " n"]
+) -> Float[np.ndarray, " candidates"]:
+    """Returns the weighted sums of the secret numbers. The sums of products are rounded once."""
+    return np.array([math.fsum(row * secret) for row in weights])
 
-    The sums may be taken in any order (Higham 2002, section 3.1).
+
+def largest_error(weights: Float[np.ndarray, "candidates n"], largest: float) -> float:
+    """Bounds the float64 error of `values_of`, and of their division by the grid, times the grid.
+
+    Products, sums and quotients are off by 2^-53 of their magnitude each.
 
     Args:
         weights: public weights.
         largest: bound on the magnitude of the secret numbers.
     """
-    operations: float = (weights.shape[1] + 2) * 2.0**-53
     total = float(np.abs(weights).sum(axis=1).max())
-    return operations / (1 - operations) * total * largest * _UP
+    return 4 * 2.0**-53 * total * largest * _UP

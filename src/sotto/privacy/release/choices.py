@@ -15,6 +15,7 @@ Guarantee:
     the adjacency within-radius. Otherwise it is one of them, moved by at most `radius`.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,10 +30,12 @@ from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.streams import LedgerStream
 from sotto.privacy.mechanisms import noise
 from sotto.privacy.mechanisms.noisy_max import (
+    MOST,
     NoisyMax,
     largest_error,
     moved_by_all,
     moved_by_one,
+    values_of,
 )
 from sotto.privacy.release.functions import release_file
 from sotto.privacy.release.released import ReleasedValues
@@ -74,17 +77,25 @@ class ChoiceRelease:
     assumptions: tuple[Assumption, ...] = ()
 
     def __post_init__(self) -> None:
+        # A copy, so that nobody changes the weights that the sensitivity was computed from.
+        object.__setattr__(self, "weights", np.array(self.weights, np.float64))
         if len(self.candidates) != len(self.weights) or not np.isfinite(self.weights).all():
             raise ValueError("every candidate needs one row of finite weights")
+        if self.weights.shape[1] > MOST:
+            raise ValueError(f"a value has at most {MOST:,} secret numbers")
+        if not all(map(math.isfinite, self.bounds)) or not self.bounds[0] < self.bounds[1]:
+            raise ValueError(
+                f"bounds are two finite numbers, the lower one first; got {self.bounds}"
+            )
         if self._sensitivity == 0:
             raise ValueError(
-                f"all candidates of {self.name!r} have the same value; take more candidates"
+                f"all candidates of {self.name!r} have the same value: there is nothing to choose"
             )
         largest = max(abs(bound) for bound in self.bounds)
         if not self.mechanism.resolves(largest_error(self.weights, largest)):
             raise ValueError(
-                f"a radius of {self.radius:g} is below what float64 resolves in values of up to "
-                f"{largest:g}; take a larger one"
+                f"a unit moves values by {self._sensitivity:g}, which float64 does not resolve in "
+                f"sums of numbers up to {largest:g}; take a larger radius"
             )
 
     @cached_property
@@ -125,9 +136,7 @@ class ChoiceRelease:
             does_not_protect=self.does_not_protect,
             assumptions=(
                 *self.assumptions,
-                NOISY_MAXIMUM.assumption(
-                    candidates=str(len(self.candidates)), bound=f"{self._sensitivity:.6g}"
-                ),
+                NOISY_MAXIMUM.assumption(),
             ),
             choice=self.mechanism,
         )
@@ -175,7 +184,7 @@ class OpenChoiceRelease:
         everybody = 1 if plan.unit.adjacency == Adjacency.WITHIN_RADIUS else secret.size
         self._stream.charge(self._stream.releases, 1, [PersonBlock(0, everybody)])
         known = np.where(np.isfinite(secret), secret, sum(plan.bounds) / 2)
-        values = plan.weights @ np.clip(known, *plan.bounds)
+        values = values_of(plan.weights, np.clip(known, *plan.bounds))
         winner = plan.mechanism.choose(values, self._generators.next())
         released = ReleasedValues(np.array(plan.candidates[winner], np.float64))
         if self._path is not None:
