@@ -85,7 +85,7 @@ def main() -> None:
     for name in arguments.env_id:
         env, key = ENVIRONMENTS[name], jax.random.key(arguments.seed)
         states = first_states(env, key, arguments.days)
-        rows = found[name] = {}
+        found[name] = {}
         begin = time.perf_counter()
 
         def add(row: str, values: Float[np.ndarray, " n"], name: str = name) -> None:
@@ -108,7 +108,6 @@ def main() -> None:
             network = trained(env, train_key, memory, arguments.updates, rate=arguments.rate)
             row = "network, " + ("with memory" if memory else "the observation")
             add(row, np.asarray(returns(env, network, states)))
-        del rows
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=2))
 

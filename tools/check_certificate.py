@@ -91,11 +91,12 @@ def event_of(s):
     joint = s["clipping"] == "joint"
     require(not joint or len(set(noises)) == 1, f"{name!r} is clipped jointly, with several noises")
     z = noises[0] if joint else sum(x**-2 for x in noises) ** -0.5
+    z /= 2 if unit["adjacency"] == "replace-one" else 1
     for key, part in parts.items() if s.get("shares") else ():  # noise that devices make together
         share, n = s["shares"]["parts"][key], s["shares"]["promised"] - s["shares"]["colluding"]
         made = math.sqrt(share["variance"] * n) * share["grid"] / part["clip_norm"]
         require(made >= part["noise_multiplier"], f"the shares of {key!r} make less noise")
-    event = {"kind": "gaussian", "noise_multiplier": z / (1 + (unit["adjacency"] == "replace-one"))}
+    event = {"kind": "gaussian", "noise_multiplier": z}
     if rule["kind"] == "poisson":
         proved = unit["adjacency"] == "zero-out" and s["correlation"]["kind"] == "independent"
         require(proved, f"{name!r} is sampled under an adjacency or with noise that has no proof")

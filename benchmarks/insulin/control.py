@@ -11,7 +11,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from insulin.model import EATEN, GB, KABS, MINUTES, P1, SI, Step
+from insulin import model
+from insulin.model import STEP, Step
 from sotto.rl.envs.dosing import (
     HIGHEST,
     LOWEST,
@@ -24,7 +25,7 @@ from sotto.rl.envs.dosing import (
 STEPS = 143
 USUAL_DOSE = 2.9
 """In mU/min."""
-_STEP = jax.tree.map(np.float32, vars(Step.with_nodes()))
+_STEP = Step(**{name: np.asarray(x, np.float32) for name, x in vars(STEP).items()})
 
 
 def first_states(env: Dosing, key: PRNGKeyArray, days: int) -> DosingState:
@@ -36,12 +37,8 @@ def first_states(env: Dosing, key: PRNGKeyArray, days: int) -> DosingState:
 
 def advance(body: Float[Array, "6"], dose: Array, meal: Array) -> Float[Array, "6"]:
     """The body after ten minutes, in single precision."""
-    linear = jnp.concatenate([body[1:], dose[None]])
-    past = P1 * (MINUTES - _STEP["times"]) + SI * (_STEP["remote"] @ linear)
-    source = P1 * GB + EATEN * (KABS * (_STEP["gut"] @ linear) + meal)
-    glucose = body[0] * jnp.exp(-P1 * MINUTES - SI * (_STEP["remote_all"] @ linear))
-    glucose = glucose + jnp.sum(_STEP["weights"] * source * jnp.exp(-past))
-    return jnp.concatenate([glucose[None], _STEP["after"] @ linear])
+    after: Array = model.advance(body, dose, meal, _STEP, jnp)
+    return after
 
 
 def smooth_reward(glucose: Array, width: Array, pull: Array) -> Array:

@@ -10,6 +10,7 @@ a from t to 10. The integral is taken by Gauss-Legendre quadrature with positive
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -92,15 +93,25 @@ def emission_after(minutes: float) -> Float[Array, " 6"]:
 
 
 def advance(
-    body: Float[Array, "*n 6"], dose: Float[Array, "*n"], meal: Float[Array, "*n"]
-) -> Float[Array, "*n 6"]:
-    """The body, in the simulator's order, after ten minutes."""
-    linear = np.concatenate([body[..., 1:], np.asarray(dose)[..., None]], axis=-1)
-    past = P1 * (MINUTES - STEP.times) + SI * (linear @ STEP.remote.T)
-    source = P1 * GB + EATEN * (KABS * (linear @ STEP.gut.T) + np.asarray(meal)[..., None])
-    glucose = body[..., 0] * np.exp(-P1 * MINUTES - SI * (linear @ STEP.remote_all))
-    glucose = glucose + (STEP.weights * source * np.exp(-past)).sum(-1)
-    return np.concatenate([glucose[..., None], linear @ STEP.after.T], axis=-1)
+    body: Float[Any, "*n 6"],
+    dose: Float[Any, "*n"],
+    meal: Float[Any, "*n"],
+    by: Step = STEP,
+    xp: Any = np,
+) -> Any:
+    """The body, in the simulator's order, after ten minutes, [*n, 6].
+
+    Args:
+        body, dose, meal: the body before, the dose and the meal.
+        by: coefficients, whose precision is that of the result.
+        xp: numpy, or jax.numpy for arrays of JAX.
+    """
+    linear = xp.concatenate([body[..., 1:], xp.asarray(dose)[..., None]], axis=-1)
+    past = P1 * (MINUTES - by.times) + SI * (linear @ by.remote.T)
+    source = P1 * GB + EATEN * (KABS * (linear @ by.gut.T) + xp.asarray(meal)[..., None])
+    glucose = body[..., 0] * xp.exp(-P1 * MINUTES - SI * (linear @ by.remote_all))
+    glucose = glucose + (by.weights * source * xp.exp(-past)).sum(-1)
+    return xp.concatenate([glucose[..., None], linear @ by.after.T], axis=-1)
 
 
 def simulate(

@@ -383,8 +383,10 @@ class StreamStatement(BaseModel):
         if self.choice is not None:
             return self.choice.event(self.horizon)
         if self.selection is not None:
-            law = self.selection.model_dump(exclude={"candidates"})
-            return RepeatAndSelect(run=self._one_try, **law)
+            law = self.selection
+            return RepeatAndSelect(
+                run=self._one_try, tries=law.tries, mean=law.mean, accounting=law.accounting
+            )
         return self._one_try
 
     @property

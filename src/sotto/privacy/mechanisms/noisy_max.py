@@ -19,9 +19,8 @@ from jaxtyping import Float, Int64
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from sotto.privacy.accounting.events import ApproximateDP
-from sotto.privacy.mechanisms.sparse_vector import GRID, UNIT, geometric
+from sotto.privacy.mechanisms.sparse_vector import GRID, RATE_GRID, UNIT, geometric, rounded_rate
 
-_RATE_GRID = 2.0**-30
 _MOVED = 3
 """Steps by which rounding (2) and float64 (1) move the difference of two values between worlds."""
 
@@ -51,7 +50,7 @@ class NoisyMax(BaseModel):
     @field_validator("rate")
     @classmethod
     def _on_the_grid(cls, value: float) -> float:
-        if value % _RATE_GRID:
+        if value != rounded_rate(value):
             raise ValueError(f"the rate is a multiple of 2^-30, got {value}")
         return value
 
@@ -71,9 +70,9 @@ class NoisyMax(BaseModel):
             raise ValueError(
                 f"a choice needs a sensitivity from {_LEAST:g} to {_LARGEST:g}, got {sensitivity:g}"
             )
-        rate = min(64.0, math.floor(epsilon / _cost(1.0) / _RATE_GRID) * _RATE_GRID)
+        rate = min(64.0, rounded_rate(epsilon / _cost(1.0)))
         if _cost(rate) > epsilon:  # by the rounding of the division
-            rate -= _RATE_GRID
+            rate -= RATE_GRID
         return cls(candidates=candidates, sensitivity=sensitivity, rate=rate)
 
     @property

@@ -34,7 +34,9 @@ GRID = 2.0**-20
 UNIT = 2**20
 """One unit of sensitivity, in grid steps."""
 
-_RATE_BITS = 30  # rates are whole multiples of 2^-30
+RATE_GRID = 2.0**-30
+"""Spacing of rates. Noise is sampled exactly for its multiples."""
+
 _SCALE = 2**50  # rate * GRID = (rate * 2^30) / 2^50 is a fraction of integers
 
 Law = Literal["exponential", "laplace"]
@@ -60,7 +62,7 @@ class SparseVector(BaseModel):
     @field_validator("threshold_rate", "query_rate")
     @classmethod
     def _on_the_grid(cls, value: float) -> float:
-        if value != math.floor(value * 2**_RATE_BITS) / 2**_RATE_BITS:
+        if value != rounded_rate(value):
             raise ValueError(f"noise rates are multiples of 2^-30, got {value}; use rounded()")
         return value
 
@@ -71,10 +73,7 @@ class SparseVector(BaseModel):
         Raises:
             ValueError: if a rate is not positive after rounding, or above 64.
         """
-        threshold, query = (
-            math.floor(rate * 2**_RATE_BITS) / 2**_RATE_BITS
-            for rate in (threshold_rate, query_rate)
-        )
+        threshold, query = rounded_rate(threshold_rate), rounded_rate(query_rate)
         return cls(law=law, threshold_rate=threshold, query_rate=query)
 
     @property
@@ -142,6 +141,11 @@ class SparseVector(BaseModel):
         return -down if self.law == "exponential" else geometric(generator, rate, shape) - down
 
 
+def rounded_rate(rate: float) -> float:
+    """Returns the rate rounded down to a multiple of `RATE_GRID`, which never means less noise."""
+    return math.floor(rate / RATE_GRID) * RATE_GRID
+
+
 def named(name: NoiseName, epsilon: float, threshold_share: float = 0.5) -> SparseVector:
     """Returns the noise of this name whose monotone queries cost `epsilon` (rounded down).
 
@@ -179,7 +183,7 @@ def geometric(
     while open_.size:
         open_ = open_[_bernoulli_exp(generator, np.ones(open_.size, np.int64), 1)]
         high[open_] += 1
-    steps = round(rate * 2**_RATE_BITS)
+    steps = round(rate / RATE_GRID)
     # (low + t high) // steps, in two parts that stay below 2^63.
     whole, rest = divmod(_SCALE, steps)
     drawn: Int64[np.ndarray, " n"] = whole * high + (rest * high + low) // steps

@@ -134,10 +134,7 @@ class ChoiceRelease:
             noise_law="on-grid",
             protects=self.protects,
             does_not_protect=self.does_not_protect,
-            assumptions=(
-                *self.assumptions,
-                NOISY_MAXIMUM.assumption(),
-            ),
+            assumptions=(*self.assumptions, NOISY_MAXIMUM.assumption()),
             choice=self.mechanism,
         )
         stream = ledger.open_stream(statement)
