@@ -87,15 +87,21 @@ def test_chat_continues_each_line(capsys, run, monkeypatch):
 
 
 def test_each_model_writes_its_likeliest_tokens_at_a_tiny_temperature(agent):
-    """The padding in front of the prompt changes nothing."""
+    """The padding in front of the prompt changes nothing. The adapter is random and large, so that
+    the models' texts differ: that of the run is noise, of which no size is certain."""
     language, texts = agent.language, []
+    keys = iter(jax.random.split(jax.random.key(0), 100))
+    large = jax.tree.map(
+        lambda leaf: 5 * jax.random.normal(next(keys), leaf.shape, leaf.dtype), agent.adapter
+    )
+    changed = LanguageAgent(language, large, agent.name, agent.updates, seed=1)
     rows, mask = padded([language.tokenizer.encode("the film is good")])
     likeliest = jax.jit(draw, static_argnames=("new_tokens", "end"))
-    for adapter in (agent.adapter, None):
+    for adapter in (large, None):
         said = likeliest(language.decoder, rows, mask, 6, None, end=language.end, adapter=adapter)
         texts.append(language.tokenizer.decode(np.asarray(said.tokens[said.mask])))
         options = {"new_tokens": 6, "temperature": 1e-6, "base": adapter is None}
-        assert agent.generate("the film is good", **options) == [texts[-1]]
+        assert changed.generate("the film is good", **options) == [texts[-1]]
     assert texts[0] != texts[1]
 
 
