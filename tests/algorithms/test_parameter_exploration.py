@@ -76,6 +76,35 @@ def test_a_contribution_is_a_number_times_the_direction(scale, weight):
     assert not vector(exploration.update(settings(advantage_scale=scale), tie)).any()
 
 
+@pytest.mark.parametrize(("bonus", "repeat", "sign"), [(0.0, 1, -1), (0.5, 1, 1), (0.25, 2, 1)])
+def test_a_survival_bonus_is_left_out_of_the_comparison(bonus, repeat, sign):
+    """The first episode gains 4 in 2 decisions, and the second 7 in 10."""
+    policy = Policy(3, Box((-2.0,), (2.0,)), (), jr.key(0))
+    drawn = exploration.direction(policy, jr.key(1))
+    seen = Explored(drawn, jnp.array([4.0, 7.0]), jnp.array([2.0, 10.0]), jnp.ones(2))
+    config = settings(survival_bonus=bonus, action_repeat=repeat)
+    found = exploration.update(config, seen)
+    np.testing.assert_allclose(vector(found), sign * 2.0 * vector(drawn), rtol=1e-6)
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_inputs_have_the_public_centre_and_scale_of_the_settings(env_id):
+    size = {"CartPole-v1": 4, "Pendulum-v1": 3}[env_id]
+    centre, scale = (0.5, -1.0, 0.0, 2.0)[:size], (2.0, 1.0, 3.0, 0.1)[:size]
+    config = settings(env_id=env_id, observation_centre=centre, observation_scale=scale)
+    state = dppg_training.initial_states(config, [0])
+    policy = jax.tree.map(lambda x: x[0], state.policy)
+    assert (policy.observation_centre, policy.observation_scale) == (centre, scale)
+    seen = jnp.arange(1.0, size + 1)
+    inputs = (seen - jnp.array(centre)) * jnp.array(scale)
+    got = policy(seen)
+    found = got.logits if env_id == "CartPole-v1" else got.mean
+    np.testing.assert_allclose(found, policy.network(inputs), rtol=1e-5)
+    for name in ("observation_centre", "observation_scale"):
+        with pytest.raises(ValueError, match=rf"{name} has 1 values, and {env_id} observes {size}"):
+            dppg_training.training_environment(settings(env_id=env_id, **{name: (1.0,)}))
+
+
 def test_contributions_point_along_the_gradient_on_average():
     """Returns that are linear in the parameters, with known slopes."""
     policy = Policy(3, Box((-2.0,), (2.0,)), (), jr.key(0))
@@ -240,6 +269,10 @@ def test_real_people_met_through_gymnasium_are_not_evaluated(tmp_path, monkeypat
         ({"steps_per_user": 21, "total_steps": 210}, "even"),
         ({"critic": "private"}, "critic none"),
         ({"private_return": (0.0, 1.0)}, "further parts"),
+        (
+            {"local_update": "one-step", "survival_bonus": 1.0},
+            "survival_bonus is for local_update parameter-exploration",
+        ),
     ],
 )
 def test_refusals(changes, says):

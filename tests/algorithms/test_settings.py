@@ -45,6 +45,7 @@ def tiny(**changes: Any) -> DPPGConfig:
         ("baseline", (NAN, INF)),
         ("entropy_coefficient", (INF, NAN)),
         ("parameter_noise", (-1.0, NAN)),
+        ("survival_bonus", (-1.0, NAN, INF)),
         ("critic_scale", (0.0, NAN)),
         ("clip_ratio", (-1.0, NAN)),
         ("adaptive_clip_rate", (INF, NAN, 0.0)),
@@ -73,6 +74,8 @@ def test_a_number_out_of_bounds_is_refused_by_name_and_value(
     ("name", "value", "wrong"),
     [
         ("hidden", (16, -3), -3),
+        ("observation_centre", (0.0, INF), INF),
+        ("observation_scale", (1.0, 0.0), 0.0),
         ("hidden", (0,), 0),
         ("critic_hidden", (-1,), -1),
         ("learning_rate_schedule", (0.0, 0, 0.0), 0.0),

@@ -213,6 +213,8 @@ def config(**changes) -> DPPGConfig:
     [
         ({"population": "simulated"}, "population"),
         ({"critic": "public"}, "critic"),
+        ({"observation_centre": (0.0,) * 4}, "observation_centre"),
+        ({"observation_scale": (1.0,) * 4}, "observation_scale"),
         ({"observation_statistics": True}, "observation_statistics"),
         ({"participations": 2}, "correlated_noise"),
         ({"clip_norm_from": "l2-quantile"}, "clip_norm_from"),

@@ -46,6 +46,8 @@ FIXED: dict[str, tuple[Any, str]] = {
     "unit": ("trajectory", "each person lives one trajectory"),
     "population_size": (None, "people come by themselves, and are not drawn"),
     "parameter_noise": (0.0, "people follow the released policy"),
+    "observation_centre": (None, "the spaces of the campaign have it"),
+    "observation_scale": (None, "the spaces of the campaign have it"),
     "observation_statistics": (False, "devices scale observations by public constants"),
     "action_repeat": (1, "devices decide how often they ask"),
     "action_repeat_half_life": (None, "devices decide how often they ask"),

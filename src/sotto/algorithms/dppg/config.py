@@ -38,7 +38,9 @@ class DPPGConfig(Settings):
     """Settings of DPPG (Rio et al. 2025). Without a preset, the defaults are for CartPole-v1."""
 
     former_names: ClassVar[Mapping[str, str]] = {"ratio_clip": "clip_ratio"}
-    later_names: ClassVar[frozenset[str]] = frozenset({"action_repeat_half_life"})
+    later_names: ClassVar[frozenset[str]] = frozenset(
+        {"action_repeat_half_life", "observation_centre", "observation_scale", "survival_bonus"}
+    )
 
     env_id: str = "CartPole-v1"
     """Environment: one written in JAX, such as CartPole-v1 or Acrobot-v1, or any Gymnasium id with
@@ -149,6 +151,9 @@ class DPPGConfig(Settings):
     that difference counts."""
     parameter_noise: NotNegative = 0.0
     """Standard deviation of the random change of the policy with which each user explores."""
+    survival_bonus: NotNegative = 0.0
+    """Reward for each step survived that a user leaves out when they compare their two episodes
+    (parameter-exploration), so that surviving is not an end in itself. 0: none."""
 
     critic: Literal["none", "private", "local", "public", "paper"] = "none"
     """Critic that estimates the value of a state. none: a public constant. private: a network that
@@ -173,6 +178,10 @@ class DPPGConfig(Settings):
     joint_clip: bool = False
     """Whether policy and critic updates are clipped together, under one noise multiplier."""
 
+    observation_centre: tuple[Signed, ...] | None = None
+    """Public typical observation, which the policy subtracts. None: the environment's own."""
+    observation_scale: tuple[Positive, ...] | None = None
+    """Public factors that bring observations to order one. None: the environment's own."""
     observation_statistics: bool = False
     """Whether the policy's inputs are standardised by means and variances of observations that are
     released with noise."""
@@ -318,10 +327,7 @@ class DPPGConfig(Settings):
         if not drawn:
             return
         if returning:
-            raise ValueError(
-                "users come back in a public order or are drawn in secret; give one of the two, "
-                "participations or population_size"
-            )
+            raise ValueError("give one of participations and population_size, and not both")
         if self.users_per_update >= (self.population_size or 0):
             raise ValueError("population_size must be larger than users_per_update")
         if self.correlated_noise:
@@ -377,6 +383,8 @@ class DPPGConfig(Settings):
         if self.local_update == "visit-average" and self.hidden:
             raise ValueError("visit-average is for a linear policy; set hidden to ()")
         if self.local_update != "parameter-exploration":
+            if self.survival_bonus:
+                raise ValueError("survival_bonus is for local_update parameter-exploration")
             return
         if self.parameter_noise == 0:
             raise ValueError("parameter-exploration needs parameter_noise, how far users explore")

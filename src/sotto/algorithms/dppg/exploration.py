@@ -8,7 +8,8 @@ policy moved along the direction, and one with the policy moved against it. Then
 
     learning_rate * (return along - return against) / advantage_scale * direction.
 
-Without an advantage_scale, the sign of the difference replaces the quotient. So a contribution is
+A return leaves out a survival_bonus for each step, as there for Hopper. Without an advantage_scale,
+the sign of the difference replaces the quotient. So a contribution is
 one number and a direction that does not depend on data. A policy with few parameters can learn from
 it in environments where gradients along sampled actions are too noisy.
 
@@ -101,7 +102,9 @@ def explore(config: DPPGConfig, env: AnyEnvironment, policy: Policy, key: PRNGKe
 
 def update(config: DPPGConfig, explored: Explored) -> Policy:
     """Returns the user's contribution, before the release clips it."""
-    difference = explored.returns[0] - explored.returns[1]
+    bonuses = config.survival_bonus * config.action_repeat * explored.steps
+    returns = explored.returns - bonuses
+    difference = returns[0] - returns[1]
     if config.advantage_scale is None:
         weight = config.learning_rate * jnp.sign(difference)
     else:

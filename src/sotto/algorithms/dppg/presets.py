@@ -57,16 +57,23 @@ _HALF_CHEETAH: dict[str, object] = _EXPLORATION | {
     # Two episodes of 200 steps are enough to see how fast a policy is.
     "users_per_update": 32,
     "steps_per_user": 400,
-    "total_steps": 1_280_000,
-    "parameter_noise": 0.15,
+    "total_steps": 3_840_000,
+    "parameter_noise": 0.25,
 }
 
 _HOPPER: dict[str, object] = _EXPLORATION | {
     # Early episodes end within a few steps, so far fewer steps are taken than these.
-    "users_per_update": 24,
-    "steps_per_user": 1200,
-    "total_steps": 1_440_000,
-    "parameter_noise": 0.1,
+    "users_per_update": 48,
+    "steps_per_user": 2000,
+    "total_steps": 6_144_000,
+    "parameter_noise": 0.02,
+    "server_learning_rate": 0.25,
+    # With the reward for surviving, policies learn to stand, and then no more.
+    "survival_bonus": 1.0,
+    # Means of observations, and one over their standard deviations, while a policy learns to hop.
+    # The policies were trained in the simulator, without people.
+    "observation_centre": (1.2, 0.0, -0.4, 0.0, 0.2, 1.2, -0.3, 0.0, -0.7, 0.0, 0.0),
+    "observation_scale": (7.0, 16.0, 3.0, 7.0, 2.3, 1.2, 1.3, 1.9, 1.15, 1.0, 0.3),
 }
 
 SOTTO: dict[str, dict[str, object]] = {
@@ -119,9 +126,9 @@ ON_DEVICES: dict[str, dict[str, object]] = {
 """Changes to our recipe for people's own devices, whose noise is independent over time."""
 
 _MANY_CHEETAHS: dict[str, object] = {
-    "users_per_update": 256,
+    "users_per_update": 128,
     "steps_per_user": 200,
-    "total_steps": 3_072_000,
+    "total_steps": 6_144_000,
 }
 
 _MANY_CARTS: dict[str, object] = {

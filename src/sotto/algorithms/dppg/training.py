@@ -71,10 +71,9 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
         require_divisors(make(config.env_id), config.action_repeats)
         if config.local_update == "visit-average" and not isinstance(env, TabularEnvironment):
             raise ValueError(
-                f"visit-average counts visits to finitely many states, and {config.env_id} has "
-                "infinitely many; use local_update one-step"
+                f"visit-average needs finitely many states, unlike {config.env_id}; use one-step"
             )
-        return env
+        return parts.with_public_inputs(config, env)
     exploring = config.local_update == "parameter-exploration"
     perturbed = config.parameter_noise > 0 and not exploring
     if config.unit == "segment" or config.critic == "public" or perturbed:
@@ -92,7 +91,8 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
             f"users are drawn in secret inside the compiled program, where {config.env_id} cannot "
             "run; leave population_size out"
         )
-    return without_memory(described(config.env_id, config.action_repeat, unseen=real))
+    env = without_memory(described(config.env_id, config.action_repeat, unseen=real))
+    return parts.with_public_inputs(config, env)
 
 
 def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
