@@ -213,6 +213,7 @@ def config(**changes) -> DPPGConfig:
     [
         ({"population": "simulated"}, "population"),
         ({"critic": "public"}, "critic"),
+        ({"first_policy": "policy.npz"}, "first_policy"),
         ({"observation_centre": (0.0,) * 4}, "observation_centre"),
         ({"observation_scale": (1.0,) * 4}, "observation_scale"),
         ({"observation_statistics": True}, "observation_statistics"),

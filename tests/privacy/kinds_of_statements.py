@@ -226,7 +226,12 @@ KINDS: dict[str, Facts] = {
                 does_not_protect=(of_streams.PATTERNS(), of_streams.OWN_TRAJECTORY()),
                 assumptions=tuple(
                     one.assumption()
-                    for one in (of_streams.NO_MEMORY, of_streams.UNSEEN, of_streams.OWN_OUTPUT)
+                    for one in (
+                        of_streams.FIRST_POLICY,
+                        of_streams.NO_MEMORY,
+                        of_streams.UNSEEN,
+                        of_streams.OWN_OUTPUT,
+                    )
                 ),
             ),
         ),

@@ -230,7 +230,7 @@ EXPECTED = {
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         dppg.unseen@2 ledger.counted@2 door.contributed@2 door.compiled@2
-        gaussian.rounded@2 noise.law@2 dppg.no-memory@2 dppg.own-output@2
+        gaussian.rounded@2 noise.law@2 dppg.first-policy dppg.no-memory@2 dppg.own-output@2
         people.settings@3 ledger.enrolment@2 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing

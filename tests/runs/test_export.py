@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy, QNetwork
 from sotto.algorithms.dppg.parts import Moments, StandardisedPolicy
+from sotto.rl import policy_files
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.envs.registry import make
 from sotto.rl.networks import MLP, Policy
@@ -52,7 +53,7 @@ POLICIES = {
 
 def documented_act():
     """The function that the docstring gives to people without sotto."""
-    (code,) = re.findall(r"```\n(.*?)```", export.__doc__, re.DOTALL)
+    (code,) = re.findall(r"```\n(.*?)```", policy_files.__doc__, re.DOTALL)
     assert len(code.splitlines()) <= 20
     assert "jax" not in code
     names: dict = {}
@@ -95,7 +96,7 @@ def test_numpy_acts_as_jax_does(made, tmp_path):
     last = x @ flat.weights[-1] + flat.biases[-1]
     np.testing.assert_allclose(last, outputs, rtol=1e-6, atol=1e-6 * np.abs(outputs).max())
     header = json.loads(str(np.load(file)["header"]))
-    assert header["format"] == export.FORMAT
+    assert header["format"] == policy_files.FORMAT
     assert (header["policy"], header["updates"]) == ("last", 7)
 
 
@@ -103,7 +104,7 @@ def test_onnx_acts_as_jax_does(made, tmp_path):
     seen, file = observations(made), tmp_path / "policy.onnx"
     Agent(made, "last", 7).export(file)
     model = onnx.load(file)
-    assert {one.key: one.value for one in model.metadata_props}["format"] == export.FORMAT
+    assert {one.key: one.value for one in model.metadata_props}["format"] == policy_files.FORMAT
     outputs, action = ReferenceEvaluator(model).run(None, {"observation": seen})
     expected, greedy = outputs_of(made, jnp.asarray(seen))
     size = float(jnp.abs(expected).max())

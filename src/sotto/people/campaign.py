@@ -45,6 +45,7 @@ FIXED: dict[str, tuple[Any, str]] = {
     "population": ("real", "people are real"),
     "unit": ("trajectory", "each person lives one trajectory"),
     "population_size": (None, "people come by themselves, and are not drawn"),
+    "first_policy": (None, "devices begin with the random policy of the plan"),
     "parameter_noise": (0.0, "people follow the released policy"),
     "observation_centre": (None, "the spaces of the campaign have it"),
     "observation_scale": (None, "the spaces of the campaign have it"),

@@ -217,7 +217,7 @@ def _longer(algorithm: Algorithm[Any], config: Any, experiment: Experiment) -> E
         )
     before = config_of(experiment)
     first, longer = (
-        jax.tree.map(jnp.shape, algorithm.initial_states(one, settings.seeds[:1]))
+        jax.tree.map(jnp.shape, algorithm.one_state(one, settings.seeds[0]))
         for one in (before, config)
     )
     if first != longer:

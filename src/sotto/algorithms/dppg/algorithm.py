@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from sotto.algorithms.base import Algorithm, Progress
-from sotto.algorithms.dppg import training
+from sotto.algorithms.dppg import gymnasium_users, noise, training
+from sotto.algorithms.dppg import release as dppg
 from sotto.algorithms.dppg.config import DPPGConfig
-from sotto.algorithms.dppg.on_devices import on_devices
 from sotto.algorithms.dppg.presets import USUAL_EPSILON, PresetName, before_changes
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
@@ -54,8 +56,8 @@ class DPPG(Algorithm[DPPGConfig]):
         return vars(before_changes(cast(PresetName, name), env_id, epsilon, changes, flags))
 
     def resolved(self, config: DPPGConfig) -> DPPGConfig:
-        """Returns the settings unchanged, if the environment can be played with them."""
-        training.training_environment(config)
+        """Returns the settings unchanged, if they fit the environment and the first policy."""
+        training.initial_states(config, [config.seed])
         return config
 
     def has_ledger(self, config: DPPGConfig) -> bool:
@@ -64,8 +66,37 @@ class DPPG(Algorithm[DPPGConfig]):
         return True
 
     def on_devices(self, config: DPPGConfig, horizon: int) -> tuple[Release, Any]:
-        """Returns the release of one update, and a trajectory where users are not simulated."""
-        return on_devices(config, horizon)
+        """Returns the release of one update, and a trajectory where users are not simulated.
+
+        Args:
+            config: settings, with independent noise.
+            horizon: number of releases.
+
+        Returns:
+            The release, and a trajectory of the right shapes; () where users are simulated in JAX.
+
+        Raises:
+            ValueError: there is a first policy, whose file devices do not have.
+        """
+        if config.first_policy is not None:
+            raise ValueError("devices begin with the random policy of the plan; no first_policy")
+        env, native = training.training_environment(config), is_native(config.env_id)
+        first = self.one_state(config, config.seed)
+        multiplier = noise.total_noise_multiplier(config, dppg.dimension(config, env, first))
+        multipliers = noise.part_multipliers(config, multiplier)
+        clip_norm = training.chosen_clip_norm(config, env, first.policy, multipliers["policy"])
+        release = dppg.make_release(
+            config,
+            env,
+            multipliers=multipliers,
+            clip_norm=clip_norm,
+            horizon=horizon,
+            collected=not native,
+        )
+        if native:
+            return release, ()
+        collected = gymnasium_users.nothing_collected(config, env, first.policy)
+        return release, jax.tree.map(lambda x: x[0], collected)
 
     def has_tasks(self, config: DPPGConfig) -> bool:
         """Returns whether users are simulated through Gymnasium.
@@ -81,6 +112,10 @@ class DPPG(Algorithm[DPPGConfig]):
     def initial_states(self, config: DPPGConfig, seeds: Sequence[int]) -> PyTree:
         """Returns the public state of every run before the first release."""
         return training.initial_states(config, seeds)
+
+    def one_state(self, config: DPPGConfig, seed: int) -> PyTree:
+        """Returns one run's state, or arrays of its shapes, for which no file is read."""
+        return super().one_state(replace(config, first_policy=None), seed)
 
     def train(
         self,

@@ -39,7 +39,13 @@ class DPPGConfig(Settings):
 
     former_names: ClassVar[Mapping[str, str]] = {"ratio_clip": "clip_ratio"}
     later_names: ClassVar[frozenset[str]] = frozenset(
-        {"action_repeat_half_life", "observation_centre", "observation_scale", "survival_bonus"}
+        {
+            "action_repeat_half_life",
+            "first_policy",
+            "observation_centre",
+            "observation_scale",
+            "survival_bonus",
+        }
     )
 
     env_id: str = "CartPole-v1"
@@ -202,6 +208,9 @@ class DPPGConfig(Settings):
 
     hidden: tuple[Count, ...] = (16,)
     """Hidden layers of the policy. Without any, it is linear."""
+    first_policy: str | None = None
+    """Public policy from which training starts: a file of `sotto.Agent.export` (.npz) whose layers
+    are those of `hidden`. It was made without the people. None: random weights."""
     ema_decay: Discount = 0.98
     """Decay of the moving average of released policies, which costs no privacy."""
     tail_fraction: Share = 0.5
@@ -320,10 +329,7 @@ class DPPGConfig(Settings):
         if self.min_separation is not None and not returning:
             raise ValueError("min_separation is for users who come back; set participations too")
         if self.unit == "segment" and (returning or drawn):
-            raise ValueError(
-                "segments go on from release to release; users who come back or are drawn need "
-                "unit trajectory"
-            )
+            raise ValueError("users who come back or are drawn need unit trajectory")
         if not drawn:
             return
         if returning:
@@ -345,12 +351,11 @@ class DPPGConfig(Settings):
             if self.clip_norm_from is not None:
                 raise ValueError("adaptive_clip starts from clip_norm; leave clip_norm_from out")
             if self.local_update == "adam":
-                raise ValueError(
-                    "adaptive_clip follows the norms of updates, which local Adam keeps within the "
-                    "clip norm; use local_update one-step"
-                )
+                raise ValueError("local Adam bounds its own steps; adaptive_clip needs one-step")
         if self.observation_statistics and self.unit == "segment":
             raise ValueError("observation_statistics needs users who start from a reset")
+        if self.observation_statistics and self.first_policy is not None:
+            raise ValueError("observation_statistics change the inputs of first_policy; give one")
         if self.private_return is not None:
             low, high = self.private_return
             if not low < high:
@@ -369,17 +374,14 @@ class DPPGConfig(Settings):
                 raise ValueError("action_repeat_half_life halves action_repeat; set it above 1")
             if self.local_update == "parameter-exploration" or self.critic == "public":
                 raise ValueError(
-                    "action_repeat_half_life is for users who follow the policy, and not for "
-                    "parameter-exploration or critic public; leave it out"
+                    "action_repeat_half_life fits neither parameter-exploration nor critic public"
                 )
             if self.unit == "segment":
                 raise ValueError("action_repeat_half_life needs unit trajectory")
         if self.steps_per_user % self.local_minibatches:
             raise ValueError("local_minibatches must divide steps_per_user")
         if self.joint_clip and self.critic != "private":
-            raise ValueError(
-                "joint_clip clips the policy with a private critic; set critic to private"
-            )
+            raise ValueError("joint_clip clips policy and critic together; set critic to private")
         if self.local_update == "visit-average" and self.hidden:
             raise ValueError("visit-average is for a linear policy; set hidden to ()")
         if self.local_update != "parameter-exploration":
@@ -389,9 +391,7 @@ class DPPGConfig(Settings):
         if self.parameter_noise == 0:
             raise ValueError("parameter-exploration needs parameter_noise, how far users explore")
         if self.steps_per_user % 2:
-            raise ValueError(
-                "a user who explores plays two episodes of steps_per_user / 2 each; make it even"
-            )
+            raise ValueError("two episodes share steps_per_user; make it even")
         if self.critic != "none" or len(self.noise_ratios) > 1 or self.unit != "trajectory":
             raise ValueError(
                 "parameter-exploration releases only the policy's update; it needs critic none, "

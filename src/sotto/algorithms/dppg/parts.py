@@ -14,7 +14,7 @@ Guarantee:
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import equinox as eqx
@@ -251,23 +251,6 @@ class ObservationStatistics:
         sums = public.sums + released.at[mean_squares].add(0.5)
         releases = public.releases + 1
         return Moments(sums, releases, self.scale, self.centre, self.limit), {}
-
-
-def with_public_inputs(config: DPPGConfig, env: AnyEnvironment) -> AnyEnvironment:
-    """Returns the environment with the public centre and scale of the settings, where given."""
-    size = env.observation_size
-    changes = {}
-    for name in ("observation_centre", "observation_scale"):
-        values = getattr(config, name)
-        if values is None:
-            continue
-        if len(values) != size:
-            raise ValueError(
-                f"{name} has {len(values)} values, and {config.env_id} observes {size}; give one "
-                "for each"
-            )
-        changes[name] = values
-    return replace(env, **changes)
 
 
 class StandardisedPolicy(eqx.Module):

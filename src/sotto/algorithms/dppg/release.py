@@ -164,7 +164,10 @@ def make_release(
         gaps=(segments.GAP,) if continuing else (),
         protects=(claims.POLICIES(), *(claims.PARTS(what=extra.described) for extra in extras)),
         does_not_protect=(claims.PATTERNS(), claims.OWN_TRAJECTORY()),
-        assumptions=_of_environment(config) if collected else (),
+        assumptions=(
+            *((claims.FIRST_POLICY.assumption(),) if config.first_policy else ()),
+            *(_of_environment(config) if collected else ()),
+        ),
     )
 
 

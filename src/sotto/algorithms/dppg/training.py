@@ -22,6 +22,7 @@ from sotto.algorithms.dppg import gymnasium_users, noise, parts, segments, trust
 from sotto.algorithms.dppg import release as dppg
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.gymnasium_users import Collector, without_memory
+from sotto.algorithms.dppg.public_start import from_first_policy, with_public_inputs
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.keys import new_key
 from sotto.privacy.errors import LedgerOlder
@@ -73,7 +74,7 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
             raise ValueError(
                 f"visit-average needs finitely many states, unlike {config.env_id}; use one-step"
             )
-        return parts.with_public_inputs(config, env)
+        return with_public_inputs(config, env)
     exploring = config.local_update == "parameter-exploration"
     perturbed = config.parameter_noise > 0 and not exploring
     if config.unit == "segment" or config.critic == "public" or perturbed:
@@ -92,16 +93,14 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
             "run; leave population_size out"
         )
     env = without_memory(described(config.env_id, config.action_repeat, unseen=real))
-    return parts.with_public_inputs(config, env)
+    return with_public_inputs(config, env)
 
 
 def initial_states(config: DPPGConfig, seeds: Sequence[int]) -> DPPGState:
     """Returns the public state of every seed before the first release, leaves [runs, ...]."""
     env = training_environment(config)
-    states: DPPGState = jax.vmap(partial(dppg.initial_state, config, env))(
-        jnp.asarray(seeds, jnp.int32)
-    )
-    return states
+    drawn = jax.vmap(partial(dppg.initial_state, config, env))(jnp.asarray(seeds, jnp.int32))
+    return from_first_policy(config, drawn)
 
 
 def create_ledger(config: DPPGConfig, where: Path | str, run_id: str | None = None) -> Ledger:

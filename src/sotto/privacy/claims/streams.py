@@ -269,6 +269,13 @@ OWN_TRAJECTORY = Claim(
     "A user, against an observer who sees that user's own trajectory while it is collected.",
     version=2,
 )
+# algorithms/dppg/public_start.py
+FIRST_POLICY = Claim(
+    "dppg.first-policy",
+    "user",
+    "The policy from which training starts was made without data of the protected people.",
+    "the user who chooses the file knows where it comes from",
+)
 # algorithms/dppg/gymnasium_users.py
 NO_MEMORY = Claim(
     "dppg.no-memory",
@@ -329,6 +336,7 @@ BROUGHT = (
     PARTS,
     PATTERNS,
     OWN_TRAJECTORY,
+    FIRST_POLICY,
     NO_MEMORY,
     UNSEEN,
     OWN_OUTPUT,

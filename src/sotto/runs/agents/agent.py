@@ -67,7 +67,7 @@ class Agent:
 
         Args:
             file: file that ends in `.npz` (numpy arrays with a JSON header) or in `.onnx`, which
-                needs `pip install 'sotto[onnx]'`. `sotto.runs.agents.export` shows how to read it.
+                needs `pip install 'sotto[onnx]'`. `sotto.rl.policy_files` shows how to read it.
 
         Raises:
             ValueError: the file has another ending, or the policy is not a network.

@@ -1,69 +1,22 @@
 """Policies as files that need neither sotto nor JAX: numpy arrays, or ONNX.
 
-A policy is (observation - centre) * scale, followed by a tanh network. Its outputs are either a
-number for each action, and the greedy action has the largest number, or the mean of an action in a
-box. Read a file with numpy alone:
-
-```
-import json
-import numpy as np
-
-def act(file, observation):
-    policy = np.load(file)
-    header = json.loads(str(policy["header"]))
-    x = (np.asarray(observation, np.float32) - policy["centre"]) * policy["scale"]
-    for layer in range(header["layers"]):
-        x = x @ policy[f"weights_{layer}"] + policy[f"biases_{layer}"]
-        if layer < header["layers"] - 1:
-            x = np.tanh(x)
-    return x.argmax(axis=-1) if header["actions"] == "discrete" else x
-```
-
-Sample an action in a box as mean + exp(log_std) * a standard normal; `log_std` is in the file.
-Sample a discrete action from the softmax of the outputs, if the header calls them logits.
+The arrays, and how to read them with numpy alone, are in `sotto.rl.policy_files`.
 
 Exporting a released policy costs no privacy, since the file is a function of the policy.
 """
 
-import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy, QNetwork
 from sotto.algorithms.dppg.parts import StandardisedPolicy
 from sotto.rl.networks import MLP, Policy
+from sotto.rl.policy_files import Flat, write
 
-FORMAT = "sotto policy 1"
 _OPSET, _IR = 17, 8  # versions of ONNX that common runtimes support
-
-
-@dataclass(frozen=True)
-class Flat:
-    """A policy as arrays.
-
-    Attributes:
-        centre, scale: constants of the observations.
-        weights, biases: arrays of each layer; the last layer includes the scale of the outputs.
-        log_std: log standard deviation of an action in a box; None for discrete actions.
-        outputs: "logits" or "values" of actions, or the "mean" of an action.
-    """
-
-    centre: Float[np.ndarray, " obs"]
-    scale: Float[np.ndarray, " obs"]
-    weights: tuple[Float[np.ndarray, "_ _"], ...]
-    biases: tuple[Float[np.ndarray, " _"], ...]
-    log_std: Float[np.ndarray, " a"] | None
-    outputs: str
-
-    @property
-    def discrete(self) -> bool:
-        """Whether the greedy action is the index of the largest output."""
-        return self.log_std is None
 
 
 def flat(policy: Any) -> Flat:
@@ -106,23 +59,11 @@ def export(policy: Any, file: Path, about: dict[str, Any]) -> None:
     if file.suffix not in (".npz", ".onnx"):
         raise ValueError(f"give a file that ends in .npz or .onnx, not {file.name}")
     found = flat(policy)
-    header = about | {
-        "format": FORMAT,
-        "layers": len(found.weights),
-        "activation": "tanh",
-        "actions": "discrete" if found.discrete else "box",
-        "outputs": found.outputs,
-        "observation_size": len(found.centre),
-    }
+    header = about | found.header
     if file.suffix == ".onnx":
         _write_onnx(found, file, header)
         return
-    arrays: dict[str, Any] = {f"weights_{i}": one for i, one in enumerate(found.weights)}
-    arrays |= {f"biases_{i}": one for i, one in enumerate(found.biases)}
-    arrays |= {} if found.log_std is None else {"log_std": found.log_std}
-    with file.open("wb") as opened:
-        text = np.array(json.dumps(header))
-        np.savez(opened, header=text, centre=found.centre, scale=found.scale, **arrays)
+    write(found, file, header)
 
 
 def _of_policy(policy: Policy) -> Flat:

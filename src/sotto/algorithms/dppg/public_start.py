@@ -1,0 +1,53 @@
+"""Public start of DPPG: centre and scale of the policy's inputs, and a first policy.
+
+Guarantee:
+    Nothing here depends on data of the protected people. For the first policy that is the user's
+    promise, and an assumption of the certificate (`sotto.privacy.claims.streams.FIRST_POLICY`).
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+
+from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.release import DPPGState
+from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.policy_files import as_policy, read
+
+
+def with_public_inputs(config: DPPGConfig, env: AnyEnvironment) -> AnyEnvironment:
+    """Returns the environment with the public centre and scale of the settings, where given."""
+    size = env.observation_size
+    changes = {}
+    for name in ("observation_centre", "observation_scale"):
+        values = getattr(config, name)
+        if values is None:
+            continue
+        if len(values) != size:
+            raise ValueError(
+                f"{name} has {len(values)} values, and {config.env_id} observes {size}; give one "
+                "for each"
+            )
+        changes[name] = values
+    return replace(env, **changes)
+
+
+def from_first_policy(config: DPPGConfig, drawn: DPPGState) -> DPPGState:
+    """Returns the states before the first release, which start from the public policy, if any.
+
+    Args:
+        config: settings.
+        drawn: states with random weights, leaves of shape [runs, ...].
+
+    Raises:
+        ValueError: the file is not a policy of this shape.
+    """
+    if config.first_policy is None:
+        return drawn
+    like = jax.tree.map(lambda x: x[0], drawn.policy)
+    first = as_policy(read(Path(config.first_policy)), like, config.first_policy)
+    runs = len(drawn.updates)
+    policy = jax.tree.map(lambda x: jnp.broadcast_to(x, (runs, *x.shape)), first)
+    return drawn._replace(policy=policy, ema=policy, tail=policy)

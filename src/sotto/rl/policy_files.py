@@ -1,0 +1,168 @@
+"""Policies as numpy arrays in a file, which can be read and written without sotto and JAX.
+
+A policy is (observation - centre) * scale, followed by a tanh network. Its outputs are either a
+number for each action, and the greedy action has the largest number, or the mean of an action in a
+box. Read a file with numpy alone:
+
+```
+import json
+import numpy as np
+
+def act(file, observation):
+    policy = np.load(file)
+    header = json.loads(str(policy["header"]))
+    x = (np.asarray(observation, np.float32) - policy["centre"]) * policy["scale"]
+    for layer in range(header["layers"]):
+        x = x @ policy[f"weights_{layer}"] + policy[f"biases_{layer}"]
+        if layer < header["layers"] - 1:
+            x = np.tanh(x)
+    return x.argmax(axis=-1) if header["actions"] == "discrete" else x
+```
+
+Sample an action in a box as mean + exp(log_std) * a standard normal; `log_std` is in the file.
+Sample a discrete action from the softmax of the outputs, if the header calls them logits.
+"""
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from sotto.rl.networks import Policy
+
+FORMAT = "sotto policy 1"
+
+
+@dataclass(frozen=True)
+class Flat:
+    """A policy as arrays.
+
+    Attributes:
+        centre, scale: constants of the observations.
+        weights, biases: arrays of each layer; the last layer includes the scale of the outputs.
+        log_std: log standard deviation of an action in a box; None for discrete actions.
+        outputs: "logits" or "values" of actions, or the "mean" of an action.
+    """
+
+    centre: Float[np.ndarray, " obs"]
+    scale: Float[np.ndarray, " obs"]
+    weights: tuple[Float[np.ndarray, "_ _"], ...]
+    biases: tuple[Float[np.ndarray, " _"], ...]
+    log_std: Float[np.ndarray, " a"] | None
+    outputs: str
+
+    @property
+    def discrete(self) -> bool:
+        """Whether the greedy action is the index of the largest output."""
+        return self.log_std is None
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """Facts about the arrays, for the file."""
+        return {
+            "format": FORMAT,
+            "layers": len(self.weights),
+            "activation": "tanh",
+            "actions": "discrete" if self.discrete else "box",
+            "outputs": self.outputs,
+            "observation_size": len(self.centre),
+        }
+
+
+def write(found: Flat, file: Path, header: Mapping[str, Any]) -> None:
+    """Writes a policy into an .npz file, which is replaced if it exists.
+
+    Args:
+        found: the policy.
+        file: the file.
+        header: JSON values, among them those of `Flat.header`.
+    """
+    arrays: dict[str, Any] = {f"weights_{i}": one for i, one in enumerate(found.weights)}
+    arrays |= {f"biases_{i}": one for i, one in enumerate(found.biases)}
+    arrays |= {} if found.log_std is None else {"log_std": found.log_std}
+    with file.open("wb") as opened:
+        text = np.array(json.dumps(dict(header)))
+        np.savez(opened, header=text, centre=found.centre, scale=found.scale, **arrays)
+
+
+def read(file: Path) -> Flat:
+    """Reads a policy from an .npz file. Nothing in it is executed.
+
+    Raises:
+        ValueError: the file cannot be read, or is not a policy.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            header = json.loads(str(stored["header"]))
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']!r}, and not {FORMAT!r}")
+            layers = range(int(header["layers"]))
+            found = Flat(
+                np.asarray(stored["centre"], np.float32),
+                np.asarray(stored["scale"], np.float32),
+                tuple(np.asarray(stored[f"weights_{i}"], np.float32) for i in layers),
+                tuple(np.asarray(stored[f"biases_{i}"], np.float32) for i in layers),
+                np.asarray(stored["log_std"], np.float32) if "log_std" in stored else None,
+                str(header["outputs"]),
+            )
+    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else str(error)
+        raise ValueError(f"{file} is not a policy of sotto.Agent.export: {why}") from error
+    return found
+
+
+def as_policy(found: Flat, like: Policy, name: str) -> Policy:
+    """Returns a policy that acts as the file's, with the constants and shapes of another one.
+
+    Args:
+        found: the file's policy.
+        like: policy whose constants of observations and actions, and whose shapes, are kept.
+        name: name of the file, for errors.
+
+    Raises:
+        ValueError: the shapes or the kind of actions differ, or a number is not finite.
+    """
+    if found.discrete != (like.log_std is None) or found.outputs == "values":
+        kinds = "logits" if like.log_std is None else "the mean of an action in a box"
+        raise ValueError(f"{name} has {found.outputs} as outputs, and training needs {kinds}")
+    size = len(like.observation_scale)
+    actions = like.network.biases[-1].shape[0]
+    units = np.array(like.action_scale or (1.0,) * actions)
+    middle = np.array(like.action_centre or (0.0,) * actions)
+    weights = [one.astype(np.float64) for one in found.weights]
+    biases = [one.astype(np.float64) for one in found.biases]
+    shapes = [one.shape for one in (*weights, *biases, found.centre, found.scale)]
+    wanted = [one.shape for one in (*like.network.weights, *like.network.biases)]
+    if shapes != [*wanted, (size,), (size,)]:
+        layers = [len(found.centre), *(len(one) for one in biases)]
+        ours = [size, *(one.shape[0] for one in like.network.biases)]
+        raise ValueError(
+            f"{name} has layers of {layers} numbers, and training has {ours}; the inner ones are "
+            "those of hidden"
+        )
+    # The file's inputs are a linear function of ours, and its outputs one of ours.
+    scale = np.array(like.observation_scale)
+    shift = np.array(like.observation_centre or (0.0,) * size) - found.centre
+    biases[0] = biases[0] + (shift * found.scale) @ weights[0]
+    weights[0] = weights[0] * (found.scale / scale)[:, None]
+    weights[-1], biases[-1] = weights[-1] / units, (biases[-1] - middle) / units
+    arrays = [*weights, *biases]
+    if found.log_std is not None:
+        arrays.append(found.log_std - np.log(units))
+    if not all(np.isfinite(one).all() for one in arrays):
+        raise ValueError(f"{name} has numbers that are not finite")
+
+    def of(policy: Policy) -> list[Any]:
+        network = policy.network
+        spread = [] if policy.log_std is None else [policy.log_std]
+        return [*network.weights, *network.biases, *spread]
+
+    changed: Policy = eqx.tree_at(of, like, [jnp.asarray(one, jnp.float32) for one in arrays])
+    return changed
