@@ -1,7 +1,7 @@
 """Writes the feedback of `insulin.policies` as a policy file, from which training can start.
 
     python benchmarks/dosing_feedback.py feedback.npz
-    sotto train dppg --env-id Dosing-1 --hidden --first-policy feedback.npz --clip-norm 0.1 \\
+    sotto train dppg --env-id Dosing-1 --hidden --first-policy feedback.npz \\
         --total-steps 2288000 --target-epsilon 0.1 --delta 1e-5 --out runs/dosing
 
 The feedback follows from the model's constants (`insulin.policies.ModelController`), and nobody's
