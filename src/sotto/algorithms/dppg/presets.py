@@ -128,7 +128,7 @@ ON_DEVICES: dict[str, dict[str, object]] = {
 _MANY_CHEETAHS: dict[str, object] = {
     "users_per_update": 128,
     "steps_per_user": 200,
-    "total_steps": 6_144_000,
+    "total_steps": 5_120_000,
 }
 
 _MANY_CARTS: dict[str, object] = {
