@@ -57,8 +57,8 @@ _HALF_CHEETAH: dict[str, object] = _EXPLORATION | {
     # Two episodes of 200 steps are enough to see how fast a policy is.
     "users_per_update": 32,
     "steps_per_user": 400,
-    "total_steps": 3_840_000,
-    "parameter_noise": 0.25,
+    "total_steps": 5_120_000,
+    "parameter_noise": 0.15,
 }
 
 _HOPPER: dict[str, object] = _EXPLORATION | {
@@ -126,9 +126,9 @@ ON_DEVICES: dict[str, dict[str, object]] = {
 """Changes to our recipe for people's own devices, whose noise is independent over time."""
 
 _MANY_CHEETAHS: dict[str, object] = {
-    "users_per_update": 128,
+    "users_per_update": 256,
     "steps_per_user": 200,
-    "total_steps": 5_120_000,
+    "total_steps": 3_072_000,
 }
 
 _MANY_CARTS: dict[str, object] = {
