@@ -44,6 +44,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("file", type=Path, help="file to write; it ends in .npz")
     file = parser.parse_args().file
+    if file.suffix != ".npz":
+        parser.error(f"{file} does not end in .npz")
     found = feedback(ModelController())
     write(found, file, found.header)
     print(f"wrote {file}")

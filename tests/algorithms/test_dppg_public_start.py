@@ -1,6 +1,7 @@
 """DPPG from a public policy: where it starts, what its certificate assumes, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from sotto.algorithms.dppg import training
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.presets import preset
 from sotto.cli import main
 from sotto.privacy.certificates.derive import derive
 from sotto.rl.policy_files import Flat, write
@@ -49,6 +51,7 @@ def test_every_seed_starts_from_the_file(file):
             logits = policy(seen).logits
             np.testing.assert_allclose(logits, expected, rtol=1e-5, err_msg=name)
     assert jax.tree.structure(states) == jax.tree.structure(drawn)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(states.previous))
     assert not np.array_equal(drawn.policy.network.weights[0], states.policy.network.weights[0])
 
 
@@ -82,8 +85,62 @@ def test_wrong_files_are_refused_before_anything_is_made(file, tmp_path, capsys)
         (sentence,) = capsys.readouterr().err.strip().splitlines()
         assert says in sentence
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match="give one"):
-        settings(first_policy=file, observation_statistics=True)
     config = settings(first_policy=file, correlated_noise=False)
-    with pytest.raises(ValueError, match="no first_policy"):
+    with pytest.raises(ValueError, match="leave first_policy out"):
         DPPG().on_devices(config, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"observation_statistics": True}, "give one"),
+        ({"clip_norm_from": "kl-quantile"}, "random weights"),
+        ({"clip_norm_from": "kl-markov"}, "random weights"),
+        ({"hidden": (16,)}, "has layers of"),
+    ],
+)
+def test_settings_that_do_not_fit_it_are_refused_with_the_other_settings(file, changes, says):
+    DPPG().resolved(settings(first_policy=file))
+    with pytest.raises(ValueError, match=says):
+        DPPG().resolved(settings(first_policy=file, **changes))
+
+
+def test_resuming_does_not_read_the_file(file, tmp_path):
+    config = settings(first_policy=file)
+    ledger = training.create_ledger(config, tmp_path / "ledger.sqlite")
+    made = training.Training(config, [0], [ledger])
+    state = next(iter(made)).states
+    (tmp_path / "first.npz").unlink()
+    again = training.Training(config, [0], [ledger], state, made.done)
+    *_, last = again
+    assert last.updates == config.num_updates
+    said = derive(ledger).assumptions
+    assert sum("from which training starts" in str(one) for one in said) == 1
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "clinics:TestDosage-v0"])
+def test_people_met_through_gymnasium_are_told_too(env_id, tmp_path):
+    config = settings(
+        env_id=env_id,
+        population="simulated" if env_id == "Pendulum-v1" else "real",
+        users_per_update=2,
+        steps_per_user=2,
+        total_steps=8,
+        evaluation_episodes=0,
+    )
+    size = training.training_environment(config).observation_size
+    inputs, weights = np.zeros(size, np.float32), np.zeros((size, 1), np.float32)
+    one = Flat(inputs, inputs + 1, (weights,), (weights[0],), weights[0], "mean")
+    write(one, tmp_path / "first.npz", one.header)
+    config = replace(config, first_policy=str(tmp_path / "first.npz"))
+    ledger = training.create_ledger(config, tmp_path / "ledger.sqlite")
+    list(training.Training(config, [0], [ledger]))
+    said = [str(one) for one in derive(ledger).assumptions]
+    for words in ("from which training starts", "keeps no memory of earlier users"):
+        assert sum(words in one for one in said) == 1
+
+
+def test_counts_of_visits_need_observations_as_they_are():
+    config = preset("sotto", "RiverSwim-v0", observation_centre=(1.0,) * 6)
+    with pytest.raises(ValueError, match="leave observation_centre out"):
+        DPPG().resolved(config)

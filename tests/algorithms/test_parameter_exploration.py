@@ -76,14 +76,13 @@ def test_a_contribution_is_a_number_times_the_direction(scale, weight):
     assert not vector(exploration.update(settings(advantage_scale=scale), tie)).any()
 
 
-@pytest.mark.parametrize(("bonus", "repeat", "sign"), [(0.0, 1, -1), (0.5, 1, 1), (0.25, 2, 1)])
-def test_a_survival_bonus_is_left_out_of_the_comparison(bonus, repeat, sign):
-    """The first episode gains 4 in 2 decisions, and the second 7 in 10."""
+@pytest.mark.parametrize(("bonus", "sign"), [(0.0, -1), (0.5, 1)])
+def test_a_survival_bonus_is_left_out_of_the_comparison(bonus, sign):
+    """The first episode gains 4 in 2 steps, and the second 7 in 10."""
     policy = Policy(3, Box((-2.0,), (2.0,)), (), jr.key(0))
     drawn = exploration.direction(policy, jr.key(1))
     seen = Explored(drawn, jnp.array([4.0, 7.0]), jnp.array([2.0, 10.0]), jnp.ones(2))
-    config = settings(survival_bonus=bonus, action_repeat=repeat)
-    found = exploration.update(config, seen)
+    found = exploration.update(settings(survival_bonus=bonus), seen)
     np.testing.assert_allclose(vector(found), sign * 2.0 * vector(drawn), rtol=1e-6)
 
 
@@ -271,8 +270,9 @@ def test_real_people_met_through_gymnasium_are_not_evaluated(tmp_path, monkeypat
         ({"private_return": (0.0, 1.0)}, "further parts"),
         (
             {"local_update": "one-step", "survival_bonus": 1.0},
-            "survival_bonus is for local_update parameter-exploration",
+            "survival_bonus needs parameter-exploration",
         ),
+        ({"action_repeat": 2, "survival_bonus": 1.0}, "and action_repeat 1"),
     ],
 )
 def test_refusals(changes, says):

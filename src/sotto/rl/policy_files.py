@@ -24,7 +24,6 @@ Sample a discrete action from the softmax of the outputs, if the header calls th
 """
 
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,26 +95,53 @@ def read(file: Path) -> Flat:
     """Reads a policy from an .npz file. Nothing in it is executed.
 
     Raises:
-        ValueError: the file cannot be read, or is not a policy.
+        ValueError: the file cannot be read, or is not a policy; the sentence says why.
     """
+    if not file.is_file():
+        raise ValueError(f"{file} is not a policy: there is no such file")
     try:
         with np.load(file, allow_pickle=False) as stored:
-            header = json.loads(str(stored["header"]))
-            if header["format"] != FORMAT:
-                raise ValueError(f"its format is {header['format']!r}, and not {FORMAT!r}")
-            layers = range(int(header["layers"]))
-            found = Flat(
-                np.asarray(stored["centre"], np.float32),
-                np.asarray(stored["scale"], np.float32),
-                tuple(np.asarray(stored[f"weights_{i}"], np.float32) for i in layers),
-                tuple(np.asarray(stored[f"biases_{i}"], np.float32) for i in layers),
-                np.asarray(stored["log_std"], np.float32) if "log_std" in stored else None,
-                str(header["outputs"]),
-            )
-    except (OSError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
-        why = "there is no such file" if isinstance(error, FileNotFoundError) else str(error)
-        raise ValueError(f"{file} is not a policy of sotto.Agent.export: {why}") from error
-    return found
+            arrays = {name: np.asarray(stored[name]) for name in stored.files}
+    except Exception as error:  # damaged archives raise many kinds
+        raise ValueError(f"{file} is not a policy: it is not an .npz archive of numbers") from error
+    try:
+        header = json.loads(str(arrays.get("header")))
+    except (ValueError, RecursionError):
+        header = None
+    if why := _fault(header, arrays):
+        raise ValueError(f"{file} is not a policy: {why}")
+    layers = range(header["layers"])
+    return Flat(
+        arrays["centre"].astype(np.float32),
+        arrays["scale"].astype(np.float32),
+        tuple(arrays[f"weights_{i}"].astype(np.float32) for i in layers),
+        tuple(arrays[f"biases_{i}"].astype(np.float32) for i in layers),
+        arrays["log_std"].astype(np.float32) if "log_std" in arrays else None,
+        header["outputs"],
+    )
+
+
+def _fault(header: Any, arrays: Mapping[str, np.ndarray]) -> str:
+    """Says in which way a header and arrays are no policy; empty if they are one."""
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        return f"it has no header of the format {FORMAT!r}"
+    layers, box = header.get("layers"), "log_std" in arrays
+    if type(layers) is not int or not 1 <= layers < len(arrays):
+        return "its number of layers does not fit its arrays"
+    if header.get("activation") != "tanh":
+        return "its activation is not tanh"
+    kinds = ("mean",) if box else ("logits", "values")
+    actions = "box" if box else "discrete"
+    if header.get("actions") != actions or header.get("outputs") not in kinds:
+        return "its header and its arrays are about different kinds of actions"
+    vectors = ["centre", "scale", *(f"biases_{i}" for i in range(layers)), *["log_std"] * box]
+    dimensions = dict.fromkeys(vectors, 1) | {f"weights_{i}": 2 for i in range(layers)}
+    for name, wanted in dimensions.items():
+        if name not in arrays:
+            return f"it has no {name}"
+        if arrays[name].ndim != wanted or not np.issubdtype(arrays[name].dtype, np.floating):
+            return f"{name} has not {wanted} dimensions of floating-point numbers"
+    return ""
 
 
 def as_policy(found: Flat, like: Policy, name: str) -> Policy:
@@ -140,12 +166,13 @@ def as_policy(found: Flat, like: Policy, name: str) -> Policy:
     biases = [one.astype(np.float64) for one in found.biases]
     shapes = [one.shape for one in (*weights, *biases, found.centre, found.scale)]
     wanted = [one.shape for one in (*like.network.weights, *like.network.biases)]
-    if shapes != [*wanted, (size,), (size,)]:
+    spread = found.log_std is None or found.log_std.shape == (actions,)
+    if shapes != [*wanted, (size,), (size,)] or not spread:
         layers = [len(found.centre), *(len(one) for one in biases)]
         ours = [size, *(one.shape[0] for one in like.network.biases)]
         raise ValueError(
-            f"{name} has layers of {layers} numbers, and training has {ours}; the inner ones are "
-            "those of hidden"
+            f"{name} has layers of {layers} numbers, and training has {ours}, with constants and "
+            "log_std to match; the inner ones are those of hidden"
         )
     # The file's inputs are a linear function of ours, and its outputs one of ours.
     scale = np.array(like.observation_scale)
@@ -156,7 +183,10 @@ def as_policy(found: Flat, like: Policy, name: str) -> Policy:
     arrays = [*weights, *biases]
     if found.log_std is not None:
         arrays.append(found.log_std - np.log(units))
-    if not all(np.isfinite(one).all() for one in arrays):
+    with np.errstate(over="ignore"):
+        leaves = [one.astype(np.float32) for one in arrays]
+        spreads = [] if found.log_std is None else [np.exp(leaves[-1])]
+    if not all(np.isfinite(one).all() for one in (*leaves, *spreads)):
         raise ValueError(f"{name} has numbers that are not finite")
 
     def of(policy: Policy) -> list[Any]:
@@ -164,5 +194,5 @@ def as_policy(found: Flat, like: Policy, name: str) -> Policy:
         spread = [] if policy.log_std is None else [policy.log_std]
         return [*network.weights, *network.biases, *spread]
 
-    changed: Policy = eqx.tree_at(of, like, [jnp.asarray(one, jnp.float32) for one in arrays])
+    changed: Policy = eqx.tree_at(of, like, [jnp.asarray(one) for one in leaves])
     return changed

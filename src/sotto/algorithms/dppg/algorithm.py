@@ -79,7 +79,7 @@ class DPPG(Algorithm[DPPGConfig]):
             ValueError: there is a first policy, whose file devices do not have.
         """
         if config.first_policy is not None:
-            raise ValueError("devices begin with the random policy of the plan; no first_policy")
+            raise ValueError("devices and audits begin with random weights; leave first_policy out")
         env, native = training.training_environment(config), is_native(config.env_id)
         first = self.one_state(config, config.seed)
         multiplier = noise.total_noise_multiplier(config, dppg.dimension(config, env, first))

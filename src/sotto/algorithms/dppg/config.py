@@ -354,8 +354,6 @@ class DPPGConfig(Settings):
                 raise ValueError("local Adam bounds its own steps; adaptive_clip needs one-step")
         if self.observation_statistics and self.unit == "segment":
             raise ValueError("observation_statistics needs users who start from a reset")
-        if self.observation_statistics and self.first_policy is not None:
-            raise ValueError("observation_statistics change the inputs of first_policy; give one")
         if self.private_return is not None:
             low, high = self.private_return
             if not low < high:
@@ -384,9 +382,12 @@ class DPPGConfig(Settings):
             raise ValueError("joint_clip clips policy and critic together; set critic to private")
         if self.local_update == "visit-average" and self.hidden:
             raise ValueError("visit-average is for a linear policy; set hidden to ()")
-        if self.local_update != "parameter-exploration":
-            if self.survival_bonus:
-                raise ValueError("survival_bonus is for local_update parameter-exploration")
+        exploring = self.local_update == "parameter-exploration"
+        if self.survival_bonus and (not exploring or self.action_repeat > 1):
+            raise ValueError(
+                "survival_bonus needs parameter-exploration and action_repeat 1; set it to 0"
+            )
+        if not exploring:
             return
         if self.parameter_noise == 0:
             raise ValueError("parameter-exploration needs parameter_noise, how far users explore")

@@ -102,8 +102,7 @@ def explore(config: DPPGConfig, env: AnyEnvironment, policy: Policy, key: PRNGKe
 
 def update(config: DPPGConfig, explored: Explored) -> Policy:
     """Returns the user's contribution, before the release clips it."""
-    bonuses = config.survival_bonus * config.action_repeat * explored.steps
-    returns = explored.returns - bonuses
+    returns = explored.returns - config.survival_bonus * explored.steps
     difference = returns[0] - returns[1]
     if config.advantage_scale is None:
         weight = config.learning_rate * jnp.sign(difference)

@@ -165,7 +165,7 @@ def make_release(
         protects=(claims.POLICIES(), *(claims.PARTS(what=extra.described) for extra in extras)),
         does_not_protect=(claims.PATTERNS(), claims.OWN_TRAJECTORY()),
         assumptions=(
-            *((claims.FIRST_POLICY.assumption(),) if config.first_policy else ()),
+            *((claims.FIRST_POLICY.assumption(),) if config.first_policy is not None else ()),
             *(_of_environment(config) if collected else ()),
         ),
     )

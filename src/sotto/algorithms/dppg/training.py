@@ -6,7 +6,7 @@ trains all of them. Iterating over a `Training` yields progress after each chunk
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,8 @@ class Training:
             raise LedgerOlder("the ledger", "the state to go on from", done, held)
         self.config, self.done = config, done
         self.env = training_environment(config)
-        first = initial_states(config, seeds)
+        begin = config if states is None else replace(config, first_policy=None)
+        first = initial_states(begin, seeds)
         self.states = first if states is None else states
         self._native = is_native(config.env_id)
         self._drawn = config.population_size is not None
