@@ -351,7 +351,9 @@ class DPPGConfig(Settings):
             if self.clip_norm_from is not None:
                 raise ValueError("adaptive_clip starts from clip_norm; leave clip_norm_from out")
             if self.local_update == "adam":
-                raise ValueError("local Adam bounds its own steps; adaptive_clip needs one-step")
+                raise ValueError(
+                    "Adam bounds its steps; with adaptive_clip use local_update one-step"
+                )
         if self.observation_statistics and self.unit == "segment":
             raise ValueError("observation_statistics needs users who start from a reset")
         if self.private_return is not None:
@@ -372,14 +374,14 @@ class DPPGConfig(Settings):
                 raise ValueError("action_repeat_half_life halves action_repeat; set it above 1")
             if self.local_update == "parameter-exploration" or self.critic == "public":
                 raise ValueError(
-                    "action_repeat_half_life fits neither parameter-exploration nor critic public"
+                    "action_repeat_half_life is not for parameter-exploration or critic public"
                 )
             if self.unit == "segment":
                 raise ValueError("action_repeat_half_life needs unit trajectory")
         if self.steps_per_user % self.local_minibatches:
             raise ValueError("local_minibatches must divide steps_per_user")
         if self.joint_clip and self.critic != "private":
-            raise ValueError("joint_clip clips policy and critic together; set critic to private")
+            raise ValueError("joint_clip is for a private critic; set critic to private")
         if self.local_update == "visit-average" and self.hidden:
             raise ValueError("visit-average is for a linear policy; set hidden to ()")
         exploring = self.local_update == "parameter-exploration"
