@@ -351,9 +351,7 @@ class DPPGConfig(Settings):
             if self.clip_norm_from is not None:
                 raise ValueError("adaptive_clip starts from clip_norm; leave clip_norm_from out")
             if self.local_update == "adam":
-                raise ValueError(
-                    "Adam bounds its steps; with adaptive_clip use local_update one-step"
-                )
+                raise ValueError("adaptive_clip is not for Adam; use local_update one-step")
         if self.observation_statistics and self.unit == "segment":
             raise ValueError("observation_statistics needs users who start from a reset")
         if self.private_return is not None:
