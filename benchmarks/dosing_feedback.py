@@ -11,32 +11,24 @@ data are needed for it. Doses are drawn with a standard deviation of .5 mU/min a
 import argparse
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from insulin.model import EATEN, GB, KABS, KE, P1, SI
 from insulin.policies import ModelController
 
-from sotto.rl.envs.dosing import TARGET
 from sotto.rl.policy_files import Flat, write
 
 _SPREAD = 0.5
-_REMOTE, _PLASMA, _GUT, _MEAL, _MEAL_BEFORE = 1, 2, 5, 6, 8
-"""Positions in the observation."""
 
 
 def feedback(controller: ModelController) -> Flat:
     """Returns the controller as a linear policy, without its limits, which the box has too."""
-    gain, damping, trend = controller.gain, controller.damping, controller.trend
-    total = KE + gain + damping
-    of_source = total / (TARGET * SI)
-    weights = np.zeros((9, 1), np.float32)
-    weights[_MEAL] = of_source * EATEN * (1 + trend)
-    weights[_MEAL_BEFORE] = -of_source * EATEN * trend
-    weights[_GUT] = of_source * EATEN * KABS
-    weights[_REMOTE], weights[_PLASMA] = -gain, -damping
-    bias = np.array([of_source * P1 * GB - total * P1 / SI], np.float32)
-    spread = np.full(1, np.log(_SPREAD), np.float32)
     zeros, ones = np.zeros(9, np.float32), np.ones(9, np.float32)
-    return Flat(zeros, ones, (weights,), (bias,), spread, "mean")
+    bias, weights = jax.value_and_grad(controller.without_limits)(jnp.zeros(9))
+    spread = np.full(1, np.log(_SPREAD), np.float32)
+    return Flat(
+        zeros, ones, (np.asarray(weights)[:, None],), (np.asarray(bias)[None],), spread, "mean"
+    )
 
 
 def main() -> None:
@@ -46,8 +38,7 @@ def main() -> None:
     file = parser.parse_args().file
     if file.suffix != ".npz":
         parser.error(f"{file} does not end in .npz")
-    found = feedback(ModelController())
-    write(found, file, found.header)
+    write(feedback(ModelController()), file, {})
     print(f"wrote {file}")
 
 

@@ -57,11 +57,15 @@ class ModelController(eqx.Module):
     def dose(self, observation: Float[Array, "9"], seen: Seen) -> Array:
         """The rate of insulin for the next ten minutes."""
         del seen
+        return jnp.clip(self.without_limits(observation), 0.0, MOST_INSULIN)
+
+    def without_limits(self, observation: Float[Array, "9"]) -> Array:
+        """The rate before it is limited, which is linear in the observation."""
         _, remote, plasma, _, _, gut, meal, _, before = observation
         source = P1 * GB + EATEN * (meal + self.trend * (meal - before) + KABS * gut)
         needed = (source / TARGET - P1) / SI
-        dose = KE * needed + self.gain * (needed - remote) + self.damping * (needed - plasma)
-        return jnp.clip(dose, 0.0, MOST_INSULIN)
+        dose: Array = KE * needed + self.gain * (needed - remote) + self.damping * (needed - plasma)
+        return dose
 
 
 class Network(eqx.Module):

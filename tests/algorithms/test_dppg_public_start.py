@@ -31,7 +31,7 @@ TRAINED = (
 
 @pytest.fixture
 def file(tmp_path):
-    write(HEADS_RIGHT, tmp_path / "first.npz", HEADS_RIGHT.header)
+    write(HEADS_RIGHT, tmp_path / "first.npz", {})
     return str(tmp_path / "first.npz")
 
 
@@ -131,7 +131,7 @@ def test_people_met_through_gymnasium_are_told_too(env_id, tmp_path):
     size = training.training_environment(config).observation_size
     inputs, weights = np.zeros(size, np.float32), np.zeros((size, 1), np.float32)
     one = Flat(inputs, inputs + 1, (weights,), (weights[0],), weights[0], "mean")
-    write(one, tmp_path / "first.npz", one.header)
+    write(one, tmp_path / "first.npz", {})
     config = replace(config, first_policy=str(tmp_path / "first.npz"))
     ledger = training.create_ledger(config, tmp_path / "ledger.sqlite")
     list(training.Training(config, [0], [ledger]))

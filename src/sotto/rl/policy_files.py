@@ -75,19 +75,19 @@ class Flat:
         }
 
 
-def write(found: Flat, file: Path, header: Mapping[str, Any]) -> None:
+def write(found: Flat, file: Path, about: Mapping[str, Any]) -> None:
     """Writes a policy into an .npz file, which is replaced if it exists.
 
     Args:
         found: the policy.
         file: the file.
-        header: JSON values, among them those of `Flat.header`.
+        about: JSON values for the header, beside those of `Flat.header`.
     """
     arrays: dict[str, Any] = {f"weights_{i}": one for i, one in enumerate(found.weights)}
     arrays |= {f"biases_{i}": one for i, one in enumerate(found.biases)}
     arrays |= {} if found.log_std is None else {"log_std": found.log_std}
     with file.open("wb") as opened:
-        text = np.array(json.dumps(dict(header)))
+        text = np.array(json.dumps({**about, **found.header}))
         np.savez(opened, header=text, centre=found.centre, scale=found.scale, **arrays)
 
 
@@ -166,8 +166,8 @@ def as_policy(found: Flat, like: Policy, name: str) -> Policy:
     biases = [one.astype(np.float64) for one in found.biases]
     shapes = [one.shape for one in (*weights, *biases, found.centre, found.scale)]
     wanted = [one.shape for one in (*like.network.weights, *like.network.biases)]
-    spread = found.log_std is None or found.log_std.shape == (actions,)
-    if shapes != [*wanted, (size,), (size,)] or not spread:
+    spread_fits = found.log_std is None or found.log_std.shape == (actions,)
+    if shapes != [*wanted, (size,), (size,)] or not spread_fits:
         layers = [len(found.centre), *(len(one) for one in biases)]
         ours = [size, *(one.shape[0] for one in like.network.biases)]
         raise ValueError(

@@ -57,7 +57,9 @@ class DPPG(Algorithm[DPPGConfig]):
 
     def resolved(self, config: DPPGConfig) -> DPPGConfig:
         """Returns the settings unchanged, if they fit the environment and the first policy."""
-        training.initial_states(config, [config.seed])
+        training.training_environment(config)
+        if config.first_policy is not None:
+            training.initial_states(config, [config.seed])  # reads the file
         return config
 
     def has_ledger(self, config: DPPGConfig) -> bool:

@@ -392,7 +392,7 @@ class DPPGConfig(Settings):
         if self.parameter_noise == 0:
             raise ValueError("parameter-exploration needs parameter_noise, how far users explore")
         if self.steps_per_user % 2:
-            raise ValueError("two episodes share steps_per_user; make it even")
+            raise ValueError("parameter-exploration plays two episodes; make steps_per_user even")
         if self.critic != "none" or len(self.noise_ratios) > 1 or self.unit != "trajectory":
             raise ValueError(
                 "parameter-exploration releases only the policy's update; it needs critic none, "

@@ -8,10 +8,10 @@ policy moved along the direction, and one with the policy moved against it. Then
 
     learning_rate * (return along - return against) / advantage_scale * direction.
 
-A return leaves out a survival_bonus for each step, as there for Hopper. Without an advantage_scale,
-the sign of the difference replaces the quotient. So a contribution is
-one number and a direction that does not depend on data. A policy with few parameters can learn from
-it in environments where gradients along sampled actions are too noisy.
+Here a return is the sum of rewards without survival_bonus for each step, which Mania et al. leave
+out, too. Without an advantage_scale, the sign of the difference replaces the quotient. So a
+contribution is one number and a direction that does not depend on data. A policy with few
+parameters can learn from it in environments where gradients along sampled actions are too noisy.
 
 Nothing here is private by itself: the release bounds and noises the update, whatever it is.
 """

@@ -59,11 +59,10 @@ def export(policy: Any, file: Path, about: dict[str, Any]) -> None:
     if file.suffix not in (".npz", ".onnx"):
         raise ValueError(f"give a file that ends in .npz or .onnx, not {file.name}")
     found = flat(policy)
-    header = about | found.header
     if file.suffix == ".onnx":
-        _write_onnx(found, file, header)
-        return
-    write(found, file, header)
+        _write_onnx(found, file, about | found.header)
+    else:
+        write(found, file, about)
 
 
 def _of_policy(policy: Policy) -> Flat:
