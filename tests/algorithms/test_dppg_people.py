@@ -308,10 +308,10 @@ def test_calibrated_noise_meets_the_target_over_all_releases() -> None:
         (
             tiny,
             {"participations": 2, "unit": "segment", "one_episode": False},
-            "from release to release",
+            "need unit trajectory",
         ),
         (tiny, {"population_size": 40}, "no accountant"),
-        (drawn, {"participations": 2}, "one of the two"),
+        (drawn, {"participations": 2}, "and not both"),
         (drawn, {"population_size": 4}, "larger than users_per_update"),
         (drawn, {"adjacency": "replace-one"}, "zero-out adjacency only"),
         (drawn, {"delta": 0.03}, "not below 1 / users"),
