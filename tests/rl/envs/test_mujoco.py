@@ -9,6 +9,7 @@ import pytest
 
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described
 from sotto.rl.envs.gymnasium.mujoco_facts import FACTS
+from sotto.rl.envs.gymnasium.stepping import Mujoco, OneByOne, stepper_of
 
 
 @pytest.mark.parametrize("env_id", sorted(FACTS))
@@ -67,3 +68,55 @@ def test_public_scales_bring_random_play_to_order_one():
     spread = np.asarray(jnp.std(seen.observations.reshape(-1, 17), axis=0)) * scale
     assert spread.min() > 0.3
     assert spread.max() < 3.0
+
+
+def same(first, second):
+    for got, wanted in zip(first, second, strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted)
+
+
+BODIES = [
+    ("HalfCheetah-v5", {}),
+    (
+        "HalfCheetah-v5",
+        {"ctrl_cost_weight": 0.3, "exclude_current_positions_from_observation": False},
+    ),
+    ("Hopper-v5", {}),
+    ("Hopper-v5", {"terminate_when_unhealthy": False, "healthy_z_range": (0.9, 1.3)}),
+    ("Hopper-v5", {"healthy_angle_range": (-0.05, 0.02), "healthy_state_range": (-4.0, 4.0)}),
+]
+
+
+@pytest.mark.parametrize(("env_id", "options"), BODIES)
+def test_bodies_that_are_stepped_at_once_move_as_in_gymnasium(env_id, options):
+    """All numbers are equal bit by bit, over falls and time limits. One body of four rests."""
+    settings = {"max_episode_steps": 60, "disable_env_checker": True, **options}
+    at_once, alone = (
+        kind([gym.make(env_id, **settings) for _ in range(4)]) for kind in (stepper_of, OneByOne)
+    )
+    assert isinstance(at_once, Mujoco)
+    for row in range(4):
+        np.testing.assert_array_equal(at_once.reset(row, row), alone.reset(row, row))
+    random, rows, ends = np.random.default_rng(0), np.array([0, 1, 3]), np.zeros(2, int)
+    size = {"HalfCheetah-v5": 6, "Hopper-v5": 3}[env_id]
+    for _ in range(150):
+        actions = random.uniform(-0.5, 0.5, (3, size)).astype(np.float32)
+        taken = at_once.step(rows, actions)
+        same(taken, alone.step(rows, actions))
+        ends += taken.terminated.sum(), taken.truncated.sum()
+        for row in rows[taken.terminated | taken.truncated].tolist():
+            np.testing.assert_array_equal(at_once.reset(row, None), alone.reset(row, None))
+    falls = env_id == "Hopper-v5" and options.get("terminate_when_unhealthy", True)
+    assert (ends[0] > 2) if falls else (ends[0] == 0 and ends[1] == 6)
+
+
+def test_other_bodies_and_wrapped_ones_are_stepped_one_by_one():
+    def stepper(env_id, **options):
+        return stepper_of([gym.make(env_id, disable_env_checker=True, **options)])
+
+    assert isinstance(stepper("Hopper-v5"), Mujoco)
+    assert isinstance(stepper("Hopper-v5", render_mode="rgb_array"), Mujoco)
+    assert isinstance(stepper("Hopper-v4"), OneByOne)
+    wrapped = gym.wrappers.RescaleAction(gym.make("Hopper-v5"), -2.0, 2.0)
+    assert isinstance(stepper_of([wrapped]), OneByOne)

@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from sotto.rl.envs.gymnasium import specs
+from sotto.rl.envs.gymnasium.stepping import stepper_of
 
 _RESET, _STEP, _STEP_AND_RESET = b"r", b"s", b"a"
 _READY, _FAILED = b"+", b"-"
@@ -131,34 +132,36 @@ class LocalEnvs:
         self.buffers = buffers
         self._repeat = action_repeat
         self._envs = [specs.make(environment, options) for _ in buffers.playing]
+        self._stepper = stepper_of(self._envs)
 
     def reset(self) -> None:
         """Resets as `ParallelEnvs.reset` says."""
         buffers = self.buffers
-        for i in np.flatnonzero(buffers.playing):
-            seed = int(buffers.seeds[i])
-            seen, _ = self._envs[i].reset(seed=seed if seed >= 0 else None)
-            buffers.observations[i] = np.ravel(seen)
+        for row in np.flatnonzero(buffers.playing).tolist():
+            seed = int(buffers.seeds[row])
+            buffers.observations[row] = self._stepper.reset(row, seed if seed >= 0 else None)
 
     def step(self, reset: bool) -> None:
         """Steps as `ParallelEnvs.step` says."""
         buffers = self.buffers
-        for i in np.flatnonzero(buffers.playing):
-            env, action, total = self._envs[i], buffers.actions[i], 0.0
+        played = going = np.flatnonzero(buffers.playing)
+        totals = np.zeros(len(buffers.playing))
+        # A value too large for float32 becomes infinite; learners must handle that anyway.
+        with np.errstate(over="ignore"):
             for _ in range(self._repeat):
-                seen, reward, terminated, truncated, _ = env.step(action)
-                total += float(reward)
-                if terminated or truncated:
+                taken = self._stepper.step(going, buffers.actions[going])
+                totals[going] += taken.rewards
+                buffers.following[going] = taken.observations
+                buffers.terminated[going] = taken.terminated
+                buffers.truncated[going] = taken.truncated & ~taken.terminated
+                going = going[~(taken.terminated | taken.truncated)]
+                if not len(going):
                     break
-            # A value too large for float32 becomes infinite; learners must handle that anyway.
-            with np.errstate(over="ignore"):
-                buffers.rewards[i] = total
-                buffers.following[i] = seen = np.ravel(seen)
-            buffers.terminated[i] = terminated
-            buffers.truncated[i] = truncated and not terminated
-            if reset and (terminated or truncated):
-                seen = np.ravel(env.reset()[0])
-            buffers.observations[i] = seen
+            buffers.rewards[played] = totals[played]
+        buffers.observations[played] = buffers.following[played]
+        if reset:
+            for row in np.setdiff1d(played, going).tolist():
+                buffers.observations[row] = self._stepper.reset(row, None)
 
     def picture(self, index: int) -> np.ndarray:
         """Renders one environment, [height, width, 3]; it needs render_mode="rgb_array"."""
