@@ -18,7 +18,7 @@ AnyEnv: TypeAlias = gym.Env[Any, Any]
 
 
 class Taken(NamedTuple):
-    """What one step of some environments led to; the first axis is the environment."""
+    """Results of one step of some environments; the first axis is the environment."""
 
     observations: Float[np.ndarray, "rows obs"]
     rewards: Float[np.ndarray, " rows"]
