@@ -6,10 +6,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described
+from sotto.rl.envs.gymnasium.mujoco_bodies import bodies_of
 from sotto.rl.envs.gymnasium.mujoco_facts import FACTS
-from sotto.rl.envs.gymnasium.stepping import Mujoco, OneByOne, stepper_of
 
 
 @pytest.mark.parametrize("env_id", sorted(FACTS))
@@ -70,53 +71,113 @@ def test_public_scales_bring_random_play_to_order_one():
     assert spread.max() < 3.0
 
 
-def same(first, second):
-    for got, wanted in zip(first, second, strict=True):
-        assert got.dtype == wanted.dtype
-        np.testing.assert_array_equal(got, wanted)
+def made(env_id, count=4, **options):
+    return [gym.make(env_id, disable_env_checker=True, **options) for _ in range(count)]
 
 
+WIDE = {"healthy_z_range": (-9.0, 9.0), "healthy_angle_range": (-9.0, 9.0)}
 BODIES = [
     ("HalfCheetah-v5", {}),
-    (
-        "HalfCheetah-v5",
-        {"ctrl_cost_weight": 0.3, "exclude_current_positions_from_observation": False},
-    ),
+    ("HalfCheetah-v5", {"ctrl_cost_weight": 0.3, "exclude_current_positions_from_observation": 0}),
+    ("HalfCheetah-v5", {"forward_reward_weight": 2.0, "frame_skip": 3, "max_episode_steps": -1}),
     ("Hopper-v5", {}),
-    ("Hopper-v5", {"terminate_when_unhealthy": False, "healthy_z_range": (0.9, 1.3)}),
-    ("Hopper-v5", {"healthy_angle_range": (-0.05, 0.02), "healthy_state_range": (-4.0, 4.0)}),
+    ("Hopper-v5", {"terminate_when_unhealthy": 0, "healthy_z_range": (0.9, 1.3)}),
+    ("Hopper-v5", {"healthy_angle_range": (-0.05, 0.02), "healthy_reward": 3.0, "frame_skip": 2}),
+    ("Hopper-v5", {**WIDE, "healthy_state_range": (-2.0, 2.0), "terminate_when_unhealthy": 0}),
+    ("Hopper-v5", {**WIDE, "healthy_state_range": (-0.2, 9.0), "reset_noise_scale": 0.1}),
+    (
+        "Hopper-v5",  # so fast that observed velocities are clipped
+        {**WIDE, "healthy_state_range": (-99.0, 99.0), "reset_noise_scale": 12.0}
+        | {"forward_reward_weight": 0.5},
+    ),
 ]
 
 
 @pytest.mark.parametrize(("env_id", "options"), BODIES)
 def test_bodies_that_are_stepped_at_once_move_as_in_gymnasium(env_id, options):
-    """All numbers are equal bit by bit, over falls and time limits. One body of four rests."""
-    settings = {"max_episode_steps": 60, "disable_env_checker": True, **options}
-    at_once, alone = (
-        kind([gym.make(env_id, **settings) for _ in range(4)]) for kind in (stepper_of, OneByOne)
-    )
-    assert isinstance(at_once, Mujoco)
+    """All numbers are equal bit by bit, over falls and time limits, whoever rests."""
+    settings = {"max_episode_steps": 40, **options}
+    ours, theirs = made(env_id, **settings), made(env_id, **settings)
+    at_once = bodies_of(ours)
     for row in range(4):
-        np.testing.assert_array_equal(at_once.reset(row, row), alone.reset(row, row))
-    random, rows, ends = np.random.default_rng(0), np.array([0, 1, 3]), np.zeros(2, int)
-    size = {"HalfCheetah-v5": 6, "Hopper-v5": 3}[env_id]
-    for _ in range(150):
-        actions = random.uniform(-0.5, 0.5, (3, size)).astype(np.float32)
+        np.testing.assert_array_equal(ours[row].reset(seed=row)[0], theirs[row].reset(seed=row)[0])
+    random, size = np.random.default_rng(0), ours[0].action_space.shape[0]
+    ended = np.zeros(2, int)
+    for step in range(120):
+        rows = np.array([[0, 1, 3], [0, 2, 3]][step % 2])
+        actions = random.uniform(-1.0, 1.0, (3, size)).astype(np.float32)
         taken = at_once.step(rows, actions)
-        same(taken, alone.step(rows, actions))
-        ends += taken.terminated.sum(), taken.truncated.sum()
-        for row in rows[taken.terminated | taken.truncated].tolist():
-            np.testing.assert_array_equal(at_once.reset(row, None), alone.reset(row, None))
+        for index, row in enumerate(rows):
+            seen, reward, terminated, truncated, _ = theirs[row].step(actions[index])
+            np.testing.assert_array_equal(taken.observations[index], seen)
+            assert taken.rewards[index] == reward
+            assert taken.terminated[index] == terminated
+            assert taken.truncated[index] == truncated
+            ended += bool(terminated), truncated
+            if terminated or truncated:
+                np.testing.assert_array_equal(ours[row].reset()[0], theirs[row].reset()[0])
     falls = env_id == "Hopper-v5" and options.get("terminate_when_unhealthy", True)
-    assert (ends[0] > 2) if falls else (ends[0] == 0 and ends[1] == 6)
+    limited = settings["max_episode_steps"] > 0
+    assert (ended[0] > 2) if falls and "reset_noise_scale" not in options else True
+    assert (ended[1] > 4) if not falls and limited else True
+
+
+class MyHopper(HopperEnv):
+    """A body of a user, which Gymnasium's rules need not describe."""
+
+
+class MyLimit(gym.wrappers.TimeLimit):
+    """A wrapper of a user."""
 
 
 def test_other_bodies_and_wrapped_ones_are_stepped_one_by_one():
-    def stepper(env_id, **options):
-        return stepper_of([gym.make(env_id, disable_env_checker=True, **options)])
+    register = gym.register
+    register("MyHopper-v0", MyHopper, max_episode_steps=10)
+    register("OneHopper-v0", lambda **options: HopperEnv(**options), max_episode_steps=10)
+    assert bodies_of(made("Hopper-v5")) is not None
+    assert bodies_of(made("Hopper-v5", render_mode="rgb_array")) is not None
+    for env_id in ("Hopper-v4", "MyHopper-v0", "OneHopper-v0"):
+        assert bodies_of(made(env_id)) is None
+    assert bodies_of(made("Hopper-v5", 3)) is None  # so few are faster one by one
+    assert bodies_of([MyLimit(env, 5) for env in made("Hopper-v5")]) is None
+    assert bodies_of([gym.wrappers.TimeAwareObservation(env) for env in made("Hopper-v5")]) is None
+    shown = made("Hopper-v5")
+    shown[0].unwrapped.render_mode = "human"
+    assert bodies_of(shown) is None
 
-    assert isinstance(stepper("Hopper-v5"), Mujoco)
-    assert isinstance(stepper("Hopper-v5", render_mode="rgb_array"), Mujoco)
-    assert isinstance(stepper("Hopper-v4"), OneByOne)
-    wrapped = gym.wrappers.RescaleAction(gym.make("Hopper-v5"), -2.0, 2.0)
-    assert isinstance(stepper_of([wrapped]), OneByOne)
+
+def test_the_shortest_time_limit_counts():
+    envs = [gym.wrappers.TimeLimit(env, 3) for env in made("HalfCheetah-v5", max_episode_steps=5)]
+    at_once, rows = bodies_of(envs), np.arange(4)
+    for env in envs:
+        env.reset(seed=0)
+    late = [at_once.step(rows, np.zeros((4, 6), np.float32)).truncated.all() for _ in range(4)]
+    assert late == [False, False, True, True]
+
+
+@pytest.mark.parametrize("repeat", [1, 3])
+@pytest.mark.parametrize("reset", [True, False])
+def test_at_once_or_one_by_one_is_the_same_to_the_bridge(monkeypatch, repeat, reset):
+    """Seven hoppers fall at different times."""
+
+    def played():
+        chosen = iter(jr.uniform(jr.key(0), (60, 7, 3), minval=-1.0, maxval=1.0))
+        with GymnasiumUsers("Hopper-v5", 7, action_repeat=repeat, max_episode_steps=25) as users:
+            seen = users.collect(lambda o, k: next(chosen), jr.key(0), range(7), 60, not reset)
+            return seen, users._envs._bodies
+
+    fast, bodies = played()
+    monkeypatch.setattr("sotto.rl.envs.gymnasium.parallel.bodies_of", lambda envs: None)
+    slow, nothing = played()
+    assert bodies is not None
+    assert nothing is None
+    assert float(jnp.sum(fast.terminated)) > 2
+    jax.tree.map(np.testing.assert_array_equal, fast, slow)
+
+
+def test_a_worker_whose_users_have_all_fallen_waits_for_the_others():
+    with GymnasiumUsers("Hopper-v5", 8, 2) as users:
+        idle = np.concatenate([np.full((4, 3), 1.0), np.full((4, 3), 0.0)])
+        _, steps, ended = users.returns(lambda o, k: idle, jr.key(0), range(8), 200)
+    assert ended.all()
+    assert steps[:4].max() < steps[4:].min()

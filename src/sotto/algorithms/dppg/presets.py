@@ -126,8 +126,9 @@ ON_DEVICES: dict[str, dict[str, object]] = {
 """Changes to our recipe for people's own devices, whose noise is independent over time."""
 
 _MANY_CHEETAHS: dict[str, object] = {
-    # More noise needs smaller steps, and episodes that are long enough to show falls.
+    # More noise needs smaller steps. Episodes are as long as above: shorter ones do not show falls.
     "users_per_update": 256,
+    "steps_per_user": 400,
     "total_steps": 12_288_000,
     "parameter_noise": 0.03,
     "server_learning_rate": 0.5,
@@ -165,7 +166,7 @@ SOTTO_SMALL_EPSILON: dict[str, tuple[float, dict[str, object]]] = {
     "HalfCheetah-v4": (5.0, _MANY_CHEETAHS),
     "HalfCheetah-v5": (5.0, _MANY_CHEETAHS),
 }
-"""Epsilon below which our recipe changes, and its changes: mostly more people."""
+"""Epsilon below which our recipe changes, and its changes: more people, and what suits them."""
 
 _BY_HAND = frozenset(
     {

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from sotto.rl.envs.gymnasium import specs
-from sotto.rl.envs.gymnasium.stepping import stepper_of
+from sotto.rl.envs.gymnasium.mujoco_bodies import Bodies, bodies_of
 
 _RESET, _STEP, _STEP_AND_RESET = b"r", b"s", b"a"
 _READY, _FAILED = b"+", b"-"
@@ -132,24 +132,49 @@ class LocalEnvs:
         self.buffers = buffers
         self._repeat = action_repeat
         self._envs = [specs.make(environment, options) for _ in buffers.playing]
-        self._stepper = stepper_of(self._envs)
+        self._bodies = bodies_of(self._envs)
 
     def reset(self) -> None:
         """Resets as `ParallelEnvs.reset` says."""
         buffers = self.buffers
-        for row in np.flatnonzero(buffers.playing).tolist():
-            seed = int(buffers.seeds[row])
-            buffers.observations[row] = self._stepper.reset(row, seed if seed >= 0 else None)
+        for i in np.flatnonzero(buffers.playing):
+            seed = int(buffers.seeds[i])
+            seen, _ = self._envs[i].reset(seed=seed if seed >= 0 else None)
+            buffers.observations[i] = np.ravel(seen)
 
     def step(self, reset: bool) -> None:
         """Steps as `ParallelEnvs.step` says."""
+        rows = np.flatnonzero(self.buffers.playing)
+        if self._bodies is None:
+            self._one_by_one(rows, reset)
+        elif len(rows):
+            self._at_once(self._bodies, rows, reset)
+
+    def _one_by_one(self, rows: np.ndarray, reset: bool) -> None:
         buffers = self.buffers
-        played = going = np.flatnonzero(buffers.playing)
+        for i in rows:
+            env, action, total = self._envs[i], buffers.actions[i], 0.0
+            for _ in range(self._repeat):
+                seen, reward, terminated, truncated, _ = env.step(action)
+                total += float(reward)
+                if terminated or truncated:
+                    break
+            # A value too large for float32 becomes infinite; learners must handle that anyway.
+            with np.errstate(over="ignore"):
+                buffers.rewards[i] = total
+                buffers.following[i] = seen = np.ravel(seen)
+            buffers.terminated[i] = terminated
+            buffers.truncated[i] = truncated and not terminated
+            if reset and (terminated or truncated):
+                seen = np.ravel(env.reset()[0])
+            buffers.observations[i] = seen
+
+    def _at_once(self, bodies: Bodies, rows: np.ndarray, reset: bool) -> None:
+        buffers, going = self.buffers, rows
         totals = np.zeros(len(buffers.playing))
-        # A value too large for float32 becomes infinite; learners must handle that anyway.
         with np.errstate(over="ignore"):
             for _ in range(self._repeat):
-                taken = self._stepper.step(going, buffers.actions[going])
+                taken = bodies.step(going, buffers.actions[going])
                 totals[going] += taken.rewards
                 buffers.following[going] = taken.observations
                 buffers.terminated[going] = taken.terminated
@@ -157,11 +182,11 @@ class LocalEnvs:
                 going = going[~(taken.terminated | taken.truncated)]
                 if not len(going):
                     break
-            buffers.rewards[played] = totals[played]
-        buffers.observations[played] = buffers.following[played]
+            buffers.rewards[rows] = totals[rows]
+        buffers.observations[rows] = buffers.following[rows]
         if reset:
-            for row in np.setdiff1d(played, going).tolist():
-                buffers.observations[row] = self._stepper.reset(row, None)
+            for row in rows[(buffers.terminated | buffers.truncated)[rows]]:
+                buffers.observations[row] = np.ravel(self._envs[row].reset()[0])
 
     def picture(self, index: int) -> np.ndarray:
         """Renders one environment, [height, width, 3]; it needs render_mode="rgb_array"."""
