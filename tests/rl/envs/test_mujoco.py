@@ -9,7 +9,7 @@ import pytest
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described
-from sotto.rl.envs.gymnasium.mujoco_bodies import bodies_of
+from sotto.rl.envs.gymnasium.mujoco_bodies import RULES, Moved, bodies_of
 from sotto.rl.envs.gymnasium.mujoco_facts import FACTS
 
 
@@ -107,6 +107,7 @@ def test_bodies_that_are_stepped_at_once_move_as_in_gymnasium(env_id, options):
         rows = np.array([[0, 1, 3], [0, 2, 3]][step % 2])
         actions = random.uniform(-1.0, 1.0, (3, size)).astype(np.float32)
         taken = at_once.step(rows, actions)
+        assert taken.terminated.dtype == taken.truncated.dtype == np.bool_
         for index, row in enumerate(rows):
             seen, reward, terminated, truncated, _ = theirs[row].step(actions[index])
             np.testing.assert_array_equal(taken.observations[index], seen)
@@ -120,6 +121,22 @@ def test_bodies_that_are_stepped_at_once_move_as_in_gymnasium(env_id, options):
     limited = settings["max_episode_steps"] > 0
     assert (ended[0] > 2) if falls and "reset_noise_scale" not in options else True
     assert (ended[1] > 4) if not falls and limited else True
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (-0.5, 2.0), (-2.0, 0.7)])
+def test_a_hopper_is_healthy_as_in_gymnasium(low, high):
+    """Angles and velocities have the range; place and height do not."""
+    options = {**WIDE, "healthy_state_range": (low, high)}
+    env = made("Hopper-v5", 1, **options)[0].unwrapped
+    random, healthy = np.random.default_rng(0), []
+    for _ in range(400):
+        positions, velocities = random.normal(0.1, 0.6, 6), random.normal(0.0, 0.4, 6)
+        env.set_state(positions, velocities)
+        moved = Moved(np.zeros((1, 3)), np.zeros(1), positions[None], velocities[None])
+        terminated = RULES["gymnasium.envs.mujoco.hopper_v5:HopperEnv"](env, moved)[2]
+        healthy.append(env.is_healthy)
+        assert terminated[0] == (not env.is_healthy)
+    assert 20 < sum(healthy) < 380
 
 
 class MyHopper(HopperEnv):
@@ -153,6 +170,15 @@ def test_the_shortest_time_limit_counts():
         env.reset(seed=0)
     late = [at_once.step(rows, np.zeros((4, 6), np.float32)).truncated.all() for _ in range(4)]
     assert late == [False, False, True, True]
+
+
+def test_an_episode_that_ends_by_itself_at_its_limit_is_not_cut_off():
+    settings = {"max_episode_steps": 1, "healthy_z_range": (8.0, 9.0)}
+    with GymnasiumUsers("Hopper-v5", 4, **settings) as users:
+        seen = users.collect(lambda o, k: jnp.zeros((4, 3)), jr.key(0), range(4), 1, True)
+        assert users._envs._bodies is not None
+    assert seen.terminated.all()
+    assert not seen.truncated.any()
 
 
 @pytest.mark.parametrize("repeat", [1, 3])

@@ -92,7 +92,7 @@ def bodies_of(envs: Sequence[gym.Env[Any, Any]]) -> Bodies | None:
         return None
     inner: Any = envs[0].unwrapped
     made_by = None if inner.spec is None else inner.spec.entry_point
-    rule = _RULES.get(made_by) if isinstance(made_by, str) else None
+    rule = RULES.get(made_by) if isinstance(made_by, str) else None
     plain = all(type(one) in (TimeLimit, OrderEnforcing) for one in _wrappers(envs[0]))
     if rule is None or not plain or inner.render_mode == "human":
         return None
@@ -139,7 +139,7 @@ def _within(values: np.ndarray, interval: tuple[float, float]) -> np.ndarray:
     return (least < values) & (values < most)
 
 
-_RULES: dict[str, Rule] = {
+RULES: dict[str, Rule] = {
     "gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetahEnv": _half_cheetah,
     "gymnasium.envs.mujoco.hopper_v5:HopperEnv": _hopper,
 }
