@@ -164,9 +164,17 @@ def test_seeds_are_not_said_to_have_people_of_their_own(capsys, name) -> None:
     assert "the same teacher, experts or reward function, what they cost adds up" in shown
 
 
-@pytest.mark.parametrize(("epsilon", "people"), [("1", "256"), ("10", "32")])
-def test_a_preset_may_depend_on_epsilon(capsys, epsilon, people) -> None:
-    main(["train", "dppg", "--env-id", "HalfCheetah-v5", "--target-epsilon", epsilon, "--help"])
+@pytest.mark.parametrize(
+    ("env_id", "epsilon", "people"),
+    [
+        ("HalfCheetah-v5", "1", "256"),
+        ("HalfCheetah-v5", "10", "32"),
+        ("Hopper-v5", "1", "320"),
+        ("Hopper-v5", "10", "48"),
+    ],
+)
+def test_a_preset_may_depend_on_epsilon(capsys, env_id, epsilon, people) -> None:
+    main(["train", "dppg", "--env-id", env_id, "--target-epsilon", epsilon, "--help"])
     shown = capsys.readouterr().out
     users = shown[shown.index("--users-per-update") :]
     assert users[users.index("(default: ") :].startswith(f"(default: {people})")

@@ -144,6 +144,13 @@ _MANY_CHEETAHS: dict[str, object] = {
     ),
 }
 
+_MANY_HOPPERS: dict[str, object] = {
+    # Two episodes of 500 steps are enough to see how a policy hops, and take half of the time.
+    "users_per_update": 320,
+    "steps_per_user": 1000,
+    "total_steps": 17_920_000,
+}
+
 _MANY_CARTS: dict[str, object] = {
     # 30 trainings took 3.6M of these steps on average, and 3.8M at most.
     "users_per_update": 480,
@@ -165,6 +172,8 @@ SOTTO_SMALL_EPSILON: dict[str, tuple[float, dict[str, object]]] = {
     "Acrobot-v1": (0.3, _FEWER_AND_FEWER_REPEATS),
     "HalfCheetah-v4": (5.0, _MANY_CHEETAHS),
     "HalfCheetah-v5": (5.0, _MANY_CHEETAHS),
+    "Hopper-v4": (5.0, _MANY_HOPPERS),
+    "Hopper-v5": (5.0, _MANY_HOPPERS),
 }
 """Epsilon below which our recipe changes, and its changes: more people, and what suits them."""
 
