@@ -145,7 +145,7 @@ _MANY_CHEETAHS: dict[str, object] = {
 }
 
 _MANY_HOPPERS: dict[str, object] = {
-    # Two episodes of 500 steps are enough to see how a policy hops, and take half of the time.
+    # Two episodes of 500 steps are enough to see how a policy hops, and take half of the steps.
     "users_per_update": 320,
     "steps_per_user": 1000,
     "total_steps": 17_920_000,
