@@ -176,7 +176,7 @@ def test_an_episode_that_ends_by_itself_at_its_limit_is_not_cut_off():
     settings = {"max_episode_steps": 1, "healthy_z_range": (8.0, 9.0)}
     with GymnasiumUsers("Hopper-v5", 4, **settings) as users:
         seen = users.collect(lambda o, k: jnp.zeros((4, 3)), jr.key(0), range(4), 1, True)
-        assert users._envs._bodies is not None
+        assert users._envs._together is not None
     assert seen.terminated.all()
     assert not seen.truncated.any()
 
@@ -190,7 +190,7 @@ def test_at_once_or_one_by_one_is_the_same_to_the_bridge(monkeypatch, repeat, re
         chosen = iter(jr.uniform(jr.key(0), (60, 7, 3), minval=-1.0, maxval=1.0))
         with GymnasiumUsers("Hopper-v5", 7, action_repeat=repeat, max_episode_steps=25) as users:
             seen = users.collect(lambda o, k: next(chosen), jr.key(0), range(7), 60, not reset)
-            return seen, users._envs._bodies
+            return seen, users._envs._together
 
     fast, bodies = played()
     monkeypatch.setattr("sotto.rl.envs.gymnasium.parallel.bodies_of", lambda envs: None)

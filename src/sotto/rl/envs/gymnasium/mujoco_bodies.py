@@ -1,8 +1,8 @@
 """Steps of many HalfCheetahs or Hoppers at once, equal to Gymnasium's bit for bit.
 
 Half of the time of a step of Gymnasium's MuJoCo environments is Python code. Here only MuJoCo's own
-step is called for each environment. Observations, rewards and ends are computed for all of them
-together. Contact forces and `info`, which nobody reads here, are not computed.
+step is called for each environment. Contact forces and `info`, which nobody reads here, are not
+computed.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,21 +10,9 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing, TimeLimit
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
-_FEWEST = 4
-"""Number of environments from which on stepping them at once is faster."""
-
-
-class Taken(NamedTuple):
-    """Results of one step of some environments; the first axis is the environment."""
-
-    observations: Float[np.ndarray, "rows obs"]
-    rewards: Float[np.ndarray, " rows"]
-    terminated: Bool[np.ndarray, " rows"]
-    truncated: Bool[np.ndarray, " rows"]
-    """Whether a time limit was reached, also if the episode terminated."""
+from sotto.rl.envs.gymnasium.at_once import Taken, TimeLimits, made_by
 
 
 class Moved(NamedTuple):
@@ -54,9 +42,7 @@ class Bodies:
         self._bodies = [(one.model, one.data, one.data.ctrl) for one in inner]
         self._positions = [one.data.qpos for one in inner]
         self._velocities = [one.data.qvel for one in inner]
-        self._limits = [
-            [one for one in _wrappers(env) if isinstance(one, TimeLimit)] for env in envs
-        ]
+        self._limits = TimeLimits(envs)
 
     def step(self, rows: Int[np.ndarray, " rows"], actions: Float[np.ndarray, "rows j"]) -> Taken:
         """Steps the environments of these numbers, with one action each."""
@@ -72,40 +58,13 @@ class Bodies:
         seen, rewards, terminated = self._rule(env, Moved(actions, forward, positions, velocities))
         first = int(env._exclude_current_positions_from_observation)
         observations = np.concatenate([positions[:, first:], seen], axis=1)
-        late = np.array([self._count(row) for row in numbers])
-        return Taken(observations, rewards, terminated, late)
-
-    def _count(self, row: int) -> bool:
-        """Counts a step, as the environment's time limits do; returns whether one is reached."""
-        for limit in self._limits[row]:
-            limit._elapsed_steps += 1
-        return any(limit._elapsed_steps >= limit._max_episode_steps for limit in self._limits[row])
+        return Taken(observations, rewards, terminated, self._limits.count(numbers))
 
 
 def bodies_of(envs: Sequence[gym.Env[Any, Any]]) -> Bodies | None:
-    """Returns the bodies of environments that were made alike, or None if others must step them.
-
-    Gymnasium has made them from its own class, which the specification names by a string. No
-    wrapper changes a step. A few environments are faster one by one.
-    """
-    if len(envs) < _FEWEST:
-        return None
-    inner: Any = envs[0].unwrapped
-    made_by = None if inner.spec is None else inner.spec.entry_point
-    rule = RULES.get(made_by) if isinstance(made_by, str) else None
-    plain = all(type(one) in (TimeLimit, OrderEnforcing) for one in _wrappers(envs[0]))
-    if rule is None or not plain or inner.render_mode == "human":
-        return None
-    return Bodies(envs, rule)
-
-
-def _wrappers(env: gym.Env[Any, Any]) -> list[gym.Env[Any, Any]]:
-    """Returns the wrappers of an environment, the outermost first."""
-    found = []
-    while isinstance(env, gym.Wrapper):
-        found.append(env)
-        env = env.env
-    return found
+    """Returns the bodies of environments that were made alike, or None if others must step them."""
+    rule = RULES.get(made_by(envs) or "")
+    return None if rule is None else Bodies(envs, rule)
 
 
 # --- Gymnasium's rules ---------------------------------------------------------------------------

@@ -29,7 +29,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from sotto.rl.envs.gymnasium import specs
-from sotto.rl.envs.gymnasium.mujoco_bodies import Bodies, bodies_of
+from sotto.rl.envs.gymnasium.at_once import AtOnce
+from sotto.rl.envs.gymnasium.landers import landers_of
+from sotto.rl.envs.gymnasium.mujoco_bodies import bodies_of
 
 _RESET, _STEP, _STEP_AND_RESET = b"r", b"s", b"a"
 _READY, _FAILED = b"+", b"-"
@@ -132,7 +134,7 @@ class LocalEnvs:
         self.buffers = buffers
         self._repeat = action_repeat
         self._envs = [specs.make(environment, options) for _ in buffers.playing]
-        self._bodies = bodies_of(self._envs)
+        self._together = bodies_of(self._envs) or landers_of(self._envs)
 
     def reset(self) -> None:
         """Resets as `ParallelEnvs.reset` says."""
@@ -145,10 +147,10 @@ class LocalEnvs:
     def step(self, reset: bool) -> None:
         """Steps as `ParallelEnvs.step` says."""
         rows = np.flatnonzero(self.buffers.playing)
-        if self._bodies is None:
+        if self._together is None:
             self._one_by_one(rows, reset)
         elif len(rows):
-            self._at_once(self._bodies, rows, reset)
+            self._at_once(self._together, rows, reset)
 
     def _one_by_one(self, rows: np.ndarray, reset: bool) -> None:
         buffers = self.buffers
@@ -169,12 +171,12 @@ class LocalEnvs:
                 seen = np.ravel(env.reset()[0])
             buffers.observations[i] = seen
 
-    def _at_once(self, bodies: Bodies, rows: np.ndarray, reset: bool) -> None:
+    def _at_once(self, together: AtOnce, rows: np.ndarray, reset: bool) -> None:
         buffers, going = self.buffers, rows
         totals = np.zeros(len(buffers.playing))
         with np.errstate(over="ignore"):
             for _ in range(self._repeat):
-                taken = bodies.step(going, buffers.actions[going])
+                taken = together.step(going, buffers.actions[going])
                 totals[going] += taken.rewards
                 buffers.following[going] = taken.observations
                 buffers.terminated[going] = taken.terminated
