@@ -10,7 +10,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
+from sotto.algorithms.expert_offline.presets import DataFacts, filled
+from sotto.algorithms.expert_offline.states import first_policy
 from sotto.algorithms.experts import population as experts
+from sotto.algorithms.experts import training as native
 from sotto.algorithms.experts.population import ExpertSettings
 from sotto.algorithms.experts.recipes import recipe
 from sotto.cli import main
@@ -165,3 +169,23 @@ def test_without_the_extra_it_says_which(folder, tmp_path, capsys, monkeypatch):
     lander = ["experts", "train", "--env-id", "LunarLander-v3", "--experts", "2"]
     assert main([*lander, "--out", str(tmp_path / "lander")]) == 2
     assert "pip install 'sotto[experts]'" in capsys.readouterr().err
+
+
+def test_the_public_base_is_a_first_policy_of_students(tmp_path):
+    """The file has the base policy, in the format that `--first-policy` reads."""
+    settings = ExpertSettings(env_id="HIV-v0", experts=1, hidden=(8,))
+    with pytest.MonkeyPatch.context() as patch:
+        untrained = native.blank(
+            native.learning_environment("HIV-v0", settings.recipe), settings.recipe.ppo
+        )
+        patch.setattr(native, "train_base", lambda *_: untrained)
+        base = experts._base(tmp_path, settings, lambda line: None)
+    config = ExpertOfflineConfig(
+        experts="x",
+        target_epsilon=1.0,
+        student_hidden=(8,),
+        first_policy=str(tmp_path / "base_policy.npz"),
+    )
+    student = first_policy(filled(config, DataFacts("HIV-v0", 30, 6, 4)))
+    seen = np.random.default_rng(0).standard_normal((20, 6)).astype(np.float32)
+    np.testing.assert_allclose(student(seen).logits, base.policy(seen).logits, rtol=1e-4)

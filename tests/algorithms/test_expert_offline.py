@@ -29,6 +29,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
+from sotto.rl.policy_files import flat_policy, write
 
 COUNT = 40
 CARTPOLE = DataFacts("CartPole-v1", COUNT, 4, 2)
@@ -111,6 +112,8 @@ def gaussian_delta(multiplier: float, epsilon: float) -> float:
         ({"method": "cql"}, "protects nobody; leave out --target-epsilon"),
         ({"learner": "cql", "states": "box"}, "whole transitions"),
         ({"method": "dp-sgd", "states": "box"}, "belongs to --method votes"),
+        ({"method": "dp-sgd", "first_policy": "z"}, "--first-policy belongs to --method votes"),
+        ({"learner": "cql", "states": "rollouts", "first_policy": "z"}, "is for students of votes"),
         ({"least_return": 1.0, "dataset": None}, "about the experts' log; give --dataset"),
         ({"method": "dp-sgd", "least_return": 1.0}, "belongs to --method votes"),
         ({"public_share": 1.0}, r"in \(0, 1\)"),
@@ -200,6 +203,46 @@ def test_the_student_that_plays_best_is_chosen(
         state = trained(config, [new_ledger(folder, config)], sources, [folder])
         for one, other in zip(numbers(state.student), numbers(made[best]), strict=True):
             np.testing.assert_array_equal(one[0], other)
+
+
+def first_policy(folder: Path) -> tuple[Policy, Path]:
+    """Returns a public policy for CartPole and its file."""
+    scale = (0.5, 0.25, 2.0, 1.0)
+    policy = Policy(4, Discrete(2), (8,), jax.random.key(5), observation_scale=scale)
+    write(flat_policy(policy), folder / "first.npz", {})
+    return policy, folder / "first.npz"
+
+
+def test_a_first_policy_is_one_of_those_to_choose_from(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_is_best(config, policies: Policy, key, episodes: int, greedy: bool) -> np.ndarray:
+        best = np.zeros((policies.network.weights[0].shape[0], episodes))
+        assert len(best) == config.rounds + 1
+        best[0] = 1.0
+        return best
+
+    monkeypatch.setattr(expert_offline_votes, "evaluate", first_is_best)
+    policy, file = first_policy(tmp_path)
+    config = filled(settings(states="students", first_policy=str(file)), sources.facts)
+    expert_offline.check(config)
+    ledger = new_ledger(tmp_path, config)
+    student = trained(config, [ledger], sources, [tmp_path]).student
+    seen = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    kept = jax.tree.map(lambda x: x[0], student)
+    np.testing.assert_allclose(kept(seen).logits, policy(seen).logits, atol=1e-5)
+    assumed = [one.statement for one in derive(ledger).assumptions]
+    assert any("made without data of the protected people" in one for one in assumed)
+
+
+def test_a_first_policy_of_another_shape_is_refused(sources: Sources, tmp_path: Path) -> None:
+    _, file = first_policy(tmp_path)
+    config = settings(states="students", first_policy=str(file), student_hidden=(9,))
+    with pytest.raises(ValueError, match=r"first.npz has layers of \[4, 8, 2\]"):
+        expert_offline.check(filled(config, sources.facts))
+    config = settings(states="students", first_policy=str(tmp_path / "none.npz"))
+    with pytest.raises(ValueError, match="there is no such file"):
+        expert_offline.check(filled(config, sources.facts))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from sotto.algorithms.expert_offline.voting_rounds import (
 )
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims.streams import FIRST_POLICY
 from sotto.privacy.errors import BudgetExceeded, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
@@ -327,6 +328,23 @@ def test_without_noise_shares_are_exact_and_of_nothing_but_noise_uniform() -> No
     np.testing.assert_allclose(shrunk.shares, 1 / 3)
 
 
+def test_shares_shrink_towards_those_expected() -> None:
+    """Without noise a wrong guess does no harm, and of nothing but noise the guess is left."""
+    rng = np.random.default_rng(7)
+    truth, guess = rng.dirichlet([0.5, 0.5, 0.5], 500), rng.dirichlet([0.5, 0.5, 0.5], 500)
+    np.testing.assert_allclose(shrink(1000 * truth, 0.0, 1000, guess).shares, truth, atol=1e-12)
+    noise = 900 * rng.standard_normal((500, 3))
+    nothing = shrink(1000 * guess + noise, 1000.0, 1000, guess)
+    assert nothing.factor == 0
+    np.testing.assert_allclose(nothing.shares, guess)
+    near = 0.9 * truth + 0.1 * guess
+    counts = 1000 * truth + noise
+    errors = [
+        np.square(shrink(counts, 900.0, 1000, one).shares - truth).sum() for one in (near, None)
+    ]
+    assert errors[0] < errors[1] / 10
+
+
 def test_the_nearest_point_of_the_simplex() -> None:
     rng = np.random.default_rng(7)
     points = rng.normal(0.3, 1.0, (200, 4))
@@ -455,6 +473,51 @@ def test_students_follow_the_majority_where_they_go(tmp_path: Path) -> None:
     exact = exact_counts(_balancers(400), asked.observations).argmax(1)
     agreement = np.mean(np.asarray(students[-1](asked.observations).mode()) == exact)
     assert agreement > 0.8
+
+
+def test_students_go_on_from_a_first_policy(tmp_path: Path) -> None:
+    """Where votes are nothing but noise, states and actions are those of the first policy."""
+    first = jax.tree.map(lambda x: x[0], _balancers(1))
+    world = JaxWorld(CARTPOLE, CARTPOLE.default_params, jax.random.key(1), 60)
+    config = DaggerConfig(rollouts=8, exploration=0.0, distillation=STUDENT)
+    scale, key, found = CARTPOLE.observation_scale, jax.random.key(2), {}
+    for name, start in (("with", first), ("without", None)):
+        (tmp_path / name).mkdir()
+        votes = make_votes(tmp_path / name, _balancers(40), 500.0, queries=60, rounds=1)
+        found[name] = ask_along_students(votes, world, config, scale, key, start)
+    students, asked = found["with"]
+    same = students[-1](asked.observations).mode() == first(asked.observations).mode()
+    assert np.mean(same) > 0.95
+    # A balanced pole leans less than one that is pushed at random.
+    leans = [np.abs(found[name][1].observations[:, 2]).mean() for name in ("with", "without")]
+    assert leans[0] < leans[1] / 2
+
+
+def test_votes_still_turn_a_first_policy_that_is_wrong(tmp_path: Path) -> None:
+    right = jax.tree.map(lambda x: x[0], _balancers(1))
+    wrong = eqx.tree_at(lambda p: p.network.weights[0], right, -right.network.weights[0])
+    votes = make_votes(tmp_path, _balancers(400), 0.5, queries=150, rounds=2)
+    high = np.array([1.0, 1.0, 0.2, 1.0])
+    asked = ask_in_box(votes, -high, high, jax.random.key(0))
+    linear = DistillationConfig(hidden=(), steps=300, minibatch=64, learning_rate=0.1)
+    student = fit_student(
+        votes, asked, linear, CARTPOLE.observation_scale, jax.random.key(0), first=wrong
+    )
+    agreed = np.asarray(student(asked.observations).mode() == right(asked.observations).mode())
+    assert np.mean(agreed) > 0.9
+
+
+def test_a_first_policy_is_an_assumption_of_the_certificate() -> None:
+    for first in (True, False):
+        release = vote_release(
+            everybody(make_voters(5)),
+            queries=2,
+            rounds=1,
+            noise_multiplier=1.0,
+            population="real",
+            first_policy=first,
+        )
+        assert (FIRST_POLICY.assumption() in release.assumptions) == first
 
 
 def test_a_box_needs_no_simulator(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ Sample a discrete action from the softmax of the outputs, if the header calls th
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from sotto.rl.networks import Policy
+from sotto.rl.networks import MLP, Policy
 
 FORMAT = "sotto policy 1"
 
@@ -73,6 +74,48 @@ class Flat:
             "outputs": self.outputs,
             "observation_size": len(self.centre),
         }
+
+
+def flat_policy(policy: Policy) -> Flat:
+    """Returns the arrays of a policy."""
+    size = len(policy.observation_scale)
+    centre = policy.observation_centre or (0.0,) * size
+    if policy.log_std is None:
+        return flat_network(policy.network, centre, policy.observation_scale, 1.0, 0.0, "logits")
+    actions = policy.log_std.shape[0]
+    units = policy.action_scale or (1.0,) * actions
+    middle = policy.action_centre or (0.0,) * actions
+    log_std = policy.log_std + np.array([math.log(unit) for unit in units])
+    return flat_network(
+        policy.network, centre, policy.observation_scale, units, middle, "mean", np.asarray(log_std)
+    )
+
+
+def flat_network(
+    network: MLP,
+    centre: Any,
+    scale: Any,
+    factor: Any,
+    offset: Any,
+    outputs: str,
+    log_std: np.ndarray | None = None,
+) -> Flat:
+    """Returns the arrays of `offset + factor * network(...)`; the last layer includes both.
+
+    Args:
+        network: layers of the policy, or of the values of actions.
+        centre, scale: constants of the observations.
+        factor, offset: constants of the outputs.
+        outputs: kind of the outputs, as in `Flat`.
+        log_std: as in `Flat`.
+    """
+    weights = [np.asarray(one, np.float32) for one in network.weights]
+    biases = [np.asarray(one, np.float32) for one in network.biases]
+    weights[-1] = (weights[-1] * np.asarray(factor)).astype(np.float32)
+    biases[-1] = (biases[-1] * np.asarray(factor) + np.asarray(offset)).astype(np.float32)
+    spread = None if log_std is None else log_std.astype(np.float32)
+    about, units = np.asarray(centre, np.float32), np.asarray(scale, np.float32)
+    return Flat(about, units, tuple(weights), tuple(biases), spread, outputs)
 
 
 def write(found: Flat, file: Path, about: Mapping[str, Any]) -> None:

@@ -49,6 +49,8 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
           --out runs/clones
         sotto train expert-offline --experts runs/experts/cartpole --target-epsilon 1 \\
           --seeds 10 --out runs/votes
+        sotto train expert-offline --experts runs/experts/lander --target-epsilon 0.1 \\
+          --first-policy runs/experts/lander/base_policy.npz --out runs/landing
         sotto train expert-offline --method stable-prefix --experts runs/experts/cartpole \\
           --dataset runs/experts/cartpole-v0 --target-epsilon 10 --out runs/paper
         sotto train expert-offline --method cql --dataset runs/experts/cartpole-v0 --out runs/cql
@@ -72,7 +74,12 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
             config = replace(config, identity=said.identity)
         config = filled(config, self._sources(config).facts)
         training.check(config)
-        return replace(config, experts=absolute(config.experts), dataset=absolute(config.dataset))
+        return replace(
+            config,
+            experts=absolute(config.experts),
+            dataset=absolute(config.dataset),
+            first_policy=absolute(config.first_policy),
+        )
 
     def has_ledger(self, config: ExpertOfflineConfig) -> bool:
         """Returns whether the method is private; cql and bc keep no ledger."""

@@ -5,7 +5,7 @@ and their environment are known. Training reads completed settings only.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -47,6 +47,8 @@ PRIVATE: tuple[Method, ...] = ("votes", "stable-prefix", "dp-sgd", "prefix-only"
 @dataclass(frozen=True)
 class ExpertOfflineConfig(Settings):
     """Offline learning from experts, each of whom is protected (after Sharma et al. 2024)."""
+
+    later_names: ClassVar[frozenset[str]] = frozenset({"first_policy"})
 
     method: Method = "votes"
     """Method of learning. votes: noisy votes of the experts, or of their clones, at public states.
@@ -136,6 +138,11 @@ class ExpertOfflineConfig(Settings):
     """Sizes of the hidden layers of a network of action values."""
     student_hidden: tuple[Count, ...] = (64, 64)
     """Sizes of the hidden layers of a student of votes."""
+    first_policy: str | None = None
+    """Public policy from which students of votes start: a file of `sotto.Agent.export` (.npz), or
+    base_policy.npz of `sotto experts train`, whose layers are those of `student_hidden`. It was
+    made without the experts. Votes are expected to agree with it, which helps where there is much
+    noise. None: random weights."""
     learning_rate: Positive = 1e-3
     """Learning rate of Adam."""
     alpha: NotNegative | None = None
@@ -288,6 +295,8 @@ def _check_votes(config: ExpertOfflineConfig) -> None:
     if not config.uses_votes:
         if config.least_return is not None:
             raise ValueError(f"--least-return belongs to --method votes, not to {config.method}")
+        if config.first_policy is not None:
+            raise ValueError(f"--first-policy belongs to --method votes, not to {config.method}")
         if config.states is not None:
             raise ValueError(f"--states belongs to --method votes, not to {config.method}")
         if config.learner == "distillation":
@@ -297,6 +306,8 @@ def _check_votes(config: ExpertOfflineConfig) -> None:
         return
     if config.least_return is not None and config.dataset is None:
         raise ValueError("--least-return is about the experts' log; give --dataset")
+    if config.first_policy is not None and config.learner not in (None, "distillation"):
+        raise ValueError("--first-policy is for students of votes; give --learner distillation")
     if config.learner == "bc":
         raise ValueError(
             "--learner bc learns from logs only; choose --learner distillation for votes"

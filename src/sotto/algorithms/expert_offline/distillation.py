@@ -45,8 +45,9 @@ def distil(
     labels: Float[Array, "n actions"],
     filled: Int[Array, ""] | int,
     key: PRNGKeyArray,
+    first: Policy | None = None,
 ) -> Policy:
-    """Fits a new student to the first `filled` labelled states. `vmap` it over keys for seeds.
+    """Fits a student to the first `filled` labelled states. `vmap` it over keys for seeds.
 
     Args:
         config: settings.
@@ -55,15 +56,19 @@ def distil(
         labels: distributions over actions, one for each state.
         filled: number of rows in use, at least 1.
         key: randomness of the initial weights and of the minibatches.
+        first: public policy from which the student starts; None draws its weights.
     """
     student_key, batch_key = jax.random.split(key)
-    student = Policy(
-        observations.shape[-1],
-        Discrete(labels.shape[-1]),
-        config.hidden,
-        student_key,
-        observation_scale=observation_scale,
-    )
+    if first is None:
+        student = Policy(
+            observations.shape[-1],
+            Discrete(labels.shape[-1]),
+            config.hidden,
+            student_key,
+            observation_scale=observation_scale,
+        )
+    else:
+        student = first
     schedule = optax.cosine_decay_schedule(config.learning_rate, config.steps)
     optimizer = optax.adamw(schedule, weight_decay=config.weight_decay)
     chosen = jax.random.randint(batch_key, (config.steps, config.minibatch), 0, filled)

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -24,6 +25,7 @@ from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.evaluation import returns_in_jax
 from sotto.rl.networks import Policy
+from sotto.rl.policy_files import as_policy, read
 from sotto.rl.world import GymnasiumWorld
 
 INITIAL, GATHERING, LEARNING = range(3)
@@ -153,13 +155,30 @@ def initial_states(config: ExpertOfflineConfig, seeds: Sequence[int]) -> State:
     return states
 
 
-def _initial_state(config: ExpertOfflineConfig, key: PRNGKeyArray) -> State:
+def first_policy(config: ExpertOfflineConfig) -> Policy | None:
+    """Returns the public policy from which students of votes start, or None.
+
+    Raises:
+        ValueError: the file is not a policy of the student's shape.
+    """
+    if config.first_policy is None:
+        return None
+    return as_policy(
+        read(Path(config.first_policy)), _student(config, new_key(0)), config.first_policy
+    )
+
+
+def _student(config: ExpertOfflineConfig, key: PRNGKeyArray) -> Policy:
+    """Returns a student of votes with random weights."""
     scale, actions = known(config.observation_scale), known(config.actions)
+    return Policy(
+        len(scale), Discrete(actions), config.student_hidden, key, observation_scale=scale
+    )
+
+
+def _initial_state(config: ExpertOfflineConfig, key: PRNGKeyArray) -> State:
     if config.learner == "distillation":
-        student = Policy(
-            len(scale), Discrete(actions), config.student_hidden, key, observation_scale=scale
-        )
-        return StudentState(student)
+        return StudentState(_student(config, key))
     if config.uses_dp_sgd:
         public = _no_transitions(config) if config.public_steps else ()
         return dp_sgd.initial_state(dp_sgd_config(config), config.offline, key, public)

@@ -34,6 +34,7 @@ from sotto.algorithms.expert_offline.states import (
     capacity,
     dp_sgd_config,
     evaluate,
+    first_policy,
     initial_states,
     policies,
     stacked,
@@ -76,14 +77,16 @@ def env_steps(config: ExpertOfflineConfig) -> int:
 
 
 def check(config: ExpertOfflineConfig) -> None:
-    """Calibrates all noise, so that impossible targets are refused before anything is created.
+    """Calibrates all noise and reads the first policy, so that what cannot be is refused before
+    anything is created.
 
     Args:
         config: completed settings.
 
     Raises:
-        ValueError: no noise meets the target.
+        ValueError: no noise meets the target, or the first policy does not fit.
     """
+    first_policy(config)
     if config.uses_votes:
         vote_multiplier(config)
     if config.uses_prefixes:

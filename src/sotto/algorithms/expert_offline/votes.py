@@ -17,7 +17,7 @@ from jaxtyping import Float, PRNGKeyArray
 from sotto.algorithms.calibration import calibrated_multiplier
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.distillation import DistillationConfig
-from sotto.algorithms.expert_offline.states import evaluate, stacked
+from sotto.algorithms.expert_offline.states import evaluate, first_policy, stacked
 from sotto.algorithms.expert_offline.voting import Asked, Votes
 from sotto.algorithms.expert_offline.voting_rounds import (
     DaggerConfig,
@@ -82,6 +82,7 @@ class KeptVotes(Votes):
             noise_multiplier=vote_multiplier(config),
             population=config.population,
             kind=known(config.voters),
+            first_policy=config.first_policy is not None,
             resume=bool(ledger.streams),
         )
         self._store = _store(file, {"kind": "votes", "run": ledger.run_id})
@@ -128,7 +129,8 @@ class Polled(NamedTuple):
     transitions: Transitions | None
     """Transitions of vote rollouts; None for other states."""
     student: Policy
-    """Student distilled from all votes, or the student that was chosen."""
+    """Student distilled from all votes, or the student that was chosen. A first policy is one
+    of those to choose from."""
 
 
 def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int) -> Polled:
@@ -141,21 +143,26 @@ def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int
         seed: seed of a Gymnasium environment.
     """
     scale = known(config.observation_scale)
-    distillation = DistillationConfig(hidden=config.student_hidden)
+    distillation, first = DistillationConfig(hidden=config.student_hidden), first_policy(config)
     ask_key, world_key, fit_key, choice_key = jax.random.split(key, 4)
+
+    def fit(asked: Asked) -> Policy:
+        return fit_student(votes, asked, distillation, scale, fit_key, first=first)
+
     if config.states == "box":
         low, high = (
             np.asarray(known(end), np.float32) for end in (config.box_low, config.box_high)
         )
         asked = ask_in_box(votes, low, high, ask_key)
-        return Polled(asked, None, fit_student(votes, asked, distillation, scale, fit_key))
+        return Polled(asked, None, fit(asked))
     with world(config, world_key, seed) as where:
         if config.states == "students":
             dagger = DaggerConfig(config.lanes, config.exploration, distillation)
-            students, asked = ask_along_students(votes, where, dagger, scale, ask_key)
-            return Polled(asked, None, _chosen(config, students, choice_key))
+            students, asked = ask_along_students(votes, where, dagger, scale, ask_key, first)
+            candidates = students if first is None else [first, *students]
+            return Polled(asked, None, _chosen(config, candidates, choice_key))
         transitions, asked = vote_rollouts(votes, where)
-    return Polled(asked, transitions, fit_student(votes, asked, distillation, scale, fit_key))
+    return Polled(asked, transitions, fit(asked))
 
 
 def _chosen(config: ExpertOfflineConfig, students: Sequence[Policy], key: PRNGKeyArray) -> Policy:

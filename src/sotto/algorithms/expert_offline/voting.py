@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.keys import new_key
 from sotto.privacy.claims import experts as claims
+from sotto.privacy.claims.streams import FIRST_POLICY
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part, Returning
@@ -102,6 +103,7 @@ def vote_release(
     noise_multiplier: float,
     population: Literal["simulated", "real"],
     kind: Voters = "experts",
+    first_policy: bool = False,
 ) -> Release:
     """Returns the release of votes. Its state is the states of a round, its log the noisy counts.
 
@@ -118,6 +120,7 @@ def vote_release(
         noise_multiplier: noise multiplier of the whole stream, for one expert.
         population: whether the experts are simulated or real.
         kind: whether experts or clones vote, for the certificate.
+        first_policy: whether students start from a policy that is said to be public.
 
     Raises:
         ValueError: the actions are not discrete, or the numbers are not positive.
@@ -161,6 +164,7 @@ def vote_release(
         ),
         assumptions=(
             (claims.OWN_EXPERTS if kind == "experts" else claims.OWN_CLONES).assumption(),
+            *((FIRST_POLICY.assumption(),) if first_policy else ()),
         ),
     )
 
@@ -173,7 +177,8 @@ class Votes:
             enrolment number i in all streams of the ledger.
         weights: weights of the ballots, see `Voter`; None gives every ballot the weight 1.
         ledger: ledger of the unit `EXPERT`, which is charged before each round.
-        queries, rounds, noise_multiplier, population, kind: settings of `vote_release`.
+        queries, rounds, noise_multiplier, population, kind, first_policy: settings of
+            `vote_release`.
         noise_seed: fixed seed of the noise, for tests only. It voids the certificate.
         resume: whether to ask the remaining rounds of an interrupted poll with the same settings.
 
@@ -199,6 +204,7 @@ class Votes:
         noise_multiplier: float,
         population: Literal["simulated", "real"],
         kind: Voters = "experts",
+        first_policy: bool = False,
         noise_seed: int | None = None,
         resume: bool = False,
     ) -> None:
@@ -210,6 +216,7 @@ class Votes:
             noise_multiplier=noise_multiplier,
             population=population,
             kind=kind,
+            first_policy=first_policy,
         )
         self.experts, self.actions = _sizes(electorate)
         self.queries = queries
@@ -255,7 +262,7 @@ class Shrinkage:
     """Noisy votes after shrinking.
 
     Attributes:
-        factor: factor of the centred votes, between 0 (only noise) and 1.
+        factor: factor of the unexpected votes, between 0 (only noise) and 1.
         shares: estimated shares of the voters in each row, a point of the simplex.
     """
 
@@ -263,26 +270,36 @@ class Shrinkage:
     shares: Float[np.ndarray, "asked actions"]
 
 
-def shrink(counts: Float[np.ndarray, "asked actions"], sigma: float, experts: int) -> Shrinkage:
+def shrink(
+    counts: Float[np.ndarray, "asked actions"],
+    sigma: float,
+    experts: int,
+    expected: Float[np.ndarray, "asked actions"] | None = None,
+) -> Shrinkage:
     """Estimates the shares of the voters by James-Stein shrinking and projection to the simplex.
 
-    The votes for A actions, minus their mean, have A - 1 dimensions, with noise of variance sigma^2
-    in each. Let n = asked (A - 1) be the number of dimensions and L the squared length of the
-    centred votes. The positive-part factor max(0, 1 - (n - 2) sigma^2 / L) estimates the part of L
-    that is not noise (James and Stein 1961; Efron and Morris 1973). It reads released and public
-    numbers only. The true shares lie in the simplex, so the projection comes closer to them.
+    The votes for A actions, minus those expected and minus their mean, have A - 1 dimensions, with
+    noise of variance sigma^2 in each. Let n = asked (A - 1) be the number of dimensions and L the
+    squared length of the centred votes. The positive-part factor max(0, 1 - (n - 2) sigma^2 / L)
+    estimates the part of L that is not noise (James and Stein 1961; Efron and Morris 1973). It
+    reads released and public numbers only. The true shares lie in the simplex, so the projection
+    comes closer to them.
 
     Args:
         counts: noisy counts.
         sigma: standard deviation of the noise in each count.
         experts: number of voters, m.
+        expected: public guess of the shares, towards which the estimates shrink. None expects every
+            action equally often.
     """
     actions = counts.shape[-1]
-    centred = counts - counts.mean(axis=-1, keepdims=True)
+    guess = np.full(counts.shape, 1 / actions) if expected is None else expected
+    unexpected = counts - experts * guess
+    centred = unexpected - unexpected.mean(axis=-1, keepdims=True)
     length = float(np.sum(np.square(centred)))
     noise = max(0, len(counts) * (actions - 1) - 2) * sigma**2
     factor = max(0.0, 1 - noise / length) if length > 0 else 0.0
-    return Shrinkage(factor, to_simplex(1 / actions + factor * centred / experts))
+    return Shrinkage(factor, to_simplex(guess + factor * centred / experts))
 
 
 def to_simplex(points: Float[np.ndarray, "n a"]) -> Float[np.ndarray, "n a"]:

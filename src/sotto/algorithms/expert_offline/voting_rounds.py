@@ -30,7 +30,7 @@ class DaggerConfig(Settings):
     Attributes:
         rollouts: number of parallel rollouts of the student before each round.
         exploration: probability of a uniform action at each step. Before the first round there is
-            no student, and all actions are uniform.
+            no student, and all actions are uniform, unless there is a first policy.
         distillation: settings of the student, which is fitted again after each round.
     """
 
@@ -45,6 +45,7 @@ def ask_along_students(
     config: DaggerConfig,
     observation_scale: tuple[float, ...],
     key: PRNGKeyArray,
+    first: Policy | None = None,
 ) -> tuple[list[Policy], Asked]:
     """Asks all rounds, each at states along rollouts of the student of the earlier rounds.
 
@@ -54,6 +55,7 @@ def ask_along_students(
         config: settings.
         observation_scale: observation scale of the student.
         key: randomness of states and students.
+        first: public policy from which students start; None draws their weights.
 
     Returns:
         The student after each round, and the states and votes to which the last one was fitted.
@@ -76,8 +78,8 @@ def ask_along_students(
     students: list[Policy] = []
     for number in range(rounds):
         meet_key, choose_key, fit_key = jax.random.split(jax.random.fold_in(key, number), 3)
-        exploration = config.exploration if number else 1.0
-        guide = students[-1] if students else nobody
+        exploration = config.exploration if number or first is not None else 1.0
+        guide = students[-1] if students else first or nobody
         met = _states_met(world, guide, config.rollouts, exploration, meet_key)
         # Draws with replacement only if the rollouts have fewer states than the round asks.
         chosen = jax.random.choice(
@@ -87,7 +89,9 @@ def ask_along_students(
         observations[done:filled] = met[np.asarray(chosen)]
         counts[done:filled] = votes.ask(observations[done:filled])
         students.append(
-            fit_student(votes, asked, config.distillation, observation_scale, fit_key, filled)
+            fit_student(
+                votes, asked, config.distillation, observation_scale, fit_key, filled, first
+            )
         )
     return students, asked
 
@@ -164,6 +168,7 @@ def fit_student(
     observation_scale: tuple[float, ...],
     key: PRNGKeyArray,
     filled: int | None = None,
+    first: Policy | None = None,
 ) -> Policy:
     """Fits a student to the shares of votes after shrinking (`voting.shrink`).
 
@@ -174,13 +179,19 @@ def fit_student(
         observation_scale: observation scale of the student.
         key: randomness of the initial weights and of the minibatches.
         filled: number of rows in use; None uses all.
+        first: public policy from which the student starts, and whose probabilities are the expected
+            shares of votes. None draws the weights and expects every action equally often.
     """
     filled = len(asked.counts) if filled is None else filled
     labels = np.zeros(asked.counts.shape, np.float32)
-    labels[:filled] = shrink(asked.counts[:filled], votes.sigma, votes.experts).shares
     observations = jnp.asarray(asked.observations)
+    expected = None
+    if first is not None:
+        logits = first(observations[:filled]).logits  # type: ignore[union-attr]
+        expected = np.asarray(jax.nn.softmax(logits), np.float64)
+    labels[:filled] = shrink(asked.counts[:filled], votes.sigma, votes.experts, expected).shares
     student: Policy = distil(
-        config, observation_scale, observations, jnp.asarray(labels), filled, key
+        config, observation_scale, observations, jnp.asarray(labels), filled, key, first
     )
     return student
 

@@ -2,8 +2,9 @@
 
 A folder holds `settings.json`, the folder `chunks/` during the training, and in the end
 `experts.npz`. That file holds every leaf of the stacked policies, the plan and the returns of the
-experts, and a JSON header. All of it is a function of the settings, so a stopped training can
-continue on any machine.
+experts, and a JSON header. Where all experts start from one base policy, `base.npz` holds it with
+its critic, and `base_policy.npz` holds the policy in the format of `sotto.rl.policy_files`. All of
+it is a function of the settings, so a stopped training can continue on any machine.
 """
 
 import json
@@ -28,6 +29,7 @@ from sotto.errors import RunError
 from sotto.files import write_model
 from sotto.processes import at_once, finished
 from sotto.regular import require_regular
+from sotto.rl import policy_files
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 
@@ -214,6 +216,7 @@ def actions(env_id: str) -> int:
 
 
 _SETTINGS, _POPULATION, _BASE = "settings.json", "experts.npz", "base.npz"
+_BASE_POLICY = "base_policy.npz"
 
 
 def _chunk_path(folder: Path, index: int) -> Path:
@@ -283,6 +286,8 @@ def _base(folder: Path, settings: ExpertSettings, say: Say) -> Networks | None:
         leaves, tree = jax.tree.flatten_with_path(_blank(settings))
         found = [jnp.asarray(arrays[jax.tree_util.keystr(where)]) for where, _ in leaves]
     base: Networks = jax.tree.unflatten(tree, found)
+    about = {"env_id": settings.env_id, "made_by": "sotto experts train, without any expert"}
+    policy_files.write(policy_files.flat_policy(base.policy), folder / _BASE_POLICY, about)
     return base
 
 

@@ -5,7 +5,6 @@ The arrays, and how to read them with numpy alone, are in `sotto.rl.policy_files
 Exporting a released policy costs no privacy, since the file is a function of the policy.
 """
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy, QNetwork
 from sotto.algorithms.dppg.parts import StandardisedPolicy
 from sotto.rl.networks import MLP, Policy
-from sotto.rl.policy_files import Flat, write
+from sotto.rl.policy_files import Flat, flat_network, flat_policy, write
 
 _OPSET, _IR = 17, 8  # versions of ONNX that common runtimes support
 
@@ -29,14 +28,16 @@ def flat(policy: Any) -> Flat:
     if kind is StandardisedPolicy:
         return _standardised(policy)
     if kind is Policy:
-        return _of_policy(policy)
+        return flat_policy(policy)
     if kind is EpsilonGreedy and type(policy.values) is QNetwork:
         values = policy.values
         zeros = np.zeros(len(values.observation_scale))
-        return _flat(values.network, zeros, values.observation_scale, values.scale, 0.0, "values")
+        return flat_network(
+            values.network, zeros, values.observation_scale, values.scale, 0.0, "values"
+        )
     if kind is EpsilonGreedy and type(policy.values) is MLP:
         size = len(policy.values.weights[0])
-        return _flat(policy.values, np.zeros(size), np.ones(size), 1.0, 0.0, "values")
+        return flat_network(policy.values, np.zeros(size), np.ones(size), 1.0, 0.0, "values")
     what = type(policy.values) if kind is EpsilonGreedy else kind
     raise ValueError(
         f"a policy of type {what.__name__} cannot be exported; only networks on scaled "
@@ -65,23 +66,9 @@ def export(policy: Any, file: Path, about: dict[str, Any]) -> None:
         write(found, file, about)
 
 
-def _of_policy(policy: Policy) -> Flat:
-    size = len(policy.observation_scale)
-    centre = policy.observation_centre or (0.0,) * size
-    if policy.log_std is None:
-        return _flat(policy.network, centre, policy.observation_scale, 1.0, 0.0, "logits")
-    actions = policy.log_std.shape[0]
-    units = policy.action_scale or (1.0,) * actions
-    middle = policy.action_centre or (0.0,) * actions
-    log_std = policy.log_std + np.array([math.log(unit) for unit in units])
-    return _flat(
-        policy.network, centre, policy.observation_scale, units, middle, "mean", np.asarray(log_std)
-    )
-
-
 def _standardised(policy: StandardisedPolicy) -> Flat:
     """Folds the released means and deviations into the constants of the observations."""
-    found, moments = _of_policy(policy.policy), policy.moments
+    found, moments = flat_policy(policy.policy), policy.moments
     mean, deviation = (np.asarray(one, np.float64) for one in moments.mean_and_deviation())
     scale = np.array(moments.scale)
     centre = np.zeros(len(scale)) if moments.centre is None else np.array(moments.centre)
@@ -94,25 +81,6 @@ def _standardised(policy: StandardisedPolicy) -> Flat:
         found.log_std,
         found.outputs,
     )
-
-
-def _flat(
-    network: MLP,
-    centre: Any,
-    scale: Any,
-    factor: Any,
-    offset: Any,
-    outputs: str,
-    log_std: np.ndarray | None = None,
-) -> Flat:
-    """Returns the arrays of `offset + factor * network(...)`; the last layer includes both."""
-    weights = [np.asarray(one, np.float32) for one in network.weights]
-    biases = [np.asarray(one, np.float32) for one in network.biases]
-    weights[-1] = (weights[-1] * np.asarray(factor)).astype(np.float32)
-    biases[-1] = (biases[-1] * np.asarray(factor) + np.asarray(offset)).astype(np.float32)
-    spread = None if log_std is None else log_std.astype(np.float32)
-    about, units = np.asarray(centre, np.float32), np.asarray(scale, np.float32)
-    return Flat(about, units, tuple(weights), tuple(biases), spread, outputs)
 
 
 def _write_onnx(found: Flat, file: Path, header: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What is common to Gymnasium's environments that are stepped at once.
+"""Interface and time limits of Gymnasium's environments that are stepped at once.
 
 Much of the time of a step of Gymnasium's environments is Python code. `mujoco_bodies` and `landers`
 call only the physics of each environment, and compute observations, rewards and ends for all of
