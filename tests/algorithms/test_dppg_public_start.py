@@ -144,3 +144,11 @@ def test_counts_of_visits_need_observations_as_they_are():
     config = preset("sotto", "RiverSwim-v0", observation_centre=(1.0,) * 6)
     with pytest.raises(ValueError, match="leave observation_centre out"):
         DPPG().resolved(config)
+
+
+def test_a_chosen_scale_is_not_joined_to_the_presets_centre():
+    for chosen in ({"observation_scale": (2.0,) * 11}, {"observation_centre": (2.0,) * 11}):
+        config = preset("sotto", "Hopper-v5", target_epsilon=1.0, **chosen)
+        assert {config.observation_centre, config.observation_scale} == {None, (2.0,) * 11}
+    both = preset("sotto", "Hopper-v5", target_epsilon=1.0)
+    assert None not in (both.observation_centre, both.observation_scale)

@@ -190,6 +190,9 @@ _BY_HAND = frozenset(
 )
 """Settings beside which changes for a small epsilon do not fit, since they were chosen without."""
 
+_INPUTS = frozenset({"observation_centre", "observation_scale"})
+"""Constants that belong together. A preset gives both or, where one of them is chosen, neither."""
+
 PAPER: dict[str, object] = {
     "unit": "segment",
     "critic": "paper",
@@ -317,6 +320,8 @@ def before_changes(
         fits = _BY_HAND.isdisjoint(chosen) and not fewer_steps
         small = target_epsilon is not None and target_epsilon < below
         values = SOTTO.get(env_id, {}) | (changed if small and fits else {})
+    if not _INPUTS.isdisjoint(chosen):
+        values = {name: value for name, value in values.items() if name not in _INPUTS}
     values |= changes
     if "adjacency" in values:
         values["adjacency"] = Adjacency(str(values["adjacency"]))
