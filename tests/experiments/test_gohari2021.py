@@ -95,6 +95,17 @@ def test_the_teacher_stops_in_public_long_before_the_end(learner):
         assert rollouts == max(5, round(config.num_updates / 40))
 
 
+@pytest.mark.parametrize(("env_id", "silent"), [("Acrobot-v1", 5), ("AirRaid", 98)])
+def test_students_that_know_of_the_noise_let_go_of_old_answers(env_id, silent):
+    """The weight falls to zero by twice the updates in which the teacher answers."""
+    for learner in (vanishing(0.1), vanishing(0.3, 0.0), CONSTANT):
+        config = settings(env_id, learner)
+        weights = [config.weight(updates) for updates in (0, silent, 2 * silent)]
+        assert weights == pytest.approx([5.0, 2.5, 0.0])
+    for learner in (EXACT, vanishing(0.1, 0.0, heedless=True)):  # the paper's
+        assert settings(env_id, learner).weight(3000) == 5.0
+
+
 def test_a_curve_begins_before_training_and_ends_with_it(tmp_path):
     config = settings("CartPole-v1", STUDENT, TINY)
     curve, policies = trained(STUDENT, config, (4, 5), tmp_path)
