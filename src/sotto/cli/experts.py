@@ -37,8 +37,9 @@ def train(
 
     CartPole-v1, Acrobot-v1 and HIV-v0 run in JAX, and the experts train side by side. On two cores
     3,000 experts take a few minutes (HIV-v0: a quarter of an hour). LunarLander-v3 runs in Box2D,
-    where 300 experts take about twenty minutes, and 1,000 more than an hour. For HIV-v0 and LunarLander-v3 one public base
-    policy is trained first in the default environment. Every expert starts from it.
+    where 300 experts take about twenty minutes, and 1,000 more than an hour. For HIV-v0 and
+    LunarLander-v3 one public base policy is trained first in the default environment. Every expert
+    starts from it.
 
     The command first prints how long it will take. If it is stopped, the same command continues.
     OUT/experts.npz holds policies, variants, and returns in the default environment, and
