@@ -171,7 +171,7 @@ def test_without_the_extra_it_says_which(folder, tmp_path, capsys, monkeypatch):
     assert "pip install 'sotto[experts]'" in capsys.readouterr().err
 
 
-def test_the_public_base_is_a_first_policy_of_students(tmp_path):
+def test_the_public_base_is_a_first_policy_of_students(tmp_path, monkeypatch):
     """The file has the base policy, in the format that `--first-policy` reads."""
     settings = ExpertSettings(env_id="HIV-v0", experts=1, hidden=(8,))
     with pytest.MonkeyPatch.context() as patch:
@@ -180,6 +180,12 @@ def test_the_public_base_is_a_first_policy_of_students(tmp_path):
         )
         patch.setattr(native, "train_base", lambda *_: untrained)
         base = experts._base(tmp_path, settings, lambda line: None)
+    # Populations of earlier versions have no such file, and get it.
+    (tmp_path / "base_policy.npz").unlink()
+    (tmp_path / "experts.npz").touch()
+    (tmp_path / "settings.json").write_text(settings.model_dump_json())
+    monkeypatch.setattr(experts, "load", lambda folder: None)
+    experts.train(tmp_path, settings, 1, lambda line: None)
     config = ExpertOfflineConfig(
         experts="x",
         target_epsilon=1.0,

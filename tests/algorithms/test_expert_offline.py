@@ -5,13 +5,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from sotto.algorithms.expert_offline import prefixes, voting_rounds
+from sotto.algorithms.expert_offline import algorithm, prefixes, voting_rounds
 from sotto.algorithms.expert_offline import states as expert_offline_states
 from sotto.algorithms.expert_offline import training as expert_offline
 from sotto.algorithms.expert_offline import votes as expert_offline_votes
@@ -24,7 +25,7 @@ from sotto.algorithms.expert_offline.voting import EXPERT
 from sotto.algorithms.experts.training import logs
 from sotto.experiments.sharma2024.training import train_arm
 from sotto.privacy.certificates.derive import derive
-from sotto.privacy.errors import BudgetExceeded, LedgerCorrupt, PrivacyError
+from sotto.privacy.errors import BudgetExceeded, LedgerCorrupt, NothingReleased, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.rl.envs.base import Discrete
@@ -208,7 +209,8 @@ def test_the_student_that_plays_best_is_chosen(
 def first_policy(folder: Path) -> tuple[Policy, Path]:
     """Returns a public policy for CartPole and its file."""
     scale = (0.5, 0.25, 2.0, 1.0)
-    policy = Policy(4, Discrete(2), (8,), jax.random.key(5), observation_scale=scale)
+    flat = Policy(4, Discrete(2), (8,), jax.random.key(5), observation_scale=scale)
+    policy = eqx.tree_at(lambda p: p.network.weights[-1], flat, 300 * flat.network.weights[-1])
     write(flat_policy(policy), folder / "first.npz", {})
     return policy, folder / "first.npz"
 
@@ -231,14 +233,74 @@ def test_a_first_policy_is_one_of_those_to_choose_from(
     seen = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
     kept = jax.tree.map(lambda x: x[0], student)
     np.testing.assert_allclose(kept(seen).logits, policy(seen).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("states", ["students", "box", "rollouts"])
+def test_students_of_clones_start_from_a_first_policy_too(
+    states: str, sources: Sources, tmp_path: Path
+) -> None:
+    """With hardly any epsilon the student acts as the first policy, and the certificate says so."""
+    policy, file = first_policy(tmp_path)
+    noise = {"target_epsilon": 1e-3, "delta": 1e-6}
+    changes = noise | {"states": states, "voters": "clones", "choice_episodes": 0}
+    config = filled(settings(**changes, first_policy=str(file)), sources.facts)
+    ledger = new_ledger(tmp_path, config)
+    student = trained(config, [ledger], sources, [tmp_path]).student
+    kept = jax.tree.map(lambda x: x[0], student)
+    seen = np.random.default_rng(0).standard_normal((500, 4)).astype(np.float32)
+    same = np.asarray(kept(seen).mode() == policy(seen).mode())
+    assert same.mean() > 0.9
     assumed = [one.statement for one in derive(ledger).assumptions]
     assert any("made without data of the protected people" in one for one in assumed)
+
+
+def test_among_equals_the_last_student_is_chosen(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def equal(config, policies: Policy, key, episodes: int, greedy: bool) -> np.ndarray:
+        return np.zeros((policies.network.weights[0].shape[0], episodes))
+
+    monkeypatch.setattr(expert_offline_votes, "evaluate", equal)
+    _, file = first_policy(tmp_path)
+    config = filled(settings(states="students", first_policy=str(file)), sources.facts)
+    ledgers = [new_ledger(tmp_path, config)]
+    (progress,) = expert_offline.train(config, [3], ledgers, sources, None, 0, [tmp_path])
+    assert progress.released["chosen_student"].tolist() == [[config.rounds]]
+    plays = config.choice_episodes * config.evaluation_cap
+    without = expert_offline.env_steps(replace(config, first_policy=None))
+    assert expert_offline.env_steps(config) == without + plays
+
+
+def test_a_poll_whose_answers_are_all_lost_says_so(sources: Sources, tmp_path: Path) -> None:
+    config = filled(settings(states="students"), sources.facts)
+    ledger = new_ledger(tmp_path, config)
+    trained(config, [ledger], sources, [tmp_path])
+    for file in tmp_path.glob("*.votes"):
+        file.unlink()
+    reopened = Ledger.open(tmp_path / "ledger.sqlite")
+    with pytest.raises(NothingReleased, match="charged, and their answers are lost"):
+        trained(config, [reopened], sources, [tmp_path])
+
+
+def test_a_run_is_bound_to_its_first_policy(tmp_path: Path) -> None:
+    _, file = first_policy(tmp_path)
+    config = settings(first_policy=str(file))
+    begun = replace(config, first_policy_identity=algorithm._first_policy_identity(config))
+    assert algorithm._first_policy_identity(begun) == begun.first_policy_identity
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(ValueError, match="has changed since the run began"):
+        next(algorithm.ExpertOffline().train(replace(begun, dataset=None), [0], [], None, 0, []))
+    file.unlink()
+    with pytest.raises(ValueError, match="there is no such file"):
+        algorithm._first_policy_identity(begun)
 
 
 def test_a_first_policy_of_another_shape_is_refused(sources: Sources, tmp_path: Path) -> None:
     _, file = first_policy(tmp_path)
     config = settings(states="students", first_policy=str(file), student_hidden=(9,))
-    with pytest.raises(ValueError, match=r"first.npz has layers of \[4, 8, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"first.npz has layers of \[4, 8, 2\].* of student_hidden"
+    ):
         expert_offline.check(filled(config, sources.facts))
     config = settings(states="students", first_policy=str(tmp_path / "none.npz"))
     with pytest.raises(ValueError, match="there is no such file"):

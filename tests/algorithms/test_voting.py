@@ -345,6 +345,20 @@ def test_shares_shrink_towards_those_expected() -> None:
     assert errors[0] < errors[1] / 10
 
 
+def test_noise_is_never_taken_for_more_than_votes_can_be() -> None:
+    """With much more noise than voters, half of all polls have a length above its expectation."""
+    rng = np.random.default_rng(8)
+    guess = rng.dirichlet([0.5, 0.5], 60)
+    for _ in range(20):
+        counts = 40 * guess + 3000 * rng.standard_normal((60, 2))
+        found = shrink(counts, 3000.0, 40, guess)
+        assert found.factor < 1e-3
+        np.testing.assert_allclose(found.shares, guess, atol=0.2)
+    # Without noise the bound is met where all voters do what was expected least.
+    least = np.eye(2)[guess.argmin(axis=1)]
+    np.testing.assert_allclose(shrink(40 * least, 0.0, 40, guess).shares, least, atol=1e-12)
+
+
 def test_the_nearest_point_of_the_simplex() -> None:
     rng = np.random.default_rng(7)
     points = rng.normal(0.3, 1.0, (200, 4))

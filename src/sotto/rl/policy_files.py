@@ -187,13 +187,14 @@ def _fault(header: Any, arrays: Mapping[str, np.ndarray]) -> str:
     return ""
 
 
-def as_policy(found: Flat, like: Policy, name: str) -> Policy:
+def as_policy(found: Flat, like: Policy, name: str, setting: str = "hidden") -> Policy:
     """Returns a policy that acts as the file's, with the constants and shapes of another one.
 
     Args:
         found: the file's policy.
         like: policy whose constants of observations and actions, and whose shapes, are kept.
         name: name of the file, for errors.
+        setting: name of the setting of the inner layers, for errors.
 
     Raises:
         ValueError: the shapes or the kind of actions differ, or a number is not finite.
@@ -215,7 +216,7 @@ def as_policy(found: Flat, like: Policy, name: str) -> Policy:
         ours = [size, *(one.shape[0] for one in like.network.biases)]
         raise ValueError(
             f"{name} has layers of {layers} numbers, and training has {ours}, with constants and "
-            "log_std to match; the inner ones are those of hidden"
+            f"log_std to match; the inner ones are those of {setting}"
         )
     # The file's inputs are a linear function of ours, and its outputs one of ours.
     scale = np.array(like.observation_scale)

@@ -77,6 +77,48 @@ def test_landers_that_are_stepped_at_once_move_as_in_gymnasium(options, ends):
     assert set(ended) == ends
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_lander_that_leaves_the_picture_is_lost(late):
+    """It drifts to the left or right, also in the last step that the limit allows."""
+
+    def drifting(seen, lean):
+        turn = 0.5 * (lean - seen[4]) - seen[5]
+        if abs(turn) > 0.1:
+            return 1 if turn > 0 else 3
+        return 2 if seen[3] < 0.2 else 0
+
+    sides = set()
+    for seed in range(4):
+        env, actions, ended = make(LANDER, {}), [], False
+        seen = env.reset(seed=seed)[0]
+        while not ended:
+            actions.append(drifting(seen, [0.5, -0.5][seed % 2]))
+            seen, _, ended, truncated, _ = env.step(actions[-1])
+            assert not truncated
+        if abs(seen[0]) < 1:
+            continue
+        sides.add(np.sign(seen[0]))
+        ours = made(max_episode_steps=len(actions) + late)
+        at_once, rows = landers_of(ours), np.arange(4)
+        for one in ours:
+            one.reset(seed=seed)
+        taken = [at_once.step(rows, np.full(4, action)) for action in actions]
+        assert (taken[-1].rewards == -100).all()
+        assert taken[-1].terminated.all()
+        assert taken[-1].truncated.all() == (late == 0)
+        assert not any(one.terminated.any() for one in taken[:-1])
+    assert sides == {-1.0, 1.0}
+
+
+@pytest.mark.parametrize("action", [-1, 4])
+def test_an_action_that_there_is_not_is_refused(action):
+    envs = made()
+    for env in envs:
+        env.reset(seed=0)
+    with pytest.raises(ValueError, match=f"actions 0 to 3; {action} is none of them"):
+        landers_of(envs).step(np.arange(4), np.array([0, 1, 2, action]))
+
+
 class MyLander(LunarLander):
     """A lander of a user, which Gymnasium's rules need not describe."""
 

@@ -1,5 +1,6 @@
 """The algorithm `expert-offline` of `sotto train`."""
 
+import hashlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +80,7 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
             experts=absolute(config.experts),
             dataset=absolute(config.dataset),
             first_policy=absolute(config.first_policy),
+            first_policy_identity=_first_policy_identity(config),
         )
 
     def has_ledger(self, config: ExpertOfflineConfig) -> bool:
@@ -139,11 +141,14 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         """Releases votes, prefixes or gradients, keeps them in each run's folder, and learns.
 
         Raises:
-            ValueError: the dataset is another import than the one that the run began with.
+            ValueError: the dataset is another import than the one that the run began with, or the
+                first policy is another file.
         """
         if config.dataset is not None:
             said = minari_files.described(config.dataset, config.id_column)
             require_same(config.dataset, config.identity, said.identity)
+        if done == 0:
+            _first_policy_identity(config)  # public, so that its errors are shown with real experts
         sources = self._sources(config)
         steps = training.env_steps(config)
         parts = training.train(config, seeds, ledgers, sources, states, done, folders)
@@ -218,6 +223,23 @@ def _of_real(config: ExpertOfflineConfig, work: Callable[[], _T]) -> _T:
         "data of the real experts; check that each episode has complete observations, actions and "
         f"rewards, and in its metadata {config.id_column!r}, a number below the number of experts"
     )
+
+
+def _first_policy_identity(config: ExpertOfflineConfig) -> str | None:
+    """Returns the SHA-256 of the first policy's file, or None.
+
+    Raises:
+        ValueError: there is no such file, or the run began with another one.
+    """
+    if config.first_policy is None:
+        return None
+    file = Path(config.first_policy)
+    if not file.is_file():
+        raise ValueError(f"{file} is not a policy: there is no such file")
+    found = hashlib.sha256(file.read_bytes()).hexdigest()
+    if config.first_policy_identity not in (None, found):
+        raise ValueError(f"{file} has changed since the run began; put the first policy back")
+    return found
 
 
 def _require_real(config: ExpertOfflineConfig) -> None:

@@ -48,7 +48,7 @@ PRIVATE: tuple[Method, ...] = ("votes", "stable-prefix", "dp-sgd", "prefix-only"
 class ExpertOfflineConfig(Settings):
     """Offline learning from experts, each of whom is protected (after Sharma et al. 2024)."""
 
-    later_names: ClassVar[frozenset[str]] = frozenset({"first_policy"})
+    later_names: ClassVar[frozenset[str]] = frozenset({"first_policy", "first_policy_identity"})
 
     method: Method = "votes"
     """Method of learning. votes: noisy votes of the experts, or of their clones, at public states.
@@ -103,9 +103,9 @@ class ExpertOfflineConfig(Settings):
     exploration: Probability = 0.1
     """Probability of a uniform action in rollouts of a student, for --states students."""
     choice_episodes: CountOrZero = 32
-    """Greedy episodes of every student in the simulator, for --states students. The student with
-    the largest return is kept, at no cost in privacy. 0 keeps the last student, for simulators
-    whose rewards do not matter."""
+    """Greedy episodes of every student, and of the first policy, in the simulator, for --states
+    students. The one with the largest return is kept, at no cost in privacy. 0 keeps the last
+    student, for simulators whose rewards do not matter."""
 
     releases: Count = 25
     """Number of prefixes that are released."""
@@ -140,9 +140,11 @@ class ExpertOfflineConfig(Settings):
     """Sizes of the hidden layers of a student of votes."""
     first_policy: str | None = None
     """Public policy from which students of votes start: a file of `sotto.Agent.export` (.npz), or
-    base_policy.npz of `sotto experts train`, whose layers are those of `student_hidden`. It was
-    made without the experts. Votes are expected to agree with it, which helps where there is much
-    noise. None: random weights."""
+    base_policy.npz of `sotto experts train`. Its inner layers must be those of `student_hidden`,
+    and it must have been made without the experts' data. Votes are expected to agree with it, which
+    helps where there is much noise. None: random weights, and every action is expected equally."""
+    first_policy_identity: str | None = field(default=None, repr=False)
+    """SHA-256 of that file. None takes that of the file, to which a run is bound."""
     learning_rate: Positive = 1e-3
     """Learning rate of Adam."""
     alpha: NotNegative | None = None

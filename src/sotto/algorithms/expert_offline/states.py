@@ -163,9 +163,8 @@ def first_policy(config: ExpertOfflineConfig) -> Policy | None:
     """
     if config.first_policy is None:
         return None
-    return as_policy(
-        read(Path(config.first_policy)), _student(config, new_key(0)), config.first_policy
-    )
+    like = _student(config, new_key(0))
+    return as_policy(read(Path(config.first_policy)), like, config.first_policy, "student_hidden")
 
 
 def _student(config: ExpertOfflineConfig, key: PRNGKeyArray) -> Policy:

@@ -72,7 +72,8 @@ def env_steps(config: ExpertOfflineConfig) -> int:
     if config.uses_votes and config.states == "students":
         asking = config.lanes * known(config.rollout_cap)
         choosing = config.choice_episodes * known(config.evaluation_cap)
-        return int(known(config.rounds) * (asking + choosing))
+        first = choosing if config.first_policy is not None else 0
+        return int(known(config.rounds) * (asking + choosing)) + first
     return capacity(config) if config.plays else 0
 
 
@@ -178,17 +179,18 @@ def _gather(
     folders: Sequence[Path | None],
 ) -> tuple[State, dict[str, np.ndarray]]:
     """Releases the votes or prefixes of every run, and returns the states with them."""
-    gather, kind, metric = _gather_prefixes, "prefixes", "released_transitions"
+    gather, kind = _gather_prefixes, "prefixes"
     if config.uses_votes:
-        gather, kind, metric = _gather_votes, "votes", "lost_rounds"
+        gather, kind = _gather_votes, "votes"
     gathered, numbers = [], []
     for run, (seed, ledger, folder) in enumerate(zip(seeds, ledgers, folders, strict=True)):
         file = None if folder is None else folder / f"{ledger.run_id}.{kind}"
         before = jax.tree.map(lambda x, i=run: x[i], states)
-        after, number = gather(config, seed, ledger, sources, before, file)
+        after, facts = gather(config, seed, ledger, sources, before, file)
         gathered.append(after)
-        numbers.append(number)
-    return stacked(gathered), {metric: np.array(numbers, np.float64)[:, None]}
+        numbers.append(facts)
+    columns = {name: np.array([[float(one[name])] for one in numbers]) for name in numbers[0]}
+    return stacked(gathered), columns
 
 
 def _gather_votes(
@@ -198,14 +200,15 @@ def _gather_votes(
     sources: Sources,
     state: State,
     file: Path | None,
-) -> tuple[State, int]:
-    """Returns one run's state after the votes, and the number of rounds that were lost."""
+) -> tuple[State, dict[str, int]]:
+    """Returns one run's state after the votes, rounds that were lost, and the chosen student."""
     voters, weights = sources.voters(config), sources.weights(config)
     votes = KeptVotes(voters, weights, ledger, config, file)
     polled = poll(config, votes, keys_of([seed], GATHERING)[0], seed)
+    facts = {"lost_rounds": votes.lost, "chosen_student": polled.chosen}
     if polled.transitions is None or isinstance(state, StudentState):
-        return StudentState(polled.student), votes.lost
-    return _with_data(config, state, polled.transitions), votes.lost
+        return StudentState(polled.student), facts
+    return _with_data(config, state, polled.transitions), facts
 
 
 def _gather_prefixes(
@@ -215,7 +218,7 @@ def _gather_prefixes(
     sources: Sources,
     state: State,
     file: Path | None,
-) -> tuple[State, int]:
+) -> tuple[State, dict[str, int]]:
     """Returns one run's state with the released prefixes, and their number of transitions."""
     assert sources.experts is not None
     key = keys_of([seed], GATHERING)[0]
@@ -225,7 +228,7 @@ def _gather_prefixes(
             f"none of the {config.releases} prefixes of seed {seed} has a step, so there is "
             "nothing to learn from; start again with more epsilon, fewer releases or more experts"
         )
-    return _with_data(config, state, found), len(found.actions)
+    return _with_data(config, state, found), {"released_transitions": len(found.actions)}
 
 
 def _with_data(config: ExpertOfflineConfig, state: State, found: Transitions) -> State:

@@ -5,7 +5,7 @@ synced before they are used. A training that was killed repeats the poll: rounds
 answered from the file at no cost, and the others are asked.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from sotto.algorithms.expert_offline.voting_rounds import (
 from sotto.algorithms.settings import known
 from sotto.data.trajectories import Transitions
 from sotto.privacy.accounting.composition import Gaussian
-from sotto.privacy.errors import LedgerOlder, PrivacyError
+from sotto.privacy.errors import LedgerOlder, NothingReleased, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.storage import Store
 from sotto.rl.envs.registry import is_native, make
@@ -129,8 +129,9 @@ class Polled(NamedTuple):
     transitions: Transitions | None
     """Transitions of vote rollouts; None for other states."""
     student: Policy
-    """Student distilled from all votes, or the student that was chosen. A first policy is one
-    of those to choose from."""
+    """Student distilled from all votes, or the one that was chosen."""
+    chosen: int
+    """Number of the round after which that student was fitted; 0 is the first policy itself."""
 
 
 def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int) -> Polled:
@@ -141,7 +142,16 @@ def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int
         votes: poll to finish.
         key: public randomness of states and students.
         seed: seed of a Gymnasium environment.
+
+    Raises:
+        NothingReleased: all rounds were charged, and their votes were lost.
     """
+    rounds = votes.rounds_left
+    if rounds == 0:
+        raise NothingReleased(
+            "all rounds of votes were charged, and their answers are lost; start a new run, which "
+            "is charged again"
+        )
     scale = known(config.observation_scale)
     distillation, first = DistillationConfig(hidden=config.student_hidden), first_policy(config)
     ask_key, world_key, fit_key, choice_key = jax.random.split(key, 4)
@@ -154,23 +164,29 @@ def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int
             np.asarray(known(end), np.float32) for end in (config.box_low, config.box_high)
         )
         asked = ask_in_box(votes, low, high, ask_key)
-        return Polled(asked, None, fit(asked))
+        return Polled(asked, None, fit(asked), rounds)
     with world(config, world_key, seed) as where:
         if config.states == "students":
             dagger = DaggerConfig(config.lanes, config.exploration, distillation)
             students, asked = ask_along_students(votes, where, dagger, scale, ask_key, first)
-            candidates = students if first is None else [first, *students]
-            return Polled(asked, None, _chosen(config, candidates, choice_key))
+            numbered = dict(enumerate(students, 1)) | ({} if first is None else {0: first})
+            chosen = _chosen(config, numbered, choice_key)
+            return Polled(asked, None, numbered[chosen], chosen)
         transitions, asked = vote_rollouts(votes, where)
-    return Polled(asked, transitions, fit(asked))
+    return Polled(asked, transitions, fit(asked), rounds)
 
 
-def _chosen(config: ExpertOfflineConfig, students: Sequence[Policy], key: PRNGKeyArray) -> Policy:
-    """Returns the student with the largest return in the public simulator (post-processing)."""
+def _chosen(config: ExpertOfflineConfig, students: Mapping[int, Policy], key: PRNGKeyArray) -> int:
+    """Returns the number of the student with the largest return in the public simulator.
+
+    Among equals it is the last one. The choice is post-processing.
+    """
+    numbers = sorted(students)
     if config.choice_episodes == 0:
-        return students[-1]
-    returns = evaluate(config, stacked(students), key, config.choice_episodes, greedy=True)
-    return students[int(np.argmax(returns.mean(axis=1)))]
+        return numbers[-1]
+    candidates = stacked([students[number] for number in numbers])
+    means = evaluate(config, candidates, key, config.choice_episodes, greedy=True).mean(axis=1)
+    return numbers[int(np.flatnonzero(means == means.max())[-1])]
 
 
 @contextmanager

@@ -282,8 +282,9 @@ def shrink(
     noise of variance sigma^2 in each. Let n = asked (A - 1) be the number of dimensions and L the
     squared length of the centred votes. The positive-part factor max(0, 1 - (n - 2) sigma^2 / L)
     estimates the part of L that is not noise (James and Stein 1961; Efron and Morris 1973). It
-    reads released and public numbers only. The true shares lie in the simplex, so the projection
-    comes closer to them.
+    reads released and public numbers only. The true shares lie in the simplex, so that part is at
+    most m^2 times the largest squared distance from the guess, and the projection comes closer to
+    the shares. Voters who abstain count as voters who are undecided.
 
     Args:
         counts: noisy counts.
@@ -298,7 +299,9 @@ def shrink(
     centred = unexpected - unexpected.mean(axis=-1, keepdims=True)
     length = float(np.sum(np.square(centred)))
     noise = max(0, len(counts) * (actions - 1) - 2) * sigma**2
-    factor = max(0.0, 1 - noise / length) if length > 0 else 0.0
+    farthest = 1 - 2 * guess.min(axis=-1) + np.sum(np.square(guess), axis=-1)  # of the corners
+    signal = min(length - noise, experts**2 * float(np.sum(farthest)))
+    factor = max(0.0, signal / length) if length > 0 else 0.0
     return Shrinkage(factor, to_simplex(guess + factor * centred / experts))
 
 

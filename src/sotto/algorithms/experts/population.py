@@ -114,6 +114,8 @@ def train(folder: Path, settings: ExpertSettings, workers: int, say: Say) -> Pop
     _claim(folder, settings)
     if (folder / _POPULATION).exists():
         say(f"{folder} has its {settings.experts:,} experts already")
+        if not (folder / _BASE_POLICY).exists():
+            _base(folder, settings, say)  # of a version that did not write the policy
         return load(folder)
     missing = [i for i in range(len(chunks)) if not _chunk_path(folder, i).exists()]
     say(_announcement(folder, settings, missing, workers))

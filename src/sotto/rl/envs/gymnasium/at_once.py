@@ -1,8 +1,8 @@
 """Interface and time limits of Gymnasium's environments that are stepped at once.
 
 Much of the time of a step of Gymnasium's environments is Python code. `mujoco_bodies` and `landers`
-call only the physics of each environment, and compute observations, rewards and ends for all of
-them together. Their numbers are Gymnasium's bit for bit.
+move each environment, and compute observations, rewards and ends for all of them together. Their
+numbers are Gymnasium's bit for bit.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ class Taken(NamedTuple):
 
 
 class AtOnce(Protocol):
-    """Environments of one kind, with the same settings. They are reset by themselves."""
+    """Environments of one kind, with the same settings. The caller resets them."""
 
     def step(self, rows: Int[np.ndarray, " rows"], actions: np.ndarray) -> Taken:
         """Steps the environments of these numbers, with one action each."""
@@ -55,8 +55,9 @@ class TimeLimits:
 def made_by(envs: Sequence[gym.Env[Any, Any]]) -> str | None:
     """Returns Gymnasium's entry point of environments that may be stepped at once, or None.
 
-    Gymnasium has made them alike from its own class, which the specification names by a string. No
-    wrapper changes a step, and nobody watches. A few environments are faster one by one.
+    All of them must have been made alike, so only the first one is looked at. Its specification
+    names one of Gymnasium's own classes by a string, its wrappers only count steps, and it does not
+    draw to a screen. Fewer than four environments are faster one by one.
     """
     if len(envs) < _FEWEST:
         return None

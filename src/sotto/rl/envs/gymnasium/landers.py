@@ -20,7 +20,7 @@ _LEFT, _MAIN, _RIGHT = 1, 2, 3  # actions; 0 fires no engine
 
 
 class Landers:
-    """LunarLanders with discrete actions. They are reset by themselves."""
+    """LunarLanders with discrete actions. The caller resets the environments."""
 
     def __init__(self, envs: Sequence[gym.Env[Any, Any]]) -> None:
         from gymnasium.envs.box2d import lunar_lander  # needs Box2D, which is loaded already
@@ -30,7 +30,13 @@ class Landers:
         self._limits = TimeLimits(envs)
 
     def step(self, rows: Int[np.ndarray, " rows"], actions: Int[np.ndarray, " rows"]) -> Taken:
-        """Steps the environments of these numbers, with one action each."""
+        """Steps the environments of these numbers, with one action each.
+
+        Raises:
+            ValueError: an action is not one of the four.
+        """
+        if wrong := set(actions.tolist()) - {0, _LEFT, _MAIN, _RIGHT}:
+            raise ValueError(f"LunarLander has the actions 0 to 3; {wrong.pop()} is none of them")
         numbers = rows.tolist()
         landers = [self._landers[row] for row in numbers]
         motion = np.array(

@@ -31,7 +31,7 @@ rewards, and whether episodes terminate."""
 
 
 class Bodies:
-    """Environments of one kind, with the same settings. They are reset by themselves."""
+    """Environments of one kind, with the same settings. The caller resets them."""
 
     def __init__(self, envs: Sequence[gym.Env[Any, Any]], rule: Rule) -> None:
         import mujoco  # an extra, which the environments have loaded already
