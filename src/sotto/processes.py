@@ -1,7 +1,9 @@
 """Work in several processes, or on a cluster."""
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -37,7 +39,7 @@ def finished(
         return
     # JAX does not survive a fork.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(tasks)), context, _die_quietly) as pool:
+    with ProcessPoolExecutor(min(workers, len(tasks)), context, _begin) as pool:
         futures = {pool.submit(work, task): task for task in tasks}
         try:
             for future in as_completed(futures):
@@ -61,6 +63,15 @@ def at_once(workers: int, tasks: int) -> int:
     return max(1, min(cluster.cores() if cluster.connected() else workers, tasks))
 
 
-def _die_quietly() -> None:
-    """Lets the process end without a traceback on Ctrl-C, which all processes receive."""
+def _begin() -> None:
+    """Lets a worker end without a traceback on Ctrl-C, and with the program that began it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Ends this process once its parent has ended, whose killing it would not notice at work."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # results are written by the parent, so nothing is lost that was not before
