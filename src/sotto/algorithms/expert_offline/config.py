@@ -138,7 +138,7 @@ class ExpertOfflineConfig(Settings):
     """Sizes of the hidden layers of a network of action values."""
     student_hidden: tuple[Count, ...] = (64, 64)
     """Sizes of the hidden layers of a student of votes."""
-    first_policy: str | None = None
+    first_policy: str | None = field(default=None, repr=False)  # no arm has one; see `identity`
     """Public policy from which students of votes start: a file of `sotto.Agent.export` (.npz), or
     base_policy.npz of `sotto experts train`. Its inner layers must be those of `student_hidden`,
     and it must have been made without the experts' data. Votes are expected to agree with it, which
