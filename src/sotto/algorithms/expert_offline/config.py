@@ -144,7 +144,8 @@ class ExpertOfflineConfig(Settings):
     and it must have been made without the experts' data. Votes are expected to agree with it, which
     helps where there is much noise. None: random weights, and every action is expected equally."""
     first_policy_identity: str | None = field(default=None, repr=False)
-    """SHA-256 of that file. None takes that of the file, to which a run is bound."""
+    """SHA-256 of the file of `first_policy`. None computes it. A run that was interrupted goes on
+    only with the same file."""
     learning_rate: Positive = 1e-3
     """Learning rate of Adam."""
     alpha: NotNegative | None = None

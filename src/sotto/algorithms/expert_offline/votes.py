@@ -131,7 +131,7 @@ class Polled(NamedTuple):
     student: Policy
     """Student distilled from all votes, or the one that was chosen."""
     chosen: int
-    """Number of the round after which that student was fitted; 0 is the first policy itself."""
+    """Number of the answered round after which that student was fitted; 0 is the first policy."""
 
 
 def poll(config: ExpertOfflineConfig, votes: Votes, key: PRNGKeyArray, seed: int) -> Polled:
@@ -186,7 +186,7 @@ def _chosen(config: ExpertOfflineConfig, students: Mapping[int, Policy], key: PR
         return numbers[-1]
     candidates = stacked([students[number] for number in numbers])
     means = evaluate(config, candidates, key, config.choice_episodes, greedy=True).mean(axis=1)
-    return numbers[int(np.flatnonzero(means == means.max())[-1])]
+    return numbers[-1 - int(np.argmax(means[::-1]))]
 
 
 @contextmanager

@@ -282,9 +282,10 @@ def shrink(
     noise of variance sigma^2 in each. Let n = asked (A - 1) be the number of dimensions and L the
     squared length of the centred votes. The positive-part factor max(0, 1 - (n - 2) sigma^2 / L)
     estimates the part of L that is not noise (James and Stein 1961; Efron and Morris 1973). It
-    reads released and public numbers only. The true shares lie in the simplex, so that part is at
-    most m^2 times the largest squared distance from the guess, and the projection comes closer to
-    the shares. Voters who abstain count as voters who are undecided.
+    reads released and public numbers only. The true shares lie in the simplex. So that part is at
+    most m^2 times the sum, over the states, of the squared distance from the guess to the farthest
+    corner, and the factor is bounded accordingly. The projection comes closer to the true shares,
+    too. Voters who abstain count as voters who are undecided.
 
     Args:
         counts: noisy counts.

@@ -142,9 +142,9 @@ def student_config(env_id: EnvName, learner: Learner, scale: float = 1.0) -> Kic
     The paper's rollout is one update. The teacher stops answering after five updates, or after a
     fortieth of the training if that is more; this number is public. It does so for constant and for
     growing noise, but exact answers never stop. The hinge loss has a weight (the paper's additional
-    hyper-parameter), and answers are used for twenty updates. Students that know of the noise let
-    go: the weight falls to zero until twice as many updates as the teacher answers. Held to noisy
-    answers for longer, they stay undecided, and forget much when the last answers leave.
+    hyper-parameter), and answers are used for twenty updates. For students that
+    know of the noise, the weight falls linearly to zero over twice as many updates as the teacher
+    answers. With a constant weight they stay undecided, and fall back when the last answers leave.
     """
     base = ppo_config(env_id, scale)
     rollouts = max(_ROLLOUTS, round(_ASKING_SHARE * base.num_updates))

@@ -269,7 +269,7 @@ OWN_TRAJECTORY = Claim(
     "A user, against an observer who sees that user's own trajectory while it is collected.",
     version=2,
 )
-# algorithms/dppg/public_start.py
+# algorithms/dppg/public_start.py and algorithms/expert_offline/voting.py
 FIRST_POLICY = Claim(
     "dppg.first-policy",
     "user",

@@ -35,12 +35,12 @@ class Landers:
         Raises:
             ValueError: an action is not one of the four.
         """
-        if wrong := set(actions.tolist()) - {0, _LEFT, _MAIN, _RIGHT}:
+        numbers, chosen = rows.tolist(), actions.tolist()
+        if wrong := set(chosen) - {0, _LEFT, _MAIN, _RIGHT}:
             raise ValueError(f"LunarLander has the actions 0 to 3; {wrong.pop()} is none of them")
-        numbers = rows.tolist()
         landers = [self._landers[row] for row in numbers]
         motion = np.array(
-            [self._move(one, action) for one, action in zip(landers, actions.tolist(), strict=True)]
+            [self._move(one, action) for one, action in zip(landers, chosen, strict=True)]
         )
         states, awake = self._states(landers[0], motion[:, :8]), motion[:, 8] > 0
         before = np.array([one.prev_shaping for one in landers])
