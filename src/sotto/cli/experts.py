@@ -55,7 +55,8 @@ def train(
         env_id: CartPole-v1, Acrobot-v1, HIV-v0 or LunarLander-v3.
         experts: Number of experts.
         hidden: Sizes of the hidden layers of every policy.
-        seed: Seed; it determines everything about the experts.
+        seed: Seed of everything about the experts. They also depend on the processor and on the
+            number of its cores, since these round differently.
     """
     seed_range(seed)
     if workers is not None and workers < 1:
