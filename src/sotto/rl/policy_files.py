@@ -35,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from sotto.files import replacing
 from sotto.rl.networks import MLP, Policy
 
 FORMAT = "sotto policy 1"
@@ -119,17 +120,20 @@ def flat_network(
 
 
 def write(found: Flat, file: Path, about: Mapping[str, Any]) -> None:
-    """Writes a policy into an .npz file, which is replaced if it exists.
+    """Writes a policy into an .npz file atomically. An earlier file is replaced.
 
     Args:
         found: the policy.
         file: the file.
         about: JSON values for the header, beside those of `Flat.header`.
+
+    Raises:
+        OSError: it cannot be written; an earlier file is unchanged.
     """
     arrays: dict[str, Any] = {f"weights_{i}": one for i, one in enumerate(found.weights)}
     arrays |= {f"biases_{i}": one for i, one in enumerate(found.biases)}
     arrays |= {} if found.log_std is None else {"log_std": found.log_std}
-    with file.open("wb") as opened:
+    with replacing(file) as opened:
         text = np.array(json.dumps({**about, **found.header}))
         np.savez(opened, header=text, centre=found.centre, scale=found.scale, **arrays)
 
