@@ -1,6 +1,7 @@
-"""Speed of generation by a language model: here, and by `transformers` on the same cores.
+"""Speed of generation by a language model: here, and by `transformers` on the same device.
 
-Both read the same GGUF file of a Llama model and hold its weights unpacked. Prompts are random
+Both read the same GGUF file of a Llama model and hold its weights unpacked. With CUDA for PyTorch
+and JAX alike both run on the GPU. Prompts are random
 tokens, and every completion has its full length. Repeats are interleaved; what counts are the
 ratios of medians within one run.
 
@@ -38,6 +39,11 @@ class Settings:
     repeats: int = 3
 
 
+def torch_device() -> str:
+    """Returns the device of PyTorch's model, which is of the kind of JAX's."""
+    return "cuda" if jax.default_backend() == "gpu" else "cpu"
+
+
 def ours(settings: Settings, dtype: DType, *, sampled: bool) -> Callable[[np.ndarray], object]:
     decoder = load(settings.model, dtype).decoder
     run = jax.jit(generate, static_argnames=("new_tokens",))
@@ -58,11 +64,12 @@ def transformers(
         gguf_file=settings.model.name,
         quantization_config=GgufConfig(dequantize=True),
         dtype=getattr(torch, dtype),
-    ).eval()
+    )
+    model = model.to(torch_device()).eval()
 
     def completions(prompts: np.ndarray) -> object:
-        tokens = torch.tensor(prompts, dtype=torch.long)
-        return model.generate(
+        tokens = torch.tensor(prompts, dtype=torch.long, device=model.device)
+        done = model.generate(
             tokens,
             attention_mask=torch.ones_like(tokens),
             do_sample=sampled,
@@ -73,6 +80,7 @@ def transformers(
             min_new_tokens=settings.new_tokens,
             pad_token_id=0,
         )
+        return done.cpu()  # waits for the GPU
 
     return completions
 
@@ -102,7 +110,8 @@ def main(settings: Settings) -> None:
     rates = {one: tokens / median(taken) for one, taken in times.items()}
     print(
         f"batch {settings.batch}, {settings.prompt_tokens} + {settings.new_tokens} tokens, "
-        f"{os.cpu_count()} cores (load {os.getloadavg()[0]:.1f}), medians of {settings.repeats}:"
+        f"{os.cpu_count()} cores (load {os.getloadavg()[0]:.1f}), {jax.devices()[0].device_kind}, "
+        f"medians of {settings.repeats}:"
     )
     print(f"{'':<34}{'tokens/s':>10}{'x transformers':>16}{'x its best type':>17}")
     for (name, kept, kind), rate in rates.items():

@@ -3,8 +3,8 @@
 Each person has one completion, and the step follows the gradient of its log-probability in the
 parameters of low-rank adapters. The private step clips each person's gradient, adds the noise, and
 charges a ledger. Opacus makes the same step with the same adapters on `transformers`' model. It
-reads the same GGUF file. Repeats are interleaved; what counts are the ratios of medians within one
-run.
+reads the same GGUF file, and runs on the GPU if JAX does. Repeats are interleaved; what counts are
+the ratios of medians within one run.
 
     python benchmarks/language_step.py --model SmolLM2-135M-Instruct.Q4_1.gguf
 """
@@ -161,6 +161,7 @@ def pytorch(settings: Settings, mode: Mode) -> Case:
     from transformers import AutoModelForCausalLM, GgufConfig
 
     torch.set_num_threads(os.cpu_count() or 1)
+    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
 
     class LowRank(nn.Module):  # type: ignore[misc]
         """A frozen linear map with a low-rank change."""
@@ -183,7 +184,7 @@ def pytorch(settings: Settings, mode: Mode) -> Case:
             self.model = model
 
         def forward(self, tokens: Any) -> Any:
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(device, torch.bfloat16):
                 hidden = self.model.model(tokens).last_hidden_state
                 first = settings.prompt_tokens - 1
                 return self.model.lm_head(hidden[:, first:-1]).float()
@@ -215,7 +216,7 @@ def pytorch(settings: Settings, mode: Mode) -> Case:
             (feed_forward, "down_proj"),
         ):
             setattr(part, name, LowRank(getattr(part, name)))
-    network = Logits(inner).train()
+    network = Logits(inner).to(device).train()
     plain = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=RATE)
     noise = {
         "noise_multiplier": 4.0,
@@ -236,7 +237,7 @@ def pytorch(settings: Settings, mode: Mode) -> Case:
     people = people_of(settings)
     tokens = torch.from_numpy(
         np.concatenate([people.prompts[:, 0], people.completions[:, 0]], axis=1).astype(np.int64)
-    )
+    ).to(device)
     parts = settings.people // settings.microbatch
 
     def run() -> None:
@@ -251,6 +252,8 @@ def pytorch(settings: Settings, mode: Mode) -> Case:
                 optimizer.step()
                 optimizer.zero_grad()
         optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
 
     return run
 
@@ -280,7 +283,7 @@ def main(settings: Settings) -> None:
             case()
             times[name].append(time.perf_counter() - began)
             time.sleep(0.5)  # noise of a next step is drawn while no other case is measured
-        row = ", ".join(f"{name} {times[name][-1]:.2f}" for name in cases)
+        row = ", ".join(f"{name} {times[name][-1]:.3f}" for name in cases)
         print(f"repeat {repeat + 1}/{settings.repeats}, seconds: {row}", flush=True)
     _table(settings, times, chosen)
 
@@ -296,7 +299,7 @@ def _table(settings: Settings, times: dict[str, list[float]], chosen: Sequence[s
     print(f"{'':<26}{'seconds':>9}{'people/s':>10}{'/ ' + chosen[0]:>20}")
     for name, seconds in medians.items():
         ratio = seconds / medians[chosen[0]]
-        print(f"{name:<26}{seconds:>9.2f}{settings.people / seconds:>10.1f}{ratio:>20.2f}")
+        print(f"{name:<26}{seconds:>9.3f}{settings.people / seconds:>10.1f}{ratio:>20.2f}")
     print(f"peak memory of the process: {peak:.2f} GiB")
     if settings.json is not None:
         found = {"seconds": medians, "all": times, "peak_gib": peak, "load": load}

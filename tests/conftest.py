@@ -2,7 +2,7 @@
 
 The environment is set before anything imports JAX. XLA once hung for good with threads of its own
 on two cores, and the workers of pytest-xdist share the cores already: each gets the CPU backend and
-one thread. Subprocesses inherit it.
+one thread. Subprocesses inherit it. `SOTTO_TEST_PLATFORM=cuda` runs the tests on a GPU instead.
 
 Most of the suite's time is compilation. Machine code that is not optimised compiles twice as fast,
 XLA's older writer of it (without fusion emitters) twice as fast again, and in one part a third
@@ -30,7 +30,7 @@ import pytest
 import shapes
 from postgres import MISSING, Server, binaries
 
-os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_PLATFORMS"] = os.environ.get("SOTTO_TEST_PLATFORM", "cpu")
 _QUICK = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
     "--xla_cpu_parallel_codegen_split_count=1 "

@@ -22,6 +22,7 @@ from sotto.privacy.mechanisms.noise import SAMPLER_SHARE, sampler_delta
 LanguageArm = Literal[
     "reward-model",
     "preferences",
+    "many-preferences",
     "many-features",
     "many-updates",
     "policy-gradient",

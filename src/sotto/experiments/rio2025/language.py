@@ -55,8 +55,9 @@ MANY_FEATURES = 256
 LONGER = 4
 """Factor on the number of updates of an arm without noise."""
 
-DIRECT = "preferences"
-"""Name of the arm that learns from people's own preferred completions, without a reward model."""
+DIRECT = ("preferences", "many-preferences")
+"""Names of arms that learn from people's own preferred completions, without a reward model. The
+second has more updates, which see almost every person once."""
 
 
 def arms(
@@ -98,7 +99,8 @@ def arms(
     few = [epsilon for epsilon in epsilons if epsilon in BASELINE_EPSILONS]
     chosen = [
         *(("reward-model", "reward model (sotto)", one, common) for one in (None, *epsilons)),
-        (DIRECT, "preferences", None, common),
+        (DIRECT[0], "preferences", None, common),
+        (DIRECT[1], f"preferences, {LONGER * updates} updates", None, longer),
         ("many-features", f"reward model, {MANY_FEATURES} features", None, features),
         ("many-updates", f"reward model, {LONGER * updates} updates", None, longer),
         *(("policy-gradient", "policy gradient", one, steering) for one in (None, *few)),
@@ -139,7 +141,7 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
     said: dict[str, Any] = {}
     points: list[int] = []
     curve: list[float] = []
-    if arm.name == DIRECT:
+    if arm.name in DIRECT:
         adapter = _direct(config, people)
     else:
         algorithm = RLHF()
