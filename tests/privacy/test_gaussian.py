@@ -231,6 +231,43 @@ def test_an_absent_slot_counts_as_zero_whatever_is_in_it() -> None:
     np.testing.assert_array_equal(gaussian.masked_sum(values, jnp.zeros(3, dtype=bool)), [0, 0])
 
 
+@pytest.mark.parametrize("clipping", ["separate", "joint"])
+def test_people_are_added_up_to_the_same_integers_one_by_one_and_all_at_once(
+    clipping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    parts = {
+        "policy": {"w": rng.normal(size=(6, 5, 40)), "b": rng.normal(size=(6, 40))},
+        "critic": rng.normal(size=(6, 7)),
+    }
+    parts = jax.tree.map(lambda x: x.astype(np.float32), parts)
+    parts["policy"]["w"][1, 2, 3] = np.nan
+    parts["critic"][4, 0] = np.inf
+    clip_norms = {"policy": 2.0, "critic": 0.3}
+    grids = {name: gaussian.grid_size(clip, 6, 1.0) for name, clip in clip_norms.items()}
+    present = np.array([True, True, False, True, True, True])
+
+    def total() -> dict[str, np.ndarray]:
+        program = jax.jit(lambda p, h: gaussian.sum_people(p, clip_norms, clipping, grids, h))
+        return {name: np.asarray(x) for name, x in program(parts, present).items()}
+
+    together = total()
+    monkeypatch.setattr(gaussian, "_LONG", 1)
+    program = jax.make_jaxpr(lambda p, h: gaussian.sum_people(p, clip_norms, clipping, grids, h))
+    assert "scan" in str(program(parts, present))
+    one_by_one = total()
+    vectors = {
+        "policy": np.concatenate([parts["policy"]["b"], parts["policy"]["w"].reshape(6, -1)], 1),
+        "critic": parts["critic"],
+    }
+    rows = on_grid(vectors, clip_norms, grids, clipping)
+    for name, expected in rows.items():
+        # Norms may be added up in another order, and so differ in their last bits.
+        last_bits = 1e-6 * clip_norms[name] / grids[name]
+        for found in (together[name], one_by_one[name]):
+            np.testing.assert_allclose(found, expected[present].sum(axis=0), atol=last_bits)
+
+
 # --- the grid ------------------------------------------------------------------------------------
 
 

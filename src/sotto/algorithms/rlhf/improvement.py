@@ -63,13 +63,17 @@ def _drawn(people: People, wanted: int, candidates: int, new_tokens: int, seed: 
     tokens, real = complete(people.language, None, prompts, mask, new_tokens, key)
     nothing = np.zeros(len(prompts), np.float32)
     rated = Rated(prompts, mask, tokens, real, nothing, np.ones(len(prompts), bool))
-    read = jax.jit(lambda base, *rows: raw_features(base, Rated(*rows)))
-    features = in_batches(partial(read, people.language.decoder), BATCH, *rated)
+    features = in_batches(partial(_read, people.language.decoder), BATCH, *rated)
 
     def by_prompt(leaf: np.ndarray) -> np.ndarray:
         return leaf.reshape(count, candidates, *leaf.shape[1:])
 
     return Candidates(Rated(*map(by_prompt, rated)), by_prompt(features))
+
+
+@jax.jit
+def _read(base: Decoder, *rows: Array) -> Array:
+    return raw_features(base, Rated(*rows))
 
 
 def pairs(candidates: Candidates, whitening: Whitening, weights: Array) -> Rated:
@@ -88,12 +92,13 @@ def pairs(candidates: Candidates, whitening: Whitening, weights: Array) -> Rated
 
 def first_moments(config: RLHFConfig, adapter: Adapter) -> Any:
     """Returns the state of the optimiser before the first update."""
-    return _optimiser(config).init(adapter)
+    return _optimiser(config.improvement_learning_rate).init(adapter)
 
 
-def _optimiser(config: RLHFConfig) -> optax.GradientTransformation:
+@lru_cache  # the same object each time, so that `_update` is compiled once
+def _optimiser(learning_rate: float) -> optax.GradientTransformation:
     """Returns Adam, with gradients clipped to norm 1 against outliers."""
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(config.improvement_learning_rate))
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))
 
 
 def preference_loss(adapter: Adapter, base: Decoder, batch: Rated) -> Float[Array, ""]:
@@ -126,20 +131,26 @@ def improve(
         start: the adapter before the first update.
         updates: numbers of the updates, which decide the minibatches.
     """
-    optimiser = _optimiser(config)
-
-    @jax.jit
-    def update(adapter: Adapter, moments: Any, base: Decoder, batch: Rated) -> Improved:
-        loss, gradient = jax.value_and_grad(preference_loss)(adapter, base, batch)
-        step, moments = optimiser.update(gradient, moments)
-        return Improved(optax.apply_updates(adapter, step), moments, loss)
-
     now = start
     for number in updates:
         rows = minibatch(config, len(preferred.ratings), number)
         batch = Rated(*(leaf[rows] for leaf in preferred))
-        now = update(now.adapter, now.moments, base, batch)
+        optimiser = _optimiser(config.improvement_learning_rate)
+        now = _update(optimiser, now.adapter, now.moments, base, batch)
         yield now._replace(loss=float(now.loss))
+
+
+@partial(jax.jit, static_argnums=0)
+def _update(
+    optimiser: optax.GradientTransformation,
+    adapter: Adapter,
+    moments: Any,
+    base: Decoder,
+    batch: Rated,
+) -> Improved:
+    loss, gradient = jax.value_and_grad(preference_loss)(adapter, base, batch)
+    step, moments = optimiser.update(gradient, moments)
+    return Improved(optax.apply_updates(adapter, step), moments, loss)
 
 
 def minibatch(config: RLHFConfig, count: int, update: int) -> Int[np.ndarray, " pairs"]:

@@ -119,7 +119,7 @@ def dimension(config: RLHFConfig, state: RLHFState) -> int:
 
 def _local(
     config: RLHFConfig, public: Open, unit: Rated, key: PRNGKeyArray
-) -> tuple[dict[str, Array], dict[str, Array]]:
+) -> tuple[dict[str, Any], dict[str, Array]]:
     """Returns one person's contribution, and diagnostics of a simulated person."""
     del key  # the completions were drawn when the person rated them
     # A row without a token is not a number. An absent one is read as padding, and weighs nothing.
@@ -155,20 +155,25 @@ def _reward_contribution(public: Open, unit: Rated) -> Float[Array, " features"]
 
 def _gradient(
     config: RLHFConfig, public: Open, unit: Rated, advantages: Callable[[Array], Array]
-) -> Array:
-    """Returns the gradient of the weighted log-probabilities, in the public directions."""
+) -> Adapter | Array:
+    """Returns the gradient of the weighted log-probabilities.
+
+    It is a vector in the public directions, or without them one of all parameters.
+    """
     flat, unravel = ravel_pytree(public.state.adapter)
     directions = public.state.directions
-    free = flat if isinstance(directions, tuple) else jnp.zeros(directions.shape[0])
+    free: Any = public.state.adapter
+    if not isinstance(directions, tuple):
+        free = jnp.zeros(directions.shape[0])
     if config.method == "best-of-n":
         best = jnp.argmax(jnp.where(unit.present, unit.ratings, -1))
         unit = Rated(*(leaf[best][None] for leaf in unit))  # the gradient of others is not needed
     completions = Completions(unit.completions, unit.completion_mask)
 
-    def log_probability(moved: Array | None) -> Float[Array, " rows"]:
-        adapter = None
-        if moved is not None:
-            adapter = unravel(moved if isinstance(directions, tuple) else flat + moved @ directions)
+    def log_probability(moved: Any) -> Float[Array, " rows"]:
+        adapter = moved
+        if moved is not None and not isinstance(directions, tuple):
+            adapter = unravel(flat + moved @ directions)
         found = log_probabilities(public.base, unit.prompts, unit.prompt_mask, completions, adapter)
         return jnp.sum(found, axis=1)
 
@@ -180,7 +185,7 @@ def _gradient(
             ratio = log_probability(free) - log_probability(None)
             values = values - config.kl_coefficient * ratio
         weights = jax.lax.stop_gradient(advantages(values))
-    found: Array = jax.grad(lambda moved: weights @ log_probability(moved))(free)
+    found: Adapter | Array = jax.grad(lambda moved: weights @ log_probability(moved))(free)
     return found
 
 
@@ -193,7 +198,7 @@ def _advantages(values: Float[Array, " rows"], present: Array) -> Float[Array, "
 
 
 def _server(
-    config: RLHFConfig, public: Open, released: dict[str, Array]
+    config: RLHFConfig, public: Open, released: dict[str, Any]
 ) -> tuple[Open, dict[str, Array]]:
     """Returns the next public state. It is post-processing of the release."""
     state = public.state
@@ -202,7 +207,7 @@ def _server(
         after = state._replace(weights=weights, updates=state.updates + 1)
         return Open(after, public.base), {"update_norm": jnp.linalg.norm(weights)}
     flat, unravel = ravel_pytree(state.adapter)
-    update = released["policy"]
+    update = ravel_pytree(released["policy"])[0]
     step = update if isinstance(state.directions, tuple) else update @ state.directions
     after = _moved(config, state, unravel(flat + config.server_learning_rate * step))
     if not isinstance(state.critic, tuple):

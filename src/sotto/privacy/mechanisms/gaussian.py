@@ -14,6 +14,7 @@ Guarantee:
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,8 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 _LIMIT = 2**30
 """Bound on the sum, and on the noise, so that int32 never overflows."""
+_LONG = 2**14
+"""Numbers of one contribution from which a CPU adds people up one after the other."""
 
 
 def grid_size(clip_norm: float, contributors: int, largest_noise: float) -> float:
@@ -58,10 +61,6 @@ def _flatten(part: PyTree[Float[Array, "..."]]) -> Float[Array, " d"]:
     return jnp.concatenate(leaves)
 
 
-def _finite_or_zero(vector: Float[Array, " d"]) -> Float[Array, " d"]:
-    return jnp.where(jnp.all(jnp.isfinite(vector)), vector, 0.0)
-
-
 def bound_contribution(
     parts: dict[str, PyTree[Float[Array, "..."]]],
     clip_norms: dict[str, float],
@@ -81,16 +80,16 @@ def bound_contribution(
     Returns:
         The parts as flat float32 vectors of norm at most 1.
     """
-    scaled = {
-        name: _finite_or_zero(_finite_or_zero(_flatten(parts[name])) / clip_norms[name])
-        for name in clip_norms
-    }
+    scaled = {name: _flatten(parts[name]) / clip_norms[name] for name in clip_norms}
     squared = {name: jnp.sum(jnp.square(vector)) for name, vector in scaled.items()}
+    # The sum of squares is finite only if every entry is.
+    usable = {name: jnp.isfinite(square) for name, square in squared.items()}
+    lengths = {name: jnp.where(usable[name], squared[name], 0.0) for name in squared}
     dimension = sum(vector.size for vector in scaled.values())
-    together = sum(squared.values(), jnp.float32(0.0))
+    together = sum(lengths.values(), jnp.float32(0.0))
     return {
-        name: vector
-        * clip_scale(together if clipping == "joint" else squared[name], norm_margin(dimension))
+        name: jnp.where(usable[name], vector, 0.0)
+        * clip_scale(together if clipping == "joint" else lengths[name], norm_margin(dimension))
         for name, vector in scaled.items()
     }
 
@@ -115,3 +114,41 @@ def from_grid(total: Int32[Array, "..."], grid: float, divisor: float) -> Float[
 def masked_sum(values: Int32[Array, "k d"], present: Bool[Array, " k"]) -> Int32[Array, " d"]:
     """Returns the exact sum over the people who are present; an absent person counts as zero."""
     return jnp.sum(jnp.where(present[:, None], values, 0), axis=0)
+
+
+def sum_people(
+    parts: dict[str, PyTree[Float[Array, "people ..."]]],
+    clip_norms: dict[str, float],
+    clipping: str,
+    grids: dict[str, float],
+    present: Bool[Array, " people"],
+) -> dict[str, Int32[Array, " _"]]:
+    """Returns the sums of everybody's clipped contributions, as integers on the grids.
+
+    A CPU takes long contributions one after the other. One person's then stay in its cache, which
+    is up to 19 times as fast as a sum over the first axis of a matrix. The integers are the same.
+
+    Args:
+        parts: named pytrees of contributions, leaves with a leading axis of people.
+        clip_norms: the clip norm of each part.
+        clipping: "separate" or "joint".
+        grids: spacing of each part's grid.
+        present: who is there; an absent person counts as zero.
+    """
+
+    def whole(one: dict[str, Any]) -> dict[str, Array]:
+        bounded = bound_contribution(one, clip_norms, clipping)
+        return {name: to_grid(bounded[name], clip_norms[name], grids[name]) for name in clip_norms}
+
+    def add(totals: dict[str, Array], row: tuple[dict[str, Any], Array]) -> tuple[Any, None]:
+        one, here = row
+        return {n: totals[n] + jnp.where(here, x, 0) for n, x in whole(one).items()}, None
+
+    sizes = {
+        name: sum(leaf.size for leaf in jax.tree.leaves(parts[name])) // present.size
+        for name in clip_norms
+    }
+    if jax.default_backend() == "cpu" and sum(sizes.values()) >= _LONG:
+        start = {name: jnp.zeros(size, jnp.int32) for name, size in sizes.items()}
+        return jax.lax.scan(add, start, (parts, present))[0]
+    return {name: masked_sum(x, present) for name, x in jax.vmap(whole)(parts).items()}

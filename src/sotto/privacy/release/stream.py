@@ -298,19 +298,16 @@ class Stream:
             state, units, person_keys
         )
         clip_norms = {name: part.clip_norm for name, part in self.statement.parts.items()}
-        bound = (
-            factored.bound_contribution
-            if self._traced.has_factored
-            else gaussian.bound_contribution
-        )
-        bounded = jax.vmap(lambda p: bound(p, clip_norms, self._release.clipping))(
-            {name: parts[name] for name in clip_norms}
-        )
-        present = persons >= 0
-        totals = {
-            name: factored.sum_batch(bounded[name], clip_norms[name], self._grids[name], present)
-            for name in clip_norms
-        }
+        present, clipping = persons >= 0, self._release.clipping
+        own = {name: parts[name] for name in clip_norms}
+        if self._traced.has_factored:
+            bounded = jax.vmap(lambda p: factored.bound_contribution(p, clip_norms, clipping))(own)
+            totals = {
+                name: factored.sum_batch(bounded[name], clip, self._grids[name], present)
+                for name, clip in clip_norms.items()
+            }
+        else:
+            totals = gaussian.sum_people(own, clip_norms, clipping, self._grids, present)
         for name in self._release.unprotected or {}:
             totals[name] = jax.tree.map(
                 lambda x: jnp.sum(x, axis=0, where=jnp.expand_dims(present, range(1, x.ndim))),
