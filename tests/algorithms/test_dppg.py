@@ -165,6 +165,29 @@ def test_local_adam_stays_in_the_ball_and_improves_its_objective():
     assert local_updates.objective(moved, config, seen, old, advantages) > before
 
 
+def test_adams_first_step_has_the_moments_of_the_previous_release_or_none():
+    """One step on all rows: sign of the gradient with fresh moments, and else the paper's rule."""
+    rate, radius = 1e-3, 10.0
+    config = _tiny(local_update="adam", local_epochs=1, local_minibatches=1, learning_rate=rate)
+    env = training_environment(config)
+    state = jax.tree.map(lambda x: x[0], initial_states(config, [0]))
+    seen = rollout(env, env.default_params, state.policy, jax.random.key(1), 32, False)
+    advantages = jax.random.normal(jax.random.key(2), (32,))
+    old = state.policy(seen.observations).log_prob(seen.actions)
+    previous = jax.tree.map(lambda x: jnp.full(x.shape, 0.05), state.policy)
+    gradient = jax.grad(local_updates.objective)(state.policy, config, seen, old, advantages)
+    given = radius, state.policy, seen, advantages, previous, jnp.int32(2), jax.random.key(4)
+    for carried, first, count in ((True, 0.05, 3), (False, 0.0, 1)):
+        changed = dataclasses.replace(config, carry_moments=carried)
+        found = local_updates.local_adam(changed, *given)
+        for one, g in zip(*map(jax.tree.leaves, (found, gradient)), strict=True):
+            mean = (0.9 * first + 0.1 * np.asarray(g, float)) / (1 - 0.9**count)
+            square = (0.999 * first**2 + 0.001 * np.asarray(g, float) ** 2) / (1 - 0.999**count)
+            np.testing.assert_allclose(
+                one, rate * mean / (np.sqrt(square) + 1e-5), rtol=2e-3, atol=1e-7
+            )
+
+
 def test_clip_ratio_stops_the_gradient_beyond_it():
     config = _tiny(clip_ratio=0.1, entropy_coefficient=0.0)
     env = training_environment(config)
@@ -267,6 +290,45 @@ def test_the_papers_critic_goes_on_counting_adams_steps(monkeypatch):
         (after.critic, jax.tree.map(jnp.add, state.critic, change)),
     ):
         jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_without_critic_steps_the_papers_critic_has_the_minibatches_of_the_policy(monkeypatch):
+    more = {"local_epochs": 2, "local_minibatches": 4, "critic_steps": None}
+    config, env, given = _tiny(name="paper", unit="segment", **more), make("CartPole-v1"), []
+    state = release.initial_state(config, env, jnp.int32(0))._replace(updates=jnp.int32(3))
+    user = rollout(
+        env, env.default_params, state.policy, jax.random.key(0), config.steps_per_user, False
+    )
+    fit, whole = critics.fit, np.arange(config.steps_per_user)
+    monkeypatch.setattr(critics, "fit", lambda *a, **k: (given.append(k), fit(*a, **k))[1])
+    release._local(config, env, 1.0, state, user, jax.random.key(1))
+    rows = np.asarray(given[0]["steps"])
+    assert rows.shape == (8, config.steps_per_user // 4)
+    for epoch in rows.reshape(2, -1):
+        np.testing.assert_array_equal(np.sort(epoch), whole)
+    assert int(given[0]["before"]) == 3 * 8
+    with pytest.raises(ValueError, match="give critic_steps, unless critic is private or paper"):
+        _tiny(critic="public", critic_steps=None)
+
+
+def test_a_minibatch_of_all_rows_makes_a_step_on_all_of_them():
+    critic = release.initial_state(
+        _tiny(name="paper", unit="segment"), make("CartPole-v1"), jnp.int32(0)
+    ).critic
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(32, 4)), rng.normal(size=32), rng.uniform(size=32) < 0.8
+    data = [jnp.asarray(x, jnp.float32) for x in data]
+    orders = jnp.asarray([rng.permutation(32) for _ in range(5)])
+    found, expected = (
+        critics.fit(critic, *data, learning_rate=1e-2, steps=steps)[0] for steps in (orders, 5)
+    )
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-6)
+    halves = critics.fit(critic, *data, learning_rate=1e-2, steps=orders[:, :16])[0]
+    assert (
+        max(map(lambda a, b: float(jnp.abs(a - b).max()), *map(jax.tree.leaves, (halves, found))))
+        > 1e-4
+    )
 
 
 def test_seeds_side_by_side_have_their_own_noise_ledger_and_certificate(tmp_path):

@@ -74,7 +74,7 @@ def test_settings_under_former_names_are_read(tmp_path: Path, dppg: Any) -> None
     assert "ratio_clip=0.25" in config.first_repr()
     first = repr(config)
     for name in algorithm.config_type.later_names:  # which earlier versions did not have
-        first = re.sub(rf"\b{name}=(None|0\.0), ", "", first)
+        first = re.sub(rf"\b{name}=(None|0\.0|True), ", "", first)
     assert config.first_repr().replace("ratio_clip", "clip_ratio") == first
     assert "action_repeat_half_life" in present.keys() - stored.keys()
     halved = replace(config, action_repeat=2, action_repeat_half_life=3)

@@ -39,13 +39,8 @@ class DPPGConfig(Settings):
 
     former_names: ClassVar[Mapping[str, str]] = {"ratio_clip": "clip_ratio"}
     later_names: ClassVar[frozenset[str]] = frozenset(
-        {
-            "action_repeat_half_life",
-            "first_policy",
-            "observation_centre",
-            "observation_scale",
-            "survival_bonus",
-        }
+        {"action_repeat_half_life", "carry_moments", "first_policy", "survival_bonus"}
+        | {"observation_centre", "observation_scale"}
     )
 
     env_id: str = "CartPole-v1"
@@ -141,6 +136,9 @@ class DPPGConfig(Settings):
     """Number of passes over the user's own steps (adam)."""
     local_minibatches: Count = 1
     """Number of minibatches in each pass (adam)."""
+    carry_moments: bool = True
+    """Whether Adam's moments start from the previous release, as the paper says, and not from zero
+    (adam)."""
     clip_ratio: Positive | None = None
     """Distance from 1 beyond which a change of PPO's probability ratio gains nothing. None: no such
     clipping, which the paper finds unnecessary."""
@@ -179,8 +177,8 @@ class DPPGConfig(Settings):
     """Noise multiplier of the critic, divided by the policy's. Both follow from the total."""
     critic_learning_rate: Positive = 1e-2
     """Learning rate of the critic's Adam optimiser."""
-    critic_steps: Count = 8
-    """Number of full-batch Adam steps in each critic update."""
+    critic_steps: Count | None = 8
+    """Full-batch steps of Adam in an update. None: the policy's minibatches, as in CleanRL."""
     joint_clip: bool = False
     """Whether policy and critic updates are clipped together, under one noise multiplier."""
 
@@ -371,15 +369,15 @@ class DPPGConfig(Settings):
             if self.action_repeat == 1:
                 raise ValueError("action_repeat_half_life halves action_repeat; set it above 1")
             if self.local_update == "parameter-exploration" or self.critic == "public":
-                raise ValueError(
-                    "action_repeat_half_life is not for parameter-exploration or critic public"
-                )
+                raise ValueError("action_repeat_half_life needs another local_update or critic")
             if self.unit == "segment":
                 raise ValueError("action_repeat_half_life needs unit trajectory")
         if self.steps_per_user % self.local_minibatches:
             raise ValueError("local_minibatches must divide steps_per_user")
         if self.joint_clip and self.critic != "private":
             raise ValueError("joint_clip is for a private critic; set critic to private")
+        if self.critic_steps is None and self.critic not in ("private", "paper"):
+            raise ValueError("give critic_steps, unless critic is private or paper")
         if self.local_update == "visit-average" and self.hidden:
             raise ValueError("visit-average is for a linear policy; set hidden to ()")
         exploring = self.local_update == "parameter-exploration"

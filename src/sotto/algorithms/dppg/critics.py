@@ -83,41 +83,43 @@ def fit(
     alive: Float[Array, " T"],
     *,
     learning_rate: float,
-    steps: int,
+    steps: int | Int[Array, "steps rows"],
     moments: Moments | None = None,
     before: Int[Array, ""] | int = 0,
 ) -> tuple[Value, Moments]:
-    """Makes `steps` full-batch Adam steps on the squared error over scale.
+    """Makes steps of Adam on the squared error over scale.
 
     Args:
         critic: where they start.
         observations, targets: of the steps of one user.
         alive: 1 for a step that counts, and 0 for others.
         learning_rate: of Adam.
-        steps: number of Adam's steps.
+        steps: number of steps on all rows, or the rows of each step's minibatch.
         moments: of Adam at the start. None: fresh ones.
         before: number of steps that made these moments.
 
     Returns:
         The change of the critic, as a pytree like it, and the moments after the last step.
     """
-    count = jnp.maximum(jnp.sum(alive), 1.0)
     optimizer = optax.adam(learning_rate, eps=1e-5)
     mean, square = no_moments(critic) if moments is None else moments
     begun = optax.ScaleByAdamState(jnp.asarray(before, jnp.int32), mean, square)
 
-    def loss(candidate: Value) -> Float[Array, ""]:
-        error = (candidate(observations) - targets) / candidate.scale
-        return 0.5 * jnp.sum(jnp.square(error) * alive) / count
+    def loss(candidate: Value, rows: Array | slice) -> Float[Array, ""]:
+        error = (candidate(observations[rows]) - targets[rows]) / candidate.scale
+        weight = alive[rows]
+        return 0.5 * jnp.sum(jnp.square(error) * weight) / jnp.maximum(jnp.sum(weight), 1.0)
 
     def step(
-        carry: tuple[Value, optax.OptState], _: None
+        carry: tuple[Value, optax.OptState], rows: Array | None
     ) -> tuple[tuple[Value, optax.OptState], None]:
         candidate, state = carry
-        updates, state = optimizer.update(jax.grad(loss)(candidate), state)
+        gradient = jax.grad(loss)(candidate, slice(None) if rows is None else rows)
+        updates, state = optimizer.update(gradient, state)
         return (eqx.apply_updates(candidate, updates), state), None
 
     first = (critic, (begun, *optimizer.init(critic)[1:]))
-    (fitted, (after, *_)), _ = jax.lax.scan(step, first, None, length=steps)
+    rows, length = (None, steps) if isinstance(steps, int) else (steps, None)
+    (fitted, (after, *_)), _ = jax.lax.scan(step, first, rows, length)
     change: Value = jax.tree.map(jnp.subtract, fitted, critic)
     return change, Moments(after.mu, after.nu)

@@ -84,6 +84,14 @@ def visit_average(policy: Policy, trajectory: Trajectory, advantages: Float[Arra
     return update
 
 
+def minibatches(config: DPPGConfig, key: PRNGKeyArray) -> Int[Array, "steps rows"]:
+    """Returns the rows of each step of Adam: in every epoch all rows once, in another order."""
+    size = config.steps_per_user // config.local_minibatches
+    keys = jax.random.split(key, config.local_epochs)
+    orders = jax.vmap(lambda k: jax.random.permutation(k, config.steps_per_user))(keys)
+    return orders.reshape(-1, size)
+
+
 def local_adam(
     config: DPPGConfig,
     radius: float,
@@ -96,22 +104,20 @@ def local_adam(
 ) -> Policy:
     """Returns the update of Algorithm 3: epochs of Adam over minibatches, within the S-ball.
 
-    The policy is projected to the ball after every step. Adam's moments start from the previous
-    released update and its square (appendix C.2.3), and its step count from the number of steps in
-    all earlier updates. Each user gets a fresh copy.
+    The policy is projected to the ball after every step. With carry_moments, Adam's moments start
+    from the previous released update and its square (appendix C.2.3), and its step count from the
+    number of steps in all earlier updates. Each user gets a fresh copy.
     """
     old = policy(trajectory.observations).log_prob(trajectory.actions)
-    steps = config.local_epochs * config.local_minibatches
+    orders = minibatches(config, key)
     optimizer = optax.scale_by_adam(eps=1e-5)
-    moments = optax.ScaleByAdamState(
-        count=updates * steps,
-        mu=previous,
-        nu=jax.tree.map(jnp.square, previous),
-    )
-    size = config.steps_per_user // config.local_minibatches
-    orders = jax.vmap(lambda k: jax.random.permutation(k, config.steps_per_user))(
-        jax.random.split(key, config.local_epochs)
-    ).reshape(steps, size)
+    moments = optimizer.init(policy)
+    if config.carry_moments:
+        moments = optax.ScaleByAdamState(
+            count=updates * len(orders),
+            mu=previous,
+            nu=jax.tree.map(jnp.square, previous),
+        )
 
     def step(carry: tuple[Policy, Any], rows: Int[Array, " m"]) -> tuple[tuple[Policy, Any], None]:
         candidate, moments = carry

@@ -256,15 +256,17 @@ def _local(
     parts["policy"] = update
     if config.critic in ("private", "paper"):
         assert isinstance(state.critic, Value)
+        steps = config.critic_steps or local_updates.minibatches(config, batch_key)
+        made = config.critic_steps or config.local_epochs * config.local_minibatches
         change, moments = critics.fit(
             state.critic,
             trajectory.observations,
             raw + values,
             trajectory.alive.astype(jnp.float32),
             learning_rate=config.critic_learning_rate,
-            steps=config.critic_steps,
+            steps=steps,
             moments=state.moments or None,
-            before=state.updates * config.critic_steps if config.critic == "paper" else 0,
+            before=state.updates * made if config.critic == "paper" else 0,
         )
         parts["critic"] = (change, moments) if config.critic == "paper" else change
     return parts, _diagnostics(raw_trajectory, repeat)
@@ -368,6 +370,7 @@ def _public_fit(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> Va
     )
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (crowd, advantages + values))
     assert isinstance(state.critic, Value)
+    assert config.critic_steps is not None
     change, _ = critics.fit(
         state.critic,
         flat[0].observations,
