@@ -170,8 +170,9 @@ def test_the_budget_is_spent_and_certified(tmp_path, batches: str, learner) -> N
         assert certificate.streams[0].releases == 12
         event = certificate.streams[0].event
         if batches == "poisson":
-            expected = SampledGaussian(noise_multiplier=z, sampling_rate=0.2, count=12)
-            assert event == expected
+            assert (type(event), event.sampling_rate, event.count) == (SampledGaussian, 0.2, 12)
+            # Multiplying with the clip norm and dividing by it may change the last bit.
+            assert event.noise_multiplier == pytest.approx(z, rel=1e-14)
         else:
             assert event == Gaussian(noise_multiplier=z)
         assert certificate.streams[0].statement.sum_rounding > 0

@@ -88,7 +88,7 @@ def contribution_of(method: str) -> Callable[[Open, Rated], np.ndarray]:
     def program(given: Open, people: Rated) -> jax.Array:
         parts, _ = jax.vmap(lambda unit: release.local(given, unit, new_key(0)))(people)
         (part,) = parts.values()
-        return part
+        return jax.vmap(lambda one: ravel_pytree(one)[0])(part)
 
     return lambda given, people: np.asarray(program(given, people))
 
@@ -207,7 +207,7 @@ def released(
     """Sums of a seeded stream of releases, [releases, numbers]; persons are [releases, slots]."""
     method = settings.method
     release = replace(make_release(settings, multiplier), horizon=len(persons))
-    seen = replace(release, server=lambda given, found: (given, next(iter(found.values()))))
+    seen = replace(release, server=lambda given, found: (given, ravel_pytree(found)[0]))
     given = jax.tree.map(lambda x: jnp.asarray(x)[None], public(method))
     stream = seen.open([ledger(folder)], given, people, noise_seed=0)
     units = jax.tree.map(lambda x: np.broadcast_to(x, (1, len(persons), *x.shape)), people)

@@ -369,7 +369,9 @@ class DPPGConfig(Settings):
             if self.action_repeat == 1:
                 raise ValueError("action_repeat_half_life halves action_repeat; set it above 1")
             if self.local_update == "parameter-exploration" or self.critic == "public":
-                raise ValueError("action_repeat_half_life needs another local_update or critic")
+                raise ValueError(
+                    "action_repeat_half_life is not for parameter-exploration or critic public"
+                )
             if self.unit == "segment":
                 raise ValueError("action_repeat_half_life needs unit trajectory")
         if self.steps_per_user % self.local_minibatches:
