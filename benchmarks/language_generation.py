@@ -1,9 +1,8 @@
 """Speed of generation by a language model: here, and by `transformers` on the same device.
 
-Both read the same GGUF file of a Llama model and hold its weights unpacked. With CUDA for PyTorch
-and JAX alike both run on the GPU. Prompts are random
-tokens, and every completion has its full length. Repeats are interleaved; what counts are the
-ratios of medians within one run.
+Both read the same GGUF file of a Llama model and hold its weights unpacked. PyTorch runs on the
+GPU if JAX does. Prompts are random tokens, and every completion has its full length. Repeats are
+interleaved; what counts are the ratios of medians within one run.
 
     python benchmarks/language_generation.py --model SmolLM2-135M-Instruct.Q4_1.gguf
 """

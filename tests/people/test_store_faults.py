@@ -106,7 +106,7 @@ def test_killed_at_any_moment(where: str, processes: Processes) -> None:
     jobs = {"people 0 3", "people 1 3", "people 2 3", "updater ann", "updater bob"}
     running: dict[str, int] = {}
     killed = 0
-    longest = 0.1 if where.endswith(".sqlite") else 0.25  # PostgreSQL's clients begin slowly
+    longest = 0.05 if where.endswith(".sqlite") else 0.25  # PostgreSQL's clients begin slowly
     deadline = time.monotonic() + 60
     while store.version() < RULES["horizon"]:
         assert time.monotonic() < deadline
@@ -121,7 +121,7 @@ def test_killed_at_any_moment(where: str, processes: Processes) -> None:
         wait_for(victim, 25)
     for process in running.values():
         wait_for(process, 25)
-    assert killed > 2  # a fast machine ends sooner
+    assert killed > 5
     check(store, processes)
     store.close()
 

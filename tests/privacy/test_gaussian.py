@@ -232,7 +232,7 @@ def test_an_absent_slot_counts_as_zero_whatever_is_in_it() -> None:
 
 
 @pytest.mark.parametrize("clipping", ["separate", "joint"])
-def test_people_are_added_up_to_the_same_integers_one_by_one_and_all_at_once(
+def test_people_are_added_up_exactly_one_by_one_and_all_at_once(
     clipping: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(3)
@@ -249,7 +249,13 @@ def test_people_are_added_up_to_the_same_integers_one_by_one_and_all_at_once(
 
     def total() -> dict[str, np.ndarray]:
         program = jax.jit(lambda p, h: gaussian.sum_people(p, clip_norms, clipping, grids, h))
-        return {name: np.asarray(x) for name, x in program(parts, present).items()}
+        everybody = {name: np.asarray(x) for name, x in program(parts, present).items()}
+        alone = [program(parts, present & (np.arange(6) == person)) for person in range(6)]
+        for name, x in everybody.items():  # one person moves the sum by their own integers alone
+            own = np.stack([np.asarray(one[name]) for one in alone])
+            np.testing.assert_array_equal(x, own.sum(axis=0))
+            assert worst_excess({name: own}, clip_norms, grids) <= 1
+        return everybody
 
     together = total()
     monkeypatch.setattr(gaussian, "_LONG", 1)

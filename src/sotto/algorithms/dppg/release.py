@@ -257,7 +257,7 @@ def _local(
     if config.critic in ("private", "paper"):
         assert isinstance(state.critic, Value)
         steps = config.critic_steps or local_updates.minibatches(config, batch_key)
-        made = config.critic_steps or config.local_epochs * config.local_minibatches
+        made = steps if isinstance(steps, int) else len(steps)
         change, moments = critics.fit(
             state.critic,
             trajectory.observations,

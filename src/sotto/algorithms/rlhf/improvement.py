@@ -131,11 +131,10 @@ def improve(
         start: the adapter before the first update.
         updates: numbers of the updates, which decide the minibatches.
     """
-    now = start
+    now, optimiser = start, _optimiser(config.improvement_learning_rate)
     for number in updates:
         rows = minibatch(config, len(preferred.ratings), number)
         batch = Rated(*(leaf[rows] for leaf in preferred))
-        optimiser = _optimiser(config.improvement_learning_rate)
         now = _update(optimiser, now.adapter, now.moments, base, batch)
         yield now._replace(loss=float(now.loss))
 

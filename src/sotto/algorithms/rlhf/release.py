@@ -158,7 +158,7 @@ def _gradient(
 ) -> Adapter | Array:
     """Returns the gradient of the weighted log-probabilities.
 
-    It is a vector in the public directions, or without them one of all parameters.
+    It is a vector in the public directions, or without directions a tree like the adapter.
     """
     flat, unravel = ravel_pytree(public.state.adapter)
     directions = public.state.directions

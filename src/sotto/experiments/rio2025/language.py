@@ -57,7 +57,7 @@ LONGER = 4
 
 DIRECT = ("preferences", "many-preferences")
 """Names of arms that learn from people's own preferred completions, without a reward model. The
-second has more updates, which see almost every person once."""
+second has more updates, which see four fifths of the default number of people."""
 
 
 def arms(
