@@ -38,8 +38,9 @@ from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.mechanisms.noisy_max import NoisyMax
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy
-from sotto.privacy.mechanisms.sparse_vector import named
+from sotto.privacy.mechanisms.sparse_vector import named, rounded_rate
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, StablePrefixMechanism
 from sotto.privacy.statements import (
     Correlation,
@@ -135,22 +136,25 @@ def stream(draw: random.Random, unit: Unit, number: int, rule: Participation) ->
     )
 
 
-def votes(draw: random.Random, unit: Unit) -> StreamStatement:
-    """Returns a stream of stable prefixes that experts vote on, which draws nobody."""
+def of_everybody(draw: random.Random, unit: Unit) -> StreamStatement:
+    """Returns a stream that draws nobody: stable prefixes that experts vote on, or choices."""
+    prefixes = StablePrefixMechanism(
+        experts=PEOPLE,
+        rule=Consensus(),
+        noise=named("exponential", between(draw, 0.02, 0.5)),
+        failure=1e-9,
+    )
+    choice = NoisyMax.calibrated(18, between(draw, 1e-3, 10), between(draw, 0.02, 2))
+    what: dict[str, Any] = {"choice": choice} if draw.random() < 0.5 else {"prefixes": prefixes}
     return StreamStatement(
-        name="prefixes",
+        name="everybody",
         unit=unit,
         participation=Returning(max_participations=4, min_separation=1),
         divisor=1.0,
         horizon=draw.choice([1, 4, 30]),
         population="simulated",
         sampler_delta=0.0,
-        prefixes=StablePrefixMechanism(
-            experts=PEOPLE,
-            rule=Consensus(),
-            noise=named("exponential", between(draw, 0.02, 0.5)),
-            failure=1e-9,
-        ),
+        **what,
     )
 
 
@@ -176,8 +180,8 @@ def training(draw: random.Random, where: Path) -> Ledger:
             rules[:1] = [Once(), Once()]
             rules.append(Poisson(sampling_rate=rate, population=PEOPLE))
         new = stream(draw, unit, number, draw.choice(rules))
-        if not adaptive and draw.random() < 0.08:
-            new = votes(draw, unit)
+        if not adaptive and draw.random() < 0.12:
+            new = of_everybody(draw, unit)
         try:
             opened.append(ledger.open_stream(new))
         except PrivacyError:  # over the budget, or its sampler needs more noise
@@ -241,9 +245,9 @@ def smaller_epsilon(c: Any, _: Any) -> bool:
 
 
 def smaller_delta(c: Any, _: Any) -> bool:
-    """Claims the same epsilon at a tenth of delta."""
+    """Claims the same epsilon at a tenth of delta. Prefixes and choices have none to lose."""
     c["delta"] = c["budget"]["delta"] = c["delta"] / 10
-    loose = {"stable-prefixes", "repeat-and-select"}  # a pure epsilon has no delta
+    loose = {"stable-prefixes", "approximate-dp", "repeat-and-select"}
     return _counts(c) and not loose & _kinds(c)
 
 
@@ -275,9 +279,12 @@ def _kinds(c: Any) -> set[str]:
 def _scaled(one: Any, factor: float) -> bool:
     """Changes the noise of a stream that was charged and has a finite cost."""
     changed = one["releases"] > 0 and one["event"]["kind"] != "no-guarantee"
-    for part in one["statement"]["parts"].values() if changed else ():
+    said = one["statement"]
+    for part in said["parts"].values() if changed else ():
         part["noise_multiplier"] *= factor
-    return changed and bool(one["statement"]["parts"])
+    if changed and said.get("choice"):
+        said["choice"]["rate"] = rounded_rate(said["choice"]["rate"] / factor)
+    return changed and bool(said["parts"] or said.get("choice"))
 
 
 def more_releases(c: Any, _: Any) -> bool:

@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from sotto.cli import main
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import gaussian_epsilon
 
 
@@ -218,3 +221,24 @@ def test_a_training_finds_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["out"] == "runs/run-2"
     assert main(["train", "ppo", "--resume"]) == 2
     assert "say which with --out" in capsys.readouterr().err
+
+
+def test_json_has_stdout_for_itself(capsys) -> None:
+    @command("noisy")
+    def noisy(json: bool = False) -> None:
+        """Prints what a library and its thread may print."""
+        print("a library says something")
+        thread = threading.Thread(target=print, args=("and its thread, too",))
+        thread.start()
+        thread.join()
+        if json:
+            print_json({"answer": 1})
+
+    assert noisy(["--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"answer": 1}
+    assert said.err.splitlines() == ["a library says something", "and its thread, too"]
+    assert noisy([]) == 0
+    assert capsys.readouterr().out.startswith("a library says something\n")
+    assert main(["eval", "--json", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: sotto eval")

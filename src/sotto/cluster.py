@@ -67,7 +67,7 @@ def on_cluster(address: str | None) -> Iterator[None]:
     if mine:
         try:
             _require_listening(address)
-            # Ray would print what its processes say, among the JSON of a command.
+            # Ray would print what its processes say.
             ray.init(address, logging_level="warning", log_to_driver=False)
         except (OSError, ValueError) as error:  # also ConnectionError
             raise RunError(

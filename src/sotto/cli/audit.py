@@ -10,7 +10,8 @@ from tyro.conf import Positional
 
 from sotto import modules
 from sotto.cli.terminal.options import Json, Ledger
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.keys import seed_range
 
 if TYPE_CHECKING:

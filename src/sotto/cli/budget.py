@@ -7,7 +7,8 @@ from typing import Annotated
 import tyro
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.privacy.ledger.allowances import Allowance
 from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.standing import PersonStanding, Standing, person_standing, standing

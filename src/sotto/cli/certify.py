@@ -9,7 +9,8 @@ from typing import Annotated
 from tyro.conf import arg
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.errors import visible
 from sotto.extras import require
 

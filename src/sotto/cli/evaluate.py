@@ -25,7 +25,8 @@ from sotto.algorithms.evaluation.release import UNIT, Spending
 from sotto.algorithms.offline_people.algorithm import Offline
 from sotto.algorithms.offline_people.returns import expected_returns
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.data.imports.declaration import Declaration
 from sotto.data.imports.records import load
 from sotto.errors import RunError

@@ -2,18 +2,17 @@
 
 import json as json_module
 import os
-import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from sotto.algorithms.experts import population as populations
-from sotto.algorithms.experts.population import ExpertSettings, Say
+from sotto.algorithms.experts.population import ExpertSettings
 from sotto.algorithms.experts.recipes import HIDDEN
 from sotto.cli.terminal.options import Json, Ray, RunPath, Workers
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json, say
+from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.data import minari_files
 from sotto.data.datasets import require_new
@@ -68,7 +67,7 @@ def train(
             out,
             ExpertSettings(env_id=env_id, experts=experts, hidden=hidden, seed=seed),
             workers or os.cpu_count() or 1,
-            _say(json),
+            say,
         )
     means = population.returns.mean(axis=1)
     if json:
@@ -126,7 +125,6 @@ def collect(
         raise ValueError(f"--trajectories must be at least 1, got {trajectories}")
     require_new(out)
     require("minari", "h5py")
-    say = _say(json)
     population = populations.load(path)
     env_id = population.settings.env_id
     log = populations.collect(population, floor, trajectories, seed, say)
@@ -187,8 +185,3 @@ def histogram(path: RunPath, /, out: Path | None = None, json: Json = False) -> 
             f"{summary['mean']:.4g} ± {summary['std']:.4g}, median {summary['median']:.4g}; "
             f"{folder / 'histogram.png'}"
         )
-
-
-def _say(json: bool) -> Say:
-    """Returns a function that prints progress, to stderr if JSON goes to stdout."""
-    return partial(print, file=sys.stderr if json else sys.stdout, flush=True)

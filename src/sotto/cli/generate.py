@@ -4,7 +4,8 @@ import sys
 from typing import Literal
 
 from sotto.cli.terminal.options import Json, RunPath
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.errors import visible
 
 Policy = Literal["last", "average"]

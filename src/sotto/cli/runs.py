@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sotto.cli.terminal.options import Json, Ledger, Page, Ray, RunPath
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.errors import RunError
 from sotto.keys import new_key

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from sotto.algorithms.base import Algorithm
-from sotto.cli.terminal.parsing import flags_given, parse, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import flags_given, parse
 from sotto.cli.terminal.progress import Display
 from sotto.cli.terminal.settings import flags_of
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -134,7 +135,7 @@ def _show(
 ) -> int:
     """Trains a new or an interrupted run and shows its progress; returns the exit code."""
     for note in () if options.resume else algorithm.notes(config):
-        print(note, file=sys.stderr if options.json else sys.stdout)
+        print(note)
     algorithm.use(options, config, given)
     last: Update | None = None
     with start.opened(

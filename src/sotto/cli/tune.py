@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
-from sotto.cli.terminal.parsing import flags_given, parse, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import flags_given, parse
 from sotto.cli.terminal.settings import flags_of
 from sotto.cli.train import next_run
 from sotto.files import forget_times, silence, write_model

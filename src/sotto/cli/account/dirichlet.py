@@ -17,7 +17,8 @@ from sotto.cli.terminal.options import (
     TargetEpsilon,
     Threshold,
 )
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import compose
 from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet, TruncatedDirichlet
 from sotto.privacy.mechanisms.dirichlet.radius import estimated_radius, radii

@@ -4,7 +4,8 @@ import math
 from typing import Any, Literal
 
 from sotto.cli.terminal.options import Delta, Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 
 _Mode = Literal["reward-release", "output-release", "per-iteration", "paper"]
 _Unit = Literal["reward-function", "transition"]

@@ -13,7 +13,8 @@ from sotto.cli.terminal.options import (
     Steps,
     TargetEpsilon,
 )
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,

@@ -3,7 +3,8 @@
 from typing import Any
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import ApproximateDP, compose
 from sotto.privacy.mechanisms.prefix_calibration import (
     COMPOSITIONS,

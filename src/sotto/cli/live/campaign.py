@@ -15,7 +15,8 @@ from tyro.conf import arg
 
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.cli.terminal.options import Budget, Json, RunPath
-from sotto.cli.terminal.parsing import command, flags_given, parse, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command, flags_given, parse
 from sotto.cli.terminal.settings import flags_of
 from sotto.extras import require
 from sotto.people import campaign as campaigns
@@ -241,8 +242,7 @@ def _ready(found: Campaign, url: str, json: bool) -> None:
         print(f"Campaign {found.settings.name} at {url}")
         print(f"Dashboard:            {url}/ (token: sotto campaign operator {found.path})")
         print(f"Page for people:      {url}/me")
-        print("Serving. Ctrl-C stops the service; the same command continues it.")
-    sys.stdout.flush()
+        print("Serving. Ctrl-C stops the service; the same command continues it.", flush=True)
 
 
 @command("campaign update")

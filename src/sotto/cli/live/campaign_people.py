@@ -7,7 +7,8 @@ import tyro
 
 from sotto.cli.live.campaign import Database, open_store
 from sotto.cli.terminal.options import Json, RunPath
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.people import campaign as campaigns
 from sotto.privacy.ledger.joining import Numbers
 

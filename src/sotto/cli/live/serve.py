@@ -9,7 +9,8 @@ from typing import Any
 import tyro
 
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
-from sotto.cli.terminal.parsing import flags_given, parse, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import flags_given, parse
 from sotto.cli.terminal.settings import flags_of
 from sotto.errors import RunError
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -205,7 +206,6 @@ def _announce(service: Service, ledger: AnswerLedger, url: str, again: bool, jso
                 "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             }
         )
-        sys.stdout.flush()
         return
     place = service.named_ledger
     elsewhere = "" if place is None else f" --ledger {shlex.quote(place)}"

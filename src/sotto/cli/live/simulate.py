@@ -5,7 +5,8 @@ from pathlib import Path
 import tyro
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.extras import require
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from sotto.algorithms.base import Algorithm
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.cli.terminal.progress import Display
 from sotto.extras import require
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json

@@ -6,7 +6,8 @@ from dataclasses import asdict
 import tyro
 
 from sotto.cli.terminal.options import Json, Ledger, RunPath
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.parsing import command
 from sotto.serving.directory import open_service
 
 Name = tyro.conf.Positional[str]

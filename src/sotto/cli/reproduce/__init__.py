@@ -1,17 +1,10 @@
 """`sotto reproduce`: one module for each paper, and the functions that they share."""
 
-import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sotto.cli.terminal.parsing import print_json
-
-
-def speaker(json: bool) -> Callable[[str], None]:
-    """Returns a function that prints progress, to stderr if JSON goes to stdout."""
-    return partial(print, file=sys.stderr if json else sys.stdout, flush=True)
+from sotto.cli.terminal.output import print_json
 
 
 def answer(

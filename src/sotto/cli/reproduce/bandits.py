@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from sotto.cli.reproduce import answer, speaker
+from sotto.cli.reproduce import answer
 from sotto.cli.terminal.options import Json
+from sotto.cli.terminal.output import say
 from sotto.cli.terminal.parsing import command
 from sotto.extras import require
 
@@ -33,7 +34,7 @@ def bandits(out: Path = Path("runs/bandits"), seeds: int = 10, json: Json = Fals
         raise ValueError("--seeds must be at least 1")
     from sotto.experiments.recommenders.figures import make
 
-    summary = make(out, seeds, speaker(json))
+    summary = make(out, seeds, say)
     answer(summary, json, out / "bandits", _print)
 
 

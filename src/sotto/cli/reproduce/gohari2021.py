@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from sotto.cli.reproduce import answer, check_workers, speaker
+from sotto.cli.reproduce import answer, check_workers
 from sotto.cli.terminal.options import Json, Ray, Workers
+from sotto.cli.terminal.output import say
 from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.experiments.gohari2021.arms import EPSILONS, TEACHERS, EnvName, FigureName
@@ -67,7 +68,7 @@ def gohari(
         raise ValueError("--scale must be positive")
     check_workers(workers)
     require("pyarrow")
-    processes, say = workers or os.cpu_count() or 1, speaker(True)
+    processes = workers or os.cpu_count() or 1
     chosen = tuple(range(seeds))
     if figure == "tradeoff":
         if env_id == "AirRaid":

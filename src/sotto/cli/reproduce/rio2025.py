@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sotto.algorithms.dppg.presets import PresetName
-from sotto.cli.reproduce import answer, check_workers, speaker
+from sotto.cli.reproduce import answer, check_workers
 from sotto.cli.terminal.options import Delta, FirstSeed, Json, Ray, Seeds, Workers
+from sotto.cli.terminal.output import say
 from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.experiments.rio2025 import cells
@@ -75,7 +76,7 @@ def rio(
         total_steps: Environment steps of every training, in place of the preset's.
         out: Folder for figures, data and kept trainings.
     """
-    numbers, say = tuple(seed_range(first_seed, seeds)), speaker(json)
+    numbers = tuple(seed_range(first_seed, seeds))
     _check(figure, env_id)
     check_workers(workers)
     require("pyarrow")

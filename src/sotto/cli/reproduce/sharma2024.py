@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sotto.cli.reproduce import speaker
 from sotto.cli.terminal.options import FirstSeed, Json, Ray, Seeds
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json, say
+from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.extras import require
 from sotto.keys import seed_range
@@ -71,7 +71,7 @@ def sharma(
             others.
         quick: Use few steps, epsilons and episodes, to try the command.
     """
-    chosen, say = seed_range(first_seed, seeds), speaker(json)
+    chosen = seed_range(first_seed, seeds)
     if figure != "fig2" and dataset is None:
         raise ValueError(
             f"{figure} learns from the experts' log; give --dataset with the folder of "

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from sotto.cli.reproduce import answer, speaker
+from sotto.cli.reproduce import answer
 from sotto.cli.terminal.options import Json
+from sotto.cli.terminal.output import say
 from sotto.cli.terminal.parsing import command
 from sotto.extras import require
 
@@ -40,7 +41,7 @@ def trials(
         raise ValueError("--resamples and --selections must be at least 1")
     from sotto.experiments.trials.figures import make
 
-    summary = make(out, resamples, selections, speaker(json))
+    summary = make(out, resamples, selections, say)
     answer(summary, json, out / "trials", _print)
 
 

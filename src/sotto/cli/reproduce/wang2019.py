@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from sotto.cli.reproduce import speaker
 from sotto.cli.terminal.options import FirstSeed, Json, Ray, Seeds
-from sotto.cli.terminal.parsing import command, print_json
+from sotto.cli.terminal.output import print_json, say
+from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.extras import require
 from sotto.keys import seed_range
@@ -50,7 +50,7 @@ def wang(
     chosen = seed_range(first_seed, seeds)
     require("pyarrow")
     with on_cluster(ray):
-        summary = make_figure(figure, chosen, out, speaker(json), quick)
+        summary = make_figure(figure, chosen, out, say, quick)
     data = out / f"{figure}{'-quick' if quick else ''}.json"
     if json:
         print_json(summary)

@@ -1,1 +1,1 @@
-"""Parts that several commands share: options, parsing, progress and completion."""
+"""Parts that several commands share: options, parsing, output, progress and completion."""

@@ -1,10 +1,8 @@
-"""Parsing of the command line and printing of JSON, for all commands."""
+"""Parsing of the command line, for all commands."""
 
 import contextlib
 import inspect
 import io
-import json
-import math
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +10,8 @@ from typing import Any
 
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+
+from sotto.cli.terminal.output import json_alone
 
 Command = Callable[[list[str]], int]
 """Type of a command: it takes the words after its name and returns the exit code."""
@@ -68,7 +68,8 @@ def parse(function: Callable[..., int | None], args: list[str], name: str) -> in
             raise
         raise ValueError(f"{_problem(said.getvalue())}; see sotto {name} --help") from None
     sys.stderr.write(said.getvalue())
-    return function(*values, **named) or 0
+    with json_alone(args):
+        return function(*values, **named) or 0
 
 
 def _problem(box: str) -> str:
@@ -161,16 +162,3 @@ def flags_given(args: Sequence[str]) -> dict[str, str]:
             value = following
         found[written.replace("-", "_")] = value
     return found
-
-
-def print_json(values: dict[str, Any]) -> None:
-    """Prints the values as one JSON object; infinity is the string "inf"."""
-    print(json.dumps(_plain(values), indent=2, allow_nan=False))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
