@@ -30,6 +30,21 @@ gaps prefixes choice selection shares mechanism distance schedule queries querie
 observation_size one_student accounting"""
 KINDS = "gaussian sampled-gaussian repeat-and-select stable-prefixes approximate-dp"
 NOTHING = {"kind": "no-guarantee"}
+NAMES = """schema_version run_id created status unit unit_sentence epsilon delta budget curve method
+persons protects does_not_protect assumptions claims gaps streams answers worst_person versions
+head_hash"""  # of a certificate's fields
+WORDS = {  # that this file understands, by the two innermost names above them
+    "unit adjacency": "zero-out replace-one within-radius",
+    "participation kind": "once returning poisson",
+    "correlation kind": "independent prefix-sum binary-tree",
+    "statement clipping": "separate joint",
+    "statement entropy": "operating-system fixed-seed",
+    "statement noise_law": "on-grid scaled-float64",
+    "selection tries": "geometric poisson",
+    "distance kind": "observation policy any-two-teachers training-shards",
+    "schedule kind": "constant vanishing",
+}
+FLAGS = "exclusive revoked one_student"
 TEACHERS = {"policy": "policy", "any-two-teachers": "teacher", "training-shards": "trajectory"}
 
 
@@ -64,6 +79,22 @@ def read(path):
         raise Verdict("false", f"the file is no JSON ({error})") from error
     require(repr(c.get("schema_version")) in ("1", "2"), "its schema version", "unverifiable")
     return c
+
+
+def understand(value, name="", above=""):
+    """Ends the check at a word that this file does not know, and at a number below zero."""
+    if isinstance(value, dict):
+        for key, one in value.items():
+            understand(one, key, name)
+    elif isinstance(value, list):
+        for one in value:
+            understand(one, name, above)
+    elif isinstance(value, bool):
+        require(name in FLAGS.split(), f"{name} is {value}")
+    elif isinstance(value, (int, float)):
+        require(value >= 0, f"{name} is {value}")
+    elif known := WORDS.get(f"{above} {name}"):
+        require(value in known.split(), f"the {name} {value!r}", "unverifiable")
 
 
 def event_of(s):
@@ -218,7 +249,9 @@ def of_streams(c):
     events = [event_of(s) for s in statements]
     for one, s, event in zip(streams, statements, events, strict=True):
         require(s["unit"] == c["unit"], f"{s['name']!r} has another unit")
-        require(0 <= one["releases"] <= s["horizon"], f"{s['name']!r} made too many releases")
+        require(one["releases"] <= s["horizon"], f"{s['name']!r} made too many releases")
+        whole = s["participation"].get("population") if one["releases"] else 0
+        require(whole in (None, one["persons"]), f"not all people pay for {s['name']!r}")
         stated = same(one["event"], event if one["releases"] else None)
         require(stated, f"the cost of {s['name']!r} is not what its statement gives")
     charged = {i for i, one in enumerate(streams) if one["releases"]}
@@ -226,22 +259,41 @@ def of_streams(c):
     shared = {i for i, one in rules if one["kind"] != "once" and not one.get("exclusive")}
     groups, bound, worst = {(i,): True for i in charged}, [], c["worst_person"]
     points, sentences = [(c["epsilon"], c["delta"]), *c["curve"]], c.get("claims", ())
-    rule = {one.get("claim") for one in sentences} & {"ledger.filtered", "ledger.planned"}
+    said = {one.get("claim") for one in sentences}
+    rule = said & {"ledger.filtered", "ledger.planned"}
+    ruled = rule or said & {"people.settings", "people.candidates"} or c["schema_version"] == 1
+    open_end = shared & charged and not ruled and c["epsilon"] < math.inf
+    require(not open_end, "no sentence says why streams with the same people can be added up")
+    people = [one["persons"] for one in streams]
+    alone = sum(people[i] for i in range(len(people)) if i not in shared)
+    most = [people[i] for i in shared] or [0]
+    fits = alone + max(most) <= c["persons"] <= alone + sum(most) and c["persons"] * c["delta"] < 1
+    require(fits, f"persons is {c['persons']}, which does not fit its streams or delta")
     if shared & charged and "ledger.filtered" in rule:  # the budget, however many streams follow
         reserve = 1e-9 * c["delta"]
         z = float(dp_accounting.get_sigma_gaussian(c["budget"]["epsilon"], c["delta"] - reserve))
         bound = [(points, [{"kind": "gaussian", "noise_multiplier": z}], reserve, True)]
+        spent = {i: (z / events[i].get("noise_multiplier", 0)) ** 2 for i in shared}
+        mean = sum(people[i] * part for i, part in spent.items()) <= 1.001 * (c["persons"] - alone)
+        lost = max(statements[i]["sampler_delta"] for i in shared)
+        fits = max(spent.values()) <= 1.001 and mean and lost <= reserve
+        require(fits, "streams of shared people cost more than the budget that bounds them")
     elif shared & charged:  # without a plan, only the ledger knows who took part in what
         groups.setdefault(tuple(sorted(shared if rule else shared & charged)), bool(rule))
+    require(bool(worst["events"]) == bool(charged), "worst_person says another number of costs")
     if not (bound and same(worst["events"][0], bound[0][1][0])):
         left, named = shared | charged, []
         for name, event in zip(worst["streams"], worst["events"], strict=True):
             found = [i for i in left if statements[i]["name"] == name and same(event, events[i])]
             require(found, f"worst_person: {name!r} does not cost {event}")
             named, left = [*named, found[0]], left - {found[0]}
-        groups[tuple(sorted(named))] = True
+        groups.setdefault(tuple(sorted(named)), True)
     lost = [s["sampler_delta"] for s in statements]
     found = [([events[i] for i in g], sum(lost[i] for i in g), sure) for g, sure in groups.items()]
+    for one in (one for one in sentences if one.get("claim") == "ledger.shared-budget"):
+        limit = [tuple(float(one["numbers"][name]) for name in ("epsilon", "delta"))]
+        single = [i for i in charged if events[i]["kind"] == "gaussian"]
+        bound += [(limit, [events[i]], lost[i], True) for i in single]
     return [(points, *one) for one in found] + bound
 
 
@@ -253,6 +305,8 @@ def of_answers(c):
     require(c["unit"] == unit, "the unit is not that of the distance")
     for one in ({**a, "epsilon": c["epsilon"], "queries": s["queries"]}, *a["students"]):
         ahead = c["schema_version"] == 2 and one["answered"] > 0  # version 1 stated the cost so far
+        less = not ahead or one["epsilon"] >= one.get("spent_epsilon", 0) * (1 - COMPUTED)
+        require(less, "answers cost more than the epsilon of all that may be given")
         rows.append(([(one["epsilon"], at)], one["queries" if ahead else "answered"]))
         rows.append(([(one.get("spent_epsilon", math.inf), at)], one["answered"]))
     rows.append((c["curve"], rows[1][1]))
@@ -267,6 +321,10 @@ def check(c):
     require(c["status"] != "described", "no ledger; use check_described.py", "unverifiable")
     delta, doubts, teacher = c["delta"], [], c.get("answers")
     require(0 < delta < 1 and delta == c["budget"]["delta"], "delta is not that of the budget")
+    require(set(c) <= {*NAMES.split()}, f"the field {min({*c} - {*NAMES.split()}, default='')!r}")
+    understand({name: c[name] for name in c if name != "versions"})
+    require(c["epsilon"] <= c["budget"]["epsilon"] * (1 + COMPUTED), "epsilon exceeds the budget")
+    require(not (teacher and c["streams"]), "it is about a teacher and about streams")
     charged = [*c["streams"], *([teacher] if teacher else [])]
     for name in {name for one in charged for name in one["statement"]}:
         require(name in FIELDS.split(), f"the field {name!r} of a statement", "unverifiable")

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from sotto.files import read_at_most
+from sotto.privacy.accounting.composition import NoGuarantee
 from sotto.privacy.answers.account import AnswerAccount, AnswersSpent, Student
 from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.certificates import possible
 from sotto.privacy.certificates.check import (
     LARGEST,
     AnyCertificate,
@@ -125,24 +127,53 @@ def _described(stored: DescribedCertificate, where: str | None) -> Finding:
         found = contradictions(stored)
     except PrivacyError as error:
         found = [str(error)]
+    except (ArithmeticError, ValueError) as error:
+        return _beyond_arithmetic(stored, error)
     return Finding("false" if found else "true", tuple(found), (), stored)
 
 
 def _alone(stored: AnyCertificate) -> Finding:
     told: Ledger | AnswerLedger
     try:
+        _check_possible(stored)
         if stored.answers is not None:
             told = _ToldAnswers(stored, stored.answers)
         else:
             told = _told(stored)
+            if told.sharing == "adaptive":
+                possible.check_filter(stored.streams, stored.persons, stored.budget)
             if reason := _untold(stored, told):
                 return Finding("unverifiable", (reason,), (), stored)
         found = mismatches(stored, derive(told), told, "the rest")
     except PrivacyError as error:
         return Finding("false", (str(error),), (), stored)
+    except (ArithmeticError, ValueError) as error:
+        return _beyond_arithmetic(stored, error)
     if found:
         return Finding("false", tuple(found), (), stored)
     return Finding("true", (), corrections(stored, told), stored)
+
+
+def _check_possible(stored: AnyCertificate) -> None:
+    """Refuses numbers that no ledger has together.
+
+    Raises:
+        PrivacyError: there are some.
+    """
+    possible.check_budget(stored.epsilon, stored.budget)
+    if stored.answers is not None:
+        possible.check_answers(stored.answers)
+    else:
+        possible.check_counts(stored.streams, stored.persons, stored.budget)
+    if (limits := _shared_budget(stored)) is not None:
+        possible.check_shared_budget(stored.streams, limits, stored.delta)
+
+
+def _beyond_arithmetic(
+    stored: AnyCertificate | DescribedCertificate, error: ArithmeticError | ValueError
+) -> Finding:
+    reason = f"its numbers are too large or too small to compute with ({error})"
+    return Finding("unverifiable", (reason,), (), stored)
 
 
 # --- the ledger that a certificate tells of ------------------------------------------------------
@@ -168,11 +199,6 @@ class _Told(Ledger):
         for index, (one, record) in enumerate(
             zip(stored.streams, self._account.streams, strict=True)
         ):
-            if one.releases > one.statement.horizon:
-                raise HorizonExceeded(
-                    f"{one.statement.name!r} made {one.releases} releases, and its statement "
-                    f"plans {one.statement.horizon}"
-                )
             record.releases = one.releases
             start = 0 if index in self.worst else apart
             apart += 0 if index in self.worst else one.persons
@@ -188,7 +214,9 @@ def _told(stored: AnyCertificate) -> _Told:
     if stored.schema_version == 1:
         return _Told(stored, "assumed", False)
     sentences = tuple(map(reworded, stored.claims))
-    for sharing, unplanned in product(_RULES, (False, True)):
+    # Only a stream of which nothing is proved may be opened after the first charge.
+    late = any(isinstance(one.statement.event, NoGuarantee) for one in stored.streams)
+    for sharing, unplanned in product(_RULES, (False, True) if late else (False,)):
         try:
             told = _Told(stored, sharing, unplanned)
         except ValueError:  # a rule that these streams or this budget do not allow
@@ -220,10 +248,17 @@ def _untold(stored: AnyCertificate, told: _Told) -> str:
 
 
 def _shared_budget(stored: AnyCertificate) -> dict[str, float] | None:
-    """Returns the limits of the budget that the run shares, which a sentence states."""
+    """Returns the limits of the budget that the run shares, which a sentence states.
+
+    Raises:
+        PrivacyError: they are no numbers.
+    """
     for one in getattr(stored, "claims", ()):
         if isinstance(one, Reference) and one.claim == "ledger.shared-budget":
-            return {name: float(text) for name, text in one.numbers.items()}
+            try:
+                return {name: float(text) for name, text in one.numbers.items()}
+            except ValueError:
+                raise PrivacyError("its shared budget is no epsilon and delta") from None
     return None
 
 
