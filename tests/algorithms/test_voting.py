@@ -32,6 +32,7 @@ from sotto.algorithms.expert_offline.voting_rounds import (
 )
 from sotto.privacy.audits.audit import ReleaseTrials, audit_mechanism
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims.experts import PUBLIC_WORLD
 from sotto.privacy.claims.streams import FIRST_POLICY
 from sotto.privacy.errors import BudgetExceeded, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
@@ -532,6 +533,7 @@ def test_a_first_policy_is_an_assumption_of_the_certificate() -> None:
             first_policy=first,
         )
         assert (FIRST_POLICY.assumption() in release.assumptions) == first
+        assert PUBLIC_WORLD.assumption() in release.assumptions
 
 
 def test_a_box_needs_no_simulator(tmp_path: Path) -> None:

@@ -237,6 +237,20 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
+    "votes of real experts": Facts(
+        (
+            stream(
+                unit=EXPERT,
+                noise_law="on-grid",
+                protects=(of_experts.EXPERTS_POLICY(),),
+                does_not_protect=(of_experts.RELEASED_VOTES(kind="experts"),),
+                assumptions=tuple(
+                    one.assumption() for one in (of_experts.OWN_EXPERTS, of_experts.PUBLIC_WORLD)
+                ),
+            ),
+        ),
+        settings_checked=True,
+    ),
     "ratings of completions": Facts(
         (
             stream(

@@ -164,6 +164,7 @@ def vote_release(
         ),
         assumptions=(
             (claims.OWN_EXPERTS if kind == "experts" else claims.OWN_CLONES).assumption(),
+            claims.PUBLIC_WORLD.assumption(),
             *((FIRST_POLICY.assumption(),) if first_policy else ()),
         ),
     )

@@ -110,6 +110,14 @@ OWN_CLONES = Claim(
     "the code fits clones one log at a time; settings are public",
     version=3,
 )
+PUBLIC_WORLD = Claim(
+    "votes.public-world",
+    "user",
+    "The states at which votes are asked, and the returns by which students are chosen, come from "
+    "a simulator, or a box of states, that was made without these experts' data.",
+    "make it from public knowledge or from other data; a simulator that was fitted to these "
+    "experts' logs tells about them",
+)
 # algorithms/expert_offline/dp_sgd.py
 LOGGED = Claim(
     "dp-sgd.logged",
@@ -141,6 +149,7 @@ BROUGHT = (
     MOST_EXPERTS,
     OWN_EXPERTS,
     OWN_CLONES,
+    PUBLIC_WORLD,
     LOGGED,
     SLOTS,
     OWN_LOGS,
