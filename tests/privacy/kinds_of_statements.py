@@ -237,6 +237,16 @@ KINDS: dict[str, Facts] = {
         ),
         settings_checked=True,
     ),
+    "people who are sampled": Facts(
+        (
+            stream(
+                participation=Poisson(sampling_rate=0.1, population=100),
+                noise_law="on-grid",
+                assumptions=(of_streams.SAMPLED_PLACES.assumption(),),
+            ),
+        ),
+        settings_checked=True,
+    ),
     "votes of real experts": Facts(
         (
             stream(

@@ -235,6 +235,14 @@ EXPECTED = {
         runs.failure@2
         general.timing
     """,
+    "people who are sampled": """
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@2 door.contributed@2 door.compiled@2
+        gaussian.rounded@2 noise.law@2 draws.secret sampling.places
+        people.settings@3 ledger.enrolment@2 noise.random@3 door.unchanged@2
+        runs.failure@2
+        general.timing
+    """,
     "votes of real experts": """
         votes.experts-policy@3 votes.released@3
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2

@@ -42,12 +42,16 @@ class Device:
             collected=True,
         ).local
 
-        def clipped(state: Any, trajectory: Any, key: Any) -> Any:
-            update = {"policy": local(state, trajectory, key)[0]["policy"]}
+        def computed(state: Any, trajectory: Any, key: Any) -> Any:
+            return {"policy": local(state, trajectory, key)[0]["policy"]}
+
+        def clipped(update: Any) -> Any:
             norms = {"policy": config.clip_norm}
             return bound_contribution(update, norms, "separate")["policy"] * config.clip_norm
 
-        self._clipped = jax.jit(clipped)
+        # Two programs, so that the norm is that of the update which is sent (see
+        # `gaussian.materialised`).
+        self._computed, self._clipped = jax.jit(computed), jax.jit(clipped)
 
     def update(
         self, state: bytes, given: Mapping[str, Any], seed: int
@@ -64,5 +68,7 @@ class Device:
         """
         trajectory = read_trajectory(given, self._env, self._steps)
         public = jax.tree.map(jnp.asarray, unpacked(state, self._first))
-        found: np.ndarray = np.asarray(self._clipped(public, trajectory, new_key(seed)))
+        found: np.ndarray = np.asarray(
+            self._clipped(self._computed(public, trajectory, new_key(seed)))
+        )
         return found

@@ -35,7 +35,8 @@ and threads, the place of CUDA, and how much the machine code is optimised. They
 of two writers of it is used, and in how many parts it is written at the same time. Either writer
 obeys the options of `COMPILER_OPTIONS`, and the door's tests run with both. Optimisation keeps
 float32 as in IEEE 754 at every level: what may break it is fast math, which has other flags. A
-fused multiply-add rounds once in place of twice, and `gaussian.norm_margin` covers both."""
+fused multiply-add rounds once in place of twice. `gaussian.norm_margin` covers both in the clip;
+`gaussian.materialised` keeps one result of what comes before."""
 
 _VARIABLES = ("LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 """Environment variables, beside XLA_FLAGS, that change arithmetic; they must not be set."""

@@ -276,6 +276,16 @@ FIRST_POLICY = Claim(
     "The policy from which training starts was made without data of the protected people.",
     "the user who chooses the file knows where it comes from",
 )
+# release/release.py
+SAMPLED_PLACES = Claim(
+    "sampling.places",
+    "user",
+    "The place in a batch at which a person's contribution is computed depends on who else was "
+    "drawn. It changes the contribution by rounding in float32 only, and it is assumed that "
+    "nothing can be told from that.",
+    "keep the numbers that contributions are computed from of order one, so that no large numbers "
+    "cancel",
+)
 # algorithms/dppg/gymnasium_users.py
 NO_MEMORY = Claim(
     "dppg.no-memory",
@@ -337,6 +347,7 @@ BROUGHT = (
     PATTERNS,
     OWN_TRAJECTORY,
     FIRST_POLICY,
+    SAMPLED_PLACES,
     NO_MEMORY,
     UNSEEN,
     OWN_OUTPUT,

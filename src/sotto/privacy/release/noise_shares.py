@@ -135,7 +135,10 @@ class SharedRelease:
         self.shares = promise.of(release, dimensions)
         self.statement = self._statement(dimensions)
         self._noises = {name: DiscreteGaussian(one.variance) for name, one in self._parts}
-        self._device = jax.jit(self._bounded, compiler_options=COMPILER_OPTIONS)
+        # Two programs, so that the norm is that of the numbers which are sent (see
+        # `gaussian.materialised`).
+        self._computed = jax.jit(self._local, compiler_options=COMPILER_OPTIONS)
+        self._bounded = jax.jit(self._on_grid, compiler_options=COMPILER_OPTIONS)
         self._server = jax.jit(self._published, compiler_options=COMPILER_OPTIONS)
 
     @property
@@ -162,7 +165,7 @@ class SharedRelease:
             unit: the person's data.
             key: typed key of this person and release, never used for noise.
         """
-        bounded = np.asarray(self._device(state, unit, key), np.int64)
+        bounded = np.asarray(self._bounded(self._computed(state, unit, key)), np.int64)
         generator = self._generators.next()
         noises = [
             self._noises[name].draw(generator, self.statement.dimensions[name])
@@ -198,8 +201,11 @@ class SharedRelease:
         after: tuple[State, Any] = self._server(state, jnp.asarray(signed, jnp.int32))
         return after
 
-    def _bounded(self, state: State, unit: Any, key: PRNGKeyArray) -> Int32[Array, " size"]:
+    def _local(self, state: State, unit: Any, key: PRNGKeyArray) -> dict[str, PyTree[Array]]:
         parts, _ = self._traced.local(state, unit, key)
+        return {name: parts[name] for name in self.release.parts}
+
+    def _on_grid(self, parts: dict[str, PyTree[Array]]) -> Int32[Array, " size"]:
         clip_norms = {name: part.clip_norm for name, part in self.release.parts.items()}
         bounded = gaussian.bound_contribution(parts, clip_norms, self.release.clipping)
         return jnp.concatenate(

@@ -28,7 +28,7 @@ from jaxtyping import Array, PyTree
 
 from sotto.keys import KEY
 from sotto.privacy.claims import same_stream
-from sotto.privacy.claims.streams import POOL
+from sotto.privacy.claims.streams import POOL, SAMPLED_PLACES
 from sotto.privacy.errors import BudgetExceeded
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.streams import LedgerStream
@@ -41,6 +41,7 @@ from sotto.privacy.release.declaration import (
     grids,
     noise_scales,
     people_at_once,
+    sampling_of,
 )
 from sotto.privacy.release.draws import Pool, UnitData
 from sotto.privacy.release.purity import require_pure, signature
@@ -208,7 +209,10 @@ class Release(Declaration):
             noise_law="on-grid",
             protects=self.protects,
             does_not_protect=self.does_not_protect,
-            assumptions=self.assumptions,
+            assumptions=(
+                *self.assumptions,
+                *((SAMPLED_PLACES.assumption(),) if sampling_of(self) is not None else ()),
+            ),
             gaps=self.gaps + tuple((self.unprotected or {}).values()),
         )
 
@@ -221,7 +225,7 @@ class Release(Declaration):
         dimensions = {name: _size(traced.parts[name]) for name in self.parts}
         unbounded = self.statement(dimensions, entropy)
         if pooled:
-            assumptions = (*self.assumptions, POOL.assumption())
+            assumptions = (*unbounded.assumptions, POOL.assumption())
             unbounded = unbounded.model_copy(update={"assumptions": assumptions})
         # Sampled people may meet every release's draws: their shifts add up over the stream.
         releases = self.horizon if isinstance(self.participation, Poisson) else 1

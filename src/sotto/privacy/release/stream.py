@@ -299,7 +299,7 @@ class Stream:
         )
         clip_norms = {name: part.clip_norm for name, part in self.statement.parts.items()}
         present, clipping = persons >= 0, self._release.clipping
-        own = {name: parts[name] for name in clip_norms}
+        own = gaussian.materialised({name: parts[name] for name in clip_norms}, present)
         if self._traced.has_factored:
             bounded = jax.vmap(lambda p: factored.bound_contribution(p, clip_norms, clipping))(own)
             totals = {
