@@ -58,14 +58,20 @@ def factors(unit: Unit) -> Unit:
     return {"residual": Factored(found, jnp.ones(2)), "seen": 0.0 * (unit["x"] * unit["w"])}
 
 
-SHAPES = [
-    (1, (), ()),
-    (4, (), ()),
-    (16, (), ()),
-    (3, (3, 1), (1, 7)),
-    (1, (1, 200), (100, 200)),
-    (2, (1, 200), (100, 200)),
+ONE, FOUR, MANY = (1, (), ()), (4, (), ()), (16, (), ())
+SMALL, LONG = (3, (3, 1), (1, 7)), (2, (1, 200), (100, 200))
+"""Number of people, and shapes of the two factors of their products; LONG ones are added up one by
+one."""
+CASES = [
+    *((local, shape, "joint", 1) for local in (residuals, factors) for shape in (ONE, MANY, SMALL)),
+    *((residuals, shape, "separate", 1) for shape in (ONE, MANY, LONG)),
+    (residuals, LONG, "joint", 1),
+    (residuals, FOUR, "joint", 2),
+    (scaled, FOUR, "joint", 1),
+    (bounded_below, SMALL, "separate", 1),
+    (factors, SMALL, "separate", 1),
 ]
+"""Function, people, clipping, and number of runs side by side."""
 
 
 def released_norms(
@@ -100,10 +106,7 @@ def released_norms(
     return {name: float(np.linalg.norm(part, axis=1).max()) for name, part in flat.items()}
 
 
-@pytest.mark.parametrize("runs", [1, 2])
-@pytest.mark.parametrize("clipping", ["joint", "separate"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("local", [residuals, scaled, bounded_below, factors])
+@pytest.mark.parametrize(("local", "shape", "clipping", "runs"), CASES)
 def test_one_person_moves_a_release_by_the_clip_norm_also_where_numbers_cancel(
     local: Callable[[Unit], Unit], shape: Any, clipping: str, runs: int, tmp_path: Path
 ) -> None:
