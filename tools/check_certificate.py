@@ -33,7 +33,7 @@ NOTHING = {"kind": "no-guarantee"}
 NAMES = """schema_version run_id created status unit unit_sentence epsilon delta budget curve method
 persons protects does_not_protect assumptions claims gaps streams answers worst_person versions
 head_hash"""  # of a certificate's fields
-WORDS = {  # that this file understands, by the two innermost names above them
+WORDS = {  # that this file understands, by the name of their field and of what the field is in
     "unit adjacency": "zero-out replace-one within-radius",
     "participation kind": "once returning poisson",
     "correlation kind": "independent prefix-sum binary-tree",
@@ -273,7 +273,8 @@ def of_streams(c):
         reserve = 1e-9 * c["delta"]
         z = float(dp_accounting.get_sigma_gaussian(c["budget"]["epsilon"], c["delta"] - reserve))
         bound = [(points, [{"kind": "gaussian", "noise_multiplier": z}], reserve, True)]
-        spent = {i: (z / events[i].get("noise_multiplier", 0)) ** 2 for i in shared}
+        require(all(events[i]["kind"] == "gaussian" for i in shared), "a filter adds up Gaussians")
+        spent = {i: (z / events[i]["noise_multiplier"]) ** 2 for i in shared}
         mean = sum(people[i] * part for i, part in spent.items()) <= 1.001 * (c["persons"] - alone)
         lost = max(statements[i]["sampler_delta"] for i in shared)
         fits = max(spent.values()) <= 1.001 and mean and lost <= reserve
@@ -323,7 +324,8 @@ def check(c):
     require(0 < delta < 1 and delta == c["budget"]["delta"], "delta is not that of the budget")
     require(set(c) <= {*NAMES.split()}, f"the field {min({*c} - {*NAMES.split()}, default='')!r}")
     understand({name: c[name] for name in c if name != "versions"})
-    require(c["epsilon"] <= c["budget"]["epsilon"] * (1 + COMPUTED), "epsilon exceeds the budget")
+    most = c["budget"]["epsilon"] * (1 + COMPUTED)
+    require(c["epsilon"] <= most or c["epsilon"] == math.inf, "epsilon exceeds the budget")
     require(not (teacher and c["streams"]), "it is about a teacher and about streams")
     charged = [*c["streams"], *([teacher] if teacher else [])]
     for name in {name for one in charged for name in one["statement"]}:

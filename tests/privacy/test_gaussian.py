@@ -305,6 +305,15 @@ def test_the_margin_covers_the_worst_order_of_summation() -> None:
         assert exact / math.sqrt(float(total)) * (1 - gaussian.norm_margin(dimension)) <= 1
 
 
+@pytest.mark.parametrize("dimension", [1, 1000, 46_342, 10**6, 2**23 - 32])
+def test_the_margin_covers_the_bound_on_a_rounded_norm(dimension: int) -> None:
+    """(1 - margin)^2 <= 1 - (d + 1) u in exact numbers, with half of the 16 u to spare."""
+    unit = Fraction(1, 2**24)
+    margin = Fraction(gaussian.norm_margin(dimension))
+    assert (1 - margin + 8 * unit) ** 2 <= 1 - (dimension + 1) * unit
+    assert margin < Fraction(3, 10)
+
+
 def test_a_contribution_too_long_for_float32_is_refused() -> None:
     with pytest.raises(ValueError, match="several parts"):
         gaussian.norm_margin(10**7)

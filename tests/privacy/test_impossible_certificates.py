@@ -4,6 +4,7 @@ Each is a true certificate with numbers changed so that they still follow from e
 """
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting import get_epsilon_gaussian
+from kinds_of_statements import stream as of_any_kind
 from stored_files import changed
 from test_lone_certificates import CHECKER, loaded
 
@@ -18,8 +20,10 @@ from sotto.cli import main
 from sotto.privacy.answers.distances import PolicyDistance
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.certificates import possible
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.lone import verify_file
+from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
@@ -38,13 +42,11 @@ KINDS = {
 
 
 def stream(name: str, rule: Participation) -> StreamStatement:
-    return StreamStatement(
+    return of_any_kind(
         name=name,
         unit=EXPERT,
         participation=rule,
         parts={"p": Part(clip_norm=1.0, noise_multiplier=5.0)},
-        dimensions={"p": 3},
-        divisor=1.0,
         horizon=10,
         population="simulated",
         sampler_delta=1e-20,
@@ -186,6 +188,29 @@ def test_numbers_that_no_ledger_has_are_false(
     assert verify_file(path).status == "false"
     assert loaded(CHECKER).main(path) == 1
     assert capsys.readouterr().out.startswith("false: ")
+
+
+def sampled(c: Any) -> None:
+    """One stream of an adaptive budget becomes a sampled one, whose cost no filter adds up."""
+    one = c["streams"][0]
+    rule = {"kind": "poisson", "sampling_rate": 0.1, "population": one["persons"]}
+    one["statement"]["participation"] = rule
+    one["event"] = {"kind": "sampled-gaussian", **one["event"], "sampling_rate": 0.1, "count": 10}
+
+
+def test_a_filter_adds_up_gaussian_streams_only(tmp_path: Path) -> None:
+    path = tmp_path / "certificate.json"
+    path.write_text(true_certificate("adaptive", tmp_path / "ledger"))
+    changed(path, sampled)
+    assert verify_file(path).status != "true"
+    assert loaded(CHECKER).main(path) == 1
+
+
+def test_an_infinite_epsilon_may_stand_beside_a_finite_budget() -> None:
+    """As where an earlier version released what is not proved any more: it claims nothing."""
+    possible.check_budget(math.inf, Budget(epsilon=0.9, delta=1e-4))
+    with pytest.raises(PrivacyError, match="exceeds the budget"):
+        possible.check_budget(0.91, Budget(epsilon=0.9, delta=1e-4))
 
 
 @pytest.mark.parametrize("multiplier", [1e-300, 1e300])

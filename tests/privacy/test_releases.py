@@ -14,6 +14,7 @@ from jaxtyping import Array
 from scipy import linalg, stats
 
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.claims.streams import SAMPLED_PLACES
 from sotto.privacy.errors import (
     BudgetExceeded,
     HorizonExceeded,
@@ -399,6 +400,12 @@ def sampled(rate: float, horizon: int, **changes: Any) -> Release:
         gaps=(GAP,),
         **changes,
     )
+
+
+def test_the_certificate_of_sampled_people_names_the_rounding_by_place() -> None:
+    for one, drawn in ((sampled(0.5, 2), True), (release(), False)):
+        said = one.statement(dict.fromkeys(one.parts, 1), "operating-system").assumptions
+        assert (SAMPLED_PLACES.assumption() in said) == drawn
 
 
 def who_was_drawn(stream: Stream, runs: int = 1, seed: int = 0) -> np.ndarray:

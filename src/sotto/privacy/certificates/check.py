@@ -1,7 +1,7 @@
 """Verification: reads a stored certificate strictly and compares it with its ledger.
 
 A certificate is verified if it is what its ledger gives, stale if it is what its ledger gave at an
-earlier entry, and false otherwise. Computed numbers may differ by `_TOLERANCE`, because another
+earlier entry, and false otherwise. Computed numbers may differ by `TOLERANCE`, because another
 machine's arithmetic may differ. Deltas are inputs and may not differ.
 """
 
@@ -44,7 +44,7 @@ AnyLedger = Ledger | AnswerLedger
 AnyCertificate = Certificate | CertificateOfSchema1
 Derive = Callable[[AnyLedger], Certificate]
 
-_TOLERANCE = 1e-6
+TOLERANCE = 1e-6
 """Relative difference that another machine's arithmetic may make in computed numbers."""
 
 LARGEST = 1 << 26
@@ -291,7 +291,7 @@ def same(said: Any, true: Any, name: str) -> bool:
     if name == "claims":  # a sentence in earlier words is the same sentence
         return bool(tuple(map(reworded, said)) == true)
     if isinstance(true, Gaussian | SampledGaussian):  # an event's multiplier is computed, too
-        close = math.isclose(said.noise_multiplier, true.noise_multiplier, rel_tol=_TOLERANCE)
+        close = math.isclose(said.noise_multiplier, true.noise_multiplier, rel_tol=TOLERANCE)
         rest = {"noise_multiplier": 1.0}
         return close and said.model_copy(update=rest) == true.model_copy(update=rest)
     if isinstance(true, BaseModel):
@@ -306,7 +306,7 @@ def same(said: Any, true: Any, name: str) -> bool:
     if isinstance(true, dict):
         return list(said) == list(true) and all(same(said[k], true[k], k) for k in true)
     if name in _COMPUTED and isinstance(true, float):
-        return math.isclose(said, true, rel_tol=_TOLERANCE)
+        return math.isclose(said, true, rel_tol=TOLERANCE)
     return bool(said == true)
 
 

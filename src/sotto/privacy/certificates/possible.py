@@ -8,24 +8,25 @@ import math
 from collections.abc import Sequence
 
 from sotto.privacy.accounting.composition import Gaussian, compose
+from sotto.privacy.certificates.check import TOLERANCE
 from sotto.privacy.certificates.model import CertifiedAnswers, CertifiedStream
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.costs import SAMPLER_RESERVE, filter_bound, shift_of
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Poisson, is_exclusive
 
-_ROUNDING = 1e-6
-"""Relative difference that another machine's arithmetic may make."""
-
 
 def check_budget(epsilon: float, budget: Budget) -> None:
-    """Refuses an epsilon above the budget, which a ledger never exceeds.
+    """Refuses a finite epsilon above the budget, which a ledger never exceeds.
+
+    An infinite one claims nothing. It may stand beside a finite budget where what was proved in an
+    earlier version is not proved any more.
 
     Raises:
         PrivacyError: it is above.
     """
     _require(
-        epsilon <= budget.epsilon * (1 + _ROUNDING),
+        math.isinf(epsilon) or epsilon <= budget.epsilon * (1 + TOLERANCE),
         f"epsilon {epsilon:.6g} exceeds the budget of {budget.epsilon:g}",
     )
 
@@ -36,22 +37,20 @@ def check_counts(streams: Sequence[CertifiedStream], persons: int, budget: Budge
     Raises:
         PrivacyError: they do.
     """
-    alone = 0
     for one in streams:
-        name, horizon = one.statement.name, one.statement.horizon
+        name, rule, horizon = one.statement.name, one.statement.participation, one.statement.horizon
         _require(
             0 <= one.releases <= horizon,
             f"{name!r} made {one.releases} releases, and its statement plans {horizon}",
         )
-        whole = one.persons
-        if isinstance(rule := one.statement.participation, Poisson):
-            whole = rule.population if one.releases else 0
+        least, most = 0, persons if one.releases else 0
+        if isinstance(rule, Poisson) and one.releases:  # everybody who may be drawn pays
+            least = most = rule.population
         _require(
-            one.persons == whole and one.persons >= 0 and (one.releases > 0 or not one.persons),
+            least <= one.persons <= most,
             f"{one.persons} people cannot have taken part in {name!r}",
         )
-        alone += one.persons if is_exclusive(one.statement.participation) else 0
-    shared = [one.persons for one in streams if not is_exclusive(one.statement.participation)]
+    alone, shared = _people(streams)
     _require(
         alone + max(shared, default=0) <= persons <= alone + sum(shared),
         f"{persons} people in all do not fit the numbers of people in its streams",
@@ -62,30 +61,26 @@ def check_counts(streams: Sequence[CertifiedStream], persons: int, budget: Budge
 def check_filter(streams: Sequence[CertifiedStream], persons: int, budget: Budget) -> None:
     """Refuses shared streams that cost somebody more than the budget of an adaptive ledger.
 
-    Nobody's squared shifts may exceed the filter's, so neither does the mean over all people.
+    Nobody's squared shifts may exceed the filter's, so neither does the mean over all people. The
+    same is true of what the samplers cost.
 
     Raises:
         PrivacyError: one stream alone costs more, or all together cost more on average.
     """
-    bound = filter_bound(budget.epsilon, budget.delta)
-    limits = bound.noise_multiplier**-2, SAMPLER_RESERVE * budget.delta
-    alone = sum(one.persons for one in streams if is_exclusive(one.statement.participation))
-    totals = [0.0, 0.0]
-    for one in (one for one in streams if not is_exclusive(one.statement.participation)):
-        costs = shift_of([one.statement]) ** 2, one.statement.sampler_delta
-        for part, (cost, limit) in enumerate(zip(costs, limits, strict=True)):
-            _require(
-                cost <= limit * (1 + _ROUNDING),
-                f"{one.statement.name!r} alone costs more than the budget of its people",
-            )
-            totals[part] += cost * one.persons
-    _require(
-        all(
-            total <= limit * (persons - alone) * (1 + _ROUNDING)
-            for total, limit in zip(totals, limits, strict=True)
-        ),
-        "the streams that people share cost more than the budget, even on average over people",
-    )
+    (alone, people), shared = _people(streams), [one for one in streams if _is_shared(one)]
+    shifts = [shift_of([one.statement]) ** 2 for one in shared]
+    samplers = [one.statement.sampler_delta for one in shared]
+    bound = filter_bound(budget.epsilon, budget.delta).noise_multiplier ** -2
+    for costs, limit in ((shifts, bound), (samplers, SAMPLER_RESERVE * budget.delta)):
+        _require(
+            max(costs, default=0.0) <= limit * (1 + TOLERANCE),
+            "a stream that people share costs more than their budget, even alone",
+        )
+        total = math.fsum(cost * count for cost, count in zip(costs, people, strict=True))
+        _require(
+            total <= limit * (persons - alone) * (1 + TOLERANCE),
+            "the streams that people share cost more than the budget, even on average over people",
+        )
 
 
 def check_shared_budget(
@@ -103,11 +98,12 @@ def check_shared_budget(
     """
     most, at = limits.get("epsilon", math.nan), limits.get("delta", math.nan)
     _require(0 < most < math.inf and 0 < at < 1, "its shared budget is no epsilon and delta")
-    for one in (one for one in streams if one.event is not None):
-        assert one.event is not None
+    for one in streams:
+        if one.event is None:
+            continue
         where = at if isinstance(one.event, Gaussian) else delta
         _require(
-            compose([one.event]).epsilon(where) <= most * (1 + _ROUNDING),
+            compose([one.event]).epsilon(where) <= most * (1 + TOLERANCE),
             f"{one.statement.name!r} alone costs more than the shared budget of epsilon {most:g}",
         )
 
@@ -126,9 +122,19 @@ def check_answers(answers: CertifiedAnswers) -> None:
             f"this teacher has at most {most}",
         )
         _require(
-            one.spent_epsilon is None or one.spent_epsilon <= one.epsilon * (1 + _ROUNDING),
+            one.spent_epsilon is None or one.spent_epsilon <= one.epsilon * (1 + TOLERANCE),
             f"the answers to {one.name!r} cost more than the epsilon of all that they may get",
         )
+
+
+def _is_shared(stream: CertifiedStream) -> bool:
+    return not is_exclusive(stream.statement.participation)
+
+
+def _people(streams: Sequence[CertifiedStream]) -> tuple[int, list[int]]:
+    """Returns how many people take part in one stream only, and the people of each shared one."""
+    alone = sum(one.persons for one in streams if not _is_shared(one))
+    return alone, [one.persons for one in streams if _is_shared(one)]
 
 
 def _require(holds: bool, reason: str) -> None:
