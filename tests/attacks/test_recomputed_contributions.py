@@ -131,7 +131,10 @@ def test_the_door_keeps_contributions_in_memory() -> None:
             np.testing.assert_array_equal(kept[name], exact)
 
 
-@pytest.mark.skipif("SOTTO_OPTIMISED_TESTS" not in os.environ, reason="code that is not optimised")
+@pytest.mark.skipif(
+    "SOTTO_OPTIMISED_TESTS" not in os.environ or jax.default_backend() != "cpu",
+    reason="code that is not optimised, or a GPU, which rounds both copies alike here",
+)
 def test_without_memory_a_person_moves_the_sum_by_more() -> None:
     """The attack works on the clip alone, so the tests above can fail."""
     names = ("residual", "seen")

@@ -260,7 +260,8 @@ def test_people_are_added_up_exactly_one_by_one_and_all_at_once(
     together = total()
     monkeypatch.setattr(gaussian, "_LONG", 1)
     program = jax.make_jaxpr(lambda p, h: gaussian.sum_people(p, clip_norms, clipping, grids, h))
-    assert "scan" in str(program(parts, present))
+    cpu = jax.default_backend() == "cpu"  # only a CPU adds people up one after the other
+    assert ("scan" in str(program(parts, present))) is cpu
     one_by_one = total()
     vectors = {
         "policy": np.concatenate([parts["policy"]["b"], parts["policy"]["w"].reshape(6, -1)], 1),
