@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -199,12 +200,13 @@ def _table_panel(axes: Axes, results: Sequence[Result]) -> None:
         seen += [paper.mean - paper.half_width, paper.mean + paper.half_width]
     plots.limit(axes.set_xlim, seen)
     axes.grid(visible=False, axis="y")
-    axes.set_title(f"{results[0].arm.settings.env_id}   ")
+    axes.set_title(results[0].arm.settings.env_id)
     handles = [
         mpl.lines.Line2D([], [], color=_LIGHT, marker="D", linestyle="", label="paper, as printed"),
         mpl.lines.Line2D([], [], color=BLACK, marker="o", linestyle="", label="this program"),
     ]
-    axes.legend(handles=handles, fontsize=8, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
+    below: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0)}
+    axes.legend(handles=handles, fontsize=8, borderaxespad=2.8, ncols=2, **below)
 
 
 # --- parts ---------------------------------------------------------------------------------------
