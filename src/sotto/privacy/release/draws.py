@@ -50,7 +50,7 @@ class Drawn(NamedTuple):
         units: rows of a pool for these persons; () without one.
     """
 
-    noise: dict[str, Int32[np.ndarray, "runs releases _"]]
+    noise: dict[str, Int32[Array | np.ndarray, "runs releases _"]]
     persons: Int32[np.ndarray, "runs releases capacity"] | None = None
     units: PyTree[np.ndarray] = ()
 
@@ -156,7 +156,7 @@ class Draws:
         return self._worker.submit(self._draw, count)
 
     def _draw(self, count: int) -> Drawn:
-        noises = self._noise(count)
+        noises = _on_device(self._noise(count))
         if self._participation is None:
             return Drawn(noises)
         shape = (self._runs, count, self._participation.population)
@@ -226,6 +226,11 @@ def _aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
     start = -memory.ctypes.data % _ALIGNMENT
     whole: np.ndarray = memory[start : start + size].view(dtype).reshape(shape)
     return whole
+
+
+def _on_device(noises: dict[str, np.ndarray]) -> dict[str, Array | np.ndarray]:
+    """Copies noise to a GPU while it still computes earlier releases. A CPU needs no copy."""
+    return dict(noises) if jax.default_backend() == "cpu" else jax.device_put(noises)
 
 
 def _releases(drawn: Drawn) -> int:
