@@ -53,15 +53,6 @@ def test_settings_that_contradict_each_other_are_refused(sentence: str) -> None:
         config(**REFUSED[sentence])
 
 
-def test_a_small_epsilon_has_fewer_features() -> None:
-    def number(**changes: Any) -> int:
-        return config(features=None, **changes).num_features
-
-    assert number(target_epsilon=0.29, noise_multiplier=None) == 32
-    assert number(target_epsilon=0.3, noise_multiplier=None) == number(noise_multiplier=1.0) == 128
-    assert config(features=5).num_features == 5
-
-
 def test_a_file_that_only_config_json_names_is_not_read() -> None:
     settings = config(feedback="log.jsonl", public_prompts="public.txt")
     named = {"model": "m", "feedback": "f"}

@@ -193,6 +193,26 @@ def test_the_mean_of_reward_contributions_is_the_least_squares_fit() -> None:
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)
 
 
+def test_both_depths_weigh_alike_however_large_their_numbers_are() -> None:
+    rng = np.random.default_rng(0)
+    raw = rng.standard_normal((40, 3, 12))
+    larger = raw * np.repeat([1e3, 1.0], 6)
+    one, other = (
+        x.reshape(-1, 12) @ np.asarray(fit_whitening(x, 5).projection) for x in (raw, larger)
+    )
+    np.testing.assert_allclose(np.abs(one), np.abs(other), rtol=1e-3, atol=1e-3)
+
+
+def test_a_depth_at_which_nothing_differs_is_left_out() -> None:
+    raw = np.random.default_rng(0).standard_normal((40, 3, 12))
+    raw[..., :6] = 1.0
+    projection = np.asarray(fit_whitening(raw, 5).projection)
+    assert np.isfinite(projection).all()
+    assert np.abs(projection[6:]).max() > 0.01 * np.abs(projection).max()
+    with pytest.raises(ValueError, match="do not differ in 7 directions"):
+        fit_whitening(raw, 7)
+
+
 # --- what is released ----------------------------------------------------------------------------
 
 

@@ -63,9 +63,21 @@ def test_gradients_reach_the_adapter_of_the_blocks_before():
     assert np.abs(changed - block_features(decoder, tokens, mask, 1)).max() > 1e-3
 
 
-@pytest.mark.parametrize("block", [0, 3])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_before_the_first_block_there_are_the_embedded_tokens(name):
+    decoder = model(name).decoder
+    tokens, mask = padded(prompts(name), "left")
+    found = block_features(decoder, tokens, mask, block=0)
+    for row, (ids, real) in enumerate(zip(tokens, mask, strict=True)):
+        expected = np.asarray(decoder.embedding, np.float64)[ids[real]]
+        if decoder.positions is not None:
+            expected = expected + np.asarray(decoder.positions, np.float64)[: real.sum()]
+        np.testing.assert_allclose(found[row], [expected.mean(axis=0), expected[-1]], atol=1e-6)
+
+
+@pytest.mark.parametrize("block", [-1, 3])
 def test_blocks_that_the_model_lacks_are_refused(block):
-    with pytest.raises(ValueError, match=f"after block 1 to 2, got {block}"):
+    with pytest.raises(ValueError, match=f"after block 0 to 2, got {block}"):
         block_features(model("gpt2").decoder, *padded([[1]]), block)
 
 

@@ -41,9 +41,6 @@ PAPER: Final[dict[str, Any]] = {
 and all of its parameters. A person's update is one clipped gradient."""
 
 
-_EPSILON_OF_FEW_FEATURES = 0.3
-
-
 @dataclass(frozen=True)
 class RLHFConfig(Settings):
     """Settings of private RLHF. The defaults tune SmolLM2-135M towards what simulated people like.
@@ -119,15 +116,15 @@ class RLHFConfig(Settings):
     tail_fraction: Share = 0.5
     """Share of the released adapters, the last ones, whose average is the policy `average`."""
 
-    features: Count | None = None
-    """Number of public features of a completion that the released reward model weighs. None: 128,
-    or 32 where target_epsilon is below 0.3, since more weights have more noise."""
-    improvement_updates: Count = 24
+    features: Count = 64
+    """Number of public features of a completion that the released reward model weighs. More weights
+    describe the ratings better, and have more noise."""
+    improvement_updates: Count = 96
     """Number of updates of the language model against the released reward model, on public
     prompts."""
-    improvement_prompts: Count = 512
+    improvement_prompts: Count = 3072
     """Number of public prompts for it."""
-    candidates: AtLeastTwo = 8
+    candidates: AtLeastTwo = 4
     """Number of completions of each public prompt among which the released reward model chooses."""
     improvement_learning_rate: Positive = 3e-4
     """Learning rate of these updates (Adam)."""
@@ -149,14 +146,6 @@ class RLHFConfig(Settings):
     def people_per_release(self) -> int:
         """Number of people in one release."""
         return self.people // self.releases
-
-    @property
-    def num_features(self) -> int:
-        """Number of features of the reward model."""
-        if self.features is not None:
-            return self.features
-        few = self.target_epsilon is not None and self.target_epsilon < _EPSILON_OF_FEW_FEATURES
-        return 32 if few else 128
 
     @property
     def improves(self) -> bool:

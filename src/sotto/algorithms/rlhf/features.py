@@ -1,9 +1,10 @@
 """Public features of completions, which the released reward model weighs.
 
 The features come from the residual stream of the frozen base model: its mean over all tokens of
-prompt and completion. The mean is projected on the directions in which completions of one prompt
-differ most, and scaled to variance one in each direction. Directions and scales are computed on
-completions of public prompts.
+prompt and completion, before the first block, where it says which words there are, and after most
+blocks, where it says what the model makes of them. Both means are scaled to equal variance. They
+are projected on the directions in which completions of one prompt differ most, and scaled to
+variance one in each direction. Directions and scales are computed on completions of public prompts.
 """
 
 from typing import NamedTuple
@@ -15,10 +16,12 @@ from jaxtyping import Array, Float
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.rl.language import Decoder, block_features
 
-DEPTH = 0.6
-"""Share of the model's blocks after which the residual stream is read."""
+DEPTHS = (0.0, 0.8)
+"""Shares of the model's blocks after which the residual stream is read."""
 _LEAST = 1e-9
 """Least variance, relative to the largest, of a direction that is not rounding."""
+_TINY = 1e-30
+"""Deviation in place of zero, where completions do not differ at one of the depths."""
 
 
 class Whitening(NamedTuple):
@@ -28,11 +31,12 @@ class Whitening(NamedTuple):
 
 
 def raw_features(base: Decoder, rated: Rated) -> Float[Array, "rows raw"]:
-    """Returns the mean of the residual stream over each row's tokens."""
+    """Returns means of the residual stream over each row's tokens, one depth after the other."""
     tokens = jnp.concatenate([rated.prompts, rated.completions], axis=1)
     mask = jnp.concatenate([rated.prompt_mask, rated.completion_mask], axis=1)
-    block = max(1, round(DEPTH * base.architecture.blocks))
-    return block_features(base, tokens, mask, block)[:, 0]
+    blocks = [round(depth * base.architecture.blocks) for depth in DEPTHS]
+    means = [block_features(base, tokens, mask, block)[:, 0] for block in blocks]
+    return jnp.concatenate(means, axis=1)
 
 
 def completion_features(
@@ -60,11 +64,15 @@ def fit_whitening(raw: Float[np.ndarray, "prompts candidates raw"], features: in
             f"{features} features need as many differences of completions, and as many numbers in "
             f"the residual stream; there are {freedom} and {raw.shape[2]}; use fewer features"
         )
-    values, vectors = np.linalg.eigh(centred.T @ centred / freedom)
+    depths = np.split(centred, len(DEPTHS), axis=1)
+    deviations = [max(float(np.sum(one**2) / freedom) ** 0.5, _TINY) for one in depths]
+    scales = 1 / np.repeat(deviations, [one.shape[1] for one in depths])
+    values, vectors = np.linalg.eigh(centred.T @ centred / freedom * scales * scales[:, None])
     leading = slice(None, -features - 1, -1)
     if values[-features] <= _LEAST * values[-1]:
         raise ValueError(
             f"completions of the public prompts do not differ in {features} directions; use fewer "
             "features, or more different prompts"
         )
-    return Whitening(jnp.asarray(vectors[:, leading] * values[leading] ** -0.5, jnp.float32))
+    projection = scales[:, None] * vectors[:, leading] * values[leading] ** -0.5
+    return Whitening(jnp.asarray(projection, jnp.float32))

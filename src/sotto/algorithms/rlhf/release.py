@@ -111,7 +111,7 @@ def noise_multiplier(config: RLHFConfig, dimension: int) -> float:
 def dimension(config: RLHFConfig, state: RLHFState) -> int:
     """Returns how many numbers a release has."""
     if config.improves:
-        return config.num_features
+        return config.features
     if isinstance(state.directions, tuple):
         return int(ravel_pytree(state.adapter)[0].size)
     return int(state.directions.shape[0])

@@ -17,7 +17,7 @@ from sotto.algorithms.base import Progress
 from sotto.algorithms.rlhf import critic, evaluation, improvement
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
-from sotto.algorithms.rlhf.features import Whitening, fit_whitening
+from sotto.algorithms.rlhf.features import DEPTHS, Whitening, fit_whitening
 from sotto.algorithms.rlhf.keys import Use, key_of
 from sotto.algorithms.rlhf.people import People
 from sotto.algorithms.rlhf.release import (
@@ -50,8 +50,9 @@ def blank_state(config: RLHFConfig, architecture: Architecture) -> RLHFState:
     elif config.directions:
         size = ravel_pytree(adapter)[0].size
         directions = jnp.zeros((config.directions, size), jnp.float32)
-    whitening = Whitening(jnp.zeros((architecture.width, config.num_features), jnp.float32))
-    weights = jnp.zeros(config.num_features, jnp.float32)
+    raw = len(DEPTHS) * architecture.width
+    whitening = Whitening(jnp.zeros((raw, config.features), jnp.float32))
+    weights = jnp.zeros(config.features, jnp.float32)
     return RLHFState(
         adapter,
         adapter,
@@ -69,7 +70,7 @@ def initial_state(config: RLHFConfig, people: People) -> RLHFState:
     state = blank_state(config, people.language.decoder.architecture)
     if config.improves:
         candidates = improvement.draw_candidates(config, people)
-        return state._replace(whitening=fit_whitening(candidates.raw, config.num_features))
+        return state._replace(whitening=fit_whitening(candidates.raw, config.features))
     if not config.directions:
         return state
     key = key_of(config.seed, Use.DIRECTIONS)

@@ -28,7 +28,7 @@ def rio(
     noise_multipliers: tuple[float, ...] = cells.NOISE_MULTIPLIERS,
     episodes: int = 2000,
     people: int = 3840,
-    updates: int = 24,
+    updates: int = 96,
     arms: tuple[cells.LanguageArm, ...] = (),
     seeds: Seeds = 10,
     first_seed: FirstSeed = 100,

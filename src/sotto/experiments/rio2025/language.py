@@ -50,14 +50,14 @@ _EVALUATION, _SAMPLES, _CURVE_PROMPTS = 20260, 6, 64
 
 BASELINE_EPSILONS = (1.0, 8.0)
 """Epsilons at which other private methods are trained, for comparison."""
-MANY_FEATURES = 256
+MANY_FEATURES = 192
 """Number of features of a reward model that is only useful without noise."""
-LONGER = 4
+LONGER = 2
 """Factor on the number of updates of an arm without noise."""
 
 DIRECT = ("preferences", "many-preferences")
 """Names of arms that learn from people's own preferred completions, without a reward model. The
-second has more updates, which see four fifths of the default number of people."""
+first sees four fifths of the default number of people once, and the second twice as many pairs."""
 
 
 def arms(

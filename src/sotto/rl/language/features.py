@@ -31,14 +31,14 @@ def block_features(
         model: the language model.
         tokens: rows of tokens, padded on either side.
         mask: whether each token is real; each row needs at least one.
-        block: number of blocks that the tokens pass through.
+        block: number of blocks that the tokens pass through; 0 for the embedded tokens themselves.
         adapter: a change to the model.
 
     Raises:
         ValueError: the model has fewer blocks, or a row is longer than the model's positions.
     """
-    if not 1 <= block <= len(model.blocks):
-        raise ValueError(f"features come from after block 1 to {len(model.blocks)}, got {block}")
+    if not 0 <= block <= len(model.blocks):
+        raise ValueError(f"features come from after block 0 to {len(model.blocks)}, got {block}")
     check_length(model, tokens.shape[1])
     stream, _ = residual_stream(
         model, tokens, positions_of(mask), causal(mask), adapter, blocks=block
