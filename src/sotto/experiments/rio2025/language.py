@@ -42,7 +42,7 @@ The sampler's precision does not allow much less.
 """
 PROMPTS = 1024
 """Number of held-out prompts that measure. Each arm completes the same ones, with the same keys."""
-SECONDS = 900.0
+SECONDS = 2100.0
 """Approximate duration of one arm and seed on one core."""
 KINDS = ("rating", "judge")
 """Kinds of gains: those in people's ratings, and the judge's."""
