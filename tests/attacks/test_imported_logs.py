@@ -8,10 +8,22 @@ import sqlite3
 import traceback
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from own_logs import ROWS, as_csv, as_huggingface, as_sqlite, declared, typed
+import sqlalchemy as sa
+from own_logs import (
+    ROWS,
+    Unit,
+    as_csv,
+    as_huggingface,
+    as_sqlite,
+    declared,
+    imported,
+    typed,
+    units,
+)
 from people_logs import write_visits
 
 from sotto.algorithms.expert_offline.algorithm import ExpertOffline
@@ -107,6 +119,63 @@ def test_a_database_is_only_read(query, tmp_path, monkeypatch):
         import_log(url, declared(), tmp_path / "out", query=query, say=lambda _: None)
     assert (tmp_path / "log.db").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["log.db"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"time": None, "horizon": 1}])
+def test_the_order_in_which_a_database_gives_rows_tells_nothing(changes, tmp_path):
+    """It depends on other people's rows: on pages of a table, and on sizes of hash tables."""
+    rng = np.random.default_rng(0)
+    visits = [
+        (str(person), "7", str(rng.uniform(-1, 1)), "f", rng.choice(["no", "yes"]), "1", "1")
+        for person in range(6)
+        for _ in range(5)
+    ]
+    found: dict[str, list[list[Unit]]] = {"csv": [], "database": []}
+    for turn in range(3):
+        rows = [visits[place] for place in rng.permutation(len(visits))]
+        (folder := tmp_path / str(turn)).mkdir()
+        for kind, where, table in (
+            ("csv", as_csv(folder, rows), None),
+            ("database", as_sqlite(folder, rows), "visits"),
+        ):
+            records = imported(where, folder / kind, declared(**changes), table)
+            found[kind].append(units(records))
+    assert found["database"][0] == found["database"][1] == found["database"][2]
+    assert found["csv"][0] != found["csv"][1]  # a file has an order, which is kept
+
+
+def test_a_database_without_times_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="rows of a database have no order; name the column"):
+        imported(as_sqlite(tmp_path, ROWS), tmp_path / "out", declared(time=None), "visits")
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell"),
+    [
+        ("date", "infinity"),
+        ("date", "0044-03-15 BC"),
+        ("timestamp", "-infinity"),
+        ("timestamptz", "20000-01-01"),
+        ("time", "24:00:00"),
+        ("interval", "2000000000 days"),
+    ],
+)
+def test_a_time_that_python_lacks_stops_nobody_else(kind, cell, postgresql_url, tmp_path):
+    engine = sa.create_engine(postgresql_url)
+    with engine.begin() as connection:
+        columns = f"who text, t int, x float8, s text, a text, r float8, p float8, y {kind}"
+        connection.execute(sa.text(f"CREATE TABLE visits ({columns})"))
+        for row in (*ROWS, ("late", "1", "0.5", "f", "no", "1", "1", cell)):
+            cells = dict(zip("abcdefgh", (*row, None), strict=False))
+            names = ", ".join(f"cast(:{name} AS text)" for name in cells)
+            given = f"(SELECT {names}) AS given (who, t, x, s, a, r, p, y)"
+            casts = f"who, t::int, x::float8, s, a, r::float8, p::float8, y::{kind}"
+            connection.execute(sa.text(f"INSERT INTO visits SELECT {casts} FROM {given}"), cells)
+    engine.dispose()
+    filled = {"column": "y", "low": 0, "high": 1, "fill": 0.5}
+    observed = [{"column": "x", "low": -1, "high": 1}, filled]
+    rows = imported(postgresql_url, tmp_path / "out", declared(observation=observed), "visits")
+    assert len(units(rows)) == 4
 
 
 def test_a_view_with_an_error_shows_no_value(tmp_path, capfd):

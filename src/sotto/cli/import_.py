@@ -80,7 +80,8 @@ def import_(
         out: Folder of the dataset, which must not exist. Only you may read it.
         declare: JSON or TOML file with a declaration; options take precedence over it.
         person: Column with the id of the person: text or whole numbers.
-        time: Column that orders the rows of a person. By default they keep the order of the log.
+        time: Column that orders the rows of a person. By default they keep the order of a file. A
+            database has none, and needs it unless the horizon is 1.
         episode: Column with the id of an episode of the person. By default a person is one episode.
         observation: Columns that the policy sees.
         action: One column of categories, or columns of numbers.

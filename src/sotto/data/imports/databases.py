@@ -35,8 +35,14 @@ def batches(
         size: number of rows of a batch.
 
     Raises:
-        RunError: the database cannot be read, or lacks the table or a column; ids are real numbers.
+        RunError: the database cannot be read, or lacks the table or a column; several rows of a
+            person have no time.
     """
+    if declaration.time is None and declaration.horizon > 1:
+        raise RunError(
+            "the rows of a database have no order; name the column of times, or of numbers that "
+            "count a person's rows, with --time"
+        )
     if (table is None) == (query is None):
         raise RunError("give the database's --table, or a --query that selects the columns")
     columns = tuple(dict.fromkeys(declaration.columns))
@@ -82,7 +88,10 @@ def _engine(url: str) -> sa.Engine:
     try:
         made = sa.make_url(url)
         if made.get_backend_name() != "sqlite":
-            return sa.create_engine(made)
+            engine = sa.create_engine(made)
+            if engine.dialect.driver == "psycopg":
+                sa.event.listen(engine, "connect", _lenient)
+            return engine
     except (exc.ArgumentError, ModuleNotFoundError, ValueError) as error:
         package = getattr(error, "name", None)
         advice = missing(package) if package in EXTRAS else "is its driver installed?"
@@ -94,6 +103,39 @@ def _engine(url: str) -> sa.Engine:
     engine = sa.create_engine(sa.URL.create("sqlite", database=place, query=read_only))
     sa.event.listen(engine, "connect", _only_read)
     return engine
+
+
+def _lenient(connection: Any, _record: Any) -> None:
+    """Has psycopg read times that Python has no object for, such as infinity, as null.
+
+    It would raise an error otherwise, and one person's cell would stop everybody's import.
+    """
+    from psycopg import DataError
+    from psycopg.adapt import Loader
+    from psycopg.pq import Format
+
+    def lenient(kind: type[Any], written: Format) -> type[Loader]:
+        class Lenient(Loader):
+            format = written
+
+            def __init__(self, oid: int, context: Any = None) -> None:
+                super().__init__(oid, context)
+                self._strict = kind(oid, context)
+
+            def load(self, data: Any) -> Any:
+                try:
+                    return self._strict.load(data)
+                except (DataError, ValueError, OverflowError):
+                    return None
+
+        return Lenient
+
+    for name in ("date", "time", "timetz", "timestamp", "timestamptz", "interval"):
+        oid = connection.adapters.types[name].oid
+        for written in (Format.TEXT, Format.BINARY):
+            kind = connection.adapters.get_loader(oid, written)
+            if kind is not None:
+                connection.adapters.register_loader(oid, lenient(kind, written))
 
 
 def _only_read(connection: Any, _record: Any) -> None:

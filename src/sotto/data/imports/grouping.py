@@ -29,20 +29,25 @@ def spread(records: np.ndarray, folder: Path) -> None:
                 records[part].tofile(opened)
 
 
-def people(folder: Path, kind: np.dtype, tally: Tally) -> Iterator[np.ndarray]:
+def people(folder: Path, kind: np.dtype, tally: Tally, *, in_order: bool) -> Iterator[np.ndarray]:
     """Yields the records of each person, ordered by time.
 
-    Rows of the same time keep the order of the log.
+    Rows of the same time keep the order of the log, if it has one. A database gives rows in an
+    order that depends on the rows of other people; there, their content orders rows of the same
+    time, so that the order is a function of the person's own rows.
 
     Args:
         folder: the files of `spread`.
         kind: type of a record.
         tally: counts, to which rows of the same time are added.
+        in_order: whether the log has an order.
     """
     for number in range(_FILES):
         if not (path := folder / f"{number}").exists():
             continue
         found = np.fromfile(path, kind)
+        if not in_order:
+            found = found[np.argsort(found.view(f"V{found.itemsize}"), kind="stable")]
         high, low = found["person"].T
         found = found[np.lexsort((found["time"], low, high))]  # which is stable
         owner, time = found["person"], found["time"]

@@ -29,6 +29,8 @@ from sotto.files import sync_directory
 Say = Callable[[str], None]
 """Type of a function that shows progress."""
 
+FILES = ("csv", "parquet", "huggingface")
+"""Kinds of logs whose rows have an order. The rows of a database have none."""
 _ROWS_SHOWN = 10**6
 _PEOPLE_SHOWN = 10**4
 
@@ -79,7 +81,9 @@ def import_log(
             _read(part, declaration, spread, key, tally, table=table, query=query, say=say)
         datasets.write(
             dataset,
-            _episodes(declaration, spread, places(declaration.people), tally, say),
+            _episodes(
+                declaration, spread, places(declaration.people), tally, say, in_order=kind in FILES
+            ),
             observation_space=declaration.observation_space,
             action_space=declaration.action_space,
             metadata={
@@ -150,9 +154,11 @@ def _episodes(
     free: Int[np.ndarray, " people"],
     tally: Tally,
     say: Say,
+    *,
+    in_order: bool,
 ) -> Iterator[datasets.Episode]:
     """Yields the episodes of each person, who takes the next free place."""
-    for records in grouping.people(folder, rows.record(declaration), tally):
+    for records in grouping.people(folder, rows.record(declaration), tally, in_order=in_order):
         found = grouping.episodes(records, declaration, tally)
         if not found:
             continue
