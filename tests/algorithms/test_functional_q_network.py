@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sotto.algorithms.functional_q import network, training
+from sotto.algorithms.functional_q import functions, network, training
+from sotto.algorithms.functional_q.accounts import Account
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.functions import network_fit, planned_epsilon
 from sotto.algorithms.functional_q.network import Family, Log, NetworkFit, Parameters
@@ -276,6 +277,33 @@ def test_a_network_is_released_with_a_proof(tmp_path, unit: str) -> None:
     sigma = multiplier_for(EPSILON, DELTA) * sensitivity.value
     given = replace(config, target_epsilon=None, sigma=sigma)
     assert planned_epsilon(given) == pytest.approx(EPSILON, rel=5e-3)
+
+
+def test_values_that_the_grid_would_clip_are_refused_before_anything_is_charged(tmp_path) -> None:
+    """One transition among very many moves the function by so little that the grid ends early."""
+    config = replace(CONFIG, samples=400_000, iterations=1, gradient_steps=1, discount=0.99)
+    ledger = training.create_ledger(config, tmp_path / "l.sqlite")
+    with pytest.raises(ValueError, match="the grid of released values ends at"):
+        functions._release_network(config, None, Account(ledger, None))  # type: ignore[arg-type]
+    assert ledger.streams == ()
+
+
+def test_the_public_centre_is_not_released() -> None:
+    """Values are within a bound that does not grow with the centre; clipping bends a function."""
+    rng = np.random.default_rng(2)
+    for middle in (0.25, 1e6):
+        fit = NetworkFit(FAMILY, 100, 3, 9, 0.9, middle, 0.5)
+        values = [fit.values(far_parameters(rng), FINE) for _ in range(50)]
+        assert np.abs(values).max() <= fit.largest
+        assert fit.largest == pytest.approx(0.25 * 2.71 * math.sqrt(8))
+
+
+def test_clipping_a_function_moves_neighbours_apart() -> None:
+    """The mistake that the two tests above keep out: a kink costs norm that no sensitivity has."""
+    slope, difference = 100 * NODES, 1e-3 * np.ones(len(NODES))
+    limit = 55.0
+    moved = np.clip(slope + difference, -limit, limit) - np.clip(slope, -limit, limit)
+    assert norm_at_points(NODES, moved, 1.0) > 1.2 * norm_at_points(NODES, difference, 1.0)
 
 
 def test_what_it_learns_is_where_the_middle_is() -> None:

@@ -11,6 +11,7 @@ import pytest
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import promise
 from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher, silence
+from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.distances import AnyTwoTeachers, TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
@@ -19,6 +20,7 @@ from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, TruncatedDirichlet
 from sotto.rl.envs.base import Box, Discrete
 from sotto.rl.networks import Policy
+from sotto.serving.app import create_app
 
 SCALE = (1.0, 0.5, 2.0, 1.0)
 OBSERVATIONS = np.random.default_rng(0).normal(size=(300, 4))
@@ -131,6 +133,34 @@ def test_a_local_teacher_charges_and_then_falls_silent(tmp_path):
     assert account.spent().answered == 60
     assert account.spent().epsilon == spent > 0
     assert teacher.answer(OBSERVATIONS[:40]).released
+
+
+@pytest.mark.parametrize("answering", [2, 19, 21, None])
+def test_fewer_or_more_teachers_than_promised_do_not_answer(answering, tmp_path):
+    """Each of fewer teachers would move the mean further than the statement says."""
+    statement = AnswerStatement(
+        name="t",
+        mechanism=GaussianPolicy(actions=3, noise_stddev=0.05),
+        distance=TrainingShards(teachers=20),
+        queries=20,
+        queries_per_student=20,
+        observation_size=4,
+        population="real",
+    )
+    budget = Budget(epsilon=50.0, delta=1e-5)
+    made = AnswerLedger.create(tmp_path / "l.sqlite", "r", statement=statement, budget=budget)
+    made.add_student("student")
+    LocalTeacher(Ensemble(policies(20)), made, "student")
+    if answering is None:  # a function of which nothing is known counts as one teacher
+
+        def rows(observations):
+            return np.full((len(observations), 3), 1 / 3)
+    else:
+        rows = Ensemble(policies(answering))
+    with pytest.raises(ValueError, match=f"mean of 20 teachers, and here are {answering or 1};"):
+        LocalTeacher(rows, made, "student")
+    with pytest.raises(ValueError, match="mean of 20 teachers"):
+        create_app(rows, made, DigestKey.create(tmp_path / "key"), env_id="x")
 
 
 def test_answers_are_noisy_fresh_and_about_the_restricted_rows(tmp_path):

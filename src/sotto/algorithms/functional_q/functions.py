@@ -25,6 +25,7 @@ from sotto.algorithms.functional_q.nodes import averages, by_action, largest_sha
 from sotto.algorithms.functional_q.release import PUBLIC, Logged, calibrated, reward_weights
 from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.claims import rewards as claims
+from sotto.privacy.errors import PrivacyError
 from sotto.privacy.mechanisms.functions.calibration import averager_factor
 from sotto.privacy.mechanisms.functions.rkhs import (
     Sensitivity,
@@ -32,9 +33,11 @@ from sotto.privacy.mechanisms.functions.rkhs import (
     vector_sensitivity,
 )
 from sotto.privacy.release.functions import FunctionRelease, OpenFunctionRelease
-from sotto.privacy.release.released import ReleasedFunction, ReleasedValues
+from sotto.privacy.release.released import LARGEST_VALUE, ReleasedFunction, ReleasedValues
 from sotto.privacy.statements import UNBOUNDED_DRAWS, Assumption
 
+_NETWORK = "action values of a network, less their public centre"
+"""Name of the release of a network. Earlier versions had another name, and clipped large values."""
 _ROUNDING = 1 + 1e-9
 """Factor of sensitivities that covers the rounding of weights in float64."""
 
@@ -131,8 +134,30 @@ def release_iterations(
 def _release_network(
     config: FunctionalQConfig, logged: Logged, account: Account
 ) -> Float[np.ndarray, "size actions"]:
-    """Releases the action values of a network as a function, evaluated at the nodes and closed."""
-    fit = network_fit(config)
+    """Releases the action values of a network as a function, evaluated at the nodes and closed.
+
+    The public centre of the values is added after the release. Released values stay below the
+    largest value of the grid: a function that is clipped there can differ from its neighbour by
+    more than the stated norm.
+
+    Raises:
+        ValueError: the values may be too large for the grid.
+        PrivacyError: an earlier version, which clipped larger values, began this release.
+    """
+    fit, sensitivity = network_fit(config), _network_sensitivity(config)
+    release = _release(config, _NETWORK, sensitivity, None, 1)
+    limit = LARGEST_VALUE * release.grid
+    if fit.largest > limit:
+        raise ValueError(
+            f"values of this network may be as large as {fit.largest:.3g}, but the grid of "
+            f"released values ends at {limit:.3g}, because the sensitivity is so small; use fewer "
+            "samples, a smaller discount, or the learner averager"
+        )
+    if any(stream.statement.name != _NETWORK for stream in account.ledger.streams):
+        raise PrivacyError(
+            f"run {account.ledger.run_id} was begun by an earlier version, which could clip the "
+            "values of its network; start a new run, whose cost adds to this one's"
+        )
     log = Log(
         _on_unit_interval(config, logged.observations),
         np.asarray(logged.actions),
@@ -147,8 +172,6 @@ def _release_network(
 
     file = account.place(0).file
     if file is None:
-        sensitivity = _network_sensitivity(config)
-        release = _release(config, "action values of a network", sensitivity, None, 1)
         with explaining([account]):
             opened = release.open(account.ledger, account.folder)
         function = opened.release_function(secret, config.actions)
@@ -157,7 +180,7 @@ def _release_network(
     if not function.closed:
         function.close(config.grid.axes)
     low, high = (bound / (1 - config.discount) for bound in config.rewards)
-    return np.asarray(np.clip(function(config.grid.axes[0]), low, high))
+    return np.asarray(np.clip(fit.centre + function(config.grid.axes[0]), low, high))
 
 
 class Averager:

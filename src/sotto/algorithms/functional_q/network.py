@@ -111,6 +111,11 @@ class Family:
         return 2 * _RADIUS * math.sqrt(self.actions)
 
     @property
+    def largest(self) -> float:
+        """Bound on |f_a(x)|: |c| + |v| is largest where both are equal."""
+        return math.sqrt(2) * _RADIUS
+
+    @property
     def lipschitz(self) -> float:
         """Bound L on the gradient of f_a(x) in the parameters.
 
@@ -220,8 +225,13 @@ class NetworkFit:
     def values(
         self, parameters: Parameters, points: Float[np.ndarray, " q"]
     ) -> Float64[np.ndarray, "q actions"]:
-        """Returns Q at states in [0, 1]."""
-        return self.centre + self.scale * self.family.values(parameters, points)
+        """Returns Q less the public centre, at states in [0, 1]."""
+        return self.scale * self.family.values(parameters, points)
+
+    @property
+    def largest(self) -> float:
+        """Bound on the magnitude of `values`."""
+        return self.scale * self.family.largest
 
     def _step(
         self, parameters: Parameters, log: "Log", goals: Float64[np.ndarray, " n"]

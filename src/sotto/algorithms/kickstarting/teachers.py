@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Float64, Int
 
-from sotto.privacy.answers.distances import Distance, ObservationDistance
+from sotto.privacy.answers.distances import Distance, ObservationDistance, TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.observations import LARGEST, checked
 from sotto.privacy.answers.statement import AnswerStatement
@@ -162,8 +162,16 @@ def require_proved(rows: RowsFunction, distance: Distance) -> None:
     """Refuses rows that may move further than the stated distance.
 
     Raises:
-        ValueError: the distance is one of observations, and is not proved for these rows.
+        ValueError: the distance is one of observations, and is not proved for these rows; or it is
+            that of one of several teachers, and the rows are not their mean.
     """
+    if isinstance(distance, TrainingShards):
+        answering = rows.teachers if isinstance(rows, Ensemble) else 1
+        if answering != distance.teachers:
+            raise ValueError(
+                f"answers are promised to be the mean of {distance.teachers} teachers, and here "
+                f"are {answering}; restore the teacher that the promise was made for"
+            )
     known = isinstance(rows, Ensemble) and rows.moves_within(distance)
     if isinstance(distance, ObservationDistance) and not known:
         raise ValueError(
@@ -214,11 +222,11 @@ class Ensemble:
         return np.concatenate([self._mean(block) for block in blocks])
 
     def _mean(self, inputs: Float64[np.ndarray, "rows obs"]) -> Float64[np.ndarray, "rows actions"]:
-        values = inputs[None]
-        for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
-            values = np.tanh(values @ weight + bias)
-        logits = values @ self._weights[-1] + self._biases[-1]
-        with np.errstate(invalid="ignore"):  # a warning would tell that a teacher is not finite
+        with np.errstate(all="ignore"):  # a warning would tell that a teacher is not finite
+            values = inputs[None]
+            for weight, bias in zip(self._weights[:-1], self._biases[:-1], strict=True):
+                values = np.tanh(values @ weight + bias)
+            logits = values @ self._weights[-1] + self._biases[-1]
             rows = np.exp(logits - logits.max(axis=-1, keepdims=True))
         valid = as_policies(rows.reshape(-1, self.actions))
         mean: Float64[np.ndarray, "rows actions"] = valid.reshape(rows.shape).mean(axis=0)

@@ -79,6 +79,7 @@ class ChoiceRelease:
     def __post_init__(self) -> None:
         # A copy, so that nobody changes the weights that the sensitivity was computed from.
         object.__setattr__(self, "weights", np.array(self.weights, np.float64))
+        self.weights.flags.writeable = False
         if len(self.candidates) != len(self.weights) or not np.isfinite(self.weights).all():
             raise ValueError("every candidate needs one row of finite weights")
         if self.weights.shape[1] > MOST:
