@@ -281,8 +281,11 @@ def test_a_network_is_released_with_a_proof(tmp_path, unit: str) -> None:
 
 def test_values_that_the_grid_would_clip_are_refused_before_anything_is_charged(tmp_path) -> None:
     """One transition among very many moves the function by so little that the grid ends early."""
-    config = replace(CONFIG, samples=400_000, iterations=1, gradient_steps=1, discount=0.99)
+    small = {"iterations": 1, "gradient_steps": 1, "delta": 1e-6}
+    config = replace(CONFIG, samples=400_000, discount=0.99, **small)
     ledger = training.create_ledger(config, tmp_path / "l.sqlite")
+    with pytest.raises(ValueError, match="the grid of released values ends at"):
+        training.check(config)
     with pytest.raises(ValueError, match="the grid of released values ends at"):
         functions._release_network(config, None, Account(ledger, None))  # type: ignore[arg-type]
     assert ledger.streams == ()

@@ -30,6 +30,8 @@ from sotto.algorithms.expert_offline.algorithm import ExpertOffline
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.cli import main
 from sotto.data.imports.importing import import_log
+from sotto.data.imports.records import load
+from sotto.data.minari_files import described
 
 CANARY = "canary1848"
 ARGUMENTS = [
@@ -142,6 +144,18 @@ def test_the_order_in_which_a_database_gives_rows_tells_nothing(changes, tmp_pat
             found[kind].append(units(records))
     assert found["database"][0] == found["database"][1] == found["database"][2]
     assert found["csv"][0] != found["csv"][1]  # a file has an order, which is kept
+
+
+def test_what_an_earlier_version_imported_from_a_database_is_refused(tmp_path):
+    out = tmp_path / "out"
+    imported(as_sqlite(tmp_path, ROWS), out, declared(), "visits")
+    path = out / "data" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    del metadata["sotto_import"]["own_order"]
+    path.write_text(json.dumps(metadata))
+    for read in (load, described):
+        with pytest.raises(ValueError, match="imported from a database by an earlier version"):
+            read(out)
 
 
 def test_a_database_without_times_is_refused(tmp_path):

@@ -19,6 +19,8 @@ from sotto.regular import require_regular
 ID_COLUMN = "expert_id"
 IMPORT = "sotto_import"
 """Key in the metadata of a dataset under which `sotto import` keeps the declaration."""
+OWN_ORDER = "own_order"
+"""Key in that entry: the order of a person's rows depends on that person's rows alone."""
 _DATA = "data"  # the folder inside a dataset's folder in which Minari keeps its files
 
 
@@ -112,8 +114,21 @@ def storage_of(dataset: Path | str) -> Any:
     """Returns Minari's storage of the dataset in a folder, or of the name that Minari has stored.
 
     Raises:
-        DatasetError: there is no such dataset, or its folder holds something else than files.
+        DatasetError: there is no such dataset, or its folder holds something else than files; or
+            an earlier version imported it from a database.
     """
+    storage = _storage_of(dataset)
+    imported = storage.metadata.get(IMPORT)
+    from_database = isinstance(imported, dict) and imported.get("kind") == "database"
+    if from_database and imported.get(OWN_ORDER) is not True:
+        raise DatasetError(
+            f"{dataset} was imported from a database by an earlier version, in which the order of "
+            "a person's rows depended on other people; import the log again"
+        )
+    return storage
+
+
+def _storage_of(dataset: Path | str) -> Any:
     import minari
     from minari.dataset.minari_storage import MinariStorage
 

@@ -136,23 +136,13 @@ def _release_network(
 ) -> Float[np.ndarray, "size actions"]:
     """Releases the action values of a network as a function, evaluated at the nodes and closed.
 
-    The public centre of the values is added after the release. Released values stay below the
-    largest value of the grid: a function that is clipped there can differ from its neighbour by
-    more than the stated norm.
+    The public centre of the values is added after the release.
 
     Raises:
         ValueError: the values may be too large for the grid.
-        PrivacyError: an earlier version, which clipped larger values, began this release.
+        PrivacyError: an earlier version, which clipped large values, began this release.
     """
-    fit, sensitivity = network_fit(config), _network_sensitivity(config)
-    release = _release(config, _NETWORK, sensitivity, None, 1)
-    limit = LARGEST_VALUE * release.grid
-    if fit.largest > limit:
-        raise ValueError(
-            f"values of this network may be as large as {fit.largest:.3g}, but the grid of "
-            f"released values ends at {limit:.3g}, because the sensitivity is so small; use fewer "
-            "samples, a smaller discount, or the learner averager"
-        )
+    release, fit = network_release(config), network_fit(config)
     if any(stream.statement.name != _NETWORK for stream in account.ledger.streams):
         raise PrivacyError(
             f"run {account.ledger.run_id} was begun by an earlier version, which could clip the "
@@ -275,6 +265,25 @@ def _sensitivity(config: FunctionalQConfig, change: _Change, actions: int) -> Se
         return Sensitivity(change.norm * _ROUNDING, None, change.because)
     hats = hat_basis_sensitivity(config.grid.size, actions, change.largest * _ROUNDING)
     return Sensitivity(hats.value, hats.beta, f"{change.because}; {hats.because}")
+
+
+def network_release(config: FunctionalQConfig) -> FunctionRelease:
+    """Returns the release of a network's values, which never reach the end of their grid.
+
+    A function that is clipped there can differ from its neighbour by more than the stated norm.
+
+    Raises:
+        ValueError: the values may be too large for the grid.
+    """
+    release = _release(config, _NETWORK, _network_sensitivity(config), None, 1)
+    largest, limit = network_fit(config).largest, LARGEST_VALUE * release.grid
+    if largest > limit:
+        raise ValueError(
+            f"values of this network may be as large as {largest:.3g}, but the grid of released "
+            f"values ends at {limit:.3g}, because the sensitivity is so small; use fewer samples, "
+            "a smaller discount, or the learner averager"
+        )
+    return release
 
 
 def network_fit(config: FunctionalQConfig) -> NetworkFit:

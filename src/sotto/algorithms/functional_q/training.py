@@ -37,7 +37,6 @@ from sotto.algorithms.functional_q.states import (
 from sotto.keys import keys_of
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.statements import UNBOUNDED_DRAWS
 
 __all__ = ["action_values", "check", "create_ledger", "initial_states", "train"]
 
@@ -66,9 +65,10 @@ def check(config: FunctionalQConfig) -> None:
         release.reward_multiplier(config)
     elif config.mode == "policy-choice":
         choice.check(config)
+    elif config.learner == "network":
+        functional_q_functions.network_release(config)
     elif config.mode != "paper" and config.target_epsilon is not None:
-        table = config.features * config.iterations
-        release.calibrated(config, UNBOUNDED_DRAWS if config.learner == "network" else table)
+        release.calibrated(config, config.features * config.iterations)
 
 
 def create_ledger(

@@ -57,7 +57,8 @@ def fit_whitening(raw: Float[np.ndarray, "prompts candidates raw"], features: in
         ValueError: there are fewer completions, or fewer numbers, than features, or completions do
             not differ in so many directions.
     """
-    centred = (raw - raw.mean(axis=1, keepdims=True)).reshape(-1, raw.shape[2]).astype(np.float64)
+    raw = raw.astype(np.float64)  # before the mean, or equal numbers would differ by its rounding
+    centred = (raw - raw.mean(axis=1, keepdims=True)).reshape(-1, raw.shape[2])
     freedom = raw.shape[0] * (raw.shape[1] - 1)
     if features > min(freedom, raw.shape[2]):
         raise ValueError(

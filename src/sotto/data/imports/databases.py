@@ -35,8 +35,8 @@ def batches(
         size: number of rows of a batch.
 
     Raises:
-        RunError: the database cannot be read, or lacks the table or a column; several rows of a
-            person have no time.
+        RunError: the database cannot be read, or lacks the table or a column; or the declaration
+            names no column of times, and the horizon is not 1.
     """
     if declaration.time is None and declaration.horizon > 1:
         raise RunError(

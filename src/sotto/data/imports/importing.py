@@ -29,7 +29,7 @@ from sotto.files import sync_directory
 Say = Callable[[str], None]
 """Type of a function that shows progress."""
 
-FILES = ("csv", "parquet", "huggingface")
+IN_ORDER = ("csv", "parquet", "huggingface")
 """Kinds of logs whose rows have an order. The rows of a database have none."""
 _ROWS_SHOWN = 10**6
 _PEOPLE_SHOWN = 10**4
@@ -82,7 +82,12 @@ def import_log(
         datasets.write(
             dataset,
             _episodes(
-                declaration, spread, places(declaration.people), tally, say, in_order=kind in FILES
+                declaration,
+                spread,
+                places(declaration.people),
+                tally,
+                say,
+                in_order=kind in IN_ORDER,
             ),
             observation_space=declaration.observation_space,
             action_space=declaration.action_space,
@@ -94,6 +99,7 @@ def import_log(
                     "version": 1,
                     "identity": secrets.token_hex(16),  # people's places are those of this import
                     "kind": kind,
+                    datasets.OWN_ORDER: True,
                     "declaration": declaration.model_dump(mode="json"),
                 },
             },

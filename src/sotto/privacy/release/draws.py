@@ -228,9 +228,9 @@ def _aligned(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
     return whole
 
 
-def _on_device(noises: dict[str, np.ndarray]) -> dict[str, Array | np.ndarray]:
+def _on_device(noises: dict[str, Any]) -> dict[str, Any]:
     """Copies noise to a GPU while it still computes earlier releases. A CPU needs no copy."""
-    return dict(noises) if jax.default_backend() == "cpu" else jax.device_put(noises)
+    return noises if jax.default_backend() == "cpu" else jax.device_put(noises)
 
 
 def _releases(drawn: Drawn) -> int:
