@@ -50,3 +50,21 @@ def test_workers_end_with_the_program_that_began_them(tmp_path, kind):
     while any(running(pid) for pid in workers):
         assert time.monotonic() < end, "a worker outlives the program"
         time.sleep(0.1)
+
+
+def test_silence_discards_what_streams_held_back(tmp_path):
+    """Python and C hold text back where the output is a file, and would print it afterwards."""
+    code = """
+import ctypes, sys
+from sotto.files import silence
+held, c = sys.stdout, ctypes.CDLL(None)
+print("before")
+with silence():
+    held.write("said in Python\\n")
+    c.printf(b"said in C\\n")
+print("after")
+"""
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, env=plain, check=True)
+    assert (tmp_path / "out").read_text() == "before\nafter\n"

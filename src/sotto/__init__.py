@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from sotto.algorithms.bandit.config import BanditConfig as Bandit
     from sotto.algorithms.base import Algorithm, Progress
     from sotto.algorithms.baselines.a2c import A2CConfig as A2C
     from sotto.algorithms.baselines.dqn import DQNConfig as DQN
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sotto.algorithms.expert_offline.config import ExpertOfflineConfig as ExpertOffline
     from sotto.algorithms.functional_q.config import FunctionalQConfig as FunctionalQ
     from sotto.algorithms.kickstarting.config import KickstartConfig as Kickstart
+    from sotto.algorithms.offline_people.config import OfflinePeopleConfig as Offline
     from sotto.algorithms.private import PrivateAlgorithm
     from sotto.algorithms.rlhf.config import RLHFConfig as RLHF
     from sotto.algorithms.settings import Settings
@@ -57,6 +59,8 @@ _PUBLIC = {
     "Kickstart": "sotto.algorithms.kickstarting.config:KickstartConfig",
     "FunctionalQ": "sotto.algorithms.functional_q.config:FunctionalQConfig",
     "RLHF": "sotto.algorithms.rlhf.config:RLHFConfig",
+    "Offline": "sotto.algorithms.offline_people.config:OfflinePeopleConfig",
+    "Bandit": "sotto.algorithms.bandit.config:BanditConfig",
     "ExpertOffline": "sotto.algorithms.expert_offline.config:ExpertOfflineConfig",
     # For algorithms in other packages.
     **dict.fromkeys(("Algorithm", "Progress"), "sotto.algorithms.base"),

@@ -1,6 +1,7 @@
 """Atomic writing of files, strict JSON, keys in files, removal of times, and silence."""
 
 import contextlib
+import ctypes
 import io
 import os
 import secrets
@@ -33,6 +34,7 @@ def silence() -> Iterator[None]:
     """Discards everything that this process and its children print within the context."""
     sys.stdout.flush()
     sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     kept = [(number, os.dup(number)) for number in (1, 2)]
     try:
@@ -41,6 +43,10 @@ def silence() -> Iterator[None]:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
+        for stream in (sys.__stdout__, sys.__stderr__):  # what was held back is discarded, too
+            if stream is not None:
+                stream.flush()
+        ctypes.CDLL(None).fflush(None)
         os.close(nowhere)
         for number, copy in kept:
             os.dup2(copy, number)

@@ -400,6 +400,12 @@ def test_odd_numbers_are_one_sentence(live, odd):
     refused(answer, 422, "bad-contribution")
 
 
+def test_a_place_that_utf_8_cannot_write_is_one_sentence(live):
+    headers = live.headers(0) | {"Content-Type": "application/json"}
+    answer = live.http.post("/v1/contributions", content='{"place": "\\ud800"}', headers=headers)
+    refused(answer, 422, "bad-contribution")
+
+
 def test_a_place_in_memory_expires(tmp_path):
     with started(tmp_path, Terms(acts="server")) as live:
         place = live.post(0, "/v1/places", {}).json()["place"]

@@ -77,25 +77,25 @@ EXPECTED = {
     "service of schema 1": """
         distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
-        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
-        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
+        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
         noise.random@3 answers.earlier-law@2 general.timing population.simulated@3
     """,
     "people of a plan": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
-        ledger.planned door.contributed@2 gaussian.rounded@2 stream.settings
+        ledger.planned door.contributed@2 gaussian.rounded@2 stream.settings@2
         ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing
     """,
     "people of an adaptive ledger": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
-        ledger.filtered door.contributed@2 gaussian.rounded@2 stream.settings
+        ledger.filtered door.contributed@2 gaussian.rounded@2 stream.settings@2
         ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing
     """,
     "people who share a budget": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@2
-        ledger.shared-budget door.contributed@2 gaussian.rounded@2 stream.settings
+        ledger.shared-budget door.contributed@2 gaussian.rounded@2 stream.settings@2
         ledger.enrolment@2 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing
     """,
@@ -274,7 +274,7 @@ EXPECTED = {
         ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
     """,
     "blocks of people who rated items": """
-        logs.joint logs.patterns logs.own-offers general.what-is-true-of-all@2
+        logs.joint logs.patterns logs.own-offers@2 general.what-is-true-of-all@2
         general.other-runs@2 general.side-channels@2 ledger.counted@2 door.contributed@2
         door.compiled@2 gaussian.rounded@2 noise.law@2 noise.correlated@3 evaluation.ids
         evaluation.columns logs.settings people.settings@3 ledger.enrolment@2 noise.random@3
@@ -339,63 +339,63 @@ EXPECTED = {
     "a teacher of shards": """
         distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
-        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
-        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
+        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
         noise.random@3 answers.earlier-law@2 general.timing
     """,
     "a teacher of shards, on the grid": """
         distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
-        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
-        answers.grid-law@2 answers.settings answers.nothing-else@2 distance.disjoint
+        distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
+        answers.grid-law@2 answers.settings answers.nothing-else@3 distance.disjoint
         answers.delta@2 noise.random@3 general.timing
     """,
     "a teacher of shards, on the grid, with a fixed seed": """
         distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
-        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
-        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
+        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
         general.timing
     """,
     "Dirichlet about shards, charged for its L1 distance": """
         distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
-        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
-        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
+        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
         noise.random@3 answers.law@2 general.timing
     """,
     "a teacher of simulated shards": """
         distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
-        distance.mean@2 distance.rows@2 answers.levels@2 answers.rounded@3
-        answers.settings answers.nothing-else@2 distance.disjoint answers.delta@2
+        distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
+        answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
         noise.random@3 answers.earlier-law@2 general.timing population.simulated@3
     """,
     "a whole teacher, Dirichlet": """
         distance.teacher@2 distance.no-share@2 answers.other-ledgers@2
-        general.side-channels@2 answers.charged@2 answers.levels@2 answers.rounded@3
-        answers.settings answers.nothing-else@2 noise.random@3 answers.law@2
+        general.side-channels@2 answers.charged@2 answers.levels@3 answers.rounded@3
+        answers.settings answers.nothing-else@3 noise.random@3 answers.law@2
         general.timing
     """,
     "observations, truncated Dirichlet": """
-        distance.observations@2 distance.training-data distance.chosen-observations@2
+        distance.observations@2 distance.training-data distance.chosen-observations@3
         distance.no-training-claim@2 answers.other-ledgers@2 general.side-channels@2
-        answers.charged@2 distance.lipschitz distance.float64 answers.levels@2
-        answers.rounded@3 answers.settings answers.nothing-else@2 noise.random@3
+        answers.charged@2 distance.lipschitz distance.float64 answers.levels@3
+        answers.rounded@3 answers.settings answers.nothing-else@3 noise.random@3
         answers.law@2 general.timing
     """,
     "observations whose rounding is stated": """
-        distance.observations@2 distance.training-data distance.chosen-observations@2
+        distance.observations@2 distance.training-data distance.chosen-observations@3
         distance.refused@2 distance.no-training-claim@2 answers.other-ledgers@2
         general.side-channels@2 answers.charged@2 distance.lipschitz distance.analysed
-        answers.levels@2 answers.rounded@3 answers.settings answers.nothing-else@2
+        answers.levels@3 answers.rounded@3 answers.settings answers.nothing-else@3
         noise.random@3 answers.law@2 general.timing
     """,
     "two policies": """
         distance.policy@2 distance.training-data distance.larger-differences
         distance.no-training-claim@2 answers.other-ledgers@2 general.side-channels@2
-        answers.charged@2 distance.rows@2 answers.levels@2 answers.rounded@3
-        answers.settings answers.nothing-else@2 distance.within@2 noise.random@3
+        answers.charged@2 distance.rows@2 answers.levels@3 answers.rounded@3
+        answers.settings answers.nothing-else@3 distance.within@2 noise.random@3
         answers.earlier-law@2 general.timing
     """,
 }

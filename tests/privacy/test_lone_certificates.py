@@ -227,6 +227,8 @@ def test_the_command_has_an_exit_code_for_each_status(
     capsys.readouterr()
     assert main(["verify", str(certificate.parent / "missing.json")]) == 2
     assert "there is no file" in capsys.readouterr().err
+    assert main(["verify", str(certificate.parent)]) == 2
+    assert "is a folder; give the file" in capsys.readouterr().err
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import math
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -185,6 +185,23 @@ def test_an_absent_expert_counts_for_nothing_and_is_not_drawn(tmp_path: Path) ->
     assert farthest(found, tree(groups, runs(mechanism))) > 12
 
 
+def test_no_rollout_decides_another_ones_action(tmp_path: Path) -> None:
+    """A function that reads all observations at once sees one at a time."""
+    tables, _ = experts_and_groups(FLOOR.floor)
+
+    def mixing(table: Any, seen: Any) -> Any:
+        return look_up(table, jnp.broadcast_to(seen.max(axis=0), seen.shape))
+
+    released = []
+    for number, greedy in enumerate((look_up, mixing)):
+        (tmp_path / str(number)).mkdir()
+        opened = planned(small(FLOOR), 100).open(new_ledger(tmp_path / str(number)), noise_seed=14)
+        released.append(opened.release(tables, greedy, TreeWorld()))
+    assert released[0].lengths.max() > 1
+    for one, other in zip(*released, strict=True):
+        assert np.array_equal(one, other)
+
+
 def test_prefixes_are_cut_where_they_end(tmp_path: Path) -> None:
     tables, _ = experts_and_groups(FLOOR.floor)
     opened = planned(small(FLOOR), 500).open(new_ledger(tmp_path))
@@ -346,7 +363,7 @@ def test_what_does_not_fit_is_refused_before_it_is_charged(tmp_path: Path) -> No
         opened.release((tables, tables[:5]), look_up, TreeWorld())
     with pytest.raises(ImpureFunction):
         opened.release(tables, lambda table, seen: look_up(tables[0], seen), TreeWorld())
-    with pytest.raises(ValueError, match="must return 3 integers"):
+    with pytest.raises(ValueError, match="must return one integer for each"):
         opened.release(tables, lambda table, seen: seen[:, 0], TreeWorld())
     with pytest.raises(PrivacyError, match="fewer than the 20 experts"):
         opened.release(tables, look_up, TreeWorld(), np.arange(SLOTS) < 19)

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from products import charge, product, statement
 
-from sotto.privacy.errors import BudgetExceeded, LedgerCorrupt, LedgerUnavailable
+from sotto.privacy.errors import BudgetExceeded, LedgerCorrupt, LedgerMismatch, LedgerUnavailable
 from sotto.privacy.ledger import chain, databases
 from sotto.privacy.ledger.allowances import Allowance
 from sotto.privacy.ledger.entries import canonical
@@ -180,6 +180,56 @@ def test_an_older_copy_of_the_budget_is_refused(tmp_path):
         again.join(SharedBudget.open(place))
 
 
+def test_an_older_copy_of_a_products_ledger_makes_no_release(tmp_path):
+    """The people of its lost releases would be charged nothing for the same ones."""
+    budget, place = SharedBudget.create(tmp_path / "people.budget", ALLOWANCE), tmp_path / "product"
+    stream = product(budget, place).open_stream(statement())
+    copies = [place.read_bytes()]
+    charge(stream, 3)
+    copies.append(place.read_bytes())
+    charge(stream, 4)
+    for copy in copies:
+        place.write_bytes(copy)
+        with pytest.raises(LedgerCorrupt, match=r"lacks charges that the shared budget has seen"):
+            Ledger.open(place).join(budget)
+
+
+def test_of_two_copies_of_a_ledger_one_goes_on(tmp_path):
+    budget, place = SharedBudget.create(tmp_path / "people.budget", ALLOWANCE), tmp_path / "one"
+    product(budget, place)
+    copy = tmp_path / "two"
+    copy.write_bytes(place.read_bytes())
+    ledgers = [Ledger.open(one) for one in (place, copy)]
+    for one in ledgers:
+        one.join(budget)
+    first, second = (one.open_stream(statement()) for one in ledgers)
+    charge(first, 3)
+    with pytest.raises(LedgerCorrupt, match="lacks charges that the shared budget has seen"):
+        charge(second, 3)
+    charge(first, 4)
+    with pytest.raises(LedgerMismatch, match=r"a copy of run '.*' has made a release"):
+        budget.see(next(iter(budget._seen)), None, ledgers[1].head_hash)
+
+
+def test_a_ledger_that_was_charged_and_not_seen_goes_on(tmp_path, monkeypatch):
+    budget, place = SharedBudget.create(tmp_path / "people.budget", ALLOWANCE), tmp_path / "product"
+    stream = product(budget, place).open_stream(statement())
+    charge(stream, 3)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SharedBudget, "see", killed)
+        with pytest.raises(KeyboardInterrupt):
+            charge(stream, 4)
+    again = Ledger.open(place)
+    again.join(SharedBudget.open(tmp_path / "people.budget"))
+    stream = again.resume_stream(statement())
+    assert stream.releases == 2
+    charge(stream, 5)
+
+
 def test_nothing_is_released_while_the_budget_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(databases, "LOCK_WAIT_SECONDS", 0.1)
     place = tmp_path / "people.budget"
@@ -198,9 +248,13 @@ def test_the_products_ledger_names_the_entry_that_it_was_charged_under(tmp_path)
     budget = SharedBudget.create(tmp_path / "people.budget", ALLOWANCE)
     ledger = product(budget, tmp_path / "product", "run")
     charge(ledger.open_stream(statement()), 1)
+    with sa.create_engine(f"sqlite:///{tmp_path / 'people.budget'}").connect() as connection:
+        last = connection.execute(sa.text("SELECT kind, hash, payload FROM entries")).all()[-2:]
+    assert [kind for kind, *_ in last] == ["charge", "seen"]
+    assert json.loads(last[1].payload)["head"] == ledger.head_hash
     with sa.create_engine(f"sqlite:///{tmp_path / 'product'}").connect() as connection:
         payloads = connection.execute(sa.text("SELECT kind, payload FROM entries")).all()
     kinds = [kind for kind, _ in payloads]
     assert kinds == ["create", "join", "open", "charge"]
     assert json.loads(payloads[1][1])["budget"] == budget.budget_id
-    assert json.loads(payloads[3][1])["shared"] == budget.head_hash
+    assert json.loads(payloads[3][1])["shared"] == last[0].hash

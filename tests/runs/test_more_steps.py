@@ -2,12 +2,16 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from people_logs import write_visits
+from rated_logs import write_ratings
 
 import sotto
 from sotto.cli import main
+from sotto.errors import RunError
 from sotto.runs import training
 
 SMALL = ["--users-per-update", "4", "--steps-per-user", "4", "--hidden", "4"]
@@ -134,3 +138,18 @@ def test_from_python(tmp_path):
     assert run.finished
     assert [one.updates for one in seen] == [3]
     assert run.load().updates == 3
+
+
+def test_from_python_settings_that_a_log_fills_in_are_the_same(tmp_path):
+    """A run stores them, and whoever resumes it gives them as open as at first."""
+    visits, ratings = write_visits(tmp_path, 60), write_ratings(tmp_path, 30)
+    given = {"target_epsilon": 8.0, "delta": 1e-3}
+    for name, settings in (
+        ("offline", sotto.Offline(on=str(visits), method="cloning", steps=2, **given)),
+        ("bandit", sotto.Bandit(on=str(ratings), candidates=2, **given)),
+    ):
+        out = tmp_path / name
+        before = sotto.train(settings, out=out).certificates
+        assert sotto.train(settings, out=out, resume=True).certificates == before
+        with pytest.raises(RunError, match="with the settings with which it was started"):
+            sotto.train(replace(settings, seed=7), out=out, resume=True)

@@ -319,6 +319,30 @@ def test_certificate_of_a_service(runs, started, tmp_path, capsys):
     assert "verified" in capsys.readouterr().out
 
 
+def test_a_ledger_that_is_older_than_the_certificate_is_refused(runs, started, tmp_path, capsys):
+    """A restored one would give all of its answers once more, under the same epsilon."""
+    out = tmp_path / "s"
+    assert main(words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out}", RUN=runs / "one")) == 0
+    service = open_service(out)
+    ledger = service.open_ledger()
+    ledger.add_student("ann")
+    backup = (out / "ledger.sqlite").read_bytes()
+    ledger.answer("ann", 100, lambda levels: np.full((len(levels), 2), 0.5))
+    service.write_certificate(ledger)
+    ledger.close()
+    (out / "ledger.sqlite").write_bytes(backup)
+    certificate, said = service.certificate.read_bytes(), "is older than what was made from it"
+    for command in (
+        f"serve teacher --out {out}",
+        f"students issue {out} eve",
+        f"certificate {out}",
+    ):
+        capsys.readouterr()
+        assert main(words(command)) == 2
+        assert said in capsys.readouterr().err
+    assert service.certificate.read_bytes() == certificate
+
+
 def test_a_ledger_elsewhere(runs, started, tmp_path, postgresql_url, capsys):
     out = tmp_path / "s"
     call = f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out} --ledger {postgresql_url}"

@@ -35,6 +35,7 @@ from sotto.files import write_whole
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.spending import Budget
 from sotto.runs.agents import agent
+from sotto.runs.directory import open_experiment
 from sotto.runs.evaluations import EvaluationRun, create_evaluation
 
 _Weights = Annotated[
@@ -115,6 +116,8 @@ def evaluate(
     declaration = records.declaration
     asked = Asked(estimator, largest_weight, discount, returns, level, learn, cells)
     settings_of(declaration, asked, len(runs) + len(policy) + learn)
+    for path in runs:
+        _refuse_unpaid(path, on, records.identity)
     targets = _targets(declaration, runs, policy, sampled, env_id)
     models = None if model is None else _models(model, declaration, discount)
     delta = default_delta(declaration.people) if delta is None else delta
@@ -198,6 +201,22 @@ def _models(
         return expected_returns(config, learned, policy, steps, discount)
 
     return expected
+
+
+def _refuse_unpaid(run: Path, log: Path, identity: str) -> None:
+    """Refuses a run that was trained on this log without a ledger.
+
+    The certificate says that policies come from releases that were paid for.
+
+    Raises:
+        RunError: the run is one.
+    """
+    settings = open_experiment(run).settings
+    if settings.ledger is None and settings.config.get("identity") == identity:
+        raise RunError(
+            f"{run} was trained on {log} without privacy, and this evaluation's certificate would "
+            "not count that; evaluate it on another log, or train with privacy"
+        )
 
 
 def _targets(

@@ -376,8 +376,8 @@ def _bad(message: str) -> Refusal:
 
 def _text(given: dict[str, Any], name: str) -> str:
     found = given.get(name)
-    if not isinstance(found, str) or not 1 <= len(found) <= 128:
-        raise _bad(f"{name} must be a text of 1 to 128 characters")
+    if not isinstance(found, str) or not 1 <= len(found) <= 128 or not found.isprintable():
+        raise _bad(f"{name} must be a text of 1 to 128 printable characters")
     return found
 
 

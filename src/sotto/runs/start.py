@@ -177,10 +177,12 @@ def go_on(
             f"{out} is a run on people's devices, who were promised that the server sees no more "
             "than sums; continue it with the command that began it, and --resume"
         )
-    asked = config_to_json(algorithm, config)
     # An earlier version may have stored other names, and lacks newer settings.
     stored = config_to_json(algorithm, config_from_json(algorithm, settings.config))
-    changed = [key for key, value in asked.items() if value != stored[key]]
+    asked, changed = _changes(algorithm, config, stored)
+    if changed not in ([], [_LENGTH]):  # open settings may only have to be filled in, as they were
+        config = algorithm.resolved(config)
+        asked, changed = _changes(algorithm, config, stored)
     if seeds not in (1, len(settings.seeds)):
         changed.append("seeds")
     if preset not in (None, settings.preset):
@@ -200,6 +202,14 @@ def go_on(
             f"--{changed[0].replace('_', '-')}, or start a new run"
         )
     return experiment
+
+
+def _changes(
+    algorithm: Algorithm[Any], config: Any, stored: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the settings in JSON, and the names of those that differ from the stored ones."""
+    asked = config_to_json(algorithm, config)
+    return asked, [key for key, value in asked.items() if value != stored[key]]
 
 
 def _longer(algorithm: Algorithm[Any], config: Any, experiment: Experiment) -> Experiment:

@@ -28,6 +28,7 @@ from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.entries import now, versions
 from sotto.privacy.ledger.spending import Budget
+from sotto.runs import marks
 from sotto.runs.directory import ledger_location, ledger_place
 from sotto.serving.operator import OperatorToken
 
@@ -95,8 +96,15 @@ class Service:
         return self.path / "certificate.json"
 
     def open_ledger(self) -> AnswerLedger:
-        """Returns the ledger of the service; refuses that of another service."""
-        return AnswerLedger.open(self._ledger_location, self.settings.run_id)
+        """Returns the ledger of the service.
+
+        Raises:
+            LedgerMismatch: it is that of another service.
+            LedgerOlder: it is older than the certificate, so answers that were given are missing.
+        """
+        ledger = AnswerLedger.open(self._ledger_location, self.settings.run_id)
+        marks.refuse_older(self.path, ledger)
+        return ledger
 
     def write_certificate(self, ledger: AnswerLedger) -> None:
         """Writes the certificate that follows from the ledger now."""

@@ -107,6 +107,19 @@ def test_a_postgresql_table_and_its_read_only_transaction(tmp_path, postgresql_u
     engine.dispose()
 
 
+def test_people_may_have_uuids_in_postgresql(tmp_path, postgresql_url):
+    engine = sa.create_engine(postgresql_url)
+    with engine.begin() as connection:
+        columns = "who uuid, t int, x float8, s text, a text, r float8, p float8"
+        connection.execute(sa.text(f"CREATE TABLE visits ({columns})"))
+        for number in (1, 1, 2):
+            values = f"'00000000-0000-0000-0000-00000000000{number}', 1, 0.5, 'f', 'no', 1, 1"
+            connection.execute(sa.text(f"INSERT INTO visits VALUES ({values})"))
+    engine.dispose()
+    rows = imported(postgresql_url, tmp_path / "out", declared(), "visits")
+    assert sorted(map(len, units(rows))) == [1, 2]
+
+
 def test_numbers_times_and_dictionaries_of_parquet(tmp_path):
     table = pa.table(
         {

@@ -257,8 +257,11 @@ def _require_real(config: ExpertOfflineConfig) -> None:
 
 
 def _require_count(config: ExpertOfflineConfig, stated: int | None) -> None:
-    """Refuses a number of real experts that would be counted in their private data."""
-    if config.population != "real" or config.experts is not None:
+    """Refuses a number of protected experts that would be counted in their private data.
+
+    Rows of experts, keys of clones and delta would depend on who has episodes.
+    """
+    if config.experts is not None or not (config.is_private or config.population == "real"):
         return
     if config.expert_count is None and stated is None:
         raise ValueError(

@@ -12,6 +12,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -196,7 +197,7 @@ def _selected(
 
 
 def _texts(values: list[Any]) -> pa.Array:
-    """Returns cells as texts; anything but a text, number, truth value or time is null."""
+    """Returns cells as texts; anything but a text, number, truth value, UUID or time is null."""
     return pa.array([_text(value) for value in values], pa.string())
 
 
@@ -205,6 +206,6 @@ def _text(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, str):
         return value
-    if isinstance(value, int | float | Decimal):
+    if isinstance(value, int | float | Decimal | UUID):
         return str(value)
     return value.isoformat() if isinstance(value, datetime | date) else None

@@ -70,6 +70,11 @@ def verify_file(path: Path, where: str | None = None, signed_by: Path | None = N
         PrivacyError: there is no such file, or the ledger cannot be opened.
         ValueError: the public key cannot be read.
     """
+    if path.is_dir():
+        raise PrivacyError(
+            f"{path} is a folder; give the file {path / 'certificate.json'}, or verify a run with "
+            f"its ledger: sotto certificate {path} --verify"
+        )
     if not path.is_file():
         raise PrivacyError(f"there is no file {path}; give the certificate.json of a run")
     if signed_by is not None:

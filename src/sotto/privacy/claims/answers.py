@@ -111,8 +111,10 @@ TRAINING_DATA = Claim(
 CHOSEN = Claim(
     "distance.chosen-observations",
     "does-not-protect",
-    "An observation, against the student who chose it and therefore knows it already.",
-    version=2,
+    "An observation, against the student who chose it, and against everybody who sees what the "
+    "student made of it without the teacher, such as the student's checkpoints and policy. Only "
+    "the teacher's answers protect the observation.",
+    version=3,
     holds=_about(ObservationDistance),
 )
 LARGER = Claim(
@@ -240,9 +242,11 @@ NOTHING_ELSE = Claim(
     "answers.nothing-else",
     "user",
     "The teacher releases nothing else: no weights, no exact action probabilities, and no answers "
-    "outside this ledger.",
-    "keep the teacher's files secret; the costs of other ledgers add to the cost of this one",
-    version=2,
+    "outside this ledger. Nobody gives answers from an older copy of this ledger.",
+    "keep the teacher's files secret, and restore the ledger from no backup; the costs of other "
+    "ledgers add to the cost of this one. A ledger older than its certificate is refused, but a "
+    "copy of both cannot be noticed",
+    version=3,
     holds=of_answers,
 )
 # answers/ledger.py, answers/chain.py
@@ -260,9 +264,10 @@ CHARGED = Claim(
 LEVELS = Claim(
     "answers.levels",
     "code",
-    "The noise level of an answer does not depend on earlier answers.",
-    "the level follows from how many answers the student has had before",
-    version=2,
+    "The noise level of an answer depends only on how many answers its student has had before. "
+    "Students who choose by earlier answers which of them asks next also choose the level.",
+    "the level follows from the number of answers, and every answer is charged at its level",
+    version=3,
     holds=of_answers,
 )
 # answers/account.py

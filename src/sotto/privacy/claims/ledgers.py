@@ -49,10 +49,12 @@ SETTINGS = Claim(
     "stream.settings",
     "user",
     "The initial state, the settings and the schedule of a stream are chosen before it is opened, "
-    "without looking at these people's data except through releases that this ledger was charged "
-    "for. Between releases, the state changes only through releases. Epsilon does not cover trying "
-    "several settings on the same people.",
+    "without looking at these people's data except through releases that were paid for. A release "
+    "that another ledger was charged for has a certificate whose cost adds to this one. Between "
+    "releases, the state changes only through releases. Epsilon does not cover trying several "
+    "settings on the same people.",
     "choose settings on public data, in a simulator, or on other people",
+    version=2,
     holds=both(_ruled, _one_try),
 )
 CANDIDATES = Claim(

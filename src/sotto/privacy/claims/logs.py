@@ -114,7 +114,8 @@ OWN_OFFERS = Claim(
     "logs.own-offers",
     "does-not-protect",
     "A person, against somebody who sees what this person was offered or chose. A person's own "
-    "ratings decide what that person chooses next, and nothing is released about it.",
+    "ratings decide, without noise, what this person is offered next.",
+    version=2,
 )
 SETTINGS = Claim(
     "logs.settings",

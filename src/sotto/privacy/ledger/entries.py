@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
 from sotto.privacy.ledger import databases
 
-Kind = Literal["create", "join", "open", "charge", "student", "revoke"]
+Kind = Literal["create", "join", "open", "charge", "seen", "student", "revoke"]
 GENESIS = "0" * 64
 """Previous hash of the first entry."""
 

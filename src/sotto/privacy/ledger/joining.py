@@ -1,7 +1,7 @@
 """The link between a product's ledger and a shared budget, with the numbers of the same people."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,18 +125,21 @@ class Joining:
         limits = self.budget.allowance.model_dump(include={"epsilon", "delta"})
         return {"budget": self.budget.budget_id, "numbers": digest} | limits
 
-    def check_ledger(self, joined: Said | None, head: str | None, began: bool) -> None:
+    def check_ledger(
+        self, joined: Said | None, head: str | None, began: bool, holds: Callable[[str], bool]
+    ) -> None:
         """Refuses a ledger that cannot share this budget.
 
         Args:
             joined: what the ledger says about the budget that it joined.
             head: entry of the shared budget at the ledger's last charge.
             began: whether the ledger has streams.
+            holds: function that says whether the ledger has an entry.
 
         Raises:
             LedgerMismatch: it has streams and has joined none, or has joined another one, or its
                 people had other numbers.
-            LedgerCorrupt: the shared budget was restored from an older copy.
+            LedgerCorrupt: the shared budget or the ledger was restored from an older copy.
         """
         if joined is None and began:
             raise LedgerMismatch(
@@ -153,11 +156,39 @@ class Joining:
                 f"the shared budget lacks charges of run {self.run_id!r}, so it is an older copy; "
                 "restore it from a newer backup"
             )
+        self._last_seen(holds)
+
+    def _last_seen(self, holds: Callable[[str], bool]) -> str | None:
+        """Returns the ledger's entry that the budget saw last, which the ledger must hold."""
+        seen = self.budget.seen(self._product)
+        if seen is not None and not holds(seen):
+            raise LedgerCorrupt(
+                f"the ledger of run {self.run_id!r} lacks charges that the shared budget has seen, "
+                "so it is an older copy; restore it from a newer backup"
+            )
+        return seen
+
+    def see(self, head: str, holds: Callable[[str], bool]) -> None:
+        """Has the budget write down the ledger's last entry, before the release that it charges.
+
+        Args:
+            head: hash of the entry.
+            holds: function that says whether the ledger has an entry.
+
+        Raises:
+            LedgerCorrupt: the ledger is an older copy.
+            LedgerMismatch: a copy of the ledger was charged at the same time.
+            LedgerUnavailable: the budget cannot be written; nothing was released.
+        """
+        self.budget.see(self._product, self._last_seen(holds), head)
+
+    @property
+    def _product(self) -> str:
+        return f"{self.run_id} {self.entry[:16]}"
 
     def open_stream(self, index: int, statement: StreamStatement) -> None:
         """Opens a stream of the product in the shared budget, or finds it there."""
-        product = f"{self.run_id} {self.entry[:16]}"
-        self._streams[index] = self.budget.open_stream(product, index, statement, self.delta)
+        self._streams[index] = self.budget.open_stream(self._product, index, statement, self.delta)
 
     def charge(self, index: int, releases: Sequence[tuple[PersonBlock, ...]]) -> str:
         """Charges everybody in these releases, and returns the hash of the budget's last entry.

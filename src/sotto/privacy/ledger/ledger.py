@@ -219,7 +219,7 @@ class Ledger:
         """
         joining = Joining(budget, self.run_id, self._join_entry, self.budget.delta, numbers)
         with self._lock:
-            joining.check_ledger(self.joined, self._shared_head, bool(self.streams))
+            joining.check_ledger(self.joined, self._shared_head, bool(self.streams), self.holds)
             if self.joined is None:
                 self._append("join", joining.said)
             self._joining = replace(joining, entry=self._join_entry)
@@ -321,6 +321,8 @@ class Ledger:
             if self._joining is not None:
                 contents["shared"] = self._joining.charge(index, taking_part)
             self._append("charge", contents)
+            if self._joining is not None:
+                self._joining.see(self.head_hash, self.holds)
 
     def _append(self, kind: Literal["join", "open", "charge"], contents: dict[str, Any]) -> None:
         """Writes an entry durably, then adds it to the account."""

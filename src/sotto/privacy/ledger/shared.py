@@ -1,15 +1,18 @@
 """A budget that several products share: durable, append-only, charged before any of them.
 
 Its unit is one person, who has the same number in all products. The entries are `create`, `open`
-for each stream of a product, and `charge` for people who are new in a stream. A stream costs its
-people its whole horizon from the first time that they take part, so nobody is charged twice for it.
-Entries are chained by hashes like those of a ledger. Any number of processes may add to them.
+for each stream of a product, `charge` for people who are new in a stream, and `seen` for the last
+entry of a product's ledger. A stream costs its people its whole horizon from the first time that
+they take part, so nobody is charged twice for it. Entries are chained by hashes like those of a
+ledger. Any number of processes may add to them.
 
 Guarantee:
     Every person's streams, in all products together, cost at most the budget (`Allowance`). A
     charge is on disk before the product's ledger is charged, and that before the release is made.
     So a process that is killed at any moment leaves a budget that holds at least the releases.
-    Entries hold statements, the operator's numbers and no data.
+    Between the last two, the budget writes down the ledger's new entry. A copy of the ledger that
+    lacks it makes no release, so nobody's data are released again for nothing.
+    Entries hold statements, the operator's numbers, hashes and no data.
 """
 
 import math
@@ -194,6 +197,35 @@ class SharedBudget(Chain):
                 self._write(connection, "charge", {"stream": stream, "persons": as_blocks(held)})
         return [int(one) for one in new[over]]
 
+    def seen(self, product: str) -> str | None:
+        """Returns the last entry of a product's ledger that was written down; None if none was.
+
+        Raises:
+            LedgerUnavailable: the budget cannot be read.
+        """
+        with self._up_to_date():
+            return self._seen.get(product)
+
+    def see(self, product: str, before: str | None, head: str) -> None:
+        """Writes down a product's last entry, if the one before is what its ledger knows.
+
+        Args:
+            product: the product.
+            before: entry that the budget saw last, which the product's ledger holds.
+            head: hash of the last entry of the product's ledger.
+
+        Raises:
+            LedgerMismatch: the budget has seen another entry since.
+            LedgerUnavailable: the budget cannot be written.
+        """
+        with self._writing() as connection:
+            if self._seen.get(product) != before:
+                raise LedgerMismatch(
+                    f"a copy of run {product.split()[0]!r} has made a release; go on with one of "
+                    "them alone"
+                )
+            self._write(connection, "seen", {"product": product, "head": head})
+
     # --- entries ---------------------------------------------------------------------------------
 
     def _writing(self) -> AbstractContextManager[sa.Connection]:
@@ -223,11 +255,14 @@ class SharedBudget(Chain):
         if entry.kind == "create":
             self.budget_id, self.created = entry.hash, contents["created"]
             self._account = SharedAccount(Allowance.model_validate(contents["allowance"]))
+            self._seen: dict[str, str] = {}
         elif entry.kind == "open":
             statement = StreamStatement.model_validate(contents["statement"])
             which = contents["run"], contents["index"]
             cost = tuple(contents["cost"])
             self._account.add_stream(SharedStream(*which, statement, contents["delta"], cost))
+        elif entry.kind == "seen":
+            self._seen[contents["product"]] = contents["head"]
         else:
             self._account.add_people(contents["stream"], _people(contents["persons"]))
 

@@ -341,14 +341,22 @@ def _roll_out(
 def _asked(
     greedy: Greedy, experts: PyTree[Array], shape: tuple[int, ...], actions: int
 ) -> Callable[[PyTree[Array], Float[np.ndarray, "n obs"]], Votes]:
-    """Returns the checked, compiled function for the actions of all experts, always in range."""
+    """Returns the checked, compiled function for the actions of all experts, always in range.
+
+    `greedy` sees one observation at a time, so no rollout can decide another one's action.
+    """
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), experts)
-    seen = jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
+    seen = jax.ShapeDtypeStruct((1, *shape[1:]), np.dtype(np.float32))
     pure, answer = require_pure("greedy", greedy, one, seen)
-    if answer.shape != shape[:1] or not np.issubdtype(answer.dtype, np.integer):
-        raise ValueError(f"greedy must return {shape[0]} integers, one for each observation")
+    if answer.shape != (1,) or not np.issubdtype(answer.dtype, np.integer):
+        raise ValueError("greedy must return one integer for each observation")
+
+    def action(expert: PyTree[Array], row: Float[Array, " obs"]) -> Int[Array, ""]:
+        chosen: Int[Array, " one"] = pure(expert, row[None])
+        return chosen[0] % actions
+
     program = jax.jit(
-        jax.vmap(lambda expert, seen: pure(expert, seen) % actions, (0, None)),
+        jax.vmap(jax.vmap(action, (None, 0)), (0, None)),
         compiler_options=COMPILER_OPTIONS,
     )
     return lambda parameters, observations: np.asarray(program(parameters, observations))

@@ -177,5 +177,10 @@ OF_SCHEMA_2: tuple[Claim, ...] = (
         "log, or from releases that were paid for. A policy that was learnt from this log "
         "elsewhere has a certificate whose cost adds to this one.",
     ),
+    logs.OWN_OFFERS.before(
+        1,
+        "A person, against somebody who sees what this person was offered or chose. A person's own "
+        "ratings decide what that person chooses next, and nothing is released about it.",
+    ),
 )
 """Earlier words that certificates of schema 2 name, a version each."""

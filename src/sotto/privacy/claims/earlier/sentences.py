@@ -35,6 +35,13 @@ PRESENT: tuple[Claim, ...] = (
         "which stream is decided before the first release. Trying other settings on the same "
         "people than the candidates is not paid for.",
     ),
+    ledgers.SETTINGS.before(
+        1,
+        "The initial state, the settings and the schedule of a stream are chosen before it is "
+        "opened, without looking at these people's data except through releases that this ledger "
+        "was charged for. Between releases, the state changes only through releases. Epsilon does "
+        "not cover trying several settings on the same people.",
+    ),
     ledgers.ENROLMENT.before(
         1,
         "An enrolment number is one person, always the same one, and who takes part does not "
@@ -158,6 +165,10 @@ PRESENT: tuple[Claim, ...] = (
         1,
         "anything from a student who chose the observation and so knows it already",
     ),
+    answers.CHOSEN.before(
+        2,
+        "An observation, against the student who chose it and therefore knows it already.",
+    ),
     answers.REFUSED.before(
         1,
         "that an observation has an entry beyond 1e+06, which is refused",
@@ -191,6 +202,12 @@ PRESENT: tuple[Claim, ...] = (
         "ledger.",
         "keep the teacher's files to yourself; what another ledger releases adds up with this",
     ),
+    answers.NOTHING_ELSE.before(
+        2,
+        "The teacher releases nothing else: no weights, no exact action probabilities, and no "
+        "answers outside this ledger.",
+        "keep the teacher's files secret; the costs of other ledgers add to the cost of this one",
+    ),
     answers.CHARGED.before(
         1,
         "No answer leaves before it is charged, and none beyond the stated numbers of queries, of "
@@ -202,6 +219,11 @@ PRESENT: tuple[Claim, ...] = (
         1,
         "How noisy an answer is does not depend on earlier answers.",
         "its level follows from its number among the student's answers",
+    ),
+    answers.LEVELS.before(
+        2,
+        "The noise level of an answer does not depend on earlier answers.",
+        "the level follows from how many answers the student has had before",
     ),
     answers.ROUNDED.before(
         2,
