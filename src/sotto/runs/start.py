@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +181,9 @@ def go_on(
     stored = config_to_json(algorithm, config_from_json(algorithm, settings.config))
     asked, changed = _changes(algorithm, config, stored)
     if changed not in ([], [_LENGTH]):  # open settings may only have to be filled in, as they were
-        config = algorithm.resolved(config)
-        asked, changed = _changes(algorithm, config, stored)
+        with suppress(ValueError, RunError):  # what cannot be filled in has changed
+            config = algorithm.resolved(config)
+            asked, changed = _changes(algorithm, config, stored)
     if seeds not in (1, len(settings.seeds)):
         changed.append("seeds")
     if preset not in (None, settings.preset):
