@@ -133,6 +133,7 @@ def test_a_run_is_evaluated_on_a_log_that_fits_it(log, tmp_path, capsys):
 
 
 def test_a_run_that_learned_from_this_log_without_privacy_is_refused(log, tmp_path, capsys):
+    """Another import stands for another log: that the rows are the same cannot be seen."""
     trained, out = tmp_path / "run", tmp_path / "out"
     words = ["--method", "bc", "--dataset", str(log), "--gradient-steps", "2", "--env-id", "none"]
     assert main(["train", "expert-offline", *words, "--out", str(trained), "--json"]) == 0

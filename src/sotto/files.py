@@ -7,9 +7,9 @@ import os
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -32,9 +32,8 @@ def forget_times(directory: Path) -> None:
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Discards everything that this process and its children print within the context."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    ctypes.CDLL(None).fflush(None)
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    _flush(streams)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     kept = [(number, os.dup(number)) for number in (1, 2)]
     try:
@@ -43,14 +42,19 @@ def silence() -> Iterator[None]:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
-        for stream in (sys.__stdout__, sys.__stderr__):  # what was held back is discarded, too
-            if stream is not None:
-                stream.flush()
-        ctypes.CDLL(None).fflush(None)
+        _flush(streams)  # what they held back is discarded, too
         os.close(nowhere)
         for number, copy in kept:
             os.dup2(copy, number)
             os.close(copy)
+
+
+def _flush(streams: Iterable[TextIO | None]) -> None:
+    """Writes what Python's streams and those of C libraries hold back."""
+    for stream in streams:
+        if stream is not None and not stream.closed:
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
 
 
 @contextlib.contextmanager

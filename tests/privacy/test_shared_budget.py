@@ -6,6 +6,7 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
+import sqlalchemy as sa
 from products import BUDGET, OFTEN, UNIT, charge, product, statement
 
 from sotto.privacy.accounting.composition import SampledGaussian, compose
@@ -148,17 +149,25 @@ def test_a_person_at_the_edge_is_refused_and_others_go_on(budget, tmp_path):
     assert [one.refused for one in standing(budget).streams] == [0, 3, 5]
 
 
+def kinds(place: Path) -> list[str]:
+    """The kinds of all entries of a database."""
+    with sa.create_engine(f"sqlite:///{place}").connect() as connection:
+        return list(connection.scalars(sa.text("SELECT kind FROM entries")))
+
+
 def test_a_stream_costs_its_people_once(budget, tmp_path):
     often = statement(3.0, participation=OFTEN)
     stream = product(budget, tmp_path / "product").open_stream(often)
     charge(stream, 1, 2)
-    spent = person_standing(budget, 1)
+    spent, charges = person_standing(budget, 1), kinds(tmp_path / "people.budget").count("charge")
     for _ in range(3):
         charge(stream, 2, 1)
         stream.charge(stream.releases, 2, [PersonBlock(1, 3)] * 2)
     assert person_standing(budget, 1) == spent
+    assert kinds(tmp_path / "people.budget").count("charge") == charges
     assert standing(budget).people == 2
     charge(stream, 1, 3)
+    assert kinds(tmp_path / "people.budget").count("charge") == charges + 1
     assert standing(budget).people == 3
     assert person_standing(budget, 3).epsilon == spent.epsilon
 

@@ -315,6 +315,7 @@ def test_killed_it_goes_on_without_paying_twice(dataset: Path, tmp_path: Path) -
         ((), "needs --target-epsilon"),
         ((*TARGET, "--method", "stable-prefix"), "a fixed log cannot take their place"),
         ((*TARGET, "--delta", "0.04"), "vacuous for 30 experts"),
+        ((*TARGET, "--id-column", "doctor"), "does not state the number of experts"),
         (
             (*TARGET, "--id-column", "doctor", "--expert-count", "30"),
             "'doctor' is not in the metadata",

@@ -180,8 +180,9 @@ def go_on(
     # An earlier version may have stored other names, and lacks newer settings.
     stored = config_to_json(algorithm, config_from_json(algorithm, settings.config))
     asked, changed = _changes(algorithm, config, stored)
-    if changed not in ([], [_LENGTH]):  # open settings may only have to be filled in, as they were
-        with suppress(ValueError, RunError):  # what cannot be filled in has changed
+    if changed not in ([], [_LENGTH]):
+        # The stored settings are filled in, and those given from Python may still be open.
+        with suppress(ValueError, RunError):  # settings that cannot be run differ anyway
             config = algorithm.resolved(config)
             asked, changed = _changes(algorithm, config, stored)
     if seeds not in (1, len(settings.seeds)):

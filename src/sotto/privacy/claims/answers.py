@@ -243,9 +243,9 @@ NOTHING_ELSE = Claim(
     "user",
     "The teacher releases nothing else: no weights, no exact action probabilities, and no answers "
     "outside this ledger. Nobody gives answers from an older copy of this ledger.",
-    "keep the teacher's files secret, and restore the ledger from no backup; the costs of other "
-    "ledgers add to the cost of this one. A ledger older than its certificate is refused, but a "
-    "copy of both cannot be noticed",
+    "keep the teacher's files secret, and never restore the ledger from a backup; the costs of "
+    "other ledgers add to the cost of this one. The code refuses a ledger that is older than its "
+    "certificate, and cannot notice an older copy of both",
     version=3,
     holds=of_answers,
 )
@@ -266,7 +266,8 @@ LEVELS = Claim(
     "code",
     "The noise level of an answer depends only on how many answers its student has had before. "
     "Students who choose by earlier answers which of them asks next also choose the level.",
-    "the level follows from the number of answers, and every answer is charged at its level",
+    "the level follows from the number of answers, and epsilon covers all allowed answers at the "
+    "most expensive levels that they can have",
     version=3,
     holds=of_answers,
 )

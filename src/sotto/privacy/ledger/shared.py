@@ -53,6 +53,7 @@ class SharedBudget(Chain):
     budget_id: str
     created: str
     _account: SharedAccount
+    _seen: dict[str, str]  # the last entry of each product's ledger
 
     def __init__(self, engine: sa.Engine) -> None:
         super().__init__(engine, _RUN)
@@ -220,9 +221,9 @@ class SharedBudget(Chain):
         """
         with self._writing() as connection:
             if self._seen.get(product) != before:
+                run_id = product.rpartition(" ")[0]
                 raise LedgerMismatch(
-                    f"a copy of run {product.split()[0]!r} has made a release; go on with one of "
-                    "them alone"
+                    f"a copy of run {run_id!r} has made a release; go on with one of them alone"
                 )
             self._write(connection, "seen", {"product": product, "head": head})
 
@@ -255,7 +256,7 @@ class SharedBudget(Chain):
         if entry.kind == "create":
             self.budget_id, self.created = entry.hash, contents["created"]
             self._account = SharedAccount(Allowance.model_validate(contents["allowance"]))
-            self._seen: dict[str, str] = {}
+            self._seen = {}
         elif entry.kind == "open":
             statement = StreamStatement.model_validate(contents["statement"])
             which = contents["run"], contents["index"]
