@@ -343,13 +343,17 @@ def test_slow_bodies_of_one_person_are_limited(live):
         f"Authorization: Bearer {live.tokens[0]}\r\nContent-Type: application/json\r\n\r\n{{"
     )
     with ExitStack() as stack:
-        for _ in range(8):
+        until = time.monotonic() + 30
+        opened = 0
+        while (answer := live.post(0, "/v1/places", {})).status_code != 429:
+            assert answer.status_code == 200
+            assert time.monotonic() < until
             slow = socket.create_connection((address.hostname, address.port))
             stack.enter_context(slow)
             slow.sendall(head.encode())
-        until = time.monotonic() + 30
-        while (answer := live.post(0, "/v1/places", {})).status_code != 429:
-            assert time.monotonic() < until
+            opened += 1  # a computer that stands still for seconds ends some by their time limits
+            time.sleep(0.05)
+        assert opened >= 8
         refused(answer, 429, "too-many-requests")
         assert live.get(0, "/v1/me").status_code == 200
         assert live.post(1, "/v1/places", {}).status_code == 200
