@@ -42,7 +42,8 @@ TINY = {
 
 
 def settings(**changes) -> ExpertOfflineConfig:
-    return ExpertOfflineConfig(**({"experts": "x", "dataset": "y"} | TINY | changes))
+    data = {"experts": "x", "dataset": "y", "population": "simulated"}
+    return ExpertOfflineConfig(**(data | TINY | changes))
 
 
 def plain(**changes) -> ExpertOfflineConfig:

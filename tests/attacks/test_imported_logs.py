@@ -6,6 +6,7 @@ import pickle
 import shutil
 import sqlite3
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,7 @@ from sotto.cli import main
 from sotto.data.imports.importing import import_log
 from sotto.data.imports.records import load
 from sotto.data.minari_files import described
+from sotto.errors import RunError
 
 CANARY = "canary1848"
 ARGUMENTS = [
@@ -278,14 +280,18 @@ def test_experts_of_another_import_are_not_asked(tmp_path: Path) -> None:
             dataset=str(log),
             method="dp-sgd",
             env_id="none",
-            population="real",
             target_epsilon=1.0,
             batch=8,
             delta=1e-3,
         )
     )
     assert config.identity is not None
+    assert config.population == "real"  # nobody had to say so
     assert asked.resolved(config).identity == config.identity
+    unsaid = replace(config, population="simulated")
+    for begins in (asked.resolved, lambda it: next(asked.train(it, [0], [], (), 0, [tmp_path]))):
+        with pytest.raises(RunError, match="imported records, whose people are real"):
+            begins(unsaid)
     shutil.rmtree(log)
     write_visits(tmp_path, 30)
     with pytest.raises(ValueError, match="another import than the one that this run began with"):

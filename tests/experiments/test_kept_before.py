@@ -152,7 +152,8 @@ def test_arms_of_experts_that_were_kept(kept):
     store = Store(kept / "sharma2024" / "arms")
     kept_before.outcomes(store)
     tiny = {
-        **{"experts": "x", "dataset": "y", "env_id": "CartPole-v1", "evaluation_cap": 40},
+        **{"experts": "x", "dataset": "y", "population": "simulated"},
+        **{"env_id": "CartPole-v1", "evaluation_cap": 40},
         **{"gradient_steps": 20, "hidden": (8,), "minibatch": 16, "evaluation_episodes": 2},
         **{"batch": 10, "noisy_steps": 20, "rollout_cap": 20},
     }

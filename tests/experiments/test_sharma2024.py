@@ -153,7 +153,8 @@ def sources() -> Sources:
 
 
 TINY = {
-    **{"experts": "x", "dataset": "y", "env_id": "CartPole-v1", "evaluation_cap": 40},
+    **{"experts": "x", "dataset": "y", "population": "simulated"},
+    **{"env_id": "CartPole-v1", "evaluation_cap": 40},
     **{"gradient_steps": 20, "hidden": (8,), "minibatch": 16, "evaluation_episodes": 2},
     **{"batch": 10, "noisy_steps": 20, "rollout_cap": 20},
 }

@@ -195,7 +195,9 @@ def test_what_is_wrong_with_real_experts_is_not_said(capfd, dataset: Path, tmp_p
     printed = capfd.readouterr()
     assert "what went wrong is not shown" in printed.err
     assert "must be a number from 0 to 2" not in printed.err
-    assert main(words(tmp_path / "run", theirs, *TARGET, *real[-4:])) == 2
+    assert main(words(tmp_path / "run", theirs, *TARGET, *real[2:])) == 2  # real, if nobody says
+    assert "must be a number from 0 to 2" not in capfd.readouterr().err
+    assert main(words(tmp_path / "run", theirs, *TARGET, *real, "--population", "simulated")) == 2
     assert "must be a number from 0 to 2" in capfd.readouterr().err
 
 

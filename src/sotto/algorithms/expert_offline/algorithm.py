@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -68,11 +68,13 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
 
     def resolved(self, config: ExpertOfflineConfig) -> ExpertOfflineConfig:
         """Returns the settings completed by the public facts of the experts and the dataset."""
+        said = None
         if config.dataset is not None:  # refuses a wrong name, even if votes do not read the log
             said = minari_files.described(config.dataset, config.id_column)
-            _require_count(config, said.experts)
             require_same(config.dataset, config.identity, said.identity)
             config = replace(config, identity=said.identity)
+        config = replace(config, population=_population(config, said))
+        _require_count(config, said)
         config = filled(config, self._sources(config).facts)
         training.check(config)
         return replace(
@@ -147,6 +149,7 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
         if config.dataset is not None:
             said = minari_files.described(config.dataset, config.id_column)
             require_same(config.dataset, config.identity, said.identity)
+            _population(config, said)  # an earlier version took people of an import for simulated
         if done == 0:
             _first_policy_identity(config)  # public, so that its errors are shown with real experts
         sources = self._sources(config)
@@ -188,7 +191,6 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
             or self._read[0] != which
             or count not in (None, self._read[1].facts.experts)
         ):
-            _require_real(config)
             sources = _of_real(
                 config, lambda: read_sources(config.experts, wanted, config.id_column, count)
             )
@@ -242,28 +244,43 @@ def _first_policy_identity(config: ExpertOfflineConfig) -> str | None:
     return found
 
 
-def _require_real(config: ExpertOfflineConfig) -> None:
-    """Refuses `population` real for experts, or logs of experts, that sotto has trained."""
-    if config.population == "simulated":
-        return
-    simulated = [config.experts] if config.experts is not None else []
-    if config.dataset is not None and minari_files.described(config.dataset).simulated:
+def _population(
+    config: ExpertOfflineConfig, said: minari_files.Described | None
+) -> Literal["simulated", "real"]:
+    """Returns whether the experts are simulated or real, as far as the data show it.
+
+    Args:
+        config: settings.
+        said: statements of the dataset about itself; None without a dataset.
+
+    Raises:
+        RunError: `population` is real for experts, or a log of experts, that sotto has trained, or
+            simulated for people whose records were imported.
+    """
+    simulated: list[str | None] = [] if config.experts is None else [config.experts]
+    if said is not None and said.simulated:
         simulated.append(config.dataset)
-    if simulated:
+    if simulated and config.population == "real":
         raise RunError(
             f"the experts of {simulated[0]} are simulated, by sotto experts train; leave out "
             "--population real, or give --dataset with the log of real experts"
         )
+    if said is not None and said.identity is not None and config.population == "simulated":
+        raise RunError(
+            f"{config.dataset} holds imported records, whose people are real; leave out "
+            "--population simulated"
+        )
+    return config.population or ("simulated" if simulated else "real")
 
 
-def _require_count(config: ExpertOfflineConfig, stated: int | None) -> None:
+def _require_count(config: ExpertOfflineConfig, said: minari_files.Described | None) -> None:
     """Refuses a number of protected experts that would be counted in their private data.
 
     Rows of experts, keys of clones and delta would depend on who has episodes.
     """
-    if config.experts is not None or not (config.is_private or config.population == "real"):
+    if said is None or not (config.is_private or config.population == "real"):
         return
-    if config.expert_count is None and stated is None:
+    if config.experts is None and config.expert_count is None and said.experts is None:
         raise ValueError(
             f"{config.dataset} does not state the number of experts, which is public and must not "
             "depend on who has episodes in it; give --expert-count"

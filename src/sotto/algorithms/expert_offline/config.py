@@ -68,8 +68,9 @@ class ExpertOfflineConfig(Settings):
     without an environment, from the dataset alone."""
     seed: Seed = 0
     """Seed of rollouts, networks and minibatches. The noise has no seed."""
-    population: Literal["simulated", "real"] = "simulated"
-    """Whether the experts are simulated, such as those of `sotto experts train`, or real."""
+    population: Literal["simulated", "real"] | None = None
+    """Whether the experts are simulated or real. None takes experts of `sotto experts train`, and
+    logs of them, for simulated ones, and everybody else for real ones."""
     expert_count: AtLeastTwo | None = None
     """Number of experts, which is public. None takes the number that the data state."""
 

@@ -100,7 +100,7 @@ def stable_transitions(
         releases=config.releases,
         horizon=known(config.rollout_cap),
         actions=known(config.actions),
-        population=config.population,
+        population=known(config.population),
     )
     opened = release.open(ledger)
     with world(config, key, seed) as where:

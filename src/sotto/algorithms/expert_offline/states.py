@@ -138,7 +138,7 @@ def dp_sgd_config(config: ExpertOfflineConfig) -> DPSGDExpertsConfig:
         batch=config.batch,
         clip_norm=config.clip_norm,
         public_steps=config.public_steps,
-        population=config.population,
+        population=known(config.population),
     )
 
 

@@ -80,7 +80,7 @@ class KeptVotes(Votes):
             queries=known(config.queries),
             rounds=known(config.rounds),
             noise_multiplier=vote_multiplier(config),
-            population=config.population,
+            population=known(config.population),
             kind=known(config.voters),
             first_policy=config.first_policy is not None,
             resume=bool(ledger.streams),

@@ -148,7 +148,8 @@ class _Task:
     def config(self, **settings: Any) -> ExpertOfflineConfig:
         """Returns settings; `experts` and `dataset` are placeholders for the data in `Sources`."""
         # These episodes are for learning curves only; the final evaluation has more.
-        fixed = {"env_id": self.env_id, "experts": "experts", "dataset": "log"}
+        data = {"experts": "experts", "dataset": "log", "population": "simulated"}
+        fixed = {"env_id": self.env_id, **data}
         if self.quick:
             short = {"gradient_steps": 200, "noisy_steps": 50, "releases": 10}
             settings |= {name: min(most, settings.get(name, most)) for name, most in short.items()}
