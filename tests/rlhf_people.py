@@ -38,7 +38,6 @@ def config(**changes: Any) -> RLHFConfig:
         "targets": ("q_proj",),
         "directions": 4,
         "features": 4,
-        "improvement_updates": 3,
         "improvement_prompts": 16,
         "candidates": 3,
         "evaluation_prompts": 8,

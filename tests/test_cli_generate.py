@@ -23,8 +23,7 @@ POSITIONS = 64  # of the model
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("generate")
-    short = ("--improvement-updates", "2", "--improvement-learning-rate", "0.1")
-    given = [*TINY, *short, *write_feedback(folder), "--json", "--out", str(folder / "run")]
+    given = [*TINY, *write_feedback(folder), "--json", "--out", str(folder / "run")]
     assert main(["train", "rlhf", *given]) == 0
     return folder / "run"
 
@@ -51,12 +50,12 @@ def test_completions_are_printed_with_those_of_the_base_model(capsys, run):
     given = ("generate", str(run), "--prompt", "the film", "--samples", "3", "--seed", "5", *NAMED)
     said = printed(capsys, *given, "--base", "--new-tokens", "4")
     tuned, base = said.split("base model:\n")
-    assert tuned.startswith("tuned model, last policy, after 4 updates:\n")
+    assert tuned.startswith("tuned model, last policy, after 2 updates:\n")
     assert tuned.count("\n  the film") == 3
     assert f"\n{base}".count("\n  the film") == 3
     found = json.loads(printed(capsys, *given, "--base", "--new-tokens", "4", "--json"))
     assert {name: len(found[name]) for name in ("tuned", "base")} == {"tuned": 3, "base": 3}
-    assert (found["policy"], found["updates"], found["prompt"]) == ("last", 4, "the film")
+    assert (found["policy"], found["updates"], found["prompt"]) == ("last", 2, "the film")
     again = json.loads(printed(capsys, *given, "--new-tokens", "4", "--json"))
     assert again["tuned"] == found["tuned"]
     assert "base" not in again
@@ -148,10 +147,10 @@ def test_the_model_of_a_file_must_be_named(capsys, run, tmp_path):
     )
     other = ("--model", str(MODEL.parent / "gpt2"))
     said = refused(capsys, "generate", str(run), "--prompt", "a", *other)
-    assert "no linear map is called 'q_proj'" in said
+    assert "is not the model of this run, whose files had another SHA-256" in said
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     settings = json.loads((copy / "config.json").read_text())
-    settings["config"]["rank"] = 3  # as if another model had been trained
+    settings["config"]["blocks"] = [0]  # as if another model had been trained
     (copy / "config.json").write_text(json.dumps(settings))
     said = refused(capsys, "generate", str(copy), "--prompt", "a", *NAMED)
     assert said.endswith(f"or {MODEL} is not the model of this run")

@@ -19,7 +19,7 @@ TINY = (
     *("--model", str(MODEL), "--people", str(PEOPLE), "--completions", "3", "--rank", "2"),
     *("--prompt-tokens", "6", "--new-tokens", "6", "--features", "4", "--targets", "q_proj"),
     *("--improvement-prompts", "16", "--candidates", "3", "--delta", "1e-3"),
-    *("--improvement-updates", "18", "--evaluation-prompts", "16"),
+    *("--evaluation-prompts", "16"),
 )
 SECRET = "zebra"
 """Word in the texts of real people."""

@@ -22,7 +22,7 @@ from sotto.algorithms.rlhf.features import fit_whitening
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.improvement import Candidates
 from sotto.algorithms.rlhf.keys import Use, key_of
-from sotto.algorithms.rlhf.people import complete, meet
+from sotto.algorithms.rlhf.people import complete, log_ratios, meet
 from sotto.algorithms.rlhf.release import make_release
 from sotto.errors import RunError
 from sotto.keys import new_key
@@ -44,6 +44,7 @@ REFUSED: dict[str, dict[str, Any]] = {
         "method": "policy-gradient",
     },
     "real people's feedback needs --public-prompts of your own domain": {"feedback": "log.jsonl"},
+    "reward-model tunes steering vectors; leave out adapter": {"adapter": "lora"},
 }
 
 
@@ -93,21 +94,68 @@ def some_candidates(prompts: int = 6, candidates: int = 3) -> Candidates:
     tokens = np.repeat(number[..., None], 2, axis=2)
     mask, ratings = np.ones(tokens.shape, bool), np.zeros(number.shape, np.float32)
     rated = Rated(tokens, mask, tokens, mask, ratings, np.ones(number.shape, bool))
-    return Candidates(rated, rng.standard_normal((prompts, candidates, 8)).astype(np.float32))
+    raw = rng.standard_normal((prompts, candidates, 8)).astype(np.float32)
+    return Candidates(rated, raw, np.zeros((prompts, candidates, 1), np.float32))
 
 
-def test_pairs_are_the_best_and_the_worst_by_the_released_weights() -> None:
+def test_rewards_are_those_of_the_released_weights() -> None:
     found = some_candidates()
     whitening = fit_whitening(found.raw, 4)
     weights = jnp.array([1.0, -2.0, 0.5, 0.0])
-    chosen = improvement.pairs(found, whitening, weights).completions[:, :, 0]
-    for prompt in range(6):
-        scores = [
-            float(found.raw[prompt, one] @ np.asarray(whitening.projection) @ np.asarray(weights))
-            for one in range(3)
-        ]
-        best, worst = int(np.argmax(scores)), int(np.argmin(scores))
-        assert chosen[prompt].tolist() == [3 * prompt + best, 3 * prompt + worst]
+    rewards = improvement.rewards(found, whitening, weights)
+    for prompt, one in np.ndindex(6, 3):
+        features = found.raw[prompt, one] @ np.asarray(whitening.projection)
+        assert rewards[prompt, one] == pytest.approx(float(features @ np.asarray(weights)), 1e-4)
+
+
+def test_scores_are_slopes_of_log_probabilities() -> None:
+    people = simulated()
+    base, settings = people.language.decoder, config(improvement_prompts=4, candidates=2)
+    found = improvement.draw_candidates(settings, people)
+    flat, unravel = ravel_pytree(first_adapter(settings, base.architecture))
+    assert found.scores.shape == (4, 2, flat.size)
+    direction = np.random.default_rng(0).standard_normal(flat.size)
+    rows = [leaf.reshape(8, -1) for leaf in found.rated[:4]]
+
+    def log_ratio(step: float) -> np.ndarray:
+        moved = unravel(jnp.asarray(step * direction, flat.dtype))
+        return log_ratios(people.language, moved, *rows[:2], (rows[2], rows[3])).reshape(4, 2)
+
+    slopes = (log_ratio(1e-2) - log_ratio(-1e-2)) / 2e-2
+    np.testing.assert_allclose(found.scores @ direction, slopes, rtol=0.02, atol=0.02)
+
+
+def test_the_regression_finds_the_change_that_made_the_rewards() -> None:
+    rng = np.random.default_rng(1)
+    scores = rng.standard_normal((400, 4, 5)) + 10 * rng.standard_normal((400, 1, 5))
+    change = np.array([1.0, -2.0, 0.5, 0.0, 3.0])
+    rewards = scores @ change + 7 * rng.standard_normal((400, 1))  # each prompt has its own mean
+    found = improvement.regressed(scores, rewards, kl=2.0)
+    cosine = found @ change / np.linalg.norm(found) / np.linalg.norm(change)
+    assert cosine > 0.999
+    log_ratios = (scores - scores.mean(axis=1, keepdims=True)) @ found
+    assert np.sum(log_ratios**2) / (400 * 3) / 2 == pytest.approx(2.0)
+    nothing = improvement.regressed(scores, np.ones((400, 4)), kl=2.0)
+    np.testing.assert_array_equal(nothing, 0)
+
+
+def test_a_tuned_model_gets_the_rewards(tmp_path: Path) -> None:
+    """With rewards of words, the tuned model says them more often, at the KL that was asked for."""
+    people = simulated()
+    settings = config(improvement_prompts=32, candidates=16, kl_target=2.0)
+    found = improvement.draw_candidates(settings, people)
+    low = (found.rated.completions < 128) & found.rated.completion_mask
+    start = first_adapter(settings, people.language.decoder.architecture)
+    moved = improvement.tuned(start, found.scores, low.sum(axis=2), settings.kl_target)
+    key = key_of(0, Use.KL)
+    moved, _ = improvement.scaled_to_target(settings, people, moved, key)
+    prompts, mask = people.public_prompts.repeat(16, 0), people.public_mask.repeat(16, 0)
+
+    def share(adapter: Any) -> float:
+        tokens, real = complete(people.language, adapter, prompts, mask, NEW, new_key(5))
+        return float((tokens < 128)[real].mean())
+
+    assert share(moved) > share(None) + 0.05
 
 
 def test_whitened_features_have_variance_one_within_a_prompt() -> None:
@@ -117,18 +165,6 @@ def test_whitened_features_have_variance_one_within_a_prompt() -> None:
     np.testing.assert_allclose(centred.T @ centred / (50 * 2), np.eye(4), atol=1e-4)
     with pytest.raises(ValueError, match="9 features need as many differences"):
         fit_whitening(found.raw, 9)
-
-
-def test_minibatches_cover_all_pairs_once_a_pass() -> None:
-    settings = config()
-    passes = []
-    for first in (0, 3):
-        rows = [improvement.minibatch(settings, 96, first + number) for number in range(3)]
-        assert all(len(one) == 32 for one in rows)
-        passes.append(np.concatenate(rows))
-        np.testing.assert_array_equal(np.sort(passes[-1]), np.arange(96))
-    assert passes[0].tolist() != passes[1].tolist()
-    assert len(set(improvement.minibatch(settings, 40, 5))) == 32  # the rest of a pass is left out
 
 
 # --- training on simulated people ----------------------------------------------------------------

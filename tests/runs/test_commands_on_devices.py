@@ -15,7 +15,7 @@ from sotto.data.trajectories import ExpertLog
 PROGRAM = Path(__file__).with_name("commands_on_devices.py")
 RATERS = (
     *("train", "rlhf", *TINY, "--no-judge", "--target-epsilon", "8"),
-    *("--improvement-updates", "1", "--evaluation-prompts", "2", "--microbatch", "8"),
+    *("--evaluation-prompts", "2", "--microbatch", "8"),
 )
 EXPERTS, CAP = 9, 6
 OFFLINE = (

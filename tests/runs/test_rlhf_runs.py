@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -75,12 +76,12 @@ def resume(out: Path, *more: str) -> list[str]:
 
 def test_what_is_measured_has_its_own_words(simulated):
     out, said = simulated
-    assert said.startswith(f"rlhf: 20 updates, at most {PEOPLE * 3 * 6} rated tokens, into")
+    assert said.startswith(f"rlhf: 2 updates, at most {PEOPLE * 3 * 6} rated tokens, into")
     assert "Measured: rating 0." in said
     assert "return" not in said
     assert "environment" not in said
     progress = [line for line in said.splitlines() if " updates   " in line]
-    assert [line.split()[0] for line in progress] == ["1/20", "17/20", "19/20", "20/20"]
+    assert [line.split()[0] for line in progress] == ["1/2", "2/2"]
     assert all("   rating 0." in line and "   KL " in line for line in progress)
     (run,) = open_experiment(out).runs
     lines = metrics.read(run.metrics)
@@ -91,7 +92,7 @@ def test_what_is_measured_has_its_own_words(simulated):
 
 def test_a_long_update_says_how_far_it_is(simulated):
     _, said = simulated
-    before, after = said.split("\n     1/20 updates", 1)
+    before, after = said.split("\n     1/2 updates", 1)
     assert f"\n    8 of {PEOPLE * 3} completions, about " in before
     assert "\n    release 1 of 1 is computed\n" in before
     assert " s left\n" in after
@@ -101,7 +102,7 @@ def test_a_long_update_says_how_far_it_is(simulated):
 def test_samples_of_simulated_people_are_shown_now_and_then(simulated):
     out, said = simulated
     shown = [line for line in said.splitlines() if line.startswith("    a sample: ")]
-    assert len(shown) == 4
+    assert len(shown) == 2
     (run,) = open_experiment(out).runs
     prompt, completion = metrics.read(run.metrics)[0].samples[0]
     assert f'"{visible(prompt)}" is continued' in shown[0]
@@ -141,11 +142,11 @@ def test_the_report_has_a_figure_of_each_quantity_and_samples(simulated):
     out, _ = simulated
     assert main(["report", str(out)]) == 0
     assert {path.name for path in (out / "figures").iterdir()} == {
-        *("learning.png", "loss.png", "budget.png", "guarantee.png")
+        *("learning.png", "budget.png", "guarantee.png")
     }
     page = (out / "report.html").read_text()
     assert "rated tokens, at most" in page
-    assert "<th>after update 1</th><th>after update 20</th>" in page
+    assert "<th>after update 1</th><th>after update 2</th>" in page
     (run,) = open_experiment(out).runs
     for value in metrics.read(run.metrics)[-1].evaluation.values():
         assert f"<b>{value:.3f}</b>" in page
@@ -171,6 +172,22 @@ def test_resuming_needs_every_file_again(capsys, real, given, says):
     assert says in said
 
 
+def test_another_model_of_the_same_size_is_refused(capsys, real, tmp_path, monkeypatch):
+    """A release weighs features of one model; with another one it would mean nothing."""
+    _, flags = real
+    model = Path(shutil.copytree(MODEL, tmp_path / "model"))
+    out, named = tmp_path / "run", ("--model", str(model))
+    interrupt(monkeypatch, 1, *flags, *named, "--json", "--out", str(out))
+    weights = model / "model.safetensors"
+    changed = bytearray(weights.read_bytes())
+    changed[-1] ^= 1
+    weights.write_bytes(changed)
+    says = "is not the model of this run, whose files had another SHA-256"
+    flags = ("--out", str(out), "--resume", *named, *flags)
+    assert says in refused(capsys, "train", "rlhf", *flags)
+    assert says in refused(capsys, "generate", str(out), *named, "--prompt", "the")
+
+
 class Killed(BaseException):
     """End of a training in this process, after which its directory is as after kill -9."""
 
@@ -191,21 +208,20 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, number: int, *given: str) -> None
             main([*TRAIN, *given])
 
 
-@pytest.mark.parametrize("saved", [1, 2, 3])
-def test_after_the_release_it_goes_on_without_another(real, tmp_path, monkeypatch, saved):
-    """Killed while the language model learns (1, 2) and before it is scaled (3).
+def test_after_the_release_it_goes_on_without_another(real, tmp_path, monkeypatch):
+    """Killed while the language model is tuned.
 
     The ratings have changed then, which changes nothing: they were read for the release only.
     """
     out, flags = tmp_path / "run", write_feedback(tmp_path)
-    interrupt(monkeypatch, saved, *flags, "--json", "--out", str(out))
+    interrupt(monkeypatch, 1, *flags, "--json", "--out", str(out))
     (run,) = open_experiment(out).runs
-    assert checkpoints.steps(run.checkpoints)[-1] == (1, 17, 19)[saved - 1]
+    assert checkpoints.steps(run.checkpoints) == [1]
     before, ratings = reward_model(out), Path(flags[1])
     ratings.write_text(ratings.read_text().replace('"rating": 0.', '"rating": 0.5'))
     assert main(resume(out, *flags)) == 0
     np.testing.assert_array_equal(reward_model(out), before)
-    assert checkpoints.steps(run.checkpoints)[-1] == 20
+    assert checkpoints.steps(run.checkpoints)[-1] == 2
     ledger = run.open_ledger()
     assert [(one.releases, one.statement.horizon) for one in ledger.streams] == [(1, 1)]
     assert ledger.persons == PEOPLE

@@ -15,11 +15,12 @@ from sotto.algorithms.base import Algorithm, Progress, Words
 from sotto.algorithms.rlhf import evaluation, training
 from sotto.algorithms.rlhf.config import PAPER, SMOLLM2, RLHFConfig
 from sotto.algorithms.rlhf.evaluation import REAL
-from sotto.algorithms.rlhf.people import People, meet, read_model
+from sotto.algorithms.rlhf.people import People, meet, place_of, read_model
 from sotto.algorithms.rlhf.release import RLHFState
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.rl.language import Adapter, LanguageModel
+from sotto.rl.language.loading import identity
 
 
 class TunedModel(eqx.Module):
@@ -86,7 +87,7 @@ class RLHF(Algorithm[RLHFConfig]):
     )
 
     def __init__(self) -> None:
-        self._read: tuple[str, LanguageModel] | None = None
+        self._read: tuple[str, LanguageModel, str] | None = None
         self._met: tuple[RLHFConfig, People] | None = None
 
     def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
@@ -109,7 +110,10 @@ class RLHF(Algorithm[RLHFConfig]):
                 raise _unnamed(name, getattr(config, name))
 
     def resolved(self, config: RLHFConfig) -> RLHFConfig:
-        """Returns the settings unchanged, if everything that they name can be read."""
+        """Returns the settings with the model's identity, if all that they name can be read."""
+        self.language(config)
+        assert self._read is not None
+        config = replace(config, model_identity=self._read[2])
         self._people(config)
         return config
 
@@ -206,9 +210,19 @@ class RLHF(Algorithm[RLHFConfig]):
         return found.rating[None]
 
     def language(self, config: RLHFConfig) -> LanguageModel:
-        """Returns the base model of these settings, which is read once."""
+        """Returns the base model of these settings, which is read once.
+
+        Raises:
+            ValueError: it is another model than the one that the run began with.
+        """
         if self._read is None or self._read[0] != config.model:
-            self._read = config.model, read_model(config.model)
+            language = read_model(config.model)
+            self._read = config.model, language, identity(place_of(config.model))
+        if config.model_identity not in (None, self._read[2]):
+            raise ValueError(
+                f"{config.model} is not the model of this run, whose files had another SHA-256; "
+                "name that model with --model"
+            )
         return self._read[1]
 
     def _people(self, config: RLHFConfig) -> People:

@@ -27,6 +27,7 @@ SMOLLM2: Final = "smollm2"
 
 PAPER: Final[dict[str, Any]] = {
     "method": "policy-gradient",
+    "adapter": "lora",
     "critic": "paper",
     "target_epsilon": None,
     "noise_multiplier": 0.01,
@@ -50,6 +51,9 @@ class RLHFConfig(Settings):
 
     model: str = SMOLLM2
     """Language model: smollm2, a folder in Hugging Face's layout, or a GGUF file."""
+    model_identity: str | None = None
+    """SHA-256 of the model's files. None takes that of the model. A run goes on, and is tried, with
+    this model only."""
     feedback: str | None = None
     """JSON Lines file of real people's ratings: objects with person, prompt, completion and rating
     in [0, 1]. Nothing about these people is shown without noise. None: people are simulated.
@@ -91,16 +95,16 @@ class RLHFConfig(Settings):
     microbatch: Count = 64
     """Number of people whose contributions are computed at once."""
 
-    adapter: Literal["lora", "steering"] = "lora"
-    """Kind of the trained parameters. lora: low-rank changes of linear maps. steering: vectors that
-    are added to the residual stream."""
+    adapter: Literal["steering", "lora"] = "steering"
+    """Kind of the trained parameters. steering: vectors that are added to the residual stream.
+    lora: low-rank changes of linear maps, for policy-gradient and best-of-n."""
     rank: Count = 8
     """Rank of the low-rank changes."""
     targets: tuple[str, ...] = ("q_proj", "v_proj", "o_proj", "down_proj")
     """Linear maps with low-rank changes."""
     blocks: tuple[CountOrZero, ...] = ()
-    """Numbers of the blocks that are changed. Empty: all for lora, and the middle one for
-    steering."""
+    """Numbers of the blocks that are changed. Empty: all for lora, and three late ones for
+    steering, the last block among them."""
     directions: CountOrZero = 16
     """Number of public directions in which people's updates may point: the leading eigenvectors of
     the covariance of the base model's own gradients on public prompts. 0: all parameters. It is for
@@ -119,15 +123,11 @@ class RLHFConfig(Settings):
     features: Count = 64
     """Number of public features of a completion that the released reward model weighs. More weights
     describe the ratings better, and have more noise."""
-    improvement_updates: Count = 96
-    """Number of updates of the language model against the released reward model, on public
-    prompts."""
-    improvement_prompts: Count = 3072
-    """Number of public prompts for it."""
-    candidates: AtLeastTwo = 4
-    """Number of completions of each public prompt among which the released reward model chooses."""
-    improvement_learning_rate: Positive = 3e-4
-    """Learning rate of these updates (Adam)."""
+    improvement_prompts: Count = 1024
+    """Number of public prompts on which the language model is tuned against the released reward
+    model."""
+    candidates: AtLeastTwo = 8
+    """Number of completions of each of these prompts, which the released reward model rates."""
     kl_target: Annotated[float, Field(gt=0, le=100)] = 1.0
     """KL divergence from the base model, in nats a completion on public prompts. The last update
     scales the whole change such that it is about met."""
@@ -154,8 +154,8 @@ class RLHFConfig(Settings):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates: the releases, those against the reward model, and the scaling."""
-        return self.releases + (self.improvement_updates if self.improves else 0) + 1
+        """Number of updates: the releases, and the last one, which tunes and scales."""
+        return self.releases + 1
 
     @property
     def steps_per_update(self) -> int:
@@ -185,6 +185,8 @@ class RLHFConfig(Settings):
                 f"{self.people} people cannot be divided among {self.releases} releases; "
                 "choose a number of releases that divides the number of people"
             )
+        if self.improves and self.adapter != "steering":
+            raise ValueError("reward-model tunes steering vectors; leave out adapter")
         if self.improves and self.releases > 1:
             raise ValueError("reward-model makes one release with everybody; leave out releases")
         if self.feedback is not None and self.releases > 1:

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.people import People, complete, in_batches
@@ -18,6 +18,8 @@ from sotto.keys import new_key
 from sotto.rl.language import Adapter, Completions, Decoder, log_probabilities, lora, steering
 from sotto.rl.language.architecture import Architecture
 
+STEERED = (0.7, 5 / 6, 1.0)
+"""Shares of the model's blocks after which steering vectors are added by default."""
 _PAIRS = 256
 _AT_ONCE = 16
 _LEAST = 1e-9
@@ -31,7 +33,8 @@ def first_adapter(config: RLHFConfig, architecture: Architecture) -> Adapter:
         ValueError: the model has no such block or linear map.
     """
     if config.adapter == "steering":
-        return steering(architecture, config.blocks or (architecture.blocks // 2,))
+        late = {max(0, round(depth * architecture.blocks) - 1) for depth in STEERED}
+        return steering(architecture, config.blocks or sorted(late))
     return lora(
         architecture,
         new_key(config.seed),
@@ -40,6 +43,40 @@ def first_adapter(config: RLHFConfig, architecture: Architecture) -> Adapter:
         targets=config.targets,
         blocks=config.blocks or None,
     )
+
+
+def score(
+    adapter: Adapter,
+    base: Decoder,
+    weights: Float[Array, " rows"],
+    prompts: Int[Array, "rows tokens"],
+    prompt_mask: Array,
+    completions: Int[Array, "rows new"],
+    completion_mask: Array,
+) -> Float[Array, " parameters"]:
+    """Returns the gradient of a weighted sum of completions' log-probabilities.
+
+    It is with respect to all parameters of the adapter, in one vector.
+    """
+    flat, unravel = ravel_pytree(adapter)
+    said = Completions(completions, completion_mask)
+
+    def total(moved: Array) -> Array:
+        found = log_probabilities(base, prompts, prompt_mask, said, unravel(moved))
+        return weights @ found.sum(axis=1)
+
+    gradient: Array = jax.grad(total)(flat)
+    return gradient
+
+
+@jax.jit
+def _differences(
+    adapter: Adapter, base: Decoder, *pairs: Array
+) -> Float[Array, "pairs parameters"]:
+    """Returns the score of the first completion of each pair, less that of the second one."""
+    both = partial(score, adapter, base, jnp.array([1.0, -1.0]))
+    found: Array = jax.vmap(both)(*pairs)
+    return found
 
 
 def public_directions(
@@ -54,34 +91,19 @@ def public_directions(
         ValueError: there are fewer parameters or public prompts than directions, or their scores
             do not span so many.
     """
-    flat, unravel = ravel_pytree(adapter)
+    size = ravel_pytree(adapter)[0].size
     count = min(_PAIRS, len(people.public_prompts)) // _AT_ONCE * _AT_ONCE
-    if config.directions > min(count, flat.size):
+    if config.directions > min(count, size):
         raise ValueError(
             f"{config.directions} directions need as many parameters and public prompts; there are "
-            f"{flat.size} and {count}; use fewer"
+            f"{size} and {count}; use fewer"
         )
     prompts = np.repeat(people.public_prompts[:count], 2, axis=0)
     mask = np.repeat(people.public_mask[:count], 2, axis=0)
     tokens, real = complete(people.language, adapter, prompts, mask, config.new_tokens, key)
-    sign = jnp.array([1.0, -1.0])
-
-    def difference(base: Decoder, *pair: Array) -> Float[Array, " parameters"]:
-        given, given_mask, said, said_mask = pair
-        gradient: Array = jax.grad(
-            lambda moved: (
-                sign
-                @ log_probabilities(
-                    base, given, given_mask, Completions(said, said_mask), unravel(moved)
-                ).sum(axis=1)
-            )
-        )(flat)
-        return gradient
-
-    scores = jax.jit(jax.vmap(difference, in_axes=(None, 0, 0, 0, 0)))
     rows = [x.reshape(count, 2, -1) for x in (prompts, mask, tokens, real)]
-    found = in_batches(partial(scores, people.language.decoder), _AT_ONCE, *rows)
-    found = found.astype(np.float64)
+    base = people.language.decoder
+    found = in_batches(partial(_differences, adapter, base), _AT_ONCE, *rows).astype(np.float64)
     values, vectors = np.linalg.eigh(found @ found.T)  # of the smaller matrix, [count, count]
     if values[-config.directions] <= _LEAST * values[-1]:
         raise ValueError(

@@ -3,33 +3,37 @@
 Both are post-processing: they use the released weights, the public base model and public prompts,
 and nothing about the protected people. They cost no privacy, however long they take.
 
-For each public prompt the base model draws several completions. The released reward model prefers
-one of them most and one least. Each update is a step of Adam on a minibatch of such pairs. The loss
-is -log sigmoid(BETA (log-ratio of the best - log-ratio of the worst)), where log-ratios are to the
-base model. This is direct preference optimisation (Rafailov et al. 2023, equation 7).
+For each public prompt the base model draws several completions, and the released reward model rates
+them. At a given KL divergence, the rewards are largest where log-ratios to the base model are
+proportional to rewards. To first order, the log-ratio of a completion is its score, the gradient of
+its log-probability, times the change of the parameters. So the change is a ridge regression of
+rewards on scores, both centred within each prompt. This is a step of natural policy gradient
+(Kakade 2001), with the reward model as critic.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.directions import first_adapter, score
 from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.keys import Use, key_of
 from sotto.algorithms.rlhf.people import BATCH, People, complete, in_batches, log_ratios
-from sotto.rl.language import Adapter, Completions, Decoder, LowRank, log_probabilities
+from sotto.rl.language import Adapter, Decoder, LowRank
 
-BETA = 0.1
-MINIBATCH = 32
-"""Number of pairs in one update."""
+RIDGE = 1.0
+"""Ridge of the regression, relative to the mean eigenvalue of the scores' second moments."""
 SCALES = (2.0**-5, 2.0**10)
 """Smallest and largest factor by which the whole change is scaled to meet a target KL."""
+_SCORED = 32
+"""Number of completions whose scores are computed at once."""
 _KL_PROMPTS = 256
 _MEASUREMENTS = 6
 _CLOSE = 1.04
@@ -43,17 +47,31 @@ class Candidates(NamedTuple):
     """Prompts and completions, with zero in place of ratings."""
     raw: Float[np.ndarray, "prompts candidates raw"]
     """Their raw features."""
+    scores: Float[np.ndarray, "prompts candidates parameters"]
+    """Their scores with respect to the adapter before the first update."""
 
 
 def draw_candidates(config: RLHFConfig, people: People) -> Candidates:
-    """Returns completions of public prompts, with their raw features."""
+    """Returns completions of public prompts, with their raw features and their scores."""
     return _drawn(
-        people, config.improvement_prompts, config.candidates, config.new_tokens, config.seed
+        people,
+        config.improvement_prompts,
+        config.candidates,
+        config.new_tokens,
+        config.seed,
+        config.blocks,
     )
 
 
 @lru_cache(maxsize=1)  # whitening and improvement need the same ones, and they take minutes
-def _drawn(people: People, wanted: int, candidates: int, new_tokens: int, seed: int) -> Candidates:
+def _drawn(
+    people: People,
+    wanted: int,
+    candidates: int,
+    new_tokens: int,
+    seed: int,
+    blocks: tuple[int, ...],
+) -> Candidates:
     count = min(wanted, len(people.public_prompts))
     prompts, mask = (
         np.repeat(one[:count], candidates, axis=0)
@@ -62,13 +80,15 @@ def _drawn(people: People, wanted: int, candidates: int, new_tokens: int, seed: 
     key = key_of(seed, Use.CANDIDATES)
     tokens, real = complete(people.language, None, prompts, mask, new_tokens, key)
     nothing = np.zeros(len(prompts), np.float32)
-    rated = Rated(prompts, mask, tokens, real, nothing, np.ones(len(prompts), bool))
-    features = in_batches(partial(_read, people.language.decoder), BATCH, *rated)
+    flat = Rated(prompts, mask, tokens, real, nothing, np.ones(len(prompts), bool))
+    features = in_batches(partial(_read, people.language.decoder), BATCH, *flat)
 
     def by_prompt(leaf: np.ndarray) -> np.ndarray:
         return leaf.reshape(count, candidates, *leaf.shape[1:])
 
-    return Candidates(Rated(*map(by_prompt, rated)), by_prompt(features))
+    rated = Rated(*map(by_prompt, flat))
+    unchanged = first_adapter(RLHFConfig(blocks=blocks), people.language.decoder.architecture)
+    return Candidates(rated, by_prompt(features), scores(people, unchanged, rated))
 
 
 @jax.jit
@@ -76,91 +96,80 @@ def _read(base: Decoder, *rows: Array) -> Array:
     return raw_features(base, Rated(*rows))
 
 
-def pairs(candidates: Candidates, whitening: Whitening, weights: Array) -> Rated:
-    """Returns the best and the worst completion of each public prompt, [prompts, 2, ...].
+def rewards(
+    candidates: Candidates, whitening: Whitening, weights: Array
+) -> Float[np.ndarray, "prompts candidates"]:
+    """Returns the rewards of completions, whose differences within a prompt have meaning.
 
     Args:
         candidates: the completions.
         whitening: map from raw features to those of the reward model.
         weights: the released reward model.
     """
-    scores = candidates.raw @ np.asarray(whitening.projection) @ np.asarray(weights)
-    chosen = np.stack([scores.argmax(axis=1), scores.argmin(axis=1)], axis=1)
-    every = np.arange(len(chosen))[:, None]
-    return Rated(*(leaf[every, chosen] for leaf in candidates.rated))
+    found: np.ndarray = candidates.raw @ np.asarray(whitening.projection) @ np.asarray(weights)
+    return found
 
 
-def first_moments(config: RLHFConfig, adapter: Adapter) -> Any:
-    """Returns the state of the optimiser before the first update."""
-    return _optimiser(config.improvement_learning_rate).init(adapter)
-
-
-@lru_cache  # the same object each time, so that `_update` is compiled once
-def _optimiser(learning_rate: float) -> optax.GradientTransformation:
-    """Returns Adam, with gradients clipped to norm 1 against outliers."""
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(learning_rate))
-
-
-def preference_loss(adapter: Adapter, base: Decoder, batch: Rated) -> Float[Array, ""]:
-    """Returns the loss of direct preference optimisation; leaves are of shape [pairs, 2, ...]."""
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
-    said = Completions(flat.completions, flat.completion_mask)
-    given = base, flat.prompts, flat.prompt_mask, said
-    ratio = (log_probabilities(*given, adapter) - log_probabilities(*given)).sum(axis=1)
-    best, worst = ratio.reshape(-1, 2).T
-    return -jax.nn.log_sigmoid(BETA * (best - worst)).mean()
-
-
-class Improved(NamedTuple):
-    """Adapter after an update, with the state of the optimiser and the loss before the update."""
-
-    adapter: Adapter
-    moments: Any
-    loss: float
-
-
-def improve(
-    config: RLHFConfig, base: Decoder, preferred: Rated, start: Improved, updates: range
-) -> Iterator[Improved]:
-    """Yields after each update of the adapter on pairs of completions.
+def scores(
+    people: People, adapter: Adapter, rated: Rated
+) -> Float[np.ndarray, "prompts candidates parameters"]:
+    """Returns the score of each completion: the gradient of its log-probability.
 
     Args:
-        config: settings.
-        base: the frozen base model.
-        preferred: a better and a worse completion of each prompt, leaves of shape [pairs, 2, ...].
-        start: the adapter before the first update.
-        updates: numbers of the updates, which decide the minibatches.
+        people: holds the base model.
+        adapter: the adapter, with respect to whose parameters the gradient is.
+        rated: completions, leaves of shape [prompts, candidates, ...].
     """
-    now, optimiser = start, _optimiser(config.improvement_learning_rate)
-    for number in updates:
-        rows = minibatch(config, len(preferred.ratings), number)
-        batch = Rated(*(leaf[rows] for leaf in preferred))
-        now = _update(optimiser, now.adapter, now.moments, base, batch)
-        yield now._replace(loss=float(now.loss))
+    rows = [leaf.reshape(-1, 1, *leaf.shape[2:]) for leaf in rated[:4]]
+    each = partial(_scores, adapter, people.language.decoder)
+    found: np.ndarray = in_batches(each, _SCORED, *rows, what="completions scored")
+    return found.reshape(*rated.ratings.shape, -1)
 
 
-@partial(jax.jit, static_argnums=0)
-def _update(
-    optimiser: optax.GradientTransformation,
+@jax.jit
+def _scores(adapter: Adapter, base: Decoder, *rows: Array) -> Float[Array, "rows parameters"]:
+    found: Array = jax.vmap(partial(score, adapter, base, jnp.ones(1)))(*rows)
+    return found
+
+
+def tuned(
     adapter: Adapter,
-    moments: Any,
-    base: Decoder,
-    batch: Rated,
-) -> Improved:
-    loss, gradient = jax.value_and_grad(preference_loss)(adapter, base, batch)
-    step, moments = optimiser.update(gradient, moments)
-    return Improved(optax.apply_updates(adapter, step), moments, loss)
+    scores: Float[np.ndarray, "prompts candidates parameters"],
+    rewards: Float[np.ndarray, "prompts candidates"],
+    kl: float,
+) -> Adapter:
+    """Returns the adapter whose log-ratios are nearest to being proportional to rewards.
 
-
-def minibatch(config: RLHFConfig, count: int, update: int) -> Int[np.ndarray, " pairs"]:
-    """Returns the pairs of one update. Each pass over the pairs has another order.
-
-    A pass leaves out the last pairs of its order that do not fill a minibatch.
+    Args:
+        adapter: an adapter that changes nothing.
+        scores: scores of completions by the base model.
+        rewards: their rewards.
+        kl: KL divergence from the base model, to first order.
     """
-    size = min(MINIBATCH, count)
-    each = count // size
-    order = np.random.default_rng([config.seed, update // each]).permutation(count)
-    return order[(update % each) * size :][:size]
+    flat, unravel = ravel_pytree(adapter)
+    moved: Adapter = unravel(flat + jnp.asarray(regressed(scores, rewards, kl), flat.dtype))
+    return moved
+
+
+def regressed(
+    scores: Float[np.ndarray, "prompts candidates parameters"],
+    rewards: Float[np.ndarray, "prompts candidates"],
+    kl: float,
+) -> Float[np.ndarray, " parameters"]:
+    """Returns the ridge regression of rewards on scores, both centred within each prompt.
+
+    It is scaled such that half of the variance of a completion's log-ratio within its prompt, which
+    is the KL divergence to first order, equals `kl`. Rewards that are all alike change nothing.
+    """
+    x = (scores - scores.mean(axis=1, keepdims=True)).reshape(-1, scores.shape[2])
+    x = x.astype(np.float64)
+    y = (rewards - rewards.mean(axis=1, keepdims=True)).reshape(-1).astype(np.float64)
+    moments = x.T @ x
+    ridge = RIDGE * np.trace(moments) / len(moments)
+    change = np.linalg.solve(moments + ridge * np.eye(len(moments)), x.T @ y)
+    freedom = rewards.shape[0] * (rewards.shape[1] - 1)
+    deviation = float(np.sum((x @ change) ** 2) / freedom) ** 0.5
+    return change * (np.sqrt(2 * kl) / deviation) if deviation > 0 else change
 
 
 def scaled(adapter: Adapter, factor: float | Array) -> Adapter:

@@ -100,7 +100,16 @@ def read_model(model: str) -> LanguageModel:
         ValueError: it cannot be read.
     """
     require("gguf", "safetensors", "tokenizers")
-    return load(find(SMOLLM2) if model == SMOLLM2 else model)
+    return load(place_of(model))
+
+
+def place_of(model: str) -> Path:
+    """Returns the file or folder of the language model of this name or place.
+
+    Raises:
+        RunError: it is not installed.
+    """
+    return find(SMOLLM2) if model == SMOLLM2 else Path(model)
 
 
 def meet(config: RLHFConfig, language: LanguageModel) -> People:

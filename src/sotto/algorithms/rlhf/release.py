@@ -56,8 +56,6 @@ class RLHFState(NamedTuple):
     """Public directions of people's updates, with orthonormal rows. (): all parameters."""
     whitening: Whitening
     """Public whitening of the features."""
-    moments: Any
-    """State of the optimiser that improves the adapter against the released reward model."""
     updates: Int[Array, ""]
     """Number of updates so far."""
 

@@ -34,8 +34,6 @@ from sotto.rl.language import save_adapter
 from sotto.rl.language.architecture import Architecture
 
 _log = logging.getLogger(__name__)
-_CHUNK = 16
-"""Number of updates against the reward model between two checkpoints."""
 _SHOWN = 5
 """Number of samples in the report."""
 
@@ -44,10 +42,7 @@ def blank_state(config: RLHFConfig, architecture: Architecture) -> RLHFState:
     """Returns a state with the shapes of every state of a training, without an axis of runs."""
     adapter = first_adapter(config, architecture)
     directions: Any = ()
-    moments: Any = ()
-    if config.improves:
-        moments = improvement.first_moments(config, adapter)
-    elif config.directions:
+    if config.directions and not config.improves:
         size = ravel_pytree(adapter)[0].size
         directions = jnp.zeros((config.directions, size), jnp.float32)
     raw = len(DEPTHS) * architecture.width
@@ -60,7 +55,6 @@ def blank_state(config: RLHFConfig, architecture: Architecture) -> RLHFState:
         critic.blank(architecture.width) if config.critic == "paper" else (),
         directions,
         whitening,
-        moments,
         jnp.zeros((), jnp.int32),
     )
 
@@ -103,9 +97,6 @@ class Training:
         config, done = self._config, self._done
         if done < config.releases:
             yield from self._release(done)
-        last = config.num_updates - 1
-        if config.improves and done < last:
-            yield from self._improve(max(done, config.releases), last)
         yield self._finish()
 
     def _release(self, done: int) -> Iterator[Progress]:
@@ -144,31 +135,16 @@ class Training:
             ratings = {} if simulated is None else {"rating": simulated["rating"].mean(axis=2)}
             yield self._progress(update + 1, log, ratings, learned=not config.improves)
 
-    def _improve(self, done: int, last: int) -> Iterator[Progress]:
-        """Tunes the adapter against the released reward model."""
-        config, state = self._config, self._state
-        candidates = improvement.draw_candidates(config, self._people)
-        preferred = improvement.pairs(candidates, state.whitening, state.weights)
-        start = improvement.Improved(state.adapter, state.moments, 0.0)
-        updates = range(done - config.releases, last - config.releases)
-        losses = []
-        base = self._people.language.decoder
-        for now in improvement.improve(config, base, preferred, start, updates):
-            losses.append(now.loss)
-            made = done + len(losses)
-            if len(losses) % _CHUNK == 0 or made == last:
-                self._state = self._state._replace(
-                    adapter=now.adapter,
-                    average=now.adapter,
-                    moments=now.moments,
-                    updates=jnp.int32(made),
-                )
-                first = (len(losses) - 1) // _CHUNK * _CHUNK
-                yield self._progress(made, {"loss": np.array([losses[first:]])})
-
     def _finish(self) -> Progress:
-        """Scales both adapters to the target KL, and writes them for other tools."""
+        """Tunes the adapter against a released reward model, if there is one. Scales the adapters
+        to the target KL, and writes the last one for other tools.
+        """
         config, people, state = self._config, self._people, self._state
+        if config.improves:
+            candidates = improvement.draw_candidates(config, people)
+            rewards = improvement.rewards(candidates, state.whitening, state.weights)
+            tuned = improvement.tuned(state.adapter, candidates.scores, rewards, config.kl_target)
+            state = state._replace(adapter=tuned)
         meet = partial(
             improvement.scaled_to_target, config, people, key=key_of(config.seed, Use.KL)
         )

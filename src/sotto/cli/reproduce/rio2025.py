@@ -28,7 +28,6 @@ def rio(
     noise_multipliers: tuple[float, ...] = cells.NOISE_MULTIPLIERS,
     episodes: int = 2000,
     people: int = 3840,
-    updates: int = 96,
     arms: tuple[cells.LanguageArm, ...] = (),
     seeds: Seeds = 10,
     first_seed: FirstSeed = 100,
@@ -71,7 +70,6 @@ def rio(
         noise_multipliers: Noise multipliers, for fig6.
         episodes: Number of users of each training, for fig1 and fig5.
         people: Number of people who rate, for fig7.
-        updates: Number of updates of the language model, for fig7.
         arms: Kinds of training, for fig7; by default all.
         total_steps: Environment steps of every training, in place of the preset's.
         out: Folder for figures, data and kept trainings.
@@ -95,9 +93,7 @@ def rio(
 
         wanted = epsilons or language.EPSILONS
         with on_cluster(ray):
-            summary = language.make_language(
-                numbers, wanted, delta, people, updates, arms, out, say
-            )
+            summary = language.make_language(numbers, wanted, delta, people, arms, out, say)
         answer(summary, json, out / summary["name"], _print_language)
         return
     from sotto.experiments.rio2025 import figures as reproduction

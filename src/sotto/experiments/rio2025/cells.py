@@ -21,10 +21,9 @@ from sotto.privacy.mechanisms.noise import SAMPLER_SHARE, sampler_delta
 
 LanguageArm = Literal[
     "reward-model",
-    "preferences",
-    "many-preferences",
     "many-features",
-    "many-updates",
+    "ratings",
+    "preferences",
     "policy-gradient",
     "best-of-n",
 ]

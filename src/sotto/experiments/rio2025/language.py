@@ -6,7 +6,7 @@ divergence from the base model. The gain over the base model is measured twice: 
 and in those of a judge of another kind whom no training sees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from sotto.experiments import plots
 from sotto.experiments.certified import certificates
 from sotto.experiments.engine import Arm, Report, Result, Say, Store, digest, run
 from sotto.experiments.figure_files import write_data
+from sotto.experiments.rio2025 import preferences
 from sotto.experiments.rio2025.cells import LanguageArm
 from sotto.experiments.statistics import over_seeds
 from sotto.keys import new_key
@@ -52,12 +53,10 @@ BASELINE_EPSILONS = (1.0, 8.0)
 """Epsilons at which other private methods are trained, for comparison."""
 MANY_FEATURES = 192
 """Number of features of a reward model that is only useful without noise."""
-LONGER = 2
-"""Factor on the number of updates of an arm without noise."""
+_MIDDLE = 15
+"""Block after which updates of other methods steer. SmolLM2 has 30 blocks."""
 
-DIRECT = ("preferences", "many-preferences")
-"""Names of arms that learn from people's own preferred completions, without a reward model. The
-first sees four fifths of the default number of people once, and the second twice as many pairs."""
+_Direct = Callable[[RLHFConfig, People], Adapter]
 
 
 def arms(
@@ -65,7 +64,6 @@ def arms(
     epsilons: Sequence[float],
     delta: float,
     people: int,
-    updates: int,
     names: Sequence[LanguageArm] = (),
 ) -> list[Arm]:
     """Returns the arms, seed by seed, because the arms of one seed share their people.
@@ -75,13 +73,11 @@ def arms(
         epsilons: target epsilons of the private arms.
         delta: delta of the guarantees.
         people: number of people.
-        updates: number of updates of the language model, in arms that have them.
         names: names of the arms, empty for all.
     """
     common = RLHFConfig(
         people=people,
         delta=delta,
-        improvement_updates=updates,
         kl_target=max(KLS),
         evaluation_prompts=_CURVE_PROMPTS,
     )
@@ -92,18 +88,17 @@ def arms(
         file = f"{name}-{digest(config.first_repr() + name)}"
         return Arm(name, label, config, (seed,), file, train, SECONDS, (), True, epsilon)
 
-    steering = replace(common, adapter="steering", method="policy-gradient", clip_norm=0.1)
-    imitation = replace(steering, method="best-of-n", clip_norm=1.0)
+    gradient = replace(common, method="policy-gradient", blocks=(_MIDDLE,), clip_norm=0.1)
+    imitation = replace(gradient, method="best-of-n", clip_norm=1.0)
     features = replace(common, features=MANY_FEATURES)
-    longer = replace(common, improvement_updates=LONGER * updates)
+    low_rank = replace(gradient, adapter="lora", blocks=())
     few = [epsilon for epsilon in epsilons if epsilon in BASELINE_EPSILONS]
     chosen = [
         *(("reward-model", "reward model (sotto)", one, common) for one in (None, *epsilons)),
-        (DIRECT[0], "preferences", None, common),
-        (DIRECT[1], f"preferences, {LONGER * updates} updates", None, longer),
         ("many-features", f"reward model, {MANY_FEATURES} features", None, features),
-        ("many-updates", f"reward model, {LONGER * updates} updates", None, longer),
-        *(("policy-gradient", "policy gradient", one, steering) for one in (None, *few)),
+        ("ratings", "people's own ratings, regressed", None, common),
+        ("preferences", "people's own preferences, optimised", None, low_rank),
+        *(("policy-gradient", "policy gradient", one, gradient) for one in (None, *few)),
         *(("best-of-n", "imitation of the best", one, imitation) for one in (None, *few)),
     ]
     wanted = [one for one in chosen if not names or one[0] in names]
@@ -141,8 +136,8 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
     said: dict[str, Any] = {}
     points: list[int] = []
     curve: list[float] = []
-    if arm.name in DIRECT:
-        adapter = _direct(config, people)
+    if arm.name in _DIRECT:
+        adapter = _DIRECT[arm.name](config, people)
     else:
         algorithm = RLHF()
         ledger = algorithm.create_ledger(config, place / "ledger.sqlite", arm.name)
@@ -162,18 +157,22 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
     return [Result(arm, (seed,), np.array(points), curves, returns, more=more, **said)]
 
 
-def _direct(config: RLHFConfig, people: People) -> Adapter:
-    """Returns the adapter trained on each person's best and worst completion, without privacy."""
+def _regressed(config: RLHFConfig, people: People) -> Adapter:
+    """Returns the regression of people's own ratings on scores, without privacy."""
     assert people.log is not None
-    ratings = people.log.ratings
-    chosen = np.stack([ratings.argmax(axis=1), ratings.argmin(axis=1)], axis=1)
-    every = np.arange(len(chosen))[:, None]
-    preferred = type(people.log)(*(leaf[every, chosen] for leaf in people.log))
     adapter = first_adapter(config, people.language.decoder.architecture)
-    start = improvement.Improved(adapter, improvement.first_moments(config, adapter), 0.0)
-    updates = range(config.improvement_updates)
-    *_, last = improvement.improve(config, people.language.decoder, preferred, start, updates)
-    return last.adapter
+    scores = improvement.scores(people, adapter, people.log)
+    return improvement.tuned(adapter, scores, people.log.ratings, config.kl_target)
+
+
+def _optimised(config: RLHFConfig, people: People) -> Adapter:
+    """Returns low-rank changes that people's own preferences taught, without privacy."""
+    assert people.log is not None
+    return preferences.optimised(config, people.language.decoder, people.log)
+
+
+_DIRECT: dict[str, _Direct] = {"ratings": _regressed, "preferences": _optimised}
+"""Arms that learn from people's own completions and ratings, without a reward model."""
 
 
 def _at_each_kl(
@@ -208,7 +207,6 @@ def make_language(
     epsilons: Sequence[float],
     delta: float,
     people: int,
-    updates: int,
     names: Sequence[LanguageArm],
     out: Path,
     say: Say,
@@ -220,13 +218,12 @@ def make_language(
         epsilons: target epsilons.
         delta: delta of the guarantees.
         people: number of people.
-        updates: number of updates of the language model.
         names: names of the arms, empty for all.
         out: folder of the results.
         say: shows the progress.
     """
     out.mkdir(parents=True, exist_ok=True)
-    planned = arms(seeds, epsilons, delta, people, updates, names)
+    planned = arms(seeds, epsilons, delta, people, names)
     results = run(planned, Store(out / "trainings"), 1, say)
     stem = out / "fig7"
     draw(stem.with_suffix(".png"), results, f"delta = {delta:g}, {plots.in_seeds(len(seeds))}")

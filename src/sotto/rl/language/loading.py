@@ -1,5 +1,6 @@
 """Language models read from a folder in Hugging Face's layout, or from a GGUF file."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +44,24 @@ def load(path: str | Path, dtype: DType = "bfloat16") -> LanguageModel:
     if path.is_file():
         return _load_gguf(path, dtype)
     raise ValueError(f"there is no model at {path}; name a model's folder or a GGUF file")
+
+
+def identity(path: str | Path) -> str:
+    """Returns the SHA-256 of a model: of its GGUF file, or of its folder's settings and weights.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    path = Path(path)
+    kinds = {".json", ".safetensors"}
+    files = (
+        sorted(one for one in path.iterdir() if one.suffix in kinds) if path.is_dir() else [path]
+    )
+    whole = hashlib.sha256()
+    for one in files:
+        with one.open("rb") as opened:
+            whole.update(hashlib.file_digest(opened, "sha256").digest())
+    return whole.hexdigest()
 
 
 def _load_folder(folder: Path, dtype: DType) -> LanguageModel:
