@@ -83,6 +83,7 @@ def sotto(settings: Settings, private: bool) -> Case:
         people=settings.people * 10_000,
         releases=10_000,
         method="best-of-n",
+        adapter="lora",
         directions=0,
         new_tokens=settings.new_tokens,
         prompt_tokens=settings.prompt_tokens,

@@ -256,7 +256,7 @@ EXPECTED = {
         language.tuned language.patterns language.while-asked
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@2 door.contributed@2 door.compiled@2 gaussian.rounded@2
-        noise.law@2 language.public-model language.own-completions people.settings@3
+        noise.law@2 language.public-model language.own-completions@2 people.settings@3
         ledger.enrolment@2 noise.random@3 door.unchanged@2 runs.failure@2 general.timing
     """,
     "logs of people": """

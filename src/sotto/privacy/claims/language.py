@@ -33,8 +33,9 @@ OWN_COMPLETIONS = Claim(
     "user",
     "What a person rates depends on that person's prompts, on random numbers, and on earlier "
     "releases. All ratings of one person are under one name.",
-    "each completion is generated from its own prompt and random key; a file of ratings is grouped "
-    "by the person that it names",
+    "simulated people rate completions that sotto generates, each from its own prompt and random "
+    "key; whoever makes a file of ratings knows how its completions were made and whose they are",
+    version=2,
 )
 
 BROUGHT = (TUNED, PATTERNS, WHILE_ASKED, PUBLIC_MODEL, OWN_COMPLETIONS)

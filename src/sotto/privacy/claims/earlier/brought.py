@@ -1,6 +1,6 @@
 """Earlier words of the sentences that statements of streams bring."""
 
-from sotto.privacy.claims import experts, logs, rewards, streams
+from sotto.privacy.claims import experts, language, logs, rewards, streams
 from sotto.privacy.claims.claim import Claim
 
 OF_SCHEMA_1: tuple[Claim, ...] = (
@@ -181,6 +181,13 @@ OF_SCHEMA_2: tuple[Claim, ...] = (
         1,
         "A person, against somebody who sees what this person was offered or chose. A person's own "
         "ratings decide what that person chooses next, and nothing is released about it.",
+    ),
+    language.OWN_COMPLETIONS.before(
+        1,
+        "What a person rates depends on that person's prompts, on random numbers, and on earlier "
+        "releases. All ratings of one person are under one name.",
+        "each completion is generated from its own prompt and random key; a file of ratings is "
+        "grouped by the person that it names",
     ),
 )
 """Earlier words that certificates of schema 2 name, a version each."""
