@@ -85,6 +85,19 @@ def test_chat_continues_each_line(capsys, run, monkeypatch):
     assert "exceed the model's 64 positions" in long
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])  # the terminal's choice
+def test_bytes_that_are_no_text_do_not_end_a_chat(capsys, run, monkeypatch, errors):
+    typed = io.TextIOWrapper(io.BytesIO(b"the \xff\nthe film\n"), "utf-8", errors)
+    monkeypatch.setattr("sys.stdin", typed)
+    monkeypatch.setattr(LanguageAgent, "_sampled", lambda *_: ["ok"])
+    capsys.readouterr()
+    assert main(["chat", str(run), "--new-tokens", "3", *NAMED]) == 0
+    out, err = capsys.readouterr()
+    assert out == "ok\n"
+    (sentence,) = err.splitlines()
+    assert "the prompt is not a text in UTF-8" in sentence
+
+
 def test_each_model_writes_its_likeliest_tokens_at_a_tiny_temperature(agent):
     """The padding in front of the prompt changes nothing. The adapter is random and large, so that
     the models' texts differ: that of the run is noise, of which no size is certain."""
@@ -125,6 +138,7 @@ def test_a_prompt_may_fill_the_positions(agent):
     [
         (("--prompt", ""), "the prompt is empty"),
         (("--prompt", " \n"), "the prompt is empty"),
+        (("--prompt", "the \udcff"), "the prompt is not a text in UTF-8; correct it"),
         (("--prompt", "a", "--samples", "0"), "the number of samples must be at least 1, got 0"),
         (("--prompt", "a", "--new-tokens", "-1"), "the number of new tokens must be at least 1"),
         (("--prompt", "a", "--new-tokens", "99"), "exceed the model's 64 positions"),

@@ -1,6 +1,7 @@
 """The commands `sotto generate` and `sotto chat`: completions of a tuned language model."""
 
 import sys
+from io import TextIOWrapper
 from typing import Literal
 
 from sotto.cli.terminal.options import Json, RunPath
@@ -96,12 +97,14 @@ def chat(
     agent = load_language(path, policy=policy, seed=seed, model=model)
     if sys.stdin.isatty():
         print("Each line is continued. End with Ctrl-D.")
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # refuses a line, and not all that follow
     for line in sys.stdin:
         try:
             (said,) = agent.generate(
                 line.rstrip("\n"), new_tokens=new_tokens, temperature=temperature
             )
-        except ValueError as error:  # a line that is empty or too long does not end the loop
+        except ValueError as error:  # a line that cannot be continued does not end the loop
             print(f"sotto: {visible(str(error))}", file=sys.stderr, flush=True)
         else:
             print(_lines(said), flush=True)

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from sotto.errors import RunError
 from sotto.rl.language import Tokenizer
+from sotto.rl.language.tokenizer import in_utf8
 
 if TYPE_CHECKING:
     Arrays: TypeAlias = Any
@@ -168,7 +169,7 @@ def _line(where: str, line: bytes, tokenizer: Tokenizer) -> _Line:
 
 
 def _tokens(where: str, field: str, text: Any, tokenizer: Tokenizer) -> list[int]:
-    if not isinstance(text, str) or any("\ud800" <= one <= "\udfff" for one in text):
+    if not isinstance(text, str) or not in_utf8(text):
         raise RunError(f"{where} has a {field} that is not a text; correct it")
     tokens = tokenizer.encode(text, whole=field == "prompt") if text else []
     if not tokens:

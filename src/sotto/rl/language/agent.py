@@ -10,7 +10,7 @@ from sotto.rl.language.adapters import Adapter
 from sotto.rl.language.generation import generate
 from sotto.rl.language.loading import LanguageModel
 from sotto.rl.language.model import check_length
-from sotto.rl.language.tokenizer import padded
+from sotto.rl.language.tokenizer import in_utf8, padded
 
 _MULTIPLE = 16
 """Prompts are padded to a multiple of so many tokens, so that few programs are compiled."""
@@ -63,11 +63,13 @@ class LanguageAgent:
             base: whether the base model continues the prompt, instead of the tuned one.
 
         Raises:
-            ValueError: the prompt is empty, a number is out of range, or the prompt and the new
-                tokens exceed the model's positions.
+            ValueError: the prompt is empty or not in UTF-8, a number is out of range, or the
+                prompt and the new tokens exceed the model's positions.
         """
         if not prompt.strip():
             raise ValueError("the prompt is empty; give a text to continue")
+        if not in_utf8(prompt):
+            raise ValueError("the prompt is not a text in UTF-8; correct it")
         for what, number in (("samples", samples), ("new tokens", new_tokens)):
             if number < 1:
                 raise ValueError(f"the number of {what} must be at least 1, got {number}")

@@ -16,6 +16,14 @@ CONTROL = 3
 """Type of a token that is not text, in GGUF files."""
 
 
+def in_utf8(text: str) -> bool:
+    """Returns whether a text can be written in UTF-8: Python's texts may hold halves of characters.
+
+    Bytes that are not UTF-8 become such halves in arguments, on standard input and in JSON.
+    """
+    return not any("\ud800" <= one <= "\udfff" for one in text)
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """A tokenizer, without padding or truncation."""
