@@ -101,6 +101,12 @@ def test_a_config_that_does_not_fit(folder, fields, sentence):
         ("llama", {"num_key_value_heads": 3}, "4 query heads cannot share 3 key-value heads"),
         ("llama", {"num_key_value_heads": 4}, r"k_proj.weight' has shape \[16, 32\]"),
         ("llama", {"num_hidden_layers": 0}, "blocks is 0; it must be at least 1"),
+        ("llama", {"num_attention_heads": 0}, "heads is 0; it must be at least 1"),
+        ("llama", {"num_attention_heads": 0, "head_dim": None}, "cannot be divided into 0 heads"),
+        ("llama", {"num_key_value_heads": 0}, "kv_heads is 0; it must be at least 1"),
+        ("llama", {"hidden_size": 0}, "width is 0; it must be at least 1"),
+        ("gpt2", {"n_head": 0}, "cannot be divided into 0 heads"),
+        ("gpt2", {"n_embd": 0}, "width is 0; it must be at least 1"),
     ],
 )
 def test_a_config_of_another_model(name, fields, sentence, tmp_path):
@@ -122,6 +128,33 @@ def test_tensors_that_are_missing_misshapen_unknown_or_integers(folder):
         kept = {k: v for k, v in (tensors | changed).items() if v is not None}
         save_file(kept, file)
         refused(folder, sentence)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{", "is not JSON .*; download it again"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "holds no JSON object"),
+        ('{"eos_token_id": [null]}', r"needs a token or a list of tokens as .*, got \[None\]"),
+        ('{"eos_token_id": "</s>"}', "needs a token or a list of tokens as .*, got '</s>'"),
+        ('{"eos_token_id": {"a": 1}}', "needs a token or a list of tokens as eos_token_id"),
+        ('{"eos_token_id": true}', "needs a token or a list of tokens as .*, got True"),
+    ],
+)
+def test_a_broken_generation_config(folder, content, sentence):
+    (folder / "generation_config.json").write_text(content)
+    refused(folder, rf"generation_config\.json {sentence}")
+
+
+def test_end_tokens_of_the_config_are_named_by_it(folder):
+    (folder / "generation_config.json").unlink()
+    edit(folder, eos_token_id=[0, None])
+    refused(folder, r"/config\.json needs a token or a list of tokens as eos_token_id")
+    edit(folder, eos_token_id=None)
+    assert load(folder, "float32").end == ()
+    (folder / "generation_config.json").write_text('{"eos_token_id": [3, 0]}')
+    assert load(folder, "float32").end == (3, 0)
 
 
 def test_rope_settings_of_older_configs(tmp_path):
@@ -168,6 +201,15 @@ def rewritten(target, **fields):
         ({"tokenizer__ggml__add_bos_token": True}, "asks for a token before each text"),
         ({"llama__block_count": None}, r"lacks the field 'llama\.block_count'"),
         ({"llama__block_count": 3}, r"has no tensor 'model\.layers\.2"),
+        ({"llama__block_count": 0}, "blocks is 0; it must be at least 1"),
+        ({"llama__embedding_length": 0}, "width is 0; it must be at least 1"),
+        ({"llama__attention__head_count": 0}, "a width of 32 cannot be divided into 0 heads"),
+        (
+            {"llama__attention__head_count": 0, "llama__attention__key_length": 8},
+            "heads is 0; it must be at least 1",
+        ),
+        ({"llama__attention__head_count": 5}, "a width of 32 cannot be divided into 5 heads"),
+        ({"llama__attention__head_count_kv": 0}, "kv_heads is 0; it must be at least 1"),
         ({"llama__embedding_length": 64}, "has shape .*do not belong together"),
         ({"llama__rope__scaling__type": "yarn"}, "asks for rotary scaling 'yarn'"),
         ({"tokenizer__ggml__eos_token_id": 300}, r"end tokens \[300\] are not all among"),

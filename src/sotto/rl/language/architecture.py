@@ -146,7 +146,7 @@ def _gpt2(fields: _Fields) -> Architecture:
         blocks=fields.number("n_layer"),
         heads=heads,
         kv_heads=heads,
-        head_width=_even_share(width, heads),
+        head_width=even_share(width, heads),
         hidden=fields.number("n_inner", 4 * width),
         positions=fields.number("n_positions"),
         epsilon=fields.number("layer_norm_epsilon", 1e-5),
@@ -176,7 +176,7 @@ def _llama(fields: _Fields) -> Architecture:
         blocks=fields.number("num_hidden_layers"),
         heads=heads,
         kv_heads=fields.number("num_key_value_heads", heads),
-        head_width=fields.fields.get("head_dim") or _even_share(width, heads),
+        head_width=fields.fields.get("head_dim") or even_share(width, heads),
         hidden=fields.number("intermediate_size"),
         positions=fields.number("max_position_embeddings"),
         epsilon=fields.number("rms_norm_eps", 1e-6),
@@ -185,7 +185,12 @@ def _llama(fields: _Fields) -> Architecture:
     )
 
 
-def _even_share(width: int, heads: int) -> int:
+def even_share(width: int, heads: int) -> int:
+    """Returns the width of a head, if its width is not stated.
+
+    Raises:
+        ValueError: the heads cannot share the width of the model.
+    """
     if heads < 1 or width % heads:
         raise ValueError(
             f"a width of {width} cannot be divided into {heads} heads; check the model"

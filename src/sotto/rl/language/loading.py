@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from sotto.extras import require
-from sotto.rl.language.architecture import Architecture, from_config
+from sotto.rl.language.architecture import Architecture, even_share, from_config
 from sotto.rl.language.model import Decoder
-from sotto.rl.language.tokenizer import Tokenizer, end_tokens, gguf_tokenizer, read_tokenizer
+from sotto.rl.language.tokenizer import Tokenizer, gguf_tokenizer, read_tokenizer
 from sotto.rl.language.weights import DType, Tensors, build
 
 
@@ -71,7 +71,9 @@ def _load_folder(folder: Path, dtype: DType) -> LanguageModel:
     tokenizer = read_tokenizer(folder)
     tokenizer.check(architecture.vocabulary)
     decoder = build(architecture, _folder_tensors(folder, architecture), dtype)
-    return LanguageModel(decoder, tokenizer, _checked_end(end_tokens(folder, config), architecture))
+    return LanguageModel(
+        decoder, tokenizer, _checked_end(_end_tokens(folder, config), architecture)
+    )
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -79,11 +81,28 @@ def _read_json(path: Path) -> dict[str, Any]:
         read = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read; the folder is not a whole model") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON ({error}); download it again") from error
     if not isinstance(read, dict):
         raise ValueError(f"{path} holds no JSON object; download it again")
     return read
+
+
+def _end_tokens(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Returns the tokens that end a text: those of generation_config.json, or of config.json."""
+    path, name = folder / "generation_config.json", "eos_token_id"
+    generation = _read_json(path) if path.is_file() else {}
+    if name not in generation:
+        path, generation = folder / "config.json", config
+    end = generation.get(name)
+    if end is None:
+        return ()
+    tokens = end if isinstance(end, list) else [end]
+    if any(isinstance(token, bool) or not isinstance(token, int) for token in tokens):
+        raise ValueError(
+            f"{path} needs a token or a list of tokens as {name}, got {end!r}; correct it"
+        )
+    return tuple(tokens)
 
 
 def _folder_tensors(folder: Path, architecture: Architecture) -> Tensors:
@@ -208,7 +227,8 @@ def _gguf_architecture(fields: Mapping[str, Any], *, tied: bool) -> Architecture
             int(fields["llama.embedding_length"]),
             int(fields["llama.attention.head_count"]),
         )
-        head_width = int(fields.get("llama.attention.key_length", width // heads))
+        stated = fields.get("llama.attention.key_length")
+        head_width = even_share(width, heads) if stated is None else int(stated)
         if int(fields.get("llama.rope.dimension_count", head_width)) != head_width:
             raise ValueError(
                 "the GGUF file turns only a part of each head, which sotto does not implement; "

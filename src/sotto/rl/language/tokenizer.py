@@ -1,6 +1,5 @@
 """Text to tokens and back, through the `tokenizers` package."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,13 +136,3 @@ def gguf_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
         [AddedToken(t, special=True) for t, k in zip(tokens, types, strict=True) if k == CONTROL]
     )
     return Tokenizer(inner)
-
-
-def end_tokens(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns the tokens that end a text: those of generation_config.json, or of config.json."""
-    path = folder / "generation_config.json"
-    generation = json.loads(path.read_text()) if path.is_file() else {}
-    end = generation.get("eos_token_id", config.get("eos_token_id"))
-    if end is None:
-        return ()
-    return tuple(end) if isinstance(end, list) else (int(end),)
