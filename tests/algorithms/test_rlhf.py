@@ -313,6 +313,31 @@ def test_real_people_are_neither_measured_nor_shown(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_public_prompts_in_another_encoding_are_refused(tmp_path: Path, encoding: str) -> None:
+    log, public = write_log(tmp_path)
+    public.write_text("a café\nthe film\n", encoding)
+    settings = config(feedback=str(log), public_prompts=str(public))
+    with pytest.raises(RunError, match=r"public\.txt is not a text in UTF-8; save it as UTF-8"):
+        meet(settings, model("llama"))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt_or_a_rating(tmp_path: Path) -> None:
+    """Editors on Windows write one in front of a text."""
+    log, public = write_log(tmp_path)
+    settings = config(feedback=str(log), public_prompts=str(public))
+    before = meet(settings, model("llama"))
+    for path in (log, public):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    after = meet(settings, model("llama"))
+    np.testing.assert_array_equal(before.public_prompts, after.public_prompts)
+    np.testing.assert_array_equal(before.public_mask, after.public_mask)
+    assert before.log is not None
+    assert after.log is not None
+    for one, other in zip(before.log, after.log, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_log_with_more_people_than_places_is_refused(tmp_path: Path) -> None:
     log, public = write_log(tmp_path, people=5)
     settings = config(feedback=str(log), public_prompts=str(public), people=4)

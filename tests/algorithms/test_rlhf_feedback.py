@@ -124,6 +124,8 @@ def test_a_completion_gets_no_token_that_begins_a_text(log):
         ("[" * 100_000, "is not a JSON object"),
         ({"person": SECRET, "prompt": SECRET, "rating": 0.77}, "has no completion"),
         (rating(SECRET, SECRET) | {SECRET: SECRET}, "has more fields than person, prompt, "),
+        (json.dumps(rating())[:-1] + f', "person": "{SECRET}"}}', "has a field twice; write each"),
+        (json.dumps(rating(SECRET))[:-1] + ', "rating": 0.77}', "has a field twice"),
         (rating(SECRET, SECRET, SECRET, 1.77), r"has a rating that is not a number in \[0, 1\]"),
         (rating(SECRET, SECRET, SECRET, -0.77), "has a rating that is not a number"),
         (rating(SECRET, SECRET, SECRET, "0.77"), "has a rating that is not a number"),

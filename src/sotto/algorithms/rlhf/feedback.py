@@ -5,6 +5,7 @@ Without a person the rows of the others are the same and stand closer together. 
 the arrays are arguments and not taken from the log, so that they do not depend on anybody's data.
 """
 
+import codecs
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -134,6 +135,8 @@ def _lines(path: Path, tokenizer: Tokenizer) -> Iterator[_Line]:
         raise RunError(f"there is no log at {path}; name a JSON Lines file")
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)  # editors on Windows write it
             if line.strip():
                 yield _line(f"line {number} of {path}", line, tokenizer)
 
@@ -141,14 +144,17 @@ def _lines(path: Path, tokenizer: Tokenizer) -> Iterator[_Line]:
 def _line(where: str, line: bytes, tokenizer: Tokenizer) -> _Line:
     """Returns the rating of a line; errors name the line and the field, and quote nothing."""
     try:
-        found = json.loads(line.decode())
+        pairs = json.loads(line.decode(), object_pairs_hook=tuple)  # arrays are lists
     except (ValueError, RecursionError):  # whose messages and attributes hold the text
-        found = None
-    if not isinstance(found, dict):
+        pairs = None
+    if not isinstance(pairs, tuple):
         raise RunError(
             f"{where} is not a JSON object in UTF-8; write one object with "
             f"{', '.join(FIELDS)} on each line"
         )
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise RunError(f"{where} has a field twice; write each field once")
     for field in FIELDS:
         if field not in found:
             raise RunError(f"{where} has no {field}; give {', '.join(FIELDS)} on each line")

@@ -175,7 +175,10 @@ def _real_ratings(config: RLHFConfig, language: LanguageModel) -> Rated:
 def _prompts(path: Path, language: LanguageModel, tokens: int) -> tuple[np.ndarray, np.ndarray]:
     if not path.is_file():
         raise RunError(f"there are no public prompts at {path}; name a text file")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # "sig": editors may mark it
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path} is not a text in UTF-8; save it as UTF-8") from error
     rows = [language.tokenizer.encode(line)[-tokens:] for line in lines if line.strip()]
     if len(rows) < 2:
         raise RunError(f"{path} needs at least two prompts, one on each line")
