@@ -44,7 +44,7 @@ def tokens(text):
 
 
 def test_people_stand_in_the_order_of_the_file_and_rows_are_padded(log):
-    found = read(
+    rated = read(
         log(
             rating("zoe", "the film", " was", 1),
             rating("ann", "a story", " good", 0.25),
@@ -52,8 +52,6 @@ def test_people_stand_in_the_order_of_the_file_and_rows_are_padded(log):
             rating("zoe", "film", " bad", 0),
         )
     )
-    assert (found.people, found.dropped, found.shortened) == (2, 0, 0)
-    rated = found.rated
     np.testing.assert_array_equal(rated.present, [[True, True], [True, False]])
     np.testing.assert_array_equal(rated.ratings, np.array([[1, 0], [0.25, 0]], np.float32))
     assert [array.shape for array in rated] == [
@@ -79,19 +77,19 @@ def test_people_stand_in_the_order_of_the_file_and_rows_are_padded(log):
 def test_further_rows_of_a_person_are_dropped_in_the_order_of_the_file(log):
     lines = [rating("ann", rating=value / 10) for value in range(5)]
     found = read(log(*lines, rating("bob")))
-    assert found.dropped == 3
-    np.testing.assert_allclose(found.rated.ratings, [[0, 0.1], [0.5, 0]])
+    np.testing.assert_allclose(found.ratings, [[0, 0.1], [0.5, 0]])
 
 
 def test_a_person_changes_only_their_own_row(log):
     lines = [rating("ann"), rating("bob", "in 1984 the story of the film " * 9), rating("cid")]
     whole, without = read(log(*lines)), read(log(lines[0], lines[2]))
-    for all_rows, fewer in zip(whole.rated, without.rated, strict=True):
+    for all_rows, fewer in zip(whole, without, strict=True):
         np.testing.assert_array_equal(all_rows[[0, 2]], fewer)
 
 
 def test_a_number_and_its_digits_are_one_person(log):
-    assert read(log(rating(7), rating("7"), rating("8"))).people == 2
+    found = read(log(rating(7), rating("7"), rating("8")))
+    np.testing.assert_array_equal(found.present, [[True, True], [True, False]])
 
 
 def test_long_texts_keep_the_tokens_at_their_seam(log):
@@ -99,11 +97,10 @@ def test_long_texts_keep_the_tokens_at_their_seam(log):
     assert len(tokens(prompt)) > 6
     assert len(tokens(completion)) > 4
     found = read(log(rating(prompt=prompt, completion=completion)))
-    assert found.shortened == 2
-    assert found.rated.prompts[0, 0].tolist() == tokens(prompt)[-6:]
-    assert found.rated.completions[0, 0].tolist() == tokens(completion)[:4]
-    assert found.rated.prompt_mask[0, 0].all()
-    assert found.rated.completion_mask[0, 0].all()
+    assert found.prompts[0, 0].tolist() == tokens(prompt)[-6:]
+    assert found.completions[0, 0].tolist() == tokens(completion)[:4]
+    assert found.prompt_mask[0, 0].all()
+    assert found.completion_mask[0, 0].all()
 
 
 def test_a_completion_gets_no_token_that_begins_a_text(log):
@@ -111,7 +108,7 @@ def test_a_completion_gets_no_token_that_begins_a_text(log):
     beginning.inner.post_processor = processors.TemplateProcessing(
         single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", 0)]
     )
-    found = read(log(rating()), Tokenizer(beginning.inner), prompt_tokens=20, new_tokens=20).rated
+    found = read(log(rating()), Tokenizer(beginning.inner), prompt_tokens=20, new_tokens=20)
     assert found.prompts[0, 0][found.prompt_mask[0, 0]].tolist() == [0, *tokens("the film")]
     assert found.completions[0, 0][found.completion_mask[0, 0]].tolist() == tokens(" was good")
 

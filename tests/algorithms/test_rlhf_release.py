@@ -123,6 +123,12 @@ def test_rows_and_people_who_are_absent_contribute_nothing(method: str) -> None:
     assert not contributions(method, nobody).any()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_person_with_one_rating_contributes_to_best_of_n_only(method: str) -> None:
+    found = contributions(method, without_row(rated(), 1, 1))
+    assert found[1].any() == (method == "best-of-n")
+
+
 # --- what the contributions are ------------------------------------------------------------------
 
 

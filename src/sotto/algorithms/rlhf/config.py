@@ -56,8 +56,11 @@ class RLHFConfig(Settings):
     this model only."""
     feedback: str | None = None
     """JSON Lines file of real people's ratings: objects with person, prompt, completion and rating
-    in [0, 1]. Nothing about these people is shown without noise. None: people are simulated.
-    --resume needs the same file; its ratings change nothing once the release is made."""
+    in [0, 1]. With reward-model and policy-gradient a person contributes only with two ratings or
+    more that differ. Of each person the first --completions ratings count. Longer completions keep
+    their first --new-tokens tokens, and longer prompts their last --prompt-tokens tokens. Nothing
+    about these people is shown without noise. None: people are simulated. --resume needs
+    the same file; its ratings change nothing once the release is made."""
     public_prompts: str | None = None
     """Text file with one public prompt per line, about nobody who is protected. None: beginnings of
     film reviews, which `sotto install films` installs."""

@@ -8,7 +8,6 @@ the arrays are arguments and not taken from the log, so that they do not depend 
 import codecs
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -46,23 +45,6 @@ class Rated(NamedTuple):
     """Whether the row holds a rating; a row without one has no real token."""
 
 
-@dataclass(frozen=True)
-class Feedback:
-    """A log of people's ratings."""
-
-    rated: Rated
-    """Numpy arrays whose first axis is the person, in the order of first appearance."""
-    dropped: int
-    """Number of ratings that were left out because their person had enough earlier ones."""
-    shortened: int
-    """Number of prompts and completions, among the kept ratings, that lost tokens."""
-
-    @property
-    def people(self) -> int:
-        """Number of people."""
-        return len(self.rated.present)
-
-
 class _Line(NamedTuple):
     """One rating of a log."""
 
@@ -74,12 +56,13 @@ class _Line(NamedTuple):
 
 def read(
     path: Path, tokenizer: Tokenizer, *, rows: int, prompt_tokens: int, new_tokens: int
-) -> Feedback:
+) -> Rated:
     """Reads a log: a JSON Lines file of objects with person, prompt, completion and rating.
 
     A person is a name or a whole number; 7 and "7" are the same person. A rating is in [0, 1].
     Blank lines are skipped. The names of people and the texts are not kept, and no message quotes
-    them.
+    them. Nothing says how many ratings and tokens are left out: it would be a count without noise,
+    and whatever a training prints may be kept or uploaded.
 
     Args:
         path: the log.
@@ -87,6 +70,9 @@ def read(
         rows: number of ratings per person. The first ones of the file are kept.
         prompt_tokens: length of a prompt. Of a longer one the last tokens are kept.
         new_tokens: length of a completion. Of a longer one the first tokens are kept.
+
+    Returns:
+        Numpy arrays whose first axis is the person, in the order of first appearance.
 
     Raises:
         ValueError: a size is below 1.
@@ -97,32 +83,26 @@ def read(
         if size < 1:
             raise ValueError(f"{name} must be at least 1, got {size}")
     by_person: dict[str, list[_Line]] = {}
-    dropped = 0
     for line in _lines(path, tokenizer):
         kept = by_person.setdefault(line.person, [])
         if len(kept) < rows:
             kept.append(line)
-        else:
-            dropped += 1
     if not by_person:
         raise RunError(f"{path} has no ratings in it; name a log with at least one person")
     shape = (len(by_person), rows)
     prompts, prompt_mask = _blank(*shape, prompt_tokens)
     completions, completion_mask = _blank(*shape, new_tokens)
     ratings, present = np.zeros(shape, np.float32), np.zeros(shape, bool)
-    shortened = 0
     for person, lines in enumerate(by_person.values()):
         for row, line in enumerate(lines):
             place = person, row
-            shortened += (len(line.prompt) > prompt_tokens) + (len(line.completion) > new_tokens)
             prompt, completion = line.prompt[-prompt_tokens:], line.completion[:new_tokens]
             prompts[place][-len(prompt) :] = prompt
             prompt_mask[place][-len(prompt) :] = True
             completions[place][: len(completion)] = completion
             completion_mask[place][: len(completion)] = True
             ratings[place], present[place] = line.rating, True
-    rated = Rated(prompts, prompt_mask, completions, completion_mask, ratings, present)
-    return Feedback(rated, dropped, shortened)
+    return Rated(prompts, prompt_mask, completions, completion_mask, ratings, present)
 
 
 def _blank(*shape: int) -> tuple[Int[np.ndarray, "..."], Bool[np.ndarray, "..."]]:

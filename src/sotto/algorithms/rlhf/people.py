@@ -162,14 +162,14 @@ def _real_ratings(config: RLHFConfig, language: LanguageModel) -> Rated:
         prompt_tokens=config.prompt_tokens,
         new_tokens=config.new_tokens,
     )
-    if found.people > config.people:
+    empty = config.people - len(found.present)
+    if empty < 0:
         # With a place for everybody, nobody's absence lets another person in.
         raise RunError(
             f"{config.feedback} has more than {config.people} people; choose --people at or above "
             "the number of people in it"
         )
-    empty = config.people - found.people
-    return Rated(*(np.pad(x, [(0, empty), *[(0, 0)] * (x.ndim - 1)]) for x in found.rated))
+    return Rated(*(np.pad(x, [(0, empty), *[(0, 0)] * (x.ndim - 1)]) for x in found))
 
 
 def _prompts(path: Path, language: LanguageModel, tokens: int) -> tuple[np.ndarray, np.ndarray]:

@@ -91,7 +91,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _end_tokens(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns the tokens that end a text: those of generation_config.json, or of config.json."""
     path, name = folder / "generation_config.json", "eos_token_id"
-    generation = _read_json(path) if path.is_file() else {}
+    generation: Mapping[str, Any] = _read_json(path) if path.is_file() else {}
     if name not in generation:
         path, generation = folder / "config.json", config
     end = generation.get(name)
