@@ -391,6 +391,18 @@ def test_settings_that_do_not_fit_the_environment(changes, message: str) -> None
         functional_q_training.check(replace(SMALL, **changes))
 
 
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("Acrobot-v1", "the range of Acrobot-v1's rewards is unknown: give --reward-low and"),
+        ("Nope-v0", "There is no environment 'Nope-v0' written in JAX"),
+    ],
+)
+def test_rewards_whose_range_is_unknown(env_id: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        _ = replace(SMALL, env_id=env_id, reward_low=None, reward_high=None).rewards
+
+
 def test_factor_of_the_averager_is_attained() -> None:
     config = replace(WHOLE, mode="output-release", iterations=12)
     averager = Averager(config, collected(config))

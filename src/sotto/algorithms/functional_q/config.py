@@ -185,9 +185,9 @@ class FunctionalQConfig(Settings):
         low = known[0] if self.reward_low is None else self.reward_low
         high = known[1] if self.reward_high is None else self.reward_high
         if low is None or high is None:
+            env = self.environment  # refuses a name that no environment has
             raise ValueError(
-                f"the range of {self.env_id}'s rewards is unknown: give --reward-low and "
-                "--reward-high"
+                f"the range of {env.id}'s rewards is unknown: give --reward-low and --reward-high"
             )
         if not low < high:
             raise ValueError(f"reward_low {low:g} must be below reward_high {high:g}")
