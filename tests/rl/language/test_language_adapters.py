@@ -260,6 +260,25 @@ def test_adapters_of_other_kinds_are_refused(files, fields, sentence):
         load_adapter(files, model("llama").decoder.architecture)
 
 
+@pytest.mark.parametrize("begun", ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "eva", 7])
+def test_adapters_whose_first_weights_came_out_of_the_base_model_are_refused(files, begun):
+    """PEFT takes them out of the base model as it loads such an adapter."""
+    _edit(files, init_lora_weights=begun)
+    with pytest.raises(ValueError, match=f"init_lora_weights={begun!r}, which may change the base"):
+        load_adapter(files, model("llama").decoder.architecture)
+
+
+@pytest.mark.parametrize("begun", [True, False, None, "gaussian"])
+def test_adapters_that_began_with_any_numbers_of_their_own_are_read(files, begun):
+    before = load_adapter(files, model("llama").decoder.architecture)
+    _edit(files, init_lora_weights=begun)
+    assert same(load_adapter(files, model("llama").decoder.architecture), before)
+    config = json.loads((files / "adapter_config.json").read_text())
+    del config["init_lora_weights"]
+    (files / "adapter_config.json").write_text(json.dumps(config))
+    assert same(load_adapter(files, model("llama").decoder.architecture), before)
+
+
 def test_adapters_that_do_not_fit_are_refused(files, tmp_path):
     llama, gpt2 = (model(name).decoder.architecture for name in ("llama", "gpt2"))
     with pytest.raises(ValueError, match="which a gpt2 model of 2 blocks does not have"):

@@ -42,6 +42,10 @@ REFUSED = (
 )
 """PEFT's options that change what an adapter computes and that sotto does not implement."""
 
+FIRST_WEIGHTS = (True, False, None, "gaussian")
+"""PEFT's `init_lora_weights` that leave the base model as it is. Others, such as "pissa", take the
+first weights of the adapter out of the base model, and the adapter fits the remaining one only."""
+
 
 def save_adapter(
     adapter: Adapter, architecture: Architecture, folder: str | Path, base: str | None = None
@@ -199,6 +203,12 @@ def _check_config(folder: Path, config: Mapping[str, Any]) -> tuple[int, float]:
         raise ValueError(
             f"{folder}: the adapter uses {', '.join(used) or f'bias={bias!r}'}, which sotto does "
             "not implement; save it without"
+        )
+    first = config.get("init_lora_weights")
+    if first not in FIRST_WEIGHTS:
+        raise ValueError(
+            f"{folder}: the adapter was begun with init_lora_weights={first!r}, which may change "
+            "the base model; convert it with PEFT (path_initial_model_for_weight_conversion)"
         )
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
