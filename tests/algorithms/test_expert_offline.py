@@ -316,6 +316,8 @@ def test_a_first_policy_of_another_shape_is_refused(sources: Sources, tmp_path: 
         ({"env_id": "none"}, "needs an environment"),
         ({"env_id": "none", "states": "box"}, "give --box-low"),
         ({"observation_scale": (1.0,)}, "has 1 numbers, but an observation has 4"),
+        ({"env_id": "LunarLander-v3"}, "has 8 numbers in LunarLander-v3 and 4 in the data; give"),
+        ({"env_id": "Acrobot-v1"}, "has 6 numbers in Acrobot-v1 and 4 in the data; give --env-id"),
         ({"method": "dp-sgd", "batch": COUNT}, "below the 40 experts"),
     ],
 )

@@ -64,7 +64,7 @@ LAST = {"released/private_return": 2.0, "evaluation/ema": 9.0, "epsilon": 0.5, "
 @pytest.mark.parametrize(
     ("name", "opening"),
     [
-        ("wandb", [{"project": "sotto", "name": "x"}]),
+        ("wandb", [{"project": "sotto", "name": "x", "settings": {"console": "off"}}]),
         ("mlflow", ["sotto", {"run_name": "x"}]),
     ],
 )
@@ -102,7 +102,7 @@ def test_it_hears_what_is_logged_and_nothing_of_real_people(
     capsys.readouterr()
     logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     opening, *heard = told
-    assert opening == {"project": "sotto", "name": "run"}
+    assert opening == {"project": "sotto", "name": "run", "settings": {"console": "off"}}
     assert [step for step, _ in heard] == [1, 2]
     assert [values["epsilon"] for _, values in heard] == [line["epsilon"] for line in logged]
     headings = {name.split("/")[0] for _, values in heard for name in values}

@@ -1,7 +1,8 @@
 """Experiment trackers, Weights & Biases and MLflow, as callbacks of a training.
 
-A tracker gets the contents of metrics.jsonl and nothing else: no settings and no states. For real
-people, these are functions of releases, and returns in a public simulator.
+sotto gives a tracker the contents of metrics.jsonl and nothing else: no settings, no states and no
+printed lines. For real people, these are functions of releases, and returns in a public simulator.
+A tracker may itself record the machine and the command line.
 """
 
 import importlib
@@ -39,7 +40,8 @@ def tracker(name: TrackerName, run: str) -> Iterator[Callable[[Update], None]]:
             f"--tracker {name} needs the package {name}: pip install {name}"
         ) from error
     if name == "wandb":
-        with package.init(project="sotto", name=run) as opened:
+        silent = {"console": "off"}  # or it would send every printed line, refusals among them
+        with package.init(project="sotto", name=run, settings=silent) as opened:
             yield lambda update: _tell(update, lambda values, at: opened.log(values, step=at))
     else:
         package.set_experiment("sotto")

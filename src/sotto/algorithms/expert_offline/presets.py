@@ -92,10 +92,13 @@ def filled(config: ExpertOfflineConfig, facts: DataFacts) -> ExpertOfflineConfig
     env_id = config.env_id or from_data(facts.env_id or NO_ENVIRONMENT, "the dataset")
     task = _TASKS.get(env_id, _Task())
     box = task.box or (None, None)
-    native = is_native(env_id)
-    scale = config.observation_scale or task.scale
-    if scale is None:
-        scale = make(env_id).observation_scale if native else (1.0,) * facts.observation_size
+    known_scale = make(env_id).observation_scale if is_native(env_id) else task.scale
+    if known_scale is not None and len(known_scale) != facts.observation_size:
+        raise ValueError(
+            f"an observation has {len(known_scale)} numbers in {env_id} and "
+            f"{facts.observation_size} in the data; give --env-id the experts' environment"
+        )
+    scale = config.observation_scale or known_scale or (1.0,) * facts.observation_size
     voters = config.voters or ("experts" if config.experts else "clones")
     states = config.states or ("box" if env_id == NO_ENVIRONMENT else task.states)
     learner = config.learner or ("distillation" if config.method == "votes" else "cql")

@@ -42,7 +42,7 @@ class CertifiedStream(BaseModel):
     Attributes:
         statement: everything that its analysis needs.
         releases: number of charged releases.
-        persons: number of people who took part, or who may have under Poisson sampling.
+        persons: number of people who were charged, or who may have been under Poisson sampling.
         event: cost of the stream to one person; None if nothing was charged.
         versions: software that opened it, with version numbers.
         settings: JAX and XLA settings under which it was opened; empty in earlier versions.
@@ -136,8 +136,8 @@ class Certificate(BaseModel):
         curve: pairs (epsilon, delta) for the worst person, one for each delta of a fixed list
             that the accountant resolves.
         method: name of the accountant that computed `epsilon`.
-        persons: number of people who took part, or who may have under Poisson sampling; 0 for a
-            teacher, whose ledger does not know the people behind it.
+        persons: number of people who were charged, or who may have been under Poisson sampling; 0
+            for a teacher, whose ledger does not know the people behind it.
         answers: answers of a teacher; None for a training run, and then not in the JSON.
         claims: sentences about the protection, its limits and its assumptions.
         head_hash: hash of the ledger's last entry, which depends on all entries.
