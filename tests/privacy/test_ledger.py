@@ -6,6 +6,7 @@ import math
 import os
 import random
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -386,6 +387,29 @@ def test_a_charge_that_cannot_be_written_charges_nothing(
     stream.charge(1, 1, [scattered(5000)])
     assert stream.releases == 2
     assert state(Ledger.open(path)) == state(ledger)
+
+
+@pytest.mark.parametrize("instead", ["older copy", "nothing"])
+def test_a_file_that_was_replaced_is_written_no_more(
+    ledger: Ledger, path: Path, tmp_path: Path, instead: str
+) -> None:
+    """SQLite would go on with the file that has no name any more, and every charge would be lost.
+
+    A new process sees the older copy, and refuses it if a certificate says more.
+    """
+    stream = ledger.open_stream(statement())
+    older = Path(shutil.copy(path, tmp_path / "copy"))
+    stream.charge(0, 1, [np.array([0])])
+    if instead == "nothing":
+        path.unlink()
+    else:
+        os.replace(older, path)
+    with pytest.raises(LedgerUnavailable, match="no longer the file that was opened"):
+        stream.charge(1, 1, [np.array([1])])
+    if instead == "nothing":
+        assert not path.exists()
+    else:
+        assert [one.releases for one in Ledger.open(path).streams] == [0]
 
 
 def test_disk_full(ledger: Ledger, path: Path) -> None:

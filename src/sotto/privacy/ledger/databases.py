@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -21,6 +21,7 @@ from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailabl
 
 LOCK_WAIT_SECONDS = 5.0
 _IDLE_SECONDS = 60.0  # after which PostgreSQL takes the lock away from a writer that hangs
+_FILE = "sotto_file"  # what is known of a connection: the file that it opened
 _READS = "sotto_reads"  # execution option of transactions that write nothing, and lock nobody out
 _NAMES = ("sqlite", "postgresql")
 _CHANGES = ("UPDATE", "DELETE")
@@ -154,8 +155,8 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
                 os.close(os.open(given[0], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     @sa.event.listens_for(engine, "connect")
-    def connected(connection: Any, _record: Any) -> None:
-        _require_file(connection)
+    def connected(connection: Any, record: Any) -> None:
+        record.info[_FILE] = _identity(_file_of(connection))
         connection.isolation_level = None  # transactions begin where we say, below
         for pragma in (
             f"busy_timeout = {int(1000 * LOCK_WAIT_SECONDS)}",
@@ -169,12 +170,40 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
     @sa.event.listens_for(engine, "begin")
     def begun(connection: sa.Connection) -> None:
+        opened = connection.info[_FILE]
+        if _identity(opened.path) != opened:
+            raise LedgerUnavailable(
+                f"the ledger at {place(engine)} is no longer the file that was opened, and what is "
+                "written to that one would be lost; nothing was written, put the newest one back "
+                "and start again"
+            )
         reads = connection.get_execution_options().get(_READS, False)
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
-def _require_file(connection: Any) -> None:
-    """Refuses a database in memory, or a temporary one, whatever its URL."""
+class _File(NamedTuple):
+    """A file, which another one may replace under the same name."""
+
+    path: str
+    device: int
+    number: int
+
+
+def _identity(path: str) -> _File | None:
+    """Returns which file stands at a path, or None where none does."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return _File(path, found.st_dev, found.st_ino)
+
+
+def _file_of(connection: Any) -> str:
+    """Returns the file of a database.
+
+    Raises:
+        LedgerUnavailable: the database is in memory, or a temporary one, whatever its URL.
+    """
     ((_, _, file),) = connection.execute("PRAGMA database_list").fetchall()
     if not file:
         connection.close()
@@ -184,6 +213,7 @@ def _require_file(connection: Any) -> None:
         )
     if os.path.getsize(file) == 0:  # one that SQLite has made, by a URI of its own
         os.chmod(file, 0o600)
+    return str(file)
 
 
 def _require_plain(connection: Any) -> None:
