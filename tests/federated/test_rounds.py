@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from masked_sums import Drops, plain, random_vectors, summed, terms
 
 from sotto.federated import secrets
-from sotto.federated.device import Device, Terms
+from sotto.federated.device import Device, Terms, pair_mask
 from sotto.federated.errors import ProtocolError, RoundGivenUp, RoundLost
 from sotto.federated.round import Round
 
@@ -58,6 +58,37 @@ def test_who_colludes_less_than_allowed_is_no_obstacle():
     vectors = random_vectors(20, 3, 16)
     total, active = summed(terms(14, colluding=5), vectors, Drops(vectors=[1, 2]))
     assert np.array_equal(total, plain(vectors, active, 16))
+
+
+@pytest.mark.parametrize(("silent", "read"), [(5, True), (4, False)])
+def test_devices_in_no_sum_hold_shares_and_count_as_colluding(silent, read):
+    """Twelve are asked, and all seven in the sum are honest: the others alone read a vector."""
+    agreed, size, people = terms(6, colluding=4), 3, 12
+    devices, server = {p: Device(agreed) for p in range(people)}, Round(agreed, size)
+    seats = server.begin({p: one.announce() for p, one in devices.items()})
+    place = {p: seat.place for p, seat in seats.items()}
+    passed = server.pass_on(
+        {p: d.share(place[p], people, seats[p].keys) for p, d in devices.items()}
+    )
+    vectors = random_vectors(people, size, agreed.bits)
+    masked = {p: one.mask(passed[p], vectors[p]) for p, one in devices.items()}
+    told = {place[p] + 1: devices[p]._held[place[0]] for p in range(people - silent, people)}
+    active = {p: y.tobytes() for p, y in masked.items() if p < people - silent}
+    questions = server.collect(active)
+    answers = {
+        p: devices[p].unmask(one.active, one.dropped, one.count) for p, one in questions.items()
+    }
+    threshold = agreed.circle(people).threshold
+    seeds = [(place[p] + 1, one[place[0]]) for p, one in answers.items() if p][:threshold]
+    keys = {at: both[secrets.SHARE_BYTES :] for at, both in told.items()}
+    own = masked[0] - secrets.mask(secrets.joined(dict(seeds)), size, agreed.bits)
+    try:
+        key = secrets.joined(keys)
+        for other, public in seats[0].keys.items():
+            own = own - pair_mask(agreed, key, public, place[0], other, size)
+    except ProtocolError:
+        pass
+    assert np.array_equal(own % 2**agreed.bits, vectors[0]) == read
 
 
 # --- one masked vector ---------------------------------------------------------------------------

@@ -131,11 +131,11 @@ EXPECTED = {
         general.timing
     """,
     "noise in shares": """
-        shares.server shares.everybody shares.malicious-server shares.took-part
+        shares.server@2 shares.everybody@2 shares.malicious-server shares.took-part
         shares.poison general.what-is-true-of-all@2 general.other-runs@2
         general.side-channels@2 ledger.counted@2 door.contributed@2 gaussian.rounded@2
         shares.law shares.enough people.settings@3 ledger.enrolment@2
-        shares.honest-devices shares.masks noise.random@3 door.unchanged@2
+        shares.honest-devices@2 shares.masks@2 noise.random@3 door.unchanged@2
         runs.failure@2 general.timing
     """,
     "counters": """

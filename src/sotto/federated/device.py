@@ -47,7 +47,8 @@ class Terms:
         round: id of the round, never used before.
         bits: number of bits of each number of a vector.
         promised: fewest devices in a sum that is opened.
-        colluding: most devices that may show everything to the server.
+        colluding: most of all devices that are asked in the round, in the sum or not, that may
+            show everything to the server.
     """
 
     round: bytes

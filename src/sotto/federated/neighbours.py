@@ -6,9 +6,10 @@ neighbours at the distances 1 to k/2 on both sides, and gives them shares of its
 single-server aggregation with (poly)logarithmic overhead", section 3).
 
 Guarantee:
-    Let `people - promised` devices at most drop out, and `colluding` devices, or one in twenty if
-    these are more, show everything to the server, whoever they are, but chosen without looking at
-    the circle. Each of these failures then has probability below 2^-40 in a round:
+    Let `people - promised` devices at most drop out. Let `colluding` of all devices in the circle,
+    or one in twenty if these are more, show everything to the server. They count whether they drop
+    out or not, and are chosen without looking at the circle. Each of these failures then has
+    probability below 2^-40 in a round:
 
     - a secret cannot be reconstructed, because too few neighbours are left;
     - colluding neighbours reconstruct both secrets of a device, and see its vector;
@@ -78,7 +79,7 @@ def neighbourhood(people: int, promised: int, colluding: int) -> Neighbourhood:
     Args:
         people: number of devices in the circle.
         promised: number of devices that do not drop out.
-        colluding: number of devices that may show everything to the server.
+        colluding: number of devices in the circle that may show everything to the server.
 
     Raises:
         ValueError: no circle of so many devices is safe.
@@ -124,7 +125,7 @@ def failures(found: Neighbourhood, promised: int, colluding: int) -> Failures:
     Args:
         found: sizes of the circle.
         promised: number of devices that do not drop out.
-        colluding: number of devices that may show everything to the server.
+        colluding: number of devices in the circle that may show everything to the server.
     """
     people, neighbours, threshold = found
     if neighbours == people - 1:

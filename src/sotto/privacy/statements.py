@@ -186,7 +186,7 @@ class NoiseShares(BaseModel):
         bits: of each number of a sum.
         slots: most devices in one sum.
         promised: least devices in a sum that is opened.
-        colluding: most devices of a sum that tell the server their share of noise, or add none.
+        colluding: most devices asked in a round, in the sum or not, that tell all or add no noise.
         parts: share of the noise in each part.
     """
 

@@ -56,7 +56,8 @@ def devices(
         env_id: Environment of dppg, one of those written in JAX.
         algorithm: Algorithm whose updates are releases about people.
         settings: Further settings of the algorithm, as JSON.
-        colluding: Most devices of a sum that may show everything to the server.
+        colluding: Most of all devices that are asked in a round that may show everything to the
+            server, in the sum or not.
         bits: Bits of each number of a sum.
         seed: Seed of the first policy, and of who drops out.
         resume: Continue the interrupted training in --out, with the same flags.

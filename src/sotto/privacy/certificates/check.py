@@ -36,7 +36,7 @@ from sotto.privacy.certificates.model import (
     WorstPerson,
     points,
 )
-from sotto.privacy.claims import Facts, reworded, said_by_schema_1
+from sotto.privacy.claims import Facts, corrected, said_by_schema_1, same_sentences
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 
@@ -62,8 +62,8 @@ class Verification:
         status: "verified" if the ledger gives it; "stale" if the ledger gave it at an earlier
             entry; else "false".
         mismatches: one sentence for each difference of a false certificate.
-        corrections: one sentence for each statement of a schema 1 certificate that turned out to
-            be untrue, although the numbers are true.
+        corrections: one sentence for each statement in earlier words that turned out to be untrue,
+            although the numbers are true.
         current: the certificate that the ledger gives now; None if none can be derived.
     """
 
@@ -275,8 +275,10 @@ def _answers_so_far(ledger: AnswerLedger) -> dict[str, Any]:
 
 
 def corrections(stored: AnyCertificate, ledger: AnyLedger) -> tuple[str, ...]:
-    """Returns a sentence for each statement of schema 1 that turned out to be untrue."""
-    return () if isinstance(stored, Certificate) else said_by_schema_1(facts_of(ledger)).corrections
+    """Returns a sentence for each statement in earlier words that turned out to be untrue."""
+    if isinstance(stored, Certificate):
+        return corrected(stored.claims)
+    return said_by_schema_1(facts_of(ledger)).corrections
 
 
 def same(said: Any, true: Any, name: str) -> bool:
@@ -289,7 +291,7 @@ def same(said: Any, true: Any, name: str) -> bool:
     if type(said) is not type(true):
         return False
     if name == "claims":  # a sentence in earlier words is the same sentence
-        return bool(tuple(map(reworded, said)) == true)
+        return same_sentences(said, true)
     if isinstance(true, Gaussian | SampledGaussian):  # an event's multiplier is computed, too
         close = math.isclose(said.noise_multiplier, true.noise_multiplier, rel_tol=TOLERANCE)
         rest = {"noise_multiplier": 1.0}

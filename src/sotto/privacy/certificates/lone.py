@@ -27,7 +27,7 @@ from sotto.privacy.certificates.check import (
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.certificates.described import contradictions
 from sotto.privacy.certificates.model import CertifiedAnswers, DescribedCertificate
-from sotto.privacy.claims import Reference, by_name, reworded, said
+from sotto.privacy.claims import Reference, by_name, said, same_sentences
 from sotto.privacy.errors import HorizonExceeded, PrivacyError
 from sotto.privacy.ledger.costs import Spent
 from sotto.privacy.ledger.ledger import Ledger
@@ -48,7 +48,7 @@ class Finding:
             has more entries now, which only a ledger shows; "false" if it contradicts itself or its
             ledger; "unverifiable" if the file does not hold what it would take.
         reasons: one sentence for each difference, or the reason why there is no answer.
-        corrections: sentences of version 1 that turned out to be untrue.
+        corrections: sentences in earlier words that turned out to be untrue.
         certificate: the certificate in the file; None if it cannot be read.
     """
 
@@ -218,7 +218,6 @@ def _told(stored: AnyCertificate) -> _Told:
     """Returns the ledger under the rule that the sentences name; if none fits, that of today."""
     if stored.schema_version == 1:
         return _Told(stored, "assumed", False)
-    sentences = tuple(map(reworded, stored.claims))
     # Only a stream of which nothing is proved may be opened after the first charge.
     late = any(isinstance(one.statement.event, NoGuarantee) for one in stored.streams)
     for sharing, unplanned in product(_RULES, (False, True) if late else (False,)):
@@ -226,7 +225,7 @@ def _told(stored: AnyCertificate) -> _Told:
             told = _Told(stored, sharing, unplanned)
         except ValueError:  # a rule that these streams or this budget do not allow
             continue
-        if said(facts_of(told)) == sentences:
+        if same_sentences(stored.claims, said(facts_of(told))):
             return told
     return _Told(stored, "assumed", False)
 

@@ -37,10 +37,11 @@ __all__ = [
     "Quoted",
     "Reference",
     "by_name",
-    "reworded",
+    "corrected",
     "said",
     "said_by_schema_1",
     "said_of_description",
+    "same_sentences",
     "same_stream",
 ]
 
@@ -235,12 +236,26 @@ def said_of_description(d: Description) -> tuple[Reference, ...]:
 # --- earlier certificates ------------------------------------------------------------------------
 
 
-def reworded(one: Reference | Quoted) -> Reference | Quoted:
-    """Returns the sentence in its present version, with the same numbers."""
-    if isinstance(one, Quoted):
-        return one
-    present = _present(one.claim)
-    return Reference(claim=one.claim, version=present.version, numbers=one.numbers)
+def same_sentences(one: Sequence[Reference | Quoted], true: Sequence[Reference | Quoted]) -> bool:
+    """Whether sentences are the true ones, each in the words of today or in earlier ones.
+
+    Earlier words may lack a number. Those that they have must be the true ones.
+    """
+    return len(one) == len(true) and all(map(_same_sentence, one, true))
+
+
+def _same_sentence(one: Reference | Quoted, true: Reference | Quoted) -> bool:
+    if isinstance(one, Quoted) or isinstance(true, Quoted) or one.version == true.version:
+        return one == true
+    said_then = {name: true.numbers.get(name) for name in one.numbers}
+    return one.claim == true.claim and one.numbers == said_then
+
+
+def corrected(sentences: Sequence[Reference | Quoted]) -> tuple[str, ...]:
+    """Returns a line for each sentence in earlier words that turned out to be untrue."""
+    references = [one for one in sentences if isinstance(one, Reference)]
+    claims = [(by_name()[one.claim, one.version], one) for one in references]
+    return tuple(_correction(claim, one.sentence) for claim, one in claims if claim.untrue)
 
 
 @dataclass(frozen=True)

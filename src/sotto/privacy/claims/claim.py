@@ -86,11 +86,10 @@ class Claim:
         assert self.section in ("code", "user")
         return Assumption(statement=self.words(numbers), enforced_by=self.section, how=self.how)
 
-    def before(self, version: int, sentence: str = "", how: str = "") -> Self:
+    def before(self, version: int, sentence: str = "", how: str = "", untrue: str = "") -> Self:
         """Returns an earlier version of this sentence; empty words are those of today."""
-        return replace(
-            self, version=version, sentence=sentence or self.sentence, how=how or self.how
-        )
+        words = sentence or self.sentence, how or self.how
+        return replace(self, version=version, sentence=words[0], how=words[1], untrue=untrue)
 
     def match(self, section: Section, sentence: str, how: str) -> dict[str, str] | None:
         """Returns the numbers in a sentence, if it is this one; else None."""

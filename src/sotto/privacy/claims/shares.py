@@ -30,6 +30,10 @@ def _everybody(facts: Facts) -> dict[str, str]:
     return {"multiplier": f"{math.floor(min(gained) * 1000) / 1000:g}"}
 
 
+def _trusted(facts: Facts) -> dict[str, str]:
+    return _promised(facts) | _colluding(facts)
+
+
 def _promised(facts: Facts) -> dict[str, str]:
     return {
         "promised": str(min(one.promised for one in _shares(facts))),
@@ -43,8 +47,9 @@ SERVER = Claim(
     "protects",
     "Each person's contribution, against a server that follows the protocol and tries to learn "
     "from all it sees: masked contributions, the sum of each release, and which devices took part "
-    "or dropped out. Up to {colluding} devices of each release may tell it their share of the "
-    "noise. Epsilon is against this observer.",
+    "or dropped out. Up to {colluding} of all devices that are asked in a round, in the sum or "
+    "not, may tell it everything they know. Epsilon is against this observer.",
+    version=2,
     holds=_in_shares,
     numbers=_colluding,
 )
@@ -53,7 +58,8 @@ EVERYBODY = Claim(
     "protects",
     "Each person's contribution, against everybody else, who sees the released policies only. An "
     "observer whom no device tells its share of the noise meets noise multiplier {multiplier} or "
-    "more.",
+    "more, if every device in the sum adds its share.",
+    version=2,
     holds=_in_shares,
     numbers=_everybody,
 )
@@ -101,20 +107,25 @@ ENOUGH = Claim(
 HONEST_DEVICES = Claim(
     "shares.honest-devices",
     "user",
-    "The device of the person who is protected runs this code. So do {secret} or more devices in "
-    "every opened sum, each of which adds its share of the noise and keeps it secret.",
-    "a device that adds no noise counts as one that colludes; choose that number with care, since "
-    "nobody can check it",
+    "The device of the person who is protected runs this code. So do all devices that are "
+    "asked in a round, in the sum or not, except {colluding} at most. So {secret} or more devices "
+    "in every opened sum add their share of the noise and keep it secret.",
+    "a device that adds no noise, or tells the server what it knows, counts as one that colludes, "
+    "also if it sends no vector; choose that number with care, since nobody can check it",
+    version=2,
     holds=_in_shares,
-    numbers=_promised,
+    numbers=_trusted,
 )
 MASKS = Claim(
     "shares.masks",
     "user",
     "Masked contributions show nothing but their sum, except with a probability below 2^-39 in "
-    "each round, which delta leaves out. Whether a device drops out does not depend on the data "
-    "that is protected.",
+    "each round, which delta leaves out. At most {colluding} of all devices that are asked in the "
+    "round, in the sum or not, tell the server what they know. Whether a device drops out does "
+    "not depend on the data that is protected.",
     "the assumption holds as long as nobody breaks X25519, HKDF, AES or the sharing of secrets "
     "(Bell et al. 2020), and the devices' connections are not cut because of what they hold",
+    version=2,
     holds=_in_shares,
+    numbers=_colluding,
 )

@@ -12,10 +12,11 @@ promised are in its sum, because those that drop out take their share of the noi
 Guarantee:
     The observer is a server that follows the protocol and sees every sum. For one person under the
     stated adjacency, the stream is Gaussian differentially private with the noise multiplier of
-    the statement, up to its `sampler_delta`. At least `promised - colluding` devices in every
-    opened sum must add a share of noise that the server does not know (docs/privacy.md, Theorems
-    D1 to D3). Each device bounds its own person's contribution, so a device that does not bound it
-    weakens nobody else's protection.
+    the statement, up to its `sampler_delta`. At most `colluding` of all devices that are asked in
+    a round may tell the server what they know, or add no noise. So `promised - colluding` in every
+    opened sum add a share that it does not know (docs/privacy.md, Theorems D1 to D3). Each device
+    bounds its own person's contribution, so a device that does not bound it weakens nobody else's
+    protection.
 """
 
 import functools
@@ -29,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Int32, PRNGKeyArray, PyTree, UInt32
 
+from sotto.privacy import settings
 from sotto.privacy.errors import BudgetExceeded, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.streams import LedgerStream
@@ -55,7 +57,8 @@ class Promise:
 
     Attributes:
         promised: least number of devices in a sum that is opened. Noise is scaled for it.
-        colluding: most devices of a sum whose share of noise the server may know.
+        colluding: most of all devices that are asked in a round, in the sum or not, that may tell
+            the server everything they know, or add no noise.
         bits: of each number of a sum, 8 to 32.
     """
 
@@ -164,7 +167,11 @@ class SharedRelease:
             state: public state, without a leading axis.
             unit: the person's data.
             key: typed key of this person and release, never used for noise.
+
+        Raises:
+            PrivacyError: a setting of JAX or XLA is not one that was reviewed.
         """
+        settings.in_force()  # a device has no ledger that would check them
         bounded = np.asarray(self._bounded(self._computed(state, unit, key)), np.int64)
         generator = self._generators.next()
         noises = [

@@ -4,7 +4,7 @@ A certificate of schema 2 names a sentence by identifier and version. One that n
 version stays verified, and is printed in the words that it names.
 """
 
-from sotto.privacy.claims import answers, experts, ledgers, rewards, selection, streams
+from sotto.privacy.claims import answers, experts, ledgers, rewards, selection, shares, streams
 from sotto.privacy.claims.claim import Claim
 
 PRESENT: tuple[Claim, ...] = (
@@ -322,6 +322,38 @@ PRESENT: tuple[Claim, ...] = (
         "No secret value is larger in magnitude than 2^17 times the stated sensitivity. What is "
         "larger may be clipped.",
         "clipping a function can move neighbours further apart than its stated sensitivity",
+    ),
+    shares.SERVER.before(
+        1,
+        "Each person's contribution, against a server that follows the protocol and tries to learn "
+        "from all it sees: masked contributions, the sum of each release, and which devices took "
+        "part or dropped out. Up to {colluding} devices of each release may tell it their share of "
+        "the noise. Epsilon is against this observer.",
+        untrue="devices that were asked in the round and are in no sum count, too, because they "
+        "hold shares of other devices' secrets",
+    ),
+    shares.EVERYBODY.before(
+        1,
+        "Each person's contribution, against everybody else, who sees the released policies only. "
+        "An observer whom no device tells its share of the noise meets noise multiplier "
+        "{multiplier} or more.",
+        untrue="a device may add no noise, as one of those that collude, and then the multiplier "
+        "is that of the statement",
+    ),
+    shares.HONEST_DEVICES.before(
+        1,
+        "The device of the person who is protected runs this code. So do {secret} or more devices "
+        "in every opened sum, each of which adds its share of the noise and keeps it secret.",
+        "a device that adds no noise counts as one that colludes; choose that number with care, "
+        "since nobody can check it",
+    ),
+    shares.MASKS.before(
+        1,
+        "Masked contributions show nothing but their sum, except with a probability below 2^-39 in "
+        "each round, which delta leaves out. Whether a device drops out does not depend on the "
+        "data that is protected.",
+        untrue="devices that were asked in the round, in the sum or not, can together show a "
+        "single contribution if more of them collude than the certificate counts",
     ),
     selection.BEST_ONLY.before(
         1,
