@@ -60,16 +60,17 @@ def test_the_commands_of_certificates_run(run_x, capsys) -> None:
 
 
 def test_the_settings_of_devices_are_those_of_the_app() -> None:
-    (text,) = blocks("devices", "toml")
-    given = tomllib.loads(text)
+    simulated, real = (tomllib.loads(text) for text in blocks("devices", "toml"))
     app = tomllib.loads((ROOT / "examples" / "devices" / "pyproject.toml").read_text())
     known = app["tool"]["flwr"]["app"]["config"]
-    assert {name: type(value) for name, value in given.items()} == {
-        name: type(value) for name, value in known.items() if name in given
-    }
-    config = DPPGConfig(**json.loads(given["settings"]))
-    assert config.num_updates > 1
-    assert config.users_per_update > given["promised"] > given["colluding"]
+    for given in (simulated, real):
+        assert {name: type(value) for name, value in given.items()} == {
+            name: type(value) for name, value in known.items() if name in given
+        }
+        config = DPPGConfig(**json.loads(given["settings"]))
+        assert config.num_updates > 1
+        assert config.users_per_update > given["promised"] > given["colluding"]
+    assert (config.population, config.env_id) == ("real", real["env-id"])
 
 
 def test_the_app_of_a_real_device_is_made() -> None:

@@ -335,7 +335,8 @@ def test_an_error_on_a_device_says_nothing_to_the_server(caplog):
     grid = LocalGrid(client_app(broken), persons(SLOTS))
     network = Network(grid, 0.1)
     assert network.people(SLOTS) == list(range(SLOTS))
-    one, settings = Round(plan().terms(bytes(16)), 3), plan().to_json()
+    real = Plan(Given(), MeanConfig(), PROMISE, 3)
+    one, settings = Round(real.terms(bytes(16)), 3), real.to_json()
     ask = functools.partial(network.ask, settings=settings, round_id=bytes(16))
     nothing = {p: messages.of_bytes(b"") for p in range(SLOTS)}
     seats = one.begin(ask(messages.KEYS, nothing, read=messages.bytes_in))

@@ -21,6 +21,7 @@ from flwr.clientapp import ClientApp
 from sotto.federated import messages
 from sotto.federated.device import Device
 from sotto.federated.errors import ProtocolError
+from sotto.privacy.errors import PrivacyError
 
 if TYPE_CHECKING:
     from sotto.federated.plan import Plan
@@ -56,7 +57,7 @@ def client_app(
     """Returns the app of a device.
 
     Args:
-        own_data: the data of the device's owner.
+        own_data: the data of the device's owner. A training about simulated people never gets them.
         people: number of simulated people, whose devices are spread over all nodes of a simulation.
             None: the node is the device of one person.
         present: which simulated people answer.
@@ -77,6 +78,11 @@ def client_app(
         device, sealed = _recalled(message, context, person), messages.places_in(request)
         plan = Plan.from_json(messages.settings_in(message.content), _named(context))
         state = plan.state_in(message.content)
+        if own_data is not simulated and plan.shared.release.population == "simulated":
+            raise ProtocolError(
+                "this training says that its people are simulated, so a device with its owner's "
+                "data takes no part; the settings need population: real"
+            )
         own = plan.shared.contribution(state, own_data(plan, state), _new_key())
         return device, messages.of_bytes(device.mask(sealed, own).tobytes())
 
@@ -94,7 +100,7 @@ def client_app(
                     continue
                 try:
                     device, found[person] = act(message, context, person, request)
-                except ProtocolError as error:
+                except (ProtocolError, PrivacyError) as error:  # no text has anybody's data
                     _log.warning("the device refuses the stage %s: %s", stage, error)
                 except Exception as error:  # Flower sends the text of an error to the server
                     kind = type(error).__name__

@@ -11,7 +11,15 @@ class ProtocolError(ValueError):
 
 
 class RoundGivenUp(Exception):
-    """Too few devices are left before anything was charged or opened; others can be asked."""
+    """Too few devices are left before anything was charged or opened; others can be asked.
+
+    Attributes:
+        answered: number of devices that did what they were asked.
+    """
+
+    def __init__(self, reason: str, answered: int) -> None:
+        super().__init__(reason)
+        self.answered = answered
 
 
 class RoundLost(RunError):

@@ -19,6 +19,7 @@ from sotto.algorithms.base import Algorithm
 from sotto.federated.device import Terms
 from sotto.federated.errors import ProtocolError
 from sotto.privacy.release.noise_shares import Promise, SharedRelease
+from sotto.privacy.release.release import Release
 from sotto.rl.envs.registry import from_data
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
 
@@ -43,8 +44,25 @@ class Plan:
     @cached_property
     def shared(self) -> SharedRelease:
         """The release, whose noise the devices make in shares."""
-        release, unit = self.algorithm.on_devices(self.config, self.horizon)
+        release, unit = self._release_and_unit
         return SharedRelease(release, self.promise, self.first, unit)
+
+    def require_people(self) -> None:
+        """Refuses simulated people whom no device can simulate.
+
+        Raises:
+            ValueError: they are simulated, and `local` needs data that only an owner's device has.
+        """
+        release, unit = self._release_and_unit
+        if release.population == "simulated" and jax.tree.leaves(unit):
+            raise ValueError(
+                "devices do not simulate people of this environment; name one that is written in "
+                "JAX, or give the settings population: real and the devices their owners' data"
+            )
+
+    @cached_property
+    def _release_and_unit(self) -> tuple[Release, PyTree[Any]]:
+        return self.algorithm.on_devices(self.config, self.horizon)
 
     @cached_property
     def first(self) -> PyTree[Any]:
@@ -109,9 +127,22 @@ class Plan:
             algorithm = algorithm_named(values["algorithm"])
             env_id = values["config"].get("env_id")
             if env_id is not None:
-                from_data(str(env_id), "the plan", named)
+                _require_named(str(env_id), named)
             config = config_from_json(algorithm, values["config"])
+        except ProtocolError:
+            raise
         except (ValueError, TypeError, AttributeError) as error:  # also RunError
             raise ProtocolError(f"the plan has no valid settings: {error}") from error
         promise = Promise(values["promised"], values["colluding"], values["bits"])
         return cls(algorithm, config, promise, values["horizon"])
+
+
+def _require_named(env_id: str, named: str | None) -> None:
+    """Refuses an environment whose module would be imported, unless the device's owner named it."""
+    try:
+        from_data(env_id, "the plan", named)
+    except ValueError:
+        raise ProtocolError(
+            f"the plan names the environment {env_id!r}, and making it would run code of a module; "
+            f"if you trust it, add env-id={env_id!r} to the device's --node-config"
+        ) from None

@@ -186,4 +186,5 @@ class Round:
 
     def _require_promised(self, count: int, did: str) -> None:
         if count < self._terms.promised:
-            raise RoundGivenUp(f"{count} devices {did}, and {self._terms.promised} are promised")
+            reason = f"{count} devices {did}, and {self._terms.promised} are promised"
+            raise RoundGivenUp(reason, count)

@@ -69,6 +69,7 @@ def begin(
     """
     config = algorithm.resolved(config)
     plan = Plan(algorithm, config, promise, algorithm.num_updates(config))
+    plan.require_people()
     for people in (plan.shared.release.slots, promise.promised):  # most and fewest who answer
         plan.terms(bytes(ROUND_BYTES)).circle(people)
     stored = _Stored(**asdict(promise))

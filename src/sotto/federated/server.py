@@ -36,8 +36,9 @@ def main(grid: Grid, context: Context) -> None:
     if not out.is_absolute():
         raise ValueError('give the run directory as an absolute path: out="..."')
     budget = _text(settings.get("budget"), "budget") or None
+    env_id = _text(settings.get("env-id", ""), "env-id") or None
     if (out / "config.json").exists():
-        experiment, promise = runs.go_on(out, budget=budget)
+        experiment, promise = runs.go_on(out, env_id, budget)
     else:
         algorithm = algorithm_named(_text(settings.get("algorithm"), "algorithm"))
         config = config_from_json(

@@ -146,14 +146,21 @@ class Training:
 
     def _release(self) -> Any:
         """Makes one release; returns its log."""
+        most = 0
         for _ in range(_GIVEN_UP):
             try:
                 total = self._summed()
             except RoundGivenUp as reason:
                 _log.warning("a round is given up, and other people are asked: %s", reason)
+                most = max(most, reason.answered)
                 continue
             self._state, log = self._stream.release(total)
             return log
+        if not most:
+            raise RunError(
+                f"in {_GIVEN_UP} rounds in a row every device refused, failed or did not answer, "
+                "so there is no release; the devices' logs say why"
+            )
         raise RunError(
             f"{_GIVEN_UP} rounds in a row had fewer devices than the {self._promise.promised} "
             "promised; ask when more are connected, or start a run that promises fewer"
@@ -184,7 +191,7 @@ class Training:
             if not (spent := self._stream.refused(one.active)):
                 raise
             text = f"other products took the shared budget of {len(spent)} people"
-            raise RoundGivenUp(text) from None
+            raise RoundGivenUp(text, len(one.active)) from None
         self._charged |= set(one.active)
         answers = ask(messages.OPEN, questions, read=messages.places_in)
         return one.open(answers)
