@@ -292,10 +292,9 @@ def test_drop_outs_are_as_frequent_as_stated_at_every_stage():
 
 def test_a_node_speaks_for_one_person_and_the_first_claim_counts():
     grid = LocalGrid(client_app(), {1000: {"person": 3}, 1001: {"person": 3}, 1002: {"person": -1}})
-    assert Network(grid, 0.1).people(1) == [3]
+    assert Network(grid, 0.1).people() == [3]
     many = LocalGrid(client_app(people=60), hosts(2))
-    with pytest.raises(ValueError, match="0 people's devices"):
-        Network(many, 0.1).people(1)
+    assert Network(many, 0.1).people() == []
 
 
 # --- devices that are asked for other things -----------------------------------------------------
@@ -334,7 +333,7 @@ def test_an_error_on_a_device_says_nothing_to_the_server(caplog):
 
     grid = LocalGrid(client_app(broken), persons(SLOTS))
     network = Network(grid, 0.1)
-    assert network.people(SLOTS) == list(range(SLOTS))
+    assert network.people() == list(range(SLOTS))
     real = Plan(Given(), MeanConfig(), PROMISE, 3)
     one, settings = Round(real.terms(bytes(16)), 3), real.to_json()
     ask = functools.partial(network.ask, settings=settings, round_id=bytes(16))

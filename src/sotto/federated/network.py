@@ -1,6 +1,7 @@
 """The server's way to the devices, through Flower: it asks a stage of many people at once."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -8,13 +9,14 @@ from typing import TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from sotto.errors import RunError
 from sotto.federated import messages
 from sotto.federated.errors import ProtocolError
 from sotto.privacy.ledger.persons import LARGEST_PERSON
 
 _Answer = TypeVar("_Answer")
 _LOOK_SECONDS = 1.0
+_ENROLMENT_TRIES = 3
+"""How often a node is asked who it is. Each time that it is silent, everybody waits for it."""
 
 _log = logging.getLogger(__name__)
 
@@ -31,38 +33,44 @@ class Network:
     def __init__(self, grid: Grid, time_limit: float, simulated: bool = False) -> None:
         self._grid, self._time_limit, self._simulated = grid, time_limit, simulated
         self._nodes: dict[int, int] = {}  # node of each person
-        self._known: set[int] = set()  # nodes that were asked who they are
+        self._known: set[int] = set()  # nodes that have said who they are
+        self._tries: dict[int, int] = {}  # how often each connected node was asked
 
-    def people(self, least: int) -> list[int]:
-        """Returns the numbers of all connected people, once they are enough.
+    def people(self) -> list[int]:
+        """Returns the numbers of all people whose devices are connected now."""
+        online = set(self._grid.get_node_ids())
+        self._enrol(online)
+        return sorted(person for person, node in self._nodes.items() if node in online)
+
+    def wait_for(
+        self, choose: Callable[[list[int]], list[int]], count: int, longest: float = math.inf
+    ) -> list[int]:
+        """Returns whom `choose` chooses, once they are enough or the time is over.
 
         Args:
-            least: number of people to wait for, as long as one stage.
-
-        Raises:
-            RunError: there are fewer.
+            choose: function that chooses among the connected people.
+            count: number of people that is enough.
+            longest: seconds to wait for them, at most as long as one stage.
         """
-        end = time.monotonic() + self._time_limit
-        while True:
-            online = set(self._grid.get_node_ids())
-            self._enrol(online - self._known)
-            found = sorted(person for person, node in self._nodes.items() if node in online)
-            if len(found) >= least:
-                return found
-            if time.monotonic() > end:
-                raise RunError(
-                    f"{len(found)} people's devices are connected, and a release needs {least}; "
-                    "start more devices, and continue"
-                )
-            time.sleep(_LOOK_SECONDS)
+        end = time.monotonic() + min(longest, self._time_limit)
+        while len(found := choose(self.people())) < count and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_SECONDS))
+        return found
 
-    def _enrol(self, nodes: set[int]) -> None:
-        """Asks new nodes who they are. A person whom two nodes claim keeps the first one."""
-        self._known |= nodes
-        asked = [Message(messages.content({}), node, f"query.{messages.ENROL}") for node in nodes]
+    def _enrol(self, online: set[int]) -> None:
+        """Asks nodes that have not said it who they are.
+
+        A node that does not answer is asked a few times more. A person whom two nodes claim keeps
+        the first one.
+        """
+        self._tries = {node: tries for node, tries in self._tries.items() if node in online}
+        new = [node for node in online - self._known if self._tries.get(node, 0) < _ENROLMENT_TRIES]
+        self._tries |= {node: self._tries.get(node, 0) + 1 for node in new}
+        asked = [Message(messages.content({}), node, f"query.{messages.ENROL}") for node in new]
         for answer in self._grid.send_and_receive(asked, timeout=self._time_limit):
             if not answer.has_content():
                 continue
+            self._known.add(answer.metadata.src_node_id)
             record = answer.content.config_records.get("enrolled", ConfigRecord())
             persons = record.get("persons")
             if not isinstance(persons, list) or (len(persons) > 1 and not self._simulated):

@@ -37,6 +37,9 @@ _EPISODES = 64
 _GIVEN_UP = 10
 """Most rounds in a row that are given up. Then the promise is not one that people keep."""
 
+_MORE_SECONDS = 5.0
+"""Seconds that a round with enough people waits for more, up to all of its slots."""
+
 _LOST = 3
 """Most releases in a row that are charged and lost."""
 
@@ -197,27 +200,40 @@ class Training:
         return one.open(answers)
 
     def _chosen(self) -> list[int]:
-        """Returns people for a round, first those who were asked least often.
+        """Returns people for a round, once enough of those who can be charged are connected.
 
         Raises:
-            RunError: too few people are left who can be charged.
+            RunError: they are still too few after the time of a stage.
         """
         promised, slots = self._promise.promised, self._plan.shared.release.slots
-        people = self._network.people(promised)
+        chosen = self._network.wait_for(self._fitting, promised)
+        if promised <= len(chosen) < slots:
+            chosen = self._network.wait_for(self._fitting, slots, _MORE_SECONDS)
+        if len(chosen) < promised:
+            people = self._network.people()
+            if len(people) < promised:
+                raise RunError(
+                    f"{len(people)} people's devices are connected, and a release needs "
+                    f"{promised}; start more devices, and continue"
+                )
+            raise RunError(
+                f"{len(chosen)} of {len(people)} connected people can be charged{self._others}, "
+                f"and a release needs {promised}; start devices of other people, and continue"
+            )
+        self._asked |= {person: self._asked.get(person, 0) + 1 for person in chosen}
+        return chosen
+
+    def _fitting(self, people: list[int]) -> list[int]:
+        """Returns those who can be charged, as many as a release has, least often asked first."""
+        slots = self._plan.shared.release.slots
         while True:
             left = [person for person in people if person not in self._charged]
-            if len(left) < promised:
-                raise RunError(
-                    f"{len(left)} of {len(people)} connected people can be charged{self._others}, "
-                    f"and a release needs {promised}; start devices of other people, and continue"
-                )
             self._random.shuffle(left)
             chosen = sorted(left, key=lambda person: self._asked.get(person, 0))[:slots]
             # By an earlier process, or by other products that share the budget.
             refused = set(self._stream.refused(chosen))
             self._charged |= refused
             if not refused:
-                self._asked |= {person: self._asked.get(person, 0) + 1 for person in chosen}
                 return chosen
 
     @property
