@@ -295,6 +295,37 @@ def test_answers_of_another_form_count_as_missing():
     assert np.array_equal(server.open(answers), plain(vectors, range(4), 16))
 
 
+LOW_ORDER = (1).to_bytes(32, "little")
+
+
+@pytest.mark.parametrize(
+    ("case", "left"),
+    [("zero", 5), ("twice", 5), ("same", 4), ("half", 4), ("first", 5), ("second", 5)],
+)
+def test_keys_that_devices_refuse_count_as_missing(case, left):
+    """Else one device would stop the round of everybody."""
+    agreed, vectors = terms(3), random_vectors(6, 4, 16)
+    devices = {p: Device(agreed) for p in range(6)}
+    keys = {p: one.announce() for p, one in devices.items()}
+    own, other = keys[5], keys[0]
+    keys[5] = {
+        "zero": bytes(64),
+        "twice": own[:32] + own[:32],
+        "same": other,
+        "half": own[:32] + other[:32],
+        "first": LOW_ORDER + own[32:],
+        "second": own[:32] + LOW_ORDER,
+    }[case]
+    server = Round(agreed, 4)
+    seats = server.begin(keys)
+    assert len(seats) == left
+    passed = server.pass_on({p: devices[p].share(s.place, left, s.keys) for p, s in seats.items()})
+    masked = {p: devices[p].mask(passed[p], vectors[p]).tobytes() for p in seats}
+    questions = server.collect(masked)
+    answers = {p: devices[p].unmask(q.active, q.dropped, q.count) for p, q in questions.items()}
+    assert np.array_equal(server.open(answers), plain(vectors, seats, 16))
+
+
 def test_numbers_above_the_modulus_count_as_missing():
     agreed = terms(3, bits=12)
     vectors = random_vectors(4, 2, 12)

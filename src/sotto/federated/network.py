@@ -16,7 +16,7 @@ from sotto.privacy.ledger.persons import LARGEST_PERSON
 _Answer = TypeVar("_Answer")
 _LOOK_SECONDS = 1.0
 _ENROLMENT_TRIES = 3
-"""How often a node is asked who it is. Each time that it is silent, everybody waits for it."""
+"""Most times that a node is asked who it is. Each time that it is silent, everybody waits."""
 
 _log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ missing. The ledger is charged between `collect` and the questions to the device
 """
 
 import secrets as random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -69,13 +70,13 @@ class Round:
         return [self._persons[place] for place in self._active]
 
     def begin(self, keys: Mapping[int, bytes]) -> dict[int, Seat]:
-        """Returns the seat of each person who sent keys.
+        """Returns the seat of each person who sent two keys, other than anybody else's.
 
         Raises:
             RoundGivenUp: they are fewer than promised.
             ValueError: no circle of so many devices is safe.
         """
-        found = {one: key for one, key in keys.items() if len(key) == 2 * secrets.KEY_BYTES}
+        found = _sound(keys)
         self._require_promised(len(found), "sent keys")
         self._circle = self._terms.circle(len(found))
         self._persons = list(found)
@@ -188,3 +189,19 @@ class Round:
         if count < self._terms.promised:
             reason = f"{count} devices {did}, and {self._terms.promised} are promised"
             raise RoundGivenUp(reason, count)
+
+
+def _sound(keys: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Returns the pairs of keys that every device accepts; one bad pair would stop all neighbours.
+
+    Keys that two people sent count for neither: no device knows another one's before it sends its
+    own.
+    """
+    size = secrets.KEY_BYTES
+    pairs = {one: (both[:size], both[size:]) for one, both in keys.items() if len(both) == 2 * size}
+    sent = Counter(half for pair in pairs.values() for half in pair)
+    return {
+        one: keys[one]
+        for one, pair in pairs.items()
+        if all(sent[half] == 1 and secrets.is_public_key(half) for half in pair)
+    }

@@ -44,6 +44,15 @@ def public_key(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
+def is_public_key(public: bytes) -> bool:
+    """Whether a common secret can be made with a public key: points of small order give none."""
+    try:
+        common_secret(new_secret(), public, b"")
+    except ProtocolError:
+        return False
+    return True
+
+
 def common_secret(secret: bytes, public: bytes, purpose: bytes) -> bytes:
     """Returns 32 bytes that only the owners of the two keys can compute.
 
