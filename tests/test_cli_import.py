@@ -114,6 +114,14 @@ def test_on_a_terminal_it_asks(log, tmp_path, monkeypatch, capsys):
         next(answers)
 
 
+@pytest.mark.parametrize(("flag", "least"), [("--people", 2), ("--horizon", 1)])
+def test_a_number_of_nought_was_declared_and_is_refused(flag, least, log, tmp_path, capsys):
+    assert main(["import", log, *WORDS, flag, "0", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert f"{flag[2:]}: it should be greater than or equal to {least}" in said
+    assert "must be declared" not in said
+
+
 def test_an_existing_folder_is_kept(log, tmp_path, capsys):
     (tmp_path / "out").mkdir()
     assert main(["import", log, "--out", str(tmp_path / "out")]) == 2

@@ -337,6 +337,12 @@ def test_another_import_of_the_same_log_cannot_go_on(tmp_path: Path) -> None:
         algorithm.Offline().resolved(begun)
 
 
+def test_a_log_of_single_steps_is_refused_by_the_name_of_its_flag(tmp_path: Path) -> None:
+    log = write_visits(tmp_path, 30, horizon=1)
+    with pytest.raises(ValueError, match=r"one step in .* import it with --horizon 2 or more"):
+        algorithm.Offline().resolved(OfflinePeopleConfig(on=str(log)))
+
+
 def test_too_many_columns_are_refused() -> None:
     with pytest.raises(ValueError, match="12 observations and real actions have 91 products"):
         moments.products(settings(low=(0.0,) * 12, high=(1.0,) * 12))

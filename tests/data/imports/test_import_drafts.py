@@ -30,6 +30,34 @@ def test_words_that_are_no_column(word):
         drafts.column(word)
 
 
+@pytest.mark.parametrize("word", ["age=0...90", "age=0. ..90", "age=0.. .9", "age=0....9"])
+def test_bounds_that_can_be_read_in_two_ways(word):
+    """Three dots once declared 0 to 0.9, to which every age was clipped."""
+    with pytest.raises(ValueError, match="can be read in two ways"):
+        drafts.column(word)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"people": 0}, "of the log: people: it should be greater than or equal to 2$"),
+        (
+            {"observation": {"column": "x", "low": 1, "high": 1}},
+            "of the log: x: low must be below high, in single precision, too$",
+        ),
+        (
+            {"observation": {"column": "x", "low": 1, "high": "a"}},
+            "of the log: observation.0.high: it should be a valid number",
+        ),
+        ({"action": {"column": "a", "categories": ["a"]}}, "of the log: action.0.categories: "),
+        ({"person": "a"}, "of the log: column 'a' is declared twice$"),
+    ],
+)
+def test_refusals_are_in_plain_words(changes, message):
+    with pytest.raises(ValueError, match=message):
+        declared(**changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -92,6 +120,7 @@ def test_every_empty_place_is_found_and_kept_in_the_template():
     ]
     assert drafts.missing(json.loads(drafts.template(draft))) == drafts.missing(draft)
     assert drafts.missing(DECLARED) == []
+    assert drafts.missing(DECLARED | {"people": 0, "horizon": 0}) == []  # declared, and refused
 
 
 def test_answers_complete_a_draft():

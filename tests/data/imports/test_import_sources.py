@@ -232,6 +232,15 @@ def test_real_numbers_are_no_ids_of_a_database(tmp_path):
     assert units(found) == expected(ROWS, declared())
 
 
+def test_a_database_whose_ids_are_all_real_numbers_is_told_what_an_id_is(tmp_path):
+    url = as_sqlite(tmp_path, ROWS)
+    with sqlite3.connect(tmp_path / "log.db") as connection:
+        connection.execute("CREATE TABLE loose (who, t, x, s, a, r, p)")
+        connection.execute("INSERT INTO loose SELECT 7.5, t, x, s, a, r, p FROM visits")
+    with pytest.raises(ValueError, match="whose id must be a text or a whole number"):
+        imported(url, tmp_path / "out", declared(), "loose")
+
+
 def test_one_cell_that_is_not_utf8_stops_nobody_else(tmp_path):
     path = as_csv(tmp_path, ROWS)
     lines = Path(path).read_bytes().splitlines(keepends=True)

@@ -132,6 +132,11 @@ def filled(config: OfflinePeopleConfig, records: Records) -> OfflinePeopleConfig
         ValueError: a setting contradicts the dataset.
     """
     declaration = records.declaration
+    if declaration.horizon < 2:
+        raise ValueError(
+            f"people have at most one step in {config.on}, and learning from logs needs two; "
+            "import it with --horizon 2 or more"
+        )
     seen, acts = declaration.observation_space, declaration.action_space
     facts = {
         "low": tuple(seen.low.tolist()),

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from sotto.errors import RunError, first_problem
+from sotto.errors import RunError
 
 LARGEST = 1e30
 """Largest absolute value of a bound, so that float32 can hold it."""
@@ -222,8 +222,7 @@ class Declaration(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            problem = first_problem(error).removeprefix("the file: Value error, ")
-            raise RunError(f"the declaration of the log: {problem}") from None
+            raise RunError(f"the declaration of the log: {_first_problem(error)}") from None
 
     @property
     def discrete(self) -> bool:
@@ -278,3 +277,17 @@ def _bound(column: Range | Categories, side: Literal["low", "high"]) -> np.ndarr
     if isinstance(column, Range):
         return np.array([getattr(column, side)], np.float32)
     return np.full(column.width, 0 if side == "low" else 1, np.float32)
+
+
+def _first_problem(error: ValidationError) -> str:
+    """Returns which field is wrong, if it is one, and the reason, without words of pydantic."""
+    problem = error.errors()[0]
+    kinds = ("range", "categories")
+    place = [
+        str(one)
+        for at, one in enumerate(problem["loc"])
+        if not (one in kinds and at and isinstance(problem["loc"][at - 1], int))
+    ]
+    if problem["type"] == "value_error":  # the sentence names the column itself
+        return problem["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(place)}: {problem['msg'].replace('Input should', 'it should')}"

@@ -61,6 +61,11 @@ def column(word: str) -> Draft:
 def _bounds(text: str) -> Draft:
     low, dots, high = text.partition("..")
     if dots:
+        if low.rstrip().endswith(".") or high.lstrip().startswith("."):
+            raise RunError(
+                f"{text!r} has a point beside its two dots, which can be read in two ways; write a "
+                "digit there, as in 0..0.5"
+            )
         first, last = _value(low), _value(high)
         if isinstance(first, str) or isinstance(last, str):
             raise RunError(f"{text!r} are no bounds; write {ASKED}")
@@ -99,7 +104,7 @@ def filled(draft: Draft, words: tuple[str, ...]) -> Draft:
 
 def missing(draft: Draft) -> list[tuple[str, ...]]:
     """Returns the places of a draft that are empty: a field, or a field and a column."""
-    places: list[tuple[str, ...]] = [(name,) for name in _REQUIRED if not draft.get(name)]
+    places: list[tuple[str, ...]] = [(name,) for name in _REQUIRED if _is_empty(draft.get(name))]
     for name, one in _columns(draft):
         bounds = [one["categories"]] if "categories" in one else [one.get("low"), one.get("high")]
         if None in bounds:
@@ -109,6 +114,11 @@ def missing(draft: Draft) -> list[tuple[str, ...]]:
         if isinstance(found, dict) and found.get("low") is None:
             places.append((name, str(found.get("column"))))
     return places
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether nothing was declared; the number 0 was, and the declaration refuses it."""
+    return value is None or value in ("", [], {})
 
 
 def template(draft: Draft) -> str:

@@ -126,7 +126,9 @@ def places(people: int) -> Int[np.ndarray, " people"]:
 def summary(tally: Tally) -> str:
     """Returns which rules applied to rows, without numbers."""
     found = [f"{column} is {rule}" for (column, rule), count in tally.columns.items() if count]
-    found += ["rows have no person"] if tally.nobody else []
+    found += (
+        ["rows have no person, whose id must be a text or a whole number"] if tally.nobody else []
+    )
     return ", ".join(found) or "there are no rows"
 
 
