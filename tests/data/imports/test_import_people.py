@@ -1,10 +1,14 @@
 """What becomes of one person's rows depends on these rows alone."""
 
+import signal
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import own_logs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,3 +177,36 @@ def test_fills_stand_for_what_is_missing(tmp_path):
     found = imported(as_csv(tmp_path, rows), tmp_path / "out", declared(observation=observation))
     (steps,) = units(found)
     assert [step[0] for step in steps] == [(0.5, 0.0, 1.0)] * 2
+
+
+def test_what_a_killed_import_left_is_removed_by_the_next_one(tmp_path):
+    """kill -9 after the rows were spread: they are the rows of people, in the clear."""
+    log = as_csv(tmp_path, ROWS)
+    code = (
+        "import os, pathlib, signal, sys; sys.path[:0] = sys.argv[3:]\n"
+        "from own_logs import declared\n"
+        "from sotto.data.imports import importing\n"
+        "importing.datasets.write = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "importing.import_log(sys.argv[1], declared(), pathlib.Path(sys.argv[2]), say=print)\n"
+    )
+    words = [
+        sys.executable,
+        "-c",
+        code,
+        log,
+        str(tmp_path / "out"),
+        str(Path(own_logs.__file__).parent),
+    ]
+    assert subprocess.run(words).returncode == -signal.SIGKILL
+    (left,) = tmp_path.glob(".out.*")
+    assert any((left / "rows").iterdir())
+    other = tmp_path / ".out.notes123"  # somebody's own folder
+    (other / "mine").mkdir(parents=True)
+    running = tmp_path / ".out.abcdefgh"
+    running.mkdir()
+    with importing._held(running):
+        imported(log, tmp_path / "out", declared())
+    assert not left.exists()
+    assert running.exists()
+    assert (other / "mine").exists()
+    assert set(tmp_path.glob(".out.*")) == {running, other}

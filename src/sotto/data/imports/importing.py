@@ -8,8 +8,12 @@ adjacency (docs/privacy.md, section 21). It is assumed that each person has one 
 else has.
 """
 
+import contextlib
+import fcntl
 import os
+import re
 import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -48,7 +52,8 @@ def import_log(
     """Writes a log as a Minari dataset that only its owner may read; it is on disk then.
 
     The ids of the people, their times, and the counts that are returned are not in the dataset.
-    Temporary files lie beside `out`, for its owner alone, and are removed.
+    Temporary files lie beside `out`, for its owner alone, and are removed. Those of an import that
+    was killed are removed by the next one of the same `out`.
 
     Args:
         where: CSV or Parquet file, folder of a Hugging Face dataset, or SQLAlchemy URL.
@@ -73,7 +78,8 @@ def import_log(
     kind = sources.kind_of_all((where, *parts))
     key, tally = secrets.token_bytes(32), Tally()
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made:
+    _remove_left(out)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as made, _held(made):
         spread, dataset = Path(made) / "rows", Path(made) / "dataset"
         spread.mkdir()
         dataset.mkdir(mode=0o700)
@@ -187,6 +193,40 @@ def _episodes(
             )
         if tally.people % _PEOPLE_SHOWN == 0:
             say(f"{tally.people:,} people written")
+
+
+@contextlib.contextmanager
+def _held(folder: Path | str) -> Iterator[bool]:
+    """Locks a folder, which the operating system unlocks if this process dies.
+
+    Yields whether it is locked; it is not where another process has it.
+    """
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield _locks(number)
+    finally:
+        os.close(number)
+
+
+def _locks(number: int) -> bool:
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # another process has it, or this file system has no locks
+        return False
+    return True
+
+
+def _remove_left(out: Path) -> None:
+    """Removes the rows of people that killed imports of the same output have left beside it."""
+    name = re.compile(re.escape(f".{out.name}.") + "[a-z0-9_]{8}")
+    for left in sorted(out.parent.iterdir()):
+        if not name.fullmatch(left.name) or left.is_symlink() or not left.is_dir():
+            continue
+        own = left.stat().st_uid == os.getuid()
+        if own and {one.name for one in left.iterdir()} <= {"rows", "dataset"}:
+            with _held(left) as locked:
+                if locked:  # nobody is writing it
+                    shutil.rmtree(left)
 
 
 def _sync(folder: Path) -> None:

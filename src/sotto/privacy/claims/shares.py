@@ -21,7 +21,7 @@ def _colluding(facts: Facts) -> dict[str, str]:
 
 
 def _everybody(facts: Facts) -> dict[str, str]:
-    """Returns the noise multiplier for observers whom no device tells its share."""
+    """Returns the noise multiplier for whoever knows no share, if every device adds its own."""
     gained = [
         one.noise_multiplier * math.sqrt(one.shares.promised / one.shares.secret)
         for one in facts.streams
