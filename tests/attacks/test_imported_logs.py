@@ -292,6 +292,8 @@ def test_experts_of_another_import_are_not_asked(tmp_path: Path) -> None:
     for begins in (asked.resolved, lambda it: next(asked.train(it, [0], [], (), 0, [tmp_path]))):
         with pytest.raises(RunError, match="imported records, whose people are real"):
             begins(unsaid)
+    with pytest.raises(RunError, match="so its people are real, and those of"):
+        asked.resolved(replace(config, experts="runs/experts", population=None))
     shutil.rmtree(log)
     write_visits(tmp_path, 30)
     with pytest.raises(ValueError, match="another import than the one that this run began with"):

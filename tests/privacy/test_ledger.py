@@ -412,6 +412,20 @@ def test_a_file_that_was_replaced_is_written_no_more(
         assert [one.releases for one in Ledger.open(path).streams] == [0]
 
 
+def test_an_older_copy_that_was_written_into_the_file_is_charged_no_more(
+    ledger: Ledger, path: Path, tmp_path: Path
+) -> None:
+    """It is the same file for the operating system, and another connection may open it."""
+    stream = ledger.open_stream(statement())
+    older = path.read_bytes()
+    stream.charge(0, 1, [np.array([0])])
+    path.write_bytes(older)
+    ledger._engine.dispose()
+    with pytest.raises(LedgerMismatch, match="does not end with the entry that was written last"):
+        stream.charge(1, 1, [np.array([1])])
+    assert [one.releases for one in Ledger.open(path).streams] == [0]
+
+
 def test_disk_full(ledger: Ledger, path: Path) -> None:
     stream = ledger.open_stream(statement())
     before = state(ledger)

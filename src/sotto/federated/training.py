@@ -203,12 +203,14 @@ class Training:
         """Returns people for a round, once enough of those who can be charged are connected.
 
         Raises:
-            RunError: they are still too few after the time of a stage.
+            RunError: they are still too few after the time of two stages.
         """
         promised, slots = self._promise.promised, self._plan.shared.release.slots
         chosen = self._network.wait_for(self._fitting, promised)
         if promised <= len(chosen) < slots:
             chosen = self._network.wait_for(self._fitting, slots, _MORE_SECONDS)
+        if len(chosen) < promised:  # somebody left, or a silent node took the time of the others
+            chosen = self._network.wait_for(self._fitting, promised)
         if len(chosen) < promised:
             people = self._network.people()
             if len(people) < promised:

@@ -258,8 +258,14 @@ def _population(
             simulated for people whose records were imported.
     """
     simulated: list[str | None] = [] if config.experts is None else [config.experts]
+    foreign = said is not None and not said.simulated
     if said is not None and said.simulated:
         simulated.append(config.dataset)
+    if config.experts is not None and foreign and config.population != "simulated":
+        raise RunError(
+            f"sotto has not made the log {config.dataset}, so its people are real, and those of "
+            f"{config.experts} are simulated; give one of the two"
+        )
     if simulated and config.population == "real":
         raise RunError(
             f"the experts of {simulated[0]} are simulated, by sotto experts train; leave out "
@@ -267,7 +273,7 @@ def _population(
         )
     if said is not None and said.identity is not None and config.population == "simulated":
         raise RunError(
-            f"{config.dataset} holds imported records, whose people are real; leave out "
+            f"{config.dataset} holds imported records, whose people are real; start a run without "
             "--population simulated"
         )
     return config.population or ("simulated" if simulated else "real")

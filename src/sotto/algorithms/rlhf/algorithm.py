@@ -57,7 +57,7 @@ class RLHF(Algorithm[RLHFConfig]):
         sotto install films
         sotto train rlhf --target-epsilon 1 --out runs/rlhf
         sotto generate runs/rlhf --prompt "The film is"
-        sotto train rlhf --method policy-gradient --adapter steering --releases 8 --out runs/steps
+        sotto train rlhf --method policy-gradient --releases 8 --out runs/steps
         sotto train rlhf --preset paper --out runs/paper
         sotto train rlhf --feedback ratings.jsonl --public-prompts prompts.txt --people 500 \\
           --out runs/real

@@ -48,7 +48,7 @@ class Candidates(NamedTuple):
     raw: Float[np.ndarray, "prompts candidates raw"]
     """Their raw features."""
     scores: Float[np.ndarray, "prompts candidates parameters"]
-    """Their scores with respect to the adapter before the first update."""
+    """Their scores with respect to an adapter that changes nothing."""
 
 
 def draw_candidates(config: RLHFConfig, people: People) -> Candidates:
@@ -138,13 +138,13 @@ def tuned(
     rewards: Float[np.ndarray, "prompts candidates"],
     kl: float,
 ) -> Adapter:
-    """Returns the adapter whose log-ratios are nearest to being proportional to rewards.
+    """Returns the adapter that the regression of rewards on scores gives.
 
     Args:
         adapter: an adapter that changes nothing.
         scores: scores of completions by the base model.
         rewards: their rewards.
-        kl: KL divergence from the base model, to first order.
+        kl: KL divergence from the base model, which small changes meet.
     """
     flat, unravel = ravel_pytree(adapter)
     moved: Adapter = unravel(flat + jnp.asarray(regressed(scores, rewards, kl), flat.dtype))
@@ -159,7 +159,7 @@ def regressed(
     """Returns the ridge regression of rewards on scores, both centred within each prompt.
 
     It is scaled such that half of the variance of a completion's log-ratio within its prompt, which
-    is the KL divergence to first order, equals `kl`. Rewards that are all alike change nothing.
+    is the KL divergence of small changes, equals `kl`. Rewards that are all alike change nothing.
     """
     x = (scores - scores.mean(axis=1, keepdims=True)).reshape(-1, scores.shape[2])
     x = x.astype(np.float64)

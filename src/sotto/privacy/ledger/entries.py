@@ -202,7 +202,7 @@ def create(engine: sa.Engine, entry: Entry, tables: Sequence[sa.Table] = ()) -> 
             databases.make_append_only(connection, _entries)
         for table in tables:
             table.create(connection, checkfirst=True)
-        if _hash_at(connection, entry) is not None:
+        if _hash_at(connection, entry.run_id, entry.sequence) is not None:
             raise LedgerMismatch(
                 f"the run {entry.run_id!r} has a ledger already; open it, or name the new run "
                 "differently"
@@ -215,15 +215,21 @@ def append(engine: sa.Engine, entry: Entry) -> None:
     """Writes an entry; when it returns, the entry is on disk. Writing it again changes nothing.
 
     Raises:
-        LedgerMismatch: there is another entry in its place.
+        LedgerMismatch: there is another entry in its place, or before it. The file may be an older
+            copy, which was put in the place of the ledger while it was open.
         LedgerUnavailable: it cannot be written, or whether it was written is not known.
     """
     with (
         databases.failures(engine, "nothing was charged, and trying again is safe"),
         engine.begin() as connection,
     ):
-        found = _hash_at(connection, entry)
+        found = _hash_at(connection, entry.run_id, entry.sequence)
         if found is None:
+            if _hash_at(connection, entry.run_id, entry.sequence - 1) != entry.previous_hash:
+                raise LedgerMismatch(
+                    "the ledger does not end with the entry that was written last; nothing was "
+                    "charged, put its newest copy back and open it again"
+                )
             insert(connection, entry)
         elif found != entry.hash:
             raise LedgerMismatch("another process has written to the ledger; open it again")
@@ -250,5 +256,5 @@ def payload_at(connection: sa.Connection, run_id: str, sequence: int) -> str | N
     return connection.scalar(sa.select(_entries.c.payload).where(*here))
 
 
-def _hash_at(connection: sa.Connection, entry: Entry) -> str | None:
-    return connection.scalar(_HASH_AT, {"run": entry.run_id, "number": entry.sequence})
+def _hash_at(connection: sa.Connection, run_id: str, sequence: int) -> str | None:
+    return connection.scalar(_HASH_AT, {"run": run_id, "number": sequence})

@@ -166,7 +166,7 @@ class Ledger:
 
     @property
     def persons(self) -> int:
-        """Number of persons who took part, or may have under Poisson sampling."""
+        """Number of persons who were charged, or may have under Poisson sampling."""
         return len(self._account.everyone)
 
     @property

@@ -47,16 +47,18 @@ def load(path: str | Path, dtype: DType = "bfloat16") -> LanguageModel:
 
 
 def identity(path: str | Path) -> str:
-    """Returns the SHA-256 of a model: of its GGUF file, or of its folder's settings and weights.
+    """Returns the SHA-256 of what a model is read from: its GGUF file, or its folder's files.
 
     Raises:
+        ValueError: the folder is not a whole model.
         OSError: a file cannot be read.
     """
     path = Path(path)
-    kinds = {".json", ".safetensors"}
-    files = (
-        sorted(one for one in path.iterdir() if one.suffix in kinds) if path.is_dir() else [path]
-    )
+    files = [path]
+    if path.is_dir():
+        names = ("config.json", "generation_config.json", "tokenizer.json")
+        files = [path / name for name in names if (path / name).is_file()]
+        files += sorted(path / name for name in _weight_files(path))
     whole = hashlib.sha256()
     for one in files:
         with one.open("rb") as opened:
@@ -105,18 +107,22 @@ def _end_tokens(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def _folder_tensors(folder: Path, architecture: Architecture) -> Tensors:
-    """Returns the tensors of model.safetensors, or of the files that its index names."""
+def _weight_files(folder: Path) -> set[str]:
+    """Returns the names of the files that hold a folder's weights."""
     index = folder / "model.safetensors.index.json"
     if (folder / "model.safetensors").is_file():
-        files = {"model.safetensors"}
-    elif index.is_file():
-        files = set(_read_json(index).get("weight_map", {}).values())
-    else:
-        raise ValueError(
-            f"{folder} has no model.safetensors; save the model in that format "
-            "(transformers: model.save_pretrained)"
-        )
+        return {"model.safetensors"}
+    if index.is_file():
+        return set(_read_json(index).get("weight_map", {}).values())
+    raise ValueError(
+        f"{folder} has no model.safetensors; save the model in that format "
+        "(transformers: model.save_pretrained)"
+    )
+
+
+def _folder_tensors(folder: Path, architecture: Architecture) -> Tensors:
+    """Returns the tensors of model.safetensors, or of the files that its index names."""
+    files = _weight_files(folder)
     places = {name: file for file in files for name in _names(folder / file)}
 
     # The first GPT-2 files have no prefix before their names.

@@ -129,16 +129,6 @@ def quantities(
         drawing.savefig(path, dpi=160)
 
 
-def loss(path: Path, runs: Sequence[Sequence[Line]]) -> None:
-    """Draws the released loss against updates."""
-    with figure(path, height=2.9) as axes:
-        updates, values = _released(runs, "loss")
-        axes.plot(updates, values.mean(axis=0), color=BLUE, linewidth=1.4)
-        axes.set_title("Loss")
-        axes.set_xlabel("updates")
-        axes.set_ylabel("loss")
-
-
 def mean_and_spread(values: Sequence[float], decimals: int = 1) -> str:
     """Returns the mean over seeds, with the standard deviation if there are several."""
     spread = f" ± {np.std(values):.{decimals}f}" if len(values) > 1 else ""

@@ -27,13 +27,6 @@ def learning(
         found += _quantities(folder, lines, words)
     else:
         found += _returns(folder, lines)
-    if any(line.released.get("loss") for line in lines[0]) and words.quantities:
-        figures.loss(folder / "loss.png", lines)
-        caption = (
-            "Loss of the language model against the released reward model, on public prompts. It "
-            "is a function of the release."
-        )
-        found.append(elements.picture(folder / "loss.png", caption))
     found += _samples(lines[0])
     if "private_return" in lines[0][-1].released:
         figures.released_returns(folder / "returns.png", lines)

@@ -188,6 +188,8 @@ OF_SCHEMA_2: tuple[Claim, ...] = (
         "releases. All ratings of one person are under one name.",
         "each completion is generated from its own prompt and random key; a file of ratings is "
         "grouped by the person that it names",
+        untrue="sotto did not generate the completions in a file of ratings; whoever made the file "
+        "knows how they were made",
     ),
 )
 """Earlier words that certificates of schema 2 name, a version each."""
