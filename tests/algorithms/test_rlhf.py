@@ -125,6 +125,12 @@ def test_scores_are_slopes_of_log_probabilities() -> None:
     np.testing.assert_allclose(found.scores @ direction, slopes, rtol=0.02, atol=0.02)
 
 
+def test_scores_that_are_not_numbers_are_refused_before_the_release(monkeypatch) -> None:
+    monkeypatch.setattr(improvement, "_scores", lambda *given: np.full((len(given[2]), 3), np.inf))
+    with pytest.raises(ValueError, match="gradients are not numbers; use another model"):
+        training.initial_state(config(improvement_prompts=5), simulated())
+
+
 def test_the_regression_finds_the_change_that_made_the_rewards() -> None:
     rng = np.random.default_rng(1)
     scores = rng.standard_normal((400, 4, 5)) + 10 * rng.standard_normal((400, 1, 5))

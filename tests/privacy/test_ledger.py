@@ -389,7 +389,7 @@ def test_a_charge_that_cannot_be_written_charges_nothing(
     assert state(Ledger.open(path)) == state(ledger)
 
 
-@pytest.mark.parametrize("instead", ["older copy", "nothing"])
+@pytest.mark.parametrize("instead", ["older copy", "nothing", "another target of a link"])
 def test_a_file_that_was_replaced_is_written_no_more(
     ledger: Ledger, path: Path, tmp_path: Path, instead: str
 ) -> None:
@@ -397,10 +397,17 @@ def test_a_file_that_was_replaced_is_written_no_more(
 
     A new process sees the older copy, and refuses it if a certificate says more.
     """
+    if instead == "another target of a link":
+        path.rename(tmp_path / "target")
+        path.symlink_to(tmp_path / "target")
+        ledger = Ledger.open(path)
     stream = ledger.open_stream(statement())
     older = Path(shutil.copy(path, tmp_path / "copy"))
     stream.charge(0, 1, [np.array([0])])
-    if instead == "nothing":
+    if instead == "another target of a link":
+        path.unlink()
+        path.symlink_to(older)
+    elif instead == "nothing":
         path.unlink()
     else:
         os.replace(older, path)

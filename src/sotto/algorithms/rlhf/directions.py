@@ -33,8 +33,7 @@ def first_adapter(config: RLHFConfig, architecture: Architecture) -> Adapter:
         ValueError: the model has no such block or linear map.
     """
     if config.adapter == "steering":
-        late = {max(0, round(depth * architecture.blocks) - 1) for depth in STEERED}
-        return steering(architecture, config.blocks or sorted(late))
+        return late_steering(architecture, config.blocks)
     return lora(
         architecture,
         new_key(config.seed),
@@ -43,6 +42,12 @@ def first_adapter(config: RLHFConfig, architecture: Architecture) -> Adapter:
         targets=config.targets,
         blocks=config.blocks or None,
     )
+
+
+def late_steering(architecture: Architecture, blocks: tuple[int, ...]) -> Adapter:
+    """Returns zero steering vectors after these blocks; empty stands for those of `STEERED`."""
+    late = {max(0, round(depth * architecture.blocks) - 1) for depth in STEERED}
+    return steering(architecture, blocks or sorted(late))
 
 
 def score(

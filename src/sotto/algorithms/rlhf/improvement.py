@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.rlhf.config import RLHFConfig
-from sotto.algorithms.rlhf.directions import first_adapter, score
+from sotto.algorithms.rlhf.directions import late_steering, score
 from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.keys import Use, key_of
@@ -87,7 +87,7 @@ def _drawn(
         return leaf.reshape(count, candidates, *leaf.shape[1:])
 
     rated = Rated(*map(by_prompt, flat))
-    unchanged = first_adapter(RLHFConfig(blocks=blocks), people.language.decoder.architecture)
+    unchanged = late_steering(people.language.decoder.architecture, blocks)
     return Candidates(rated, by_prompt(features), scores(people, unchanged, rated))
 
 
@@ -119,10 +119,15 @@ def scores(
         people: holds the base model.
         adapter: the adapter, with respect to whose parameters the gradient is.
         rated: completions, leaves of shape [prompts, candidates, ...].
+
+    Raises:
+        ValueError: a score is not a number.
     """
     rows = [leaf.reshape(-1, 1, *leaf.shape[2:]) for leaf in rated[:4]]
     each = partial(_scores, adapter, people.language.decoder)
     found: np.ndarray = in_batches(each, _SCORED, *rows, what="completions scored")
+    if not np.isfinite(found).all():  # before the release, which would be paid for in vain
+        raise ValueError("the language model's gradients are not numbers; use another model")
     return found.reshape(*rated.ratings.shape, -1)
 
 

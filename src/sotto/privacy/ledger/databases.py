@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -21,7 +21,7 @@ from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailabl
 
 LOCK_WAIT_SECONDS = 5.0
 _IDLE_SECONDS = 60.0  # after which PostgreSQL takes the lock away from a writer that hangs
-_FILE = "sotto_file"  # what is known of a connection: the file that it opened
+_FILE = "sotto_file"  # key of what is known of a connection: which file it opened
 _READS = "sotto_reads"  # execution option of transactions that write nothing, and lock nobody out
 _NAMES = ("sqlite", "postgresql")
 _CHANGES = ("UPDATE", "DELETE")
@@ -156,7 +156,10 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
     @sa.event.listens_for(engine, "connect")
     def connected(connection: Any, record: Any) -> None:
-        record.info[_FILE] = _identity(_file_of(connection))
+        file, given = _file_of(connection), engine.url.database
+        # The given path may hold a link, which can point to another file later.
+        path = os.path.abspath(given) if given and os.path.exists(given) else file
+        record.info[_FILE] = path, _identity(path)
         connection.isolation_level = None  # transactions begin where we say, below
         for pragma in (
             f"busy_timeout = {int(1000 * LOCK_WAIT_SECONDS)}",
@@ -170,8 +173,8 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
 
     @sa.event.listens_for(engine, "begin")
     def begun(connection: sa.Connection) -> None:
-        opened = connection.info[_FILE]
-        if _identity(opened.path) != opened:
+        path, opened = connection.info[_FILE]
+        if opened is None or _identity(path) != opened:
             raise LedgerUnavailable(
                 f"the ledger at {place(engine)} is no longer the file that was opened, and what is "
                 "written to that one would be lost; nothing was written, put the newest one back "
@@ -181,21 +184,13 @@ def _prepare_sqlite(engine: sa.Engine) -> None:
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
 
-class _File(NamedTuple):
-    """A file, which another one may replace under the same name."""
-
-    path: str
-    device: int
-    number: int
-
-
-def _identity(path: str) -> _File | None:
-    """Returns which file stands at a path, or None where none does."""
+def _identity(path: str) -> tuple[int, int] | None:
+    """Returns which file stands at a path, by its device and number, or None where none does."""
     try:
         found = os.stat(path)
     except OSError:
         return None
-    return _File(path, found.st_dev, found.st_ino)
+    return found.st_dev, found.st_ino
 
 
 def _file_of(connection: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from sotto.runs.metrics import Line
 
@@ -124,6 +124,7 @@ def quantities(
             axes.plot(updates, values.mean(axis=0), color=BLUE, marker="o", markersize=3.5)
             axes.set_title(named[name][0])
             axes.set_xlabel("updates")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_ylabel(named[name][1])
         path.parent.mkdir(exist_ok=True)
         drawing.savefig(path, dpi=160)
