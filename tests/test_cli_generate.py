@@ -117,6 +117,33 @@ def test_each_model_writes_its_likeliest_tokens_at_a_tiny_temperature(agent):
     assert texts[0] != texts[1]
 
 
+def test_answers_are_chosen_by_the_released_reward_model(agent):
+    said = []
+
+    def reward(decoder, prompts, mask, tokens, real):
+        assert len(prompts) == len(mask) == len(tokens)
+        said.append((tokens, real))
+        return (tokens * real).sum(axis=1)
+
+    chooser = LanguageAgent(
+        agent.language, agent.adapter, "last", 2, seed=3, reranked=4, reward=reward
+    )
+    found = chooser.generate("the film", samples=5, new_tokens=6)
+    ((tokens, real),) = said
+    best = (tokens * real).sum(axis=1).reshape(5, 4).argmax(axis=1) + 4 * np.arange(5)
+    assert found == agent.language.tokenizer.texts(tokens[best], real[best])
+    assert len(chooser.generate("the film", samples=2, new_tokens=6, base=True)) == 2
+    assert len(said) == 1  # the base model's completions are not chosen
+
+
+def test_a_run_that_reranks_is_trained_and_loaded(tmp_path):
+    given = [*TINY, *write_feedback(tmp_path), "--reranked", "3", "--kl-target", "2"]
+    assert main(["train", "rlhf", *given, "--out", str(tmp_path / "run"), "--json"]) == 0
+    found = sotto.load_language(tmp_path / "run", model=MODEL, seed=1)
+    assert found.reranked == 3
+    assert len(found.generate("the film", samples=2, new_tokens=4)) == 2
+
+
 def test_samples_differ_and_a_seed_repeats_them(run):
     first, again, other = (
         sotto.load_language(run, model=MODEL, seed=seed).generate("a", samples=4, new_tokens=6)

@@ -16,9 +16,10 @@ from tiny_models import model
 from sotto.algorithms.base import Progress
 from sotto.algorithms.rlhf import evaluation, improvement, training
 from sotto.algorithms.rlhf.algorithm import RLHF
-from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.answers import TunedModel, answers, divergences
+from sotto.algorithms.rlhf.config import RLHFConfig, kl_of_choice
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
-from sotto.algorithms.rlhf.features import fit_whitening
+from sotto.algorithms.rlhf.features import RewardModel, Whitening, fit_whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.improvement import Candidates
 from sotto.algorithms.rlhf.keys import Use, key_of
@@ -45,6 +46,11 @@ REFUSED: dict[str, dict[str, Any]] = {
     },
     "real people's feedback needs --public-prompts of your own domain": {"feedback": "log.jsonl"},
     "reward-model tunes steering vectors; leave out adapter": {"adapter": "lora"},
+    "best-of-n has no reward model that chooses; leave out reranked": {
+        "method": "best-of-n",
+        "reranked": 2,
+    },
+    "a choice among 7 completions may differ from the base model by 1.09 nats": {"reranked": 7},
 }
 
 
@@ -154,14 +160,49 @@ def test_a_tuned_model_gets_the_rewards(tmp_path: Path) -> None:
     start = first_adapter(settings, people.language.decoder.architecture)
     moved = improvement.tuned(start, found.scores, low.sum(axis=2), settings.kl_target)
     key = key_of(0, Use.KL)
-    moved, _ = improvement.scaled_to_target(settings, people, moved, key)
+    model, _ = improvement.scaled_to_target(settings, people, TunedModel(moved, None), key)
     prompts, mask = people.public_prompts.repeat(16, 0), people.public_mask.repeat(16, 0)
 
     def share(adapter: Any) -> float:
         tokens, real = complete(people.language, adapter, prompts, mask, NEW, new_key(5))
         return float((tokens < 128)[real].mean())
 
-    assert share(moved) > share(None) + 0.05
+    assert share(model.adapter) > share(None) + 0.05
+
+
+def test_an_answer_is_the_completion_with_the_largest_reward() -> None:
+    people, settings = simulated(), config(reranked=3, kl_target=2.0)
+    base, rng = people.language.decoder, np.random.default_rng(2)
+    adapter = first_adapter(settings, base.architecture)
+    weights = rng.standard_normal(2 * base.architecture.width).astype(np.float32)
+    reward = RewardModel(Whitening(jnp.eye(len(weights))), jnp.asarray(weights))
+    prompts, mask, key = people.public_prompts[:5], people.public_mask[:5], new_key(6)
+    tokens, real = answers(settings, people, TunedModel(adapter, reward), prompts, mask, key)
+    rows = prompts.repeat(3, 0), mask.repeat(3, 0)
+    said = complete(people.language, adapter, *rows, NEW, key)
+    rewards = (np.asarray(raw_features(base, *rows, *said)) @ weights).reshape(5, 3)
+    assert (rewards.argmax(axis=1) > 0).any()
+    for prompt in range(5):
+        best = 3 * prompt + rewards[prompt].argmax()
+        np.testing.assert_array_equal(tokens[prompt], said[0][best])
+        np.testing.assert_array_equal(real[prompt], said[1][best])
+
+
+def test_the_divergence_of_a_choice_counts() -> None:
+    """It is nearly that of the best of several draws from many equally likely outcomes."""
+    outcomes = np.arange(1, 20_001) / 20_000  # equally likely, with as many different rewards
+    for count in (1, 2, 4, 6, 50):
+        best = np.diff(outcomes**count, prepend=0)
+        exact = float(np.sum(best * np.log(best * len(outcomes))))
+        assert exact <= kl_of_choice(count) + 1e-12
+        assert exact == pytest.approx(kl_of_choice(count), abs=0.01)
+    people = simulated()
+    adapter = first_adapter(config(), people.language.decoder.architecture)
+    rows = people.public_prompts[:4], people.public_mask[:4]
+    said = complete(people.language, adapter, *rows, NEW, new_key(1))
+    settings = config(reranked=4)
+    found = divergences(settings, people, TunedModel(adapter, None), *rows, said)
+    np.testing.assert_allclose(found, np.log(4) - 3 / 4, atol=1e-5)
 
 
 def test_whitened_features_have_variance_one_within_a_prompt() -> None:
@@ -245,8 +286,8 @@ def test_what_is_said_of_simulated_people(trained) -> None:
 def test_the_change_meets_the_kl_target(trained) -> None:
     released, finished = trained[1][-2:]
     key = key_of(STEPS.seed, Use.KL)
-    adapter = jax.tree.map(lambda x: x[0], finished.states.adapter)
-    found = improvement.kl(STEPS, simulated(), adapter, key)
+    model = jax.tree.map(lambda x: x[0], RLHF().policies(finished.states)["last"])
+    found = improvement.kl(STEPS, simulated(), model, key)
     assert found == pytest.approx(0.05, rel=0.5)
     scale = float(finished.released["scale"][0, 0])
     expected = vector(released.states.adapter) * scale
@@ -258,11 +299,12 @@ def test_the_factor_of_a_change_stays_within_its_bounds(
     trained, monkeypatch, size: float, limit: int
 ) -> None:
     # The divergence of a real model saturates, so which of two huge changes has less is chance.
-    def squared(config, people, adapter, key) -> float:
-        return float((vector(adapter) ** 2).sum())
+    def squared(config, people, model, key) -> float:
+        return float((vector(model.adapter) ** 2).sum())
 
     adapter = jax.tree.map(lambda x: x[0], trained[1][-1].states.adapter)
-    change = improvement.scaled(adapter, size / float(np.linalg.norm(vector(adapter))))
+    model = TunedModel(adapter, None)
+    change = improvement.scaled(model, size / float(np.linalg.norm(vector(adapter))))
     monkeypatch.setattr(improvement, "kl", squared)
     _, factor = improvement.scaled_to_target(STEPS, simulated(), change, key_of(0, Use.KL))
     assert factor == improvement.SCALES[limit]
@@ -313,7 +355,7 @@ def test_real_people_are_neither_measured_nor_shown(tmp_path: Path) -> None:
         evaluation.measure(
             settings,
             people,
-            first_adapter(settings, people.language.decoder.architecture),
+            TunedModel(first_adapter(settings, people.language.decoder.architecture), None),
             new_key(0),
             4,
         )

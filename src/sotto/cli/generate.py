@@ -28,7 +28,8 @@ def generate(
 ) -> None:
     """Prints completions of a prompt by the language model of a run of rlhf.
 
-    The tuned model is a function of releases, so its texts cost no privacy.
+    The tuned model is a function of releases, so its texts cost no privacy. In a run with
+    --reranked, the released reward model chooses each of them among several completions.
 
     Examples:
       sotto generate runs/rlhf --prompt "The film is" --samples 3

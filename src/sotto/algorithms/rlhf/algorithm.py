@@ -6,37 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray, PyTree
 
 from sotto.algorithms.base import Algorithm, Progress, Words
 from sotto.algorithms.rlhf import evaluation, training
+from sotto.algorithms.rlhf.answers import TunedModel
 from sotto.algorithms.rlhf.config import PAPER, SMOLLM2, RLHFConfig
 from sotto.algorithms.rlhf.evaluation import REAL
+from sotto.algorithms.rlhf.features import RewardModel
 from sotto.algorithms.rlhf.people import People, meet, place_of, read_model
 from sotto.algorithms.rlhf.release import RLHFState
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
-from sotto.rl.language import Adapter, LanguageModel
+from sotto.rl.language import LanguageModel
 from sotto.rl.language.loading import identity
-
-
-class TunedModel(eqx.Module):
-    """A change of a language model. It takes prompts, and no observations."""
-
-    adapter: Adapter
-
-    def __call__(self, observation: Any) -> Any:
-        """Raises ValueError: a language model has no observations."""
-        del observation
-        raise ValueError("a language model continues prompts: use `sotto generate RUN`")
-
-    def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Any:
-        """Raises ValueError, as `__call__` does."""
-        del key, shape
-        return self(None)
 
 
 class RLHF(Algorithm[RLHFConfig]):
@@ -167,7 +152,11 @@ class RLHF(Algorithm[RLHFConfig]):
 
     def policies(self, states: RLHFState) -> dict[str, TunedModel]:
         """Returns the last change of the model, and the average of the last released ones."""
-        return {"last": TunedModel(states.adapter), "average": TunedModel(states.average)}
+        reward = RewardModel(states.whitening, states.weights)
+        return {
+            "last": TunedModel(states.adapter, reward),
+            "average": TunedModel(states.average, reward),
+        }
 
     def to_evaluate(self, config: RLHFConfig, model: str | None) -> RLHFConfig:
         """Returns the settings with a model that the user named, and with installed prompts.
@@ -206,7 +195,7 @@ class RLHF(Algorithm[RLHFConfig]):
         if greedy:
             raise ValueError("completions are sampled; evaluate with greedy=False")
         one = jax.tree.map(lambda x: x[0], policy)
-        found = evaluation.measure(config, self._people(config), one.adapter, key, episodes)
+        found = evaluation.measure(config, self._people(config), one, key, episodes)
         return found.rating[None]
 
     def language(self, config: RLHFConfig) -> LanguageModel:

@@ -1,5 +1,6 @@
 """Settings of private RLHF."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
@@ -23,6 +24,14 @@ from sotto.privacy.units import Adjacency, Unit
 Method = Literal["reward-model", "policy-gradient", "best-of-n"]
 SMOLLM2: Final = "smollm2"
 """Name of the model that `sotto install smollm2` installs."""
+
+
+def kl_of_choice(count: int) -> float:
+    """Returns a bound on the KL divergence of the best of `count` samples from one sample, in nats.
+
+    Source: Beirami et al. 2024, Theorem 3.1.
+    """
+    return math.log(count) - (count - 1) / count
 
 
 PAPER: Final[dict[str, Any]] = {
@@ -134,6 +143,10 @@ class RLHFConfig(Settings):
     kl_target: Annotated[float, Field(gt=0, le=100)] = 1.0
     """KL divergence from the base model, in nats a completion on public prompts. The last update
     scales the whole change such that it is about met."""
+    reranked: Count = 1
+    """Number of completions that the tuned model samples for each answer, of which the released
+    reward model chooses one. More give better answers at the same kl_target and take longer. It is
+    for reward-model. Other tools that load the adapter do not choose."""
     evaluation_prompts: Count = 256
     """Number of fresh simulated people's prompts with which released adapters are evaluated."""
     judge: bool = True
@@ -187,6 +200,14 @@ class RLHFConfig(Settings):
             raise ValueError(
                 f"{self.people} people cannot be divided among {self.releases} releases; "
                 "choose a number of releases that divides the number of people"
+            )
+        if self.reranked > 1 and not self.improves:
+            raise ValueError(f"{self.method} has no reward model that chooses; leave out reranked")
+        if kl_of_choice(self.reranked) >= self.kl_target:
+            raise ValueError(
+                f"a choice among {self.reranked} completions may differ from the base model by "
+                f"{kl_of_choice(self.reranked):.2f} nats, which is not below the kl_target "
+                f"{self.kl_target:g}; use fewer, or a larger target"
             )
         if self.improves and self.adapter != "steering":
             raise ValueError("reward-model tunes steering vectors; leave out adapter")

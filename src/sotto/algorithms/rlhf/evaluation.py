@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, PRNGKeyArray
 
+from sotto.algorithms.rlhf.answers import TunedModel, answers, divergences
 from sotto.algorithms.rlhf.config import RLHFConfig
-from sotto.algorithms.rlhf.people import People, complete, log_ratios
-from sotto.rl.language import Adapter
+from sotto.algorithms.rlhf.people import People
 
 REAL = (
     "nothing is evaluated, because the people are real and nobody else rates texts like them; read "
@@ -23,8 +23,8 @@ class Measured(NamedTuple):
     """Rating by simulated people."""
     judge: Float[np.ndarray, " prompts"] | None
     """Probability that the text is positive, by a judge that no training sees."""
-    log_ratio: Float[np.ndarray, " prompts"]
-    """Log-ratio to the base model, whose mean estimates the KL divergence."""
+    divergence: Float[np.ndarray, " prompts"]
+    """Numbers whose mean estimates the KL divergence from the base model."""
     prompts: list[str]
     completions: list[str]
 
@@ -32,16 +32,16 @@ class Measured(NamedTuple):
         """Returns the means, and the share of different pairs of words among all pairs."""
         found = {
             "rating": float(self.rating.mean()),
-            "kl": float(self.log_ratio.mean()),
+            "kl": float(self.divergence.mean()),
             "distinct_2": distinct(self.completions, 2),
         }
         return found if self.judge is None else found | {"judge": float(self.judge.mean())}
 
 
 def measure(
-    config: RLHFConfig, people: People, adapter: Adapter, key: PRNGKeyArray, count: int
+    config: RLHFConfig, people: People, model: TunedModel, key: PRNGKeyArray, count: int
 ) -> Measured:
-    """Returns measurements of one sampled completion for each of `count` held-out prompts.
+    """Returns measurements of one answer for each of `count` held-out prompts.
 
     Raises:
         ValueError: the people are real, so their ratings must not be shown without noise.
@@ -51,7 +51,7 @@ def measure(
     prompts = people.held_out[np.arange(count) % len(people.held_out)]
     mask = np.ones(prompts.shape, bool)
     language = people.language
-    said = complete(language, adapter, prompts, mask, config.new_tokens, key)
+    said = answers(config, people, model, prompts, mask, key)
     written = language.tokenizer.texts(*said)
     judged = None
     if people.judge is not None:
@@ -60,7 +60,7 @@ def measure(
     return Measured(
         people.rater(written),
         judged,
-        log_ratios(language, adapter, prompts, mask, said),
+        divergences(config, people, model, prompts, mask, said),
         [language.tokenizer.decode(prompt) for prompt in prompts],
         written,
     )

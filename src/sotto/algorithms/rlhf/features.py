@@ -9,11 +9,12 @@ variance one in each direction. Directions and scales are computed on completion
 
 from typing import NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from sotto.algorithms.rlhf.feedback import Rated
 from sotto.rl.language import Decoder, block_features
 
 DEPTHS = (0.0, 0.8)
@@ -30,20 +31,39 @@ class Whitening(NamedTuple):
     projection: Float[Array, "raw features"]
 
 
-def raw_features(base: Decoder, rated: Rated) -> Float[Array, "rows raw"]:
+class RewardModel(eqx.Module):
+    """Released linear model of people's ratings."""
+
+    whitening: Whitening
+    weights: Float[Array, " features"]
+
+    @jax.jit
+    def rewards(
+        self,
+        base: Decoder,
+        prompts: Int[Array, "rows tokens"],
+        prompt_mask: Bool[Array, "rows tokens"],
+        completions: Int[Array, "rows new"],
+        completion_mask: Bool[Array, "rows new"],
+    ) -> Float[Array, " rows"]:
+        """Returns the reward of each completion. Differences within a prompt have meaning."""
+        raw = raw_features(base, prompts, prompt_mask, completions, completion_mask)
+        return raw @ self.whitening.projection @ self.weights
+
+
+def raw_features(
+    base: Decoder,
+    prompts: Int[Array, "rows tokens"],
+    prompt_mask: Bool[Array, "rows tokens"],
+    completions: Int[Array, "rows new"],
+    completion_mask: Bool[Array, "rows new"],
+) -> Float[Array, "rows raw"]:
     """Returns means of the residual stream over each row's tokens, one depth after the other."""
-    tokens = jnp.concatenate([rated.prompts, rated.completions], axis=1)
-    mask = jnp.concatenate([rated.prompt_mask, rated.completion_mask], axis=1)
+    tokens = jnp.concatenate([prompts, completions], axis=1)
+    mask = jnp.concatenate([prompt_mask, completion_mask], axis=1)
     blocks = [round(depth * base.architecture.blocks) for depth in DEPTHS]
     means = [block_features(base, tokens, mask, block)[:, 0] for block in blocks]
     return jnp.concatenate(means, axis=1)
-
-
-def completion_features(
-    base: Decoder, whitening: Whitening, rated: Rated
-) -> Float[Array, "rows features"]:
-    """Returns the whitened features of each row. Their differences within a prompt have meaning."""
-    return raw_features(base, rated) @ whitening.projection
 
 
 def fit_whitening(raw: Float[np.ndarray, "prompts candidates raw"], features: int) -> Whitening:

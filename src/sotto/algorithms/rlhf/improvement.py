@@ -20,12 +20,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from sotto.algorithms.rlhf.answers import TunedModel, answers, divergences
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import late_steering, score
 from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.keys import Use, key_of
-from sotto.algorithms.rlhf.people import BATCH, People, complete, in_batches, log_ratios
+from sotto.algorithms.rlhf.people import BATCH, People, complete, in_batches
 from sotto.rl.language import Adapter, Decoder, LowRank
 
 RIDGE = 1.0
@@ -81,7 +82,7 @@ def _drawn(
     tokens, real = complete(people.language, None, prompts, mask, new_tokens, key)
     nothing = np.zeros(len(prompts), np.float32)
     flat = Rated(prompts, mask, tokens, real, nothing, np.ones(len(prompts), bool))
-    features = in_batches(partial(_read, people.language.decoder), BATCH, *flat)
+    features = in_batches(partial(_read, people.language.decoder), BATCH, *flat[:4])
 
     def by_prompt(leaf: np.ndarray) -> np.ndarray:
         return leaf.reshape(count, candidates, *leaf.shape[1:])
@@ -93,7 +94,7 @@ def _drawn(
 
 @jax.jit
 def _read(base: Decoder, *rows: Array) -> Array:
-    return raw_features(base, Rated(*rows))
+    return raw_features(base, *rows)
 
 
 def rewards(
@@ -177,36 +178,37 @@ def regressed(
     return change * (np.sqrt(2 * kl) / deviation) if deviation > 0 else change
 
 
-def scaled(adapter: Adapter, factor: float | Array) -> Adapter:
-    """Returns the change of the model, made larger or smaller."""
+def scaled(model: TunedModel, factor: float | Array) -> TunedModel:
+    """Returns the model with its change made larger or smaller."""
+    adapter = model.adapter
     low_rank = tuple(
         {name: LowRank(one.down, one.up * factor, one.scale) for name, one in block.items()}
         for block in adapter.low_rank
     )
     steering = tuple(None if vector is None else vector * factor for vector in adapter.steering)
-    return Adapter(low_rank, steering)
+    return TunedModel(Adapter(low_rank, steering), model.reward)
 
 
-def kl(config: RLHFConfig, people: People, adapter: Adapter, key: PRNGKeyArray) -> float:
+def kl(config: RLHFConfig, people: People, model: TunedModel, key: PRNGKeyArray) -> float:
     """Returns the estimated KL divergence from the base model on public prompts, in nats."""
     rows = np.arange(_KL_PROMPTS) % len(people.public_prompts)
     prompts, mask = people.public_prompts[rows], people.public_mask[rows]
-    said = complete(people.language, adapter, prompts, mask, config.new_tokens, key)
-    return float(log_ratios(people.language, adapter, prompts, mask, said).mean())
+    said = answers(config, people, model, prompts, mask, key)
+    return float(divergences(config, people, model, prompts, mask, said).mean())
 
 
 def scaled_to_target(
-    config: RLHFConfig, people: People, adapter: Adapter, key: PRNGKeyArray
-) -> tuple[Adapter, float]:
-    """Returns the change scaled such that its KL divergence is about `kl_target`, and the factor.
+    config: RLHFConfig, people: People, model: TunedModel, key: PRNGKeyArray
+) -> tuple[TunedModel, float]:
+    """Returns the model with its change scaled to a KL divergence of about `kl_target`.
 
-    The factor is the one with the closest divergence among at most `_MEASUREMENTS` that are
-    measured. It stays within `SCALES`.
+    Also returns the factor. It is the one with the closest divergence among at most
+    `_MEASUREMENTS` that are measured. It stays within `SCALES`.
     """
     measured: dict[float, float] = {}
     factor = 1.0
     for _ in range(_MEASUREMENTS):
-        found = kl(config, people, scaled(adapter, factor), key)
+        found = kl(config, people, scaled(model, factor), key)
         measured[factor] = max(found, config.kl_target / 16) / config.kl_target
         if 1 / _CLOSE < measured[factor] < _CLOSE:
             break
@@ -215,7 +217,7 @@ def scaled_to_target(
             break
     # Among equally close ones the last is taken: the largest, where a change is too small to tell.
     factor = min(reversed(measured), key=lambda one: abs(np.log(measured[one])))
-    return scaled(adapter, factor), factor
+    return scaled(model, factor), factor
 
 
 def _next_factor(measured: dict[float, float], last: float) -> float:

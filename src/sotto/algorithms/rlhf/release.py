@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sotto.algorithms.calibration import calibrated_multiplier
 from sotto.algorithms.rlhf import critic
 from sotto.algorithms.rlhf.config import RLHFConfig
-from sotto.algorithms.rlhf.features import Whitening, completion_features
+from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.claims import language as claims
@@ -143,7 +143,7 @@ def _mean(values: Float[Array, " rows"], present: Array) -> Float[Array, ""]:
 
 def _reward_contribution(public: Open, unit: Rated) -> Float[Array, " features"]:
     """Returns the sum of products of centred features and centred ratings, over rows less one."""
-    features = completion_features(public.base, public.state.whitening, unit)
+    features = raw_features(public.base, *unit[:4]) @ public.state.whitening.projection
     rows = jnp.maximum(jnp.sum(unit.present), 2)
     features = features - jax.vmap(_mean, (1, None))(features, unit.present)
     ratings = unit.ratings - _mean(unit.ratings, unit.present)

@@ -15,9 +15,10 @@ from jaxtyping import PyTree
 
 from sotto.algorithms.base import Progress
 from sotto.algorithms.rlhf import critic, evaluation, improvement
+from sotto.algorithms.rlhf.answers import TunedModel
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
-from sotto.algorithms.rlhf.features import DEPTHS, Whitening, fit_whitening
+from sotto.algorithms.rlhf.features import DEPTHS, RewardModel, Whitening, fit_whitening
 from sotto.algorithms.rlhf.keys import Use, key_of
 from sotto.algorithms.rlhf.people import People
 from sotto.algorithms.rlhf.release import (
@@ -30,7 +31,7 @@ from sotto.algorithms.rlhf.release import (
 )
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.rl.language import save_adapter
+from sotto.rl.language import Adapter, save_adapter
 from sotto.rl.language.architecture import Architecture
 
 _log = logging.getLogger(__name__)
@@ -148,14 +149,19 @@ class Training:
         meet = partial(
             improvement.scaled_to_target, config, people, key=key_of(config.seed, Use.KL)
         )
-        adapter, factor = meet(state.adapter)
-        average = adapter if config.improves else meet(state.average)[0]
+        model, factor = meet(self._model(state.adapter))
+        adapter = average = model.adapter
+        if not config.improves:
+            average = meet(self._model(state.average))[0].adapter
         self._state = state._replace(
             adapter=adapter, average=average, updates=jnp.int32(config.num_updates)
         )
         architecture = people.language.decoder.architecture
         save_adapter(adapter, architecture, self._folder / "adapter", config.model)
         return self._progress(config.num_updates, {"scale": np.array([[factor]])})
+
+    def _model(self, adapter: Adapter) -> TunedModel:
+        return TunedModel(adapter, RewardModel(self._state.whitening, self._state.weights))
 
     def _progress(
         self,
@@ -183,7 +189,7 @@ class Training:
             found = evaluation.measure(
                 self._config,
                 self._people,
-                self._state.adapter,
+                self._model(self._state.adapter),
                 key_of(self._config.seed, Use.EVALUATION),
                 self._config.evaluation_prompts,
             )

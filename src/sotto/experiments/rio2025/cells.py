@@ -20,6 +20,7 @@ from sotto.privacy.accounting.composition import gaussian_epsilon
 from sotto.privacy.mechanisms.noise import SAMPLER_SHARE, sampler_delta
 
 LanguageArm = Literal[
+    "reranked",
     "reward-model",
     "many-features",
     "ratings",

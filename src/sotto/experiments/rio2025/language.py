@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 
 from sotto.algorithms.rlhf import improvement, training
 from sotto.algorithms.rlhf.algorithm import RLHF
+from sotto.algorithms.rlhf.answers import TunedModel
 from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter
 from sotto.algorithms.rlhf.evaluation import Measured, measure
@@ -36,6 +37,8 @@ from sotto.rl.language import Adapter
 KLS = (1.0, 3.0)
 """Divergences from the base model, in nats a completion, at which arms are compared."""
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0)
+RERANKED = 4
+"""Number of completions from which the reward model chooses an answer."""
 NO_NOISE = 0.1
 """Noise multiplier of arms that stand for no noise: it changes a release by about a thousandth.
 
@@ -92,9 +95,12 @@ def arms(
     imitation = replace(gradient, method="best-of-n", clip_norm=1.0)
     features = replace(common, features=MANY_FEATURES)
     low_rank = replace(gradient, adapter="lora", blocks=())
+    best = replace(common, reranked=RERANKED)
+    private = (None, *epsilons)
     few = [epsilon for epsilon in epsilons if epsilon in BASELINE_EPSILONS]
     chosen = [
-        *(("reward-model", "reward model (sotto)", one, common) for one in (None, *epsilons)),
+        *(("reranked", "reward model that also chooses (sotto)", one, best) for one in private),
+        *(("reward-model", "reward model (sotto)", one, common) for one in private),
         ("many-features", f"reward model, {MANY_FEATURES} features", None, features),
         ("ratings", "people's own ratings, regressed", None, common),
         ("preferences", "people's own preferences, optimised", None, low_rank),
@@ -125,7 +131,7 @@ def _base(people: People) -> Measured:
     """Returns the measurements of the base model."""
     config = RLHFConfig()
     unchanged = first_adapter(config, people.language.decoder.architecture)
-    return measure(config, people, unchanged, new_key(_EVALUATION), PROMPTS)
+    return measure(config, people, TunedModel(unchanged, None), new_key(_EVALUATION), PROMPTS)
 
 
 def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[Result]:
@@ -137,7 +143,7 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
     points: list[int] = []
     curve: list[float] = []
     if arm.name in _DIRECT:
-        adapter = _DIRECT[arm.name](config, people)
+        model = TunedModel(_DIRECT[arm.name](config, people), None)
     else:
         algorithm = RLHF()
         ledger = algorithm.create_ledger(config, place / "ledger.sqlite", arm.name)
@@ -149,9 +155,9 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
             if progress.evaluation:
                 points.append(progress.updates)
                 curve.append(float(progress.evaluation["last"][0]))
-        adapter = jax.tree.map(lambda x: x[0], states.adapter)
+        model = jax.tree.map(lambda x: x[0], algorithm.policies(states)["last"])
         said = certificates([ledger], [place])
-    returns, samples = _at_each_kl(config, people, adapter)
+    returns, samples = _at_each_kl(config, people, model)
     curves = {"rating": np.array([curve])} if curve else {}
     more = {"samples": samples}
     return [Result(arm, (seed,), np.array(points), curves, returns, more=more, **said)]
@@ -176,7 +182,7 @@ _DIRECT: dict[str, _Direct] = {"ratings": _regressed, "preferences": _optimised}
 
 
 def _at_each_kl(
-    config: RLHFConfig, people: People, adapter: Adapter
+    config: RLHFConfig, people: People, model: TunedModel
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
     """Returns gains over the base model and other measurements, by KL divergence, and samples."""
     base = _base(people)
@@ -184,8 +190,8 @@ def _at_each_kl(
     samples = {}
     for kl in KLS:
         wanted, key = replace(config, kl_target=kl), key_of(config.seed, Use.KL)
-        scaled, _ = improvement.scaled_to_target(wanted, people, adapter, key)
-        measured = measure(config, people, scaled, new_key(_EVALUATION), PROMPTS)
+        scaled, _ = improvement.scaled_to_target(wanted, people, model, key)
+        measured = measure(wanted, people, scaled, new_key(_EVALUATION), PROMPTS)
         for kind in KINDS:
             gains = getattr(measured, kind) - getattr(base, kind)
             found[f"{kind} gain at KL {kl:g}"] = np.array([gains.mean()])

@@ -1,9 +1,11 @@
 """Language models that continue prompts, with texts as inputs and outputs."""
 
 import os
+from collections.abc import Callable
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 from sotto.keys import new_key
 from sotto.rl.language.adapters import Adapter
@@ -26,6 +28,9 @@ class LanguageAgent:
         adapter: the released change of it.
         name: name of the policy in the run.
         updates: number of updates before it.
+        reranked: number of completions from which each answer is chosen.
+        reward: function of base model, prompts, completions and their masks that rates completions.
+            It chooses the answers where `reranked` is above one.
     """
 
     def __init__(
@@ -35,9 +40,13 @@ class LanguageAgent:
         name: str,
         updates: int,
         seed: int | None = None,
+        *,
+        reranked: int = 1,
+        reward: Callable[..., Array] | None = None,
     ) -> None:
         self.language, self.adapter = language, adapter
         self.name, self.updates = name, updates
+        self.reranked, self.reward = reranked, reward
         self._key = new_key(int.from_bytes(os.urandom(4)) if seed is None else seed)
 
     def generate(
@@ -50,6 +59,8 @@ class LanguageAgent:
         base: bool = False,
     ) -> list[str]:
         """Returns sampled completions of a prompt, without the prompt.
+
+        A run with `reranked` above one samples so many for each, and returns the best of them.
 
         Example:
             sotto.load_language("runs/rlhf").generate("The film is", samples=3)
@@ -91,16 +102,23 @@ class LanguageAgent:
         decoder = self.language.decoder
         room = decoder.architecture.positions - new_tokens - len(tokens)
         padding = (0, 0), (min(-len(tokens) % _MULTIPLE, room), 0)
-        rows, mask = padded([tokens] * samples)
+        reward = None if adapter is None else self.reward
+        count = self.reranked if reward else 1
+        rows, mask = padded([tokens] * samples * count)
+        prompts = np.pad(rows, padding), np.pad(mask, padding)
         self._key, key = jax.random.split(self._key)
         found = _generate(
             decoder,
-            np.pad(rows, padding),
-            np.pad(mask, padding),
+            *prompts,
             new_tokens,
-            jax.random.split(key, samples),
+            jax.random.split(key, samples * count),
             end=self.language.end,
             temperature=temperature,
             adapter=adapter,
         )
-        return self.language.tokenizer.texts(np.asarray(found.tokens), np.asarray(found.mask))
+        said = np.asarray(found.tokens), np.asarray(found.mask)
+        if reward and count > 1:
+            rewards = np.asarray(reward(decoder, *prompts, *said)).reshape(samples, count)
+            chosen = np.arange(samples) * count + rewards.argmax(axis=1)
+            said = said[0][chosen], said[1][chosen]
+        return self.language.tokenizer.texts(*said)

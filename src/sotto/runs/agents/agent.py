@@ -163,7 +163,15 @@ def load_language(
         if model is None:
             raise
         raise RunError(f"{error}; or {model} is not the model of this run") from error
-    return LanguageAgent(algorithm.language(config), tuned.adapter, name, updates, seed)
+    return LanguageAgent(
+        algorithm.language(config),
+        tuned.adapter,
+        name,
+        updates,
+        seed,
+        reranked=config.reranked,
+        reward=tuned.reward.rewards,
+    )
 
 
 def _policy(
