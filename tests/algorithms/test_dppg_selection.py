@@ -13,6 +13,7 @@ from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import Training
 from sotto.algorithms.dppg.tuning import Selected, candidates, create_selection_ledger, select
 from sotto.cli import main
+from sotto.errors import RunError
 from sotto.privacy.accounting.composition import Gaussian, RepeatAndSelect, compose
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import PrivacyError
@@ -176,6 +177,29 @@ def test_a_try_without_a_finite_score_loses_to_all_others(
         tuning, "_try", lambda config, seed: Selected(config, 0, None, {}, next(left))
     )
     assert select(tried, MEAN, opened(tiny(), tmp_path), seed=0).score == 9.0
+
+
+def test_a_try_that_fails_is_discarded_like_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An error would tell that one of all tries failed, and of the best try only may be told."""
+    left = iter([True, False, True])
+
+    def sometimes(config: DPPGConfig, seed: int) -> Selected:
+        if next(left):
+            raise OSError("the clinic of this person is closed")
+        return Selected(config, seed, None, {}, 5.0)  # type: ignore[arg-type]
+
+    tried = candidates(tiny(), {"clip_norm": [0.02]}, MEAN)
+    monkeypatch.setattr(tuning, "draw_tries", lambda *_: 3)
+    monkeypatch.setattr(tuning, "_try", sometimes)
+    assert select(tried, MEAN, opened(tiny(), tmp_path), seed=0).score == 5.0
+    left = iter([True] * 3)
+    (tmp_path / "again").mkdir()
+    with pytest.raises(RunError, match="every try of the selection failed") as caught:
+        select(tried, MEAN, opened(tiny(), tmp_path / "again"), seed=0)
+    assert caught.value.__context__ is None
+    assert "clinic" not in str(caught.value)
 
 
 def test_an_interrupted_selection_is_not_gone_on_with_as_a_training(

@@ -73,6 +73,13 @@ def test_seeds_do_not_train_side_by_side() -> None:
         RLHF().check_seeds(config(), [0, 1])
 
 
+def test_the_base_model_of_an_adapter_has_a_name_that_peft_loads(tmp_path: Path) -> None:
+    assert training.base_name("smollm2") == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert training.base_name(str(tmp_path)) == str(tmp_path)
+    (tmp_path / "x.gguf").write_bytes(b"GGUF")
+    assert training.base_name(str(tmp_path / "x.gguf")) is None
+
+
 # --- public choices ------------------------------------------------------------------------------
 
 

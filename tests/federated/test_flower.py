@@ -63,15 +63,15 @@ def settings(out: Path) -> dict[str, object]:
 
 
 def test_separate_processes_over_the_network(tmp_path):
-    """Four devices with registered keys, one of which is killed after it joined.
+    """Four devices with registered keys, one of which is killed while it computes its vector.
 
-    The others make the release.
+    The others make the release. Their own computation takes most of the time that it is waited for.
     """
     out = tmp_path / "run"
     with Flower(tmp_path, people=4, registered=range(4)) as flower:
         flower.wait(lambda: flower.log("server").count("Activated node_id") >= 4)
         flower.run(settings(out))
-        flower.wait(lambda: "query.keys" in flower.log("device-3"))
+        flower.wait(lambda: "query.vectors" in flower.log("device-3"))
         flower.kill("device-3")
         flower.wait(lambda: (out / "metrics.jsonl").is_file())
     (run,) = sotto.verify(out).values()

@@ -9,10 +9,19 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from local_grid import LocalGrid, persons
-from test_training_on_devices import PROMISE, begun, charged, installed, trained
+from test_training_on_devices import (
+    PROMISE,
+    Given,
+    MeanConfig,
+    begun,
+    charged,
+    installed,
+    trained,
+)
 
 import sotto
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.cli import main
 from sotto.federated import runs, server
 from sotto.federated.client import client_app
 from sotto.runs.registry import algorithm_named
@@ -98,6 +107,19 @@ def test_people_whom_no_device_simulates_leave_no_run(tmp_path):
     with pytest.raises(ValueError, match="devices do not simulate people of this environment"):
         runs.begin(algorithm_named("dppg"), config, PROMISE, tmp_path / "run", "test")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_simulation_of_real_people_is_refused_before_the_work(tmp_path, monkeypatch, capsys):
+    """Every device would refuse, in ten rounds."""
+    monkeypatch.setattr("sotto.federated.simulation.simulated_network", None)
+    out = tmp_path / "run"
+    words = ["simulate", "devices", "--algorithm", Given.name, "--delta", "1e-3", "--out", str(out)]
+    assert main(words) == 2
+    assert "real people, whom no device simulates; start their own" in capsys.readouterr().err
+    assert not out.exists()
+    runs.begin(Given(), MeanConfig(), PROMISE, out, "test")
+    assert main([*words, "--resume"]) == 2
+    assert "real people, whom no device simulates; start their own" in capsys.readouterr().err
 
 
 def test_the_server_goes_on_with_the_environment_in_its_settings(tmp_path, monkeypatch):

@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import io
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -371,17 +373,70 @@ def test_real_people_are_not_simulated(tmp_path):
         "[]",
         '{"algorithm": "dppg"}',
         '{"algorithm": "os:system", "config": {}, "promised": 3, "colluding": 0, "bits": 16, '
-        '"horizon": 1}',
+        '"horizon": 1, "parts": {}, "shares": {}}',
         '{"algorithm": "dppg", "config": {"env_id": "evil:Env-v0"}, "promised": 3, '
-        '"colluding": 0, "bits": 16, "horizon": 1}',
+        '"colluding": 0, "bits": 16, "horizon": 1, "parts": {}, "shares": {}}',
         '{"algorithm": "dppg", "config": {"strange": 1}, "promised": 3, "colluding": 0, '
-        '"bits": 16, "horizon": 1}',
+        '"bits": 16, "horizon": 1, "parts": {}, "shares": {}}',
+        '{"algorithm": "test-mean", "config": {}, "promised": 4, "colluding": 0, "bits": 24, '
+        '"horizon": 1, "parts": [], "shares": {}}',
+        '{"algorithm": "test-mean", "config": {}, "promised": 4, "colluding": 0, "bits": 24, '
+        '"horizon": 1, "parts": {"vector": {"clip_norm": NaN}}, "shares": {}}',
     ],
 )
 def test_a_plan_of_another_form_is_refused_and_imports_nothing(wrong):
     with pytest.raises(ProtocolError):
         Plan.from_json(wrong)
     assert "evil" not in sys.modules
+
+
+class Other(Mean):
+    """The algorithm of another version, whose calibration finds another noise."""
+
+    factor = 0.5
+
+    def release(self, config):
+        part = (release := super().release(config)).parts["vector"]
+        other = sotto.Part(
+            clip_norm=part.clip_norm, noise_multiplier=self.factor * part.noise_multiplier
+        )
+        return dataclasses.replace(release, parts={"vector": other})
+
+
+def test_a_device_with_another_noise_than_the_server_states_takes_no_part(
+    tmp_path, monkeypatch, caplog
+):
+    """The sums would have less noise than the certificate says."""
+    experiment, _ = begun(tmp_path, num_updates=1)
+    read = Plan.from_json
+    monkeypatch.setattr(
+        Plan, "from_json", lambda *args: dataclasses.replace(read(*args), algorithm=Other())
+    )
+    with pytest.raises(ValueError, match=r"every device refused, failed .*the devices' logs say"):
+        trained(experiment, LocalGrid(client_app(), persons(6)))
+    assert charged(tmp_path) == 0
+    z = Mean().release(MeanConfig()).parts["vector"].noise_multiplier
+    assert re.search(
+        f"server states the noise .*'noise_multiplier': {z}.*, and this device computes "
+        f".*'noise_multiplier': {z / 2}.*; install the server's version",
+        caplog.text,
+    )
+
+
+def test_a_device_makes_the_stated_noise_if_its_own_calibration_differs_by_rounding():
+    server = Plan(Mean(), MeanConfig(), PROMISE, 3)
+    stated = Plan.from_json(server.to_json())
+    rounded = type("Rounded", (Other,), {"factor": 1 + 1e-9})()
+    device = dataclasses.replace(stated, algorithm=rounded)
+    assert device.algorithm.release(MeanConfig()).parts != server.shared.release.parts
+    assert device.shared.statement == server.shared.statement
+
+
+def test_shares_that_do_not_follow_from_the_stated_noise_are_refused():
+    plain = json.loads(plan().to_json())
+    plain["shares"]["vector"]["variance"] *= 1 + 1e-12
+    with pytest.raises(ProtocolError, match="the server states the noise"):
+        _ = Plan.from_json(json.dumps(plain)).shared
 
 
 def test_a_plan_survives_its_message():

@@ -8,6 +8,7 @@ import math
 import random
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 from stored_files import changed
 
 from sotto.cli import main
+from sotto.privacy import claims
 from sotto.privacy.certificates.check import read, read_stored
 from sotto.privacy.certificates.described import certified
 from sotto.privacy.certificates.lone import verify_file
+from sotto.privacy.claims import by_name
 from sotto.privacy.described import findings
 from sotto.privacy.described.bounds import proved
 from sotto.privacy.described.description import Description
@@ -193,6 +196,18 @@ def test_a_claim_of_the_proved_number_holds_on_machines_that_round_otherwise(
 def test_a_later_sentence_is_unverifiable(certificate: Path) -> None:
     found = verify_file(changed(certificate, lambda c: c["claims"][0].update(version=999)))
     assert found.status == "unverifiable"
+
+
+def test_words_that_turned_out_to_be_untrue_are_corrected(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = by_name()
+    untrue = replace(known["described.asserted", 1], untrue="somebody has seen its code")
+    monkeypatch.setattr(claims, "by_name", lambda: known | {("described.asserted", 1): untrue})
+    found = verify_file(certificate)
+    assert found.status == "true"
+    (correction,) = found.corrections
+    assert correction.endswith("somebody has seen its code")
 
 
 def test_a_signature_is_written_and_checked(tmp_path: Path) -> None:

@@ -189,6 +189,16 @@ def test_another_model_of_the_same_size_is_refused(capsys, real, tmp_path, monke
     assert says in refused(capsys, "generate", str(out), *named, "--prompt", "the")
 
 
+def test_other_public_prompts_are_refused(capsys, tmp_path, monkeypatch):
+    """The features, which are of the first prompts, would not fit the rest of the training."""
+    out, flags = tmp_path / "run", write_feedback(tmp_path)
+    interrupt(monkeypatch, 1, *flags, "--json", "--out", str(out))
+    prompts = Path(flags[3])
+    prompts.write_text(prompts.read_text() + "\nthe film")
+    says = f"{prompts} does not have the public prompts of this run, whose file had another SHA-256"
+    assert says in refused(capsys, *resume(out, *flags))
+
+
 class Killed(BaseException):
     """End of a training in this process, after which its directory is as after kill -9."""
 

@@ -343,6 +343,27 @@ def test_a_ledger_that_is_older_than_the_certificate_is_refused(runs, started, t
     assert service.certificate.read_bytes() == certificate
 
 
+def test_a_ledger_that_is_older_than_the_last_answer_is_refused(runs, started, tmp_path, capsys):
+    """A killed service wrote its certificate when it started, and may have answered for months."""
+    out = tmp_path / "s"
+    assert main(words(f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out}", RUN=runs / "one")) == 0
+    token = open_service(out).open_ledger().add_student("ann")
+    with running(started[0]) as url, RemoteTeacher(url, token) as teacher:
+        teacher.answer(np.zeros((40, 4)))
+        backup = (out / "ledger.sqlite").read_bytes()
+        teacher.answer(np.zeros((9, 4)))
+    assert stat.S_IMODE((out / "ledger.json").stat().st_mode) == 0o600
+    assert json.loads((out / "ledger.json").read_text())["charges"] == 49
+    open_service(out).open_ledger()
+    (out / "ledger.sqlite").write_bytes(backup)
+    for command in (f"serve teacher --out {out}", f"students issue {out} eve"):
+        capsys.readouterr()
+        assert main(words(command)) == 2
+        said = capsys.readouterr().err
+        assert "ledger.json" in said
+        assert "is older than what was made from it" in said
+
+
 def test_a_ledger_elsewhere(runs, started, tmp_path, postgresql_url, capsys):
     out = tmp_path / "s"
     call = f"serve teacher RUN {GAUSSIAN} {BUDGET} --out {out} --ledger {postgresql_url}"

@@ -1,12 +1,15 @@
 """The plan of a training on devices: public settings, from which both halves make the same release.
 
-The server sends the settings as JSON. A device makes the release from them by itself, so the clip
-norm and the share of noise are its own computation. It imports nothing that a message names: an
-algorithm must be installed, and an environment must be one of sotto's.
+The server sends the settings and the noise of its certificate as JSON. A device computes that noise
+from the settings by itself, and takes no part if it finds another one, as another version of sotto
+may. It imports nothing that a message names: an algorithm must be installed, and an environment
+must be one of sotto's.
 """
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -20,10 +23,14 @@ from sotto.federated.device import Terms
 from sotto.federated.errors import ProtocolError
 from sotto.privacy.release.noise_shares import Promise, SharedRelease
 from sotto.privacy.release.release import Release
+from sotto.privacy.statements import Part, ShareOfNoise
 from sotto.rl.envs.registry import from_data
 from sotto.runs.registry import algorithm_named, config_from_json, config_to_json
 
-_FIELDS = {"algorithm", "config", "promised", "colluding", "bits", "horizon"}
+_FIELDS = {"algorithm", "config", "promised", "colluding", "bits", "horizon", "parts", "shares"}
+
+_ROUNDING = 1e-6
+"""Relative difference of two machines' calibrations, whose roots are found up to a tolerance."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +41,31 @@ class Plan:
         algorithm, config: the algorithm and its settings.
         promise: how many devices are in every sum.
         horizon: number of releases of the stream.
+        parts, shares: clip norms and noise that the server states; None where they are computed.
     """
 
     algorithm: Algorithm[Any]
     config: Any
     promise: Promise
     horizon: int
+    parts: Mapping[str, Part] | None = None
+    shares: Mapping[str, ShareOfNoise] | None = None
 
     @cached_property
     def shared(self) -> SharedRelease:
-        """The release, whose noise the devices make in shares."""
+        """The release, whose noise the devices make in shares: exactly as the server states it.
+
+        Raises:
+            ProtocolError: the server states another noise than follows from the settings here.
+        """
         release, unit = self._release_and_unit
-        return SharedRelease(release, self.promise, self.first, unit)
+        if self.parts is not None:
+            _require_stated(release.parts, self.parts, _ROUNDING)
+            release = replace(release, parts=self.parts)
+        made = SharedRelease(release, self.promise, self.first, unit)
+        if self.shares is not None:
+            _require_stated(made.shares.parts, self.shares, 0.0)
+        return made
 
     def require_people(self) -> None:
         """Refuses simulated people whom no device can simulate.
@@ -101,6 +121,8 @@ class Plan:
                 "config": config_to_json(self.algorithm, self.config),
                 **asdict(self.promise),
                 "horizon": self.horizon,
+                "parts": _plain(self.shared.release.parts),
+                "shares": _plain(self.shared.shares.parts),
             }
         )
 
@@ -129,12 +151,37 @@ class Plan:
             if env_id is not None:
                 _require_named(str(env_id), named)
             config = config_from_json(algorithm, values["config"])
+            parts = {name: Part(**one) for name, one in values["parts"].items()}
+            shares = {name: ShareOfNoise(**one) for name, one in values["shares"].items()}
         except ProtocolError:
             raise
         except (ValueError, TypeError, AttributeError) as error:  # also RunError
             raise ProtocolError(f"the plan has no valid settings: {error}") from error
         promise = Promise(values["promised"], values["colluding"], values["bits"])
-        return cls(algorithm, config, promise, values["horizon"])
+        return cls(algorithm, config, promise, values["horizon"], parts, shares)
+
+
+def _plain(parts: Mapping[str, Part] | Mapping[str, ShareOfNoise]) -> dict[str, dict[str, float]]:
+    return {name: one.model_dump() for name, one in parts.items()}
+
+
+def _require_stated(
+    own: Mapping[str, Part] | Mapping[str, ShareOfNoise],
+    stated: Mapping[str, Part] | Mapping[str, ShareOfNoise],
+    tolerance: float,
+) -> None:
+    """Refuses numbers of the server that this device does not find, too."""
+    here, there = _plain(own), _plain(stated)
+    close = here.keys() == there.keys() and all(
+        math.isclose(value, there[name][field], rel_tol=tolerance)
+        for name, values in here.items()
+        for field, value in values.items()
+    )
+    if not close:
+        raise ProtocolError(
+            f"the server states the noise {there}, and this device computes {here} from the same "
+            "settings; install the server's version of sotto on the device"
+        )
 
 
 def _require_named(env_id: str, named: str | None) -> None:

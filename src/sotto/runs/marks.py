@@ -1,9 +1,10 @@
 """Marks: the last ledger entry at the time when a file of a run was written.
 
 Every checkpoint, line of metrics and certificate contains the last entry of the ledger, and its
-number of charges, at the time of writing. A ledger without that entry is older than the file: it
-was restored from a backup, and later charges are missing. `refuse_older` detects this.
-`Run.open_ledger` calls it, so that such a ledger is never used.
+number of charges, at the time of writing. So does a file that a service writes with every answer.
+A ledger without that entry is older than the file: it was restored from a backup, and later charges
+are missing. `refuse_older` detects this. `Run.open_ledger` calls it, so that such a ledger is never
+used.
 """
 
 import json
@@ -18,7 +19,7 @@ from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger.ledger import Ledger
 
 FILE = "ledger.json"
-"""File name of the mark in a checkpoint's folder."""
+"""File name of the mark in a checkpoint's folder, and in the directory of a service."""
 
 
 class Mark(BaseModel):
@@ -37,8 +38,8 @@ class Mark(BaseModel):
 def mark(ledger: Ledger | AnswerLedger) -> Mark:
     """Returns the mark of the ledger's present end."""
     if isinstance(ledger, AnswerLedger):
-        spent = ledger.spent()
-        return Mark(head_hash=spent.head_hash, charges=spent.answered)
+        answered = sum(one.answered for one in ledger.students())
+        return Mark(head_hash=ledger.head_hash, charges=answered)
     charges = sum(stream.releases for stream in ledger.streams)
     return Mark(head_hash=ledger.head_hash, charges=charges)
 
@@ -65,6 +66,8 @@ def _marks(run: Path) -> Iterator[tuple[str, Mark]]:
     for path in sorted(run.glob(f"checkpoints/*/{FILE}"), reverse=True):
         if path.parent.name.isdecimal():
             yield f"the checkpoint {path.parent}", _read(path, f"remove {path.parent}")
+    if (path := run / FILE).exists():
+        yield f"the mark {path}", _read(path, "remove it if the ledger is the newest")
     # A line of metrics comes after its checkpoint, and a certificate before it.
     if (found := _last_line(run / "metrics.jsonl")) is not None:
         yield f"the last line of {run / 'metrics.jsonl'}", found

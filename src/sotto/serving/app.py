@@ -72,6 +72,7 @@ def create_app(
     env_id: str,
     limits: Limits | None = None,
     is_operator: Callable[[str], bool] = lambda _token: False,
+    charged: Callable[[], None] = lambda: None,
     noise: GeneratorSource | None = None,
 ) -> FastAPI:
     """Returns the service of one teacher, for one process.
@@ -83,6 +84,7 @@ def create_app(
         env_id: environment in which the teacher was trained.
         limits: limits of size and rate.
         is_operator: tells whether a token is the operator's.
+        charged: is called after an answer is in the ledger, and before it leaves.
         noise: for tests only; a fixed seed must be stated in the ledger and voids the
             certificate.
 
@@ -91,7 +93,7 @@ def create_app(
     """
     service = _Service(
         *(rows, ledger, digest_key, env_id),
-        *(limits or Limits(), is_operator, noise or GeneratorSource()),
+        *(limits or Limits(), is_operator, charged, noise or GeneratorSource()),
     )
 
     @asynccontextmanager
@@ -126,6 +128,7 @@ class _Service:
         env_id: str,
         limits: Limits,
         is_operator: Callable[[str], bool],
+        charged: Callable[[], None],
         noise: GeneratorSource,
     ) -> None:
         if noise.entropy != ledger.statement.entropy:
@@ -143,6 +146,7 @@ class _Service:
         self._limits = limits
         self.connections = Connections(limits)
         self._callers = Callers(ledger, is_operator, limits, self.connections)
+        self._charged = charged
         self._noise = noise
         self._ledger_thread = ThreadPoolExecutor(1, "ledger")
         folder = resources.files("sotto.serving")
@@ -248,7 +252,7 @@ class _Service:
             return self._statement.randomize(policies, levels, self._noise.next())
 
         try:
-            return self._ledger.answer(
+            answered = self._ledger.answer(
                 student,
                 len(question.observations),
                 compute,
@@ -262,6 +266,8 @@ class _Service:
             ) from None
         except IdempotencyConflict as error:
             raise Refusal(409, "idempotency-key-reused", str(error)) from None
+        self._charged()
+        return answered
 
     def _budget(self, caller: Caller) -> dict[str, Any]:
         spent = self._ledger.spent()

@@ -1,7 +1,7 @@
 """The directory of a service, from which it continues after a restart.
 
 ```
-DIR/  service.json  ledger.sqlite  certificate.json  operator.sha256  digests.key
+DIR/  service.json  ledger.sqlite  ledger.json  certificate.json  operator.sha256  digests.key
 ```
 
 Several processes may serve one directory, and several machines copies of it if they share a ledger
@@ -12,6 +12,7 @@ of what was asked. It is never in the database, and copies of the directory need
 the owner may read the directory and its files.
 """
 
+import os
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from sotto.serving.operator import OperatorToken
 _SETTINGS = "service.json"
 _OPERATOR = "operator.sha256"
 _KEY = "digests.key"
+_MARK_BYTES = 160  # a mark in JSON has fewer, and all of one length leave nothing of each other
 
 
 class ServiceSettings(BaseModel):
@@ -100,7 +102,8 @@ class Service:
 
         Raises:
             LedgerMismatch: it is that of another service.
-            LedgerOlder: it is older than the certificate, so answers that were given are missing.
+            LedgerOlder: it is older than the certificate or the mark of the last answer here, so
+                answers that were given are missing.
         """
         ledger = AnswerLedger.open(self._ledger_location, self.settings.run_id)
         marks.refuse_older(self.path, ledger)
@@ -109,6 +112,18 @@ class Service:
     def write_certificate(self, ledger: AnswerLedger) -> None:
         """Writes the certificate that follows from the ledger now."""
         derive(ledger).write(self.certificate, mode=0o600)  # it names students
+
+    def write_mark(self, ledger: AnswerLedger) -> None:
+        """Writes the ledger's last entry into `ledger.json`, without which a ledger is older.
+
+        It is done before every answer leaves, so it is overwritten in place and not synced.
+        """
+        text = f"{marks.mark(ledger).model_dump_json():<{_MARK_BYTES}}\n"
+        file = os.open(self.path / marks.FILE, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(file, text.encode())
+        finally:
+            os.close(file)
 
     def digest_key(self, ledger: AnswerLedger, *, renew: bool = False) -> DigestKey:
         """Returns the key by which repeated requests are recognised; the first start makes it.

@@ -1,5 +1,7 @@
 """What becomes of one person's rows depends on these rows alone."""
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,3 +212,36 @@ def test_what_a_killed_import_left_is_removed_by_the_next_one(tmp_path):
     assert running.exists()
     assert (other / "mine").exists()
     assert set(tmp_path.glob(".out.*")) == {running, other}
+
+
+def test_imports_of_one_output_at_the_same_time_do_not_stop_each_other(tmp_path, monkeypatch):
+    """One ends while the other looks for what was left, and one has just begun."""
+    log = as_csv(tmp_path, ROWS)
+    ending, begun = tmp_path / ".out.a_ending", tmp_path / ".out.b_begun_"
+    (ending / "rows").mkdir(parents=True)
+    begun.mkdir()
+    look = os.getuid
+
+    def ends_meanwhile() -> int:
+        if ending.exists():
+            shutil.rmtree(ending)
+        return look()
+
+    monkeypatch.setattr(os, "getuid", ends_meanwhile)
+    imported(log, tmp_path / "out", declared())
+    assert begun.exists()  # its import would not find it
+
+
+def test_an_import_that_ends_after_another_one_of_the_same_output_says_so(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    sync = importing._sync
+
+    def another_ends(folder: Path) -> None:
+        sync(folder)
+        (out / "data").mkdir(parents=True)
+
+    monkeypatch.setattr(importing, "_sync", another_ends)
+    with pytest.raises(ValueError, match="out exists; remove it, or choose another name"):
+        imported(as_csv(tmp_path, ROWS), out, declared())
+    assert list(out.iterdir()) == [out / "data"]
+    assert not list(tmp_path.glob(".out.*"))

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -285,6 +286,10 @@ def test_adapters_that_do_not_fit_are_refused(files, tmp_path):
         load_adapter(files, gpt2)
     with pytest.raises(ValueError, match="holds no adapter that can be read"):
         load_adapter(tmp_path, llama)
+    listed = Path(shutil.copytree(files, tmp_path / "listed"))
+    (listed / "adapter_config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"adapter_config\.json holds no JSON object"):
+        load_adapter(listed, llama)
     tensors = load_file(files / "adapter_model.safetensors")
     path = "base_model.model.model.layers.0.self_attn.q_proj.lora_B"
     save_file(

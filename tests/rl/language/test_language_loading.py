@@ -175,7 +175,7 @@ def rewritten(target, **fields):
         if value is None:
             continue
         kinds = field.types
-        if kinds[0] == gguf.GGUFValueType.ARRAY:
+        if kinds[0] == gguf.GGUFValueType.ARRAY or isinstance(value, list):
             writer.add_array(name, value)
         else:
             writer.add_key_value(name, value, kinds[0])
@@ -210,6 +210,8 @@ def rewritten(target, **fields):
         ),
         ({"llama__attention__head_count": 5}, "a width of 32 cannot be divided into 5 heads"),
         ({"llama__attention__head_count_kv": 0}, "kv_heads is 0; it must be at least 1"),
+        ({"llama__attention__head_count": [4, 4]}, "has other numbers in each block"),
+        ({"llama__feed_forward_length": [64, 64]}, "has other numbers in each block"),
         ({"llama__embedding_length": 64}, "has shape .*do not belong together"),
         ({"llama__rope__scaling__type": "yarn"}, "asks for rotary scaling 'yarn'"),
         ({"tokenizer__ggml__eos_token_id": 300}, r"end tokens \[300\] are not all among"),

@@ -28,6 +28,7 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.noise import event
 from sotto.algorithms.dppg.release import DPPGState
 from sotto.algorithms.dppg.training import Training, create_ledger
+from sotto.errors import RunError
 from sotto.privacy.accounting.composition import (
     Gaussian,
     RepeatAndSelect,
@@ -136,6 +137,7 @@ def select(tried: Sequence[DPPGConfig], mean_tries: float, ledger: Ledger, seed:
     Raises:
         ValueError: candidates have different statements, or the ledger is not new.
         PrivacyError: the budget does not cover the selection.
+        RunError: every try failed. One that fails beside others is discarded like them.
     """
     if ledger.streams:
         raise ValueError("a selection needs a ledger of its own; this one has streams already")
@@ -149,10 +151,17 @@ def select(tried: Sequence[DPPGConfig], mean_tries: float, ledger: Ledger, seed:
     drawn = generator.integers(len(tried), size=draw_tries(event, generator))
     best: Selected | None = None
     for index in drawn:
-        one = _try(tried[int(index)], seed)
+        try:
+            one = _try(tried[int(index)], seed)
+        except Exception:  # that one of all tries failed would tell of more than the best
+            continue
         if best is None or one.score > best.score:
             best = one
-    assert best is not None  # a geometric number of tries is at least one
+    if best is None:  # a failure is the worst result, and so it is the best of these tries
+        raise RunError(
+            "every try of the selection failed, and no try may say why; train once with these "
+            "settings on simulated people: sotto train dppg"
+        )
     return best
 
 

@@ -16,7 +16,13 @@ from sotto.algorithms.rlhf.answers import TunedModel
 from sotto.algorithms.rlhf.config import PAPER, SMOLLM2, RLHFConfig
 from sotto.algorithms.rlhf.evaluation import REAL
 from sotto.algorithms.rlhf.features import RewardModel
-from sotto.algorithms.rlhf.people import People, meet, place_of, read_model
+from sotto.algorithms.rlhf.people import (
+    People,
+    meet,
+    place_of,
+    prompts_identity,
+    read_model,
+)
 from sotto.algorithms.rlhf.release import RLHFState
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
@@ -95,10 +101,11 @@ class RLHF(Algorithm[RLHFConfig]):
                 raise _unnamed(name, getattr(config, name))
 
     def resolved(self, config: RLHFConfig) -> RLHFConfig:
-        """Returns the settings with the model's identity, if all that they name can be read."""
+        """Returns the settings with the identities of their files, if all of them can be read."""
         self.language(config)
         assert self._read is not None
-        config = replace(config, model_identity=self._read[2])
+        prompts = prompts_identity(config)
+        config = replace(config, model_identity=self._read[2], prompts_identity=prompts)
         self._people(config)
         return config
 
@@ -167,7 +174,8 @@ class RLHF(Algorithm[RLHFConfig]):
         """
         if config.population == "real":
             raise ValueError(REAL)
-        return replace(self.to_generate(config, model), public_prompts=None)
+        generating = self.to_generate(config, model)
+        return replace(generating, public_prompts=None, prompts_identity=None)
 
     def to_generate(self, config: RLHFConfig, model: str | None) -> RLHFConfig:
         """Returns the settings with a model that the user named.

@@ -25,6 +25,9 @@ Method = Literal["reward-model", "policy-gradient", "best-of-n"]
 SMOLLM2: Final = "smollm2"
 """Name of the model that `sotto install smollm2` installs."""
 
+HUGGING_FACE: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""Name at Hugging Face of the model whose weights that one has, in four bits."""
+
 
 def kl_of_choice(count: int) -> float:
     """Returns a bound on the KL divergence of the best of `count` samples from one sample, in nats.
@@ -73,6 +76,9 @@ class RLHFConfig(Settings):
     public_prompts: str | None = None
     """Text file with one public prompt per line, about nobody who is protected. None: beginnings of
     film reviews, which `sotto install films` installs."""
+    prompts_identity: str | None = None
+    """SHA-256 of the file of public prompts. None takes that of the file. A run goes on with these
+    prompts only."""
     method: Method = "reward-model"
     """Kind of the release about people. reward-model: a linear model of their ratings, in one
     release; the language model is then tuned against it, which costs nothing more.

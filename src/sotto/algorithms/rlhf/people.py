@@ -35,6 +35,7 @@ from sotto.rl.language import (
     log_probabilities,
     padded,
 )
+from sotto.rl.language.loading import identity
 
 BATCH = 256
 """Number of rows that the language model completes at once."""
@@ -112,13 +113,32 @@ def place_of(model: str) -> Path:
     return find(SMOLLM2) if model == SMOLLM2 else Path(model)
 
 
+def prompts_identity(config: RLHFConfig) -> str | None:
+    """Returns the SHA-256 of the file of public prompts; None for those that are installed.
+
+    Raises:
+        RunError: there is no such file.
+    """
+    if config.public_prompts is None:
+        return None
+    if not (path := Path(config.public_prompts)).is_file():
+        raise RunError(f"there are no public prompts at {path}; name a text file")
+    return identity(path)
+
+
 def meet(config: RLHFConfig, language: LanguageModel) -> People:
     """Reads the prompts and the people of these settings.
 
     Raises:
-        RunError: something is not installed, or a file cannot be read.
+        RunError: something is not installed, a file cannot be read, or the prompts are not those
+            with which the run began.
         ValueError: there are too few people or prompts.
     """
+    if config.prompts_identity not in (None, prompts_identity(config)):
+        raise RunError(
+            f"{config.public_prompts} does not have the public prompts of this run, whose file had "
+            "another SHA-256; name that file with --public-prompts"
+        )
     corpora = None
     if config.feedback is None or config.public_prompts is None:
         corpora = films.read(find("films"))
@@ -173,8 +193,6 @@ def _real_ratings(config: RLHFConfig, language: LanguageModel) -> Rated:
 
 
 def _prompts(path: Path, language: LanguageModel, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    if not path.is_file():
-        raise RunError(f"there are no public prompts at {path}; name a text file")
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()  # "sig": editors may mark it
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from sotto.algorithms.base import Progress
 from sotto.algorithms.rlhf import critic, evaluation, improvement
 from sotto.algorithms.rlhf.answers import TunedModel
-from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.config import HUGGING_FACE, SMOLLM2, RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
 from sotto.algorithms.rlhf.features import DEPTHS, RewardModel, Whitening, fit_whitening
 from sotto.algorithms.rlhf.keys import Use, key_of
@@ -70,6 +70,13 @@ def initial_state(config: RLHFConfig, people: People) -> RLHFState:
         return state
     key = key_of(config.seed, Use.DIRECTIONS)
     return state._replace(directions=public_directions(config, people, state.adapter, key))
+
+
+def base_name(model: str) -> str | None:
+    """Returns the name or folder under which PEFT loads a model; None: it loads no GGUF file."""
+    if model == SMOLLM2:
+        return HUGGING_FACE
+    return model if Path(model).is_dir() else None
 
 
 class Training:
@@ -157,7 +164,7 @@ class Training:
             adapter=adapter, average=average, updates=jnp.int32(config.num_updates)
         )
         architecture = people.language.decoder.architecture
-        save_adapter(adapter, architecture, self._folder / "adapter", config.model)
+        save_adapter(adapter, architecture, self._folder / "adapter", base_name(config.model))
         return self._progress(config.num_updates, {"scale": np.array([[factor]])})
 
     def _model(self, adapter: Adapter) -> TunedModel:

@@ -132,6 +132,7 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
             env_id=service.settings.env_id,
             limits=limits,
             is_operator=service.operator.matches,
+            charged=lambda: service.write_mark(ledger),
         )
         if address.in_clear_text:
             print(

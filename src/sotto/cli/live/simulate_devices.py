@@ -72,15 +72,22 @@ def devices(
     if resume:
         experiment, promise = runs.go_on(out, env_id)
         used = algorithm_named(experiment.settings.algorithm)
+        config = config_from_json(used, experiment.settings.config)
     else:
         used = algorithm_named(algorithm)
         given = {"target_epsilon": target_epsilon, "delta": delta, "seed": seed}
         config = _config(used, env_id, people, invited, given | _settings(settings))
-        slots = used.on_devices(config, used.num_updates(config))[0].slots
-        promise = Promise(runs.least_present(slots, drop_out, _GIVEN_UP), colluding, bits)
+    release = used.on_devices(config, used.num_updates(config))[0]
+    if release.population == "real":
+        raise ValueError(
+            "this training is about real people, whom no device simulates; start their own devices "
+            "and use flwr run, as in docs/devices.md"
+        )
+    if not resume:
+        promise = Promise(runs.least_present(release.slots, drop_out, _GIVEN_UP), colluding, bits)
         line = shlex.join(["sotto", *sys.argv[1:]])
         experiment = runs.begin(used, config, promise, out, line)
-    config = config_from_json(used, experiment.settings.config)
+        config = config_from_json(used, experiment.settings.config)
     if not json:
         print(
             f"{used.name}: {used.num_updates(config)} releases of at least {promise.promised} "

@@ -115,7 +115,11 @@ def import_log(
                 f"no row of the log is usable: {summary(tally)}; compare it with the declaration"
             )
         _sync(dataset)
-        dataset.rename(out)
+        try:
+            dataset.rename(out)
+        except OSError:
+            datasets.require_new(out)  # another import was faster
+            raise
     sync_directory(out.parent)
     return tally
 
@@ -222,11 +226,14 @@ def _remove_left(out: Path) -> None:
     for left in sorted(out.parent.iterdir()):
         if not name.fullmatch(left.name) or left.is_symlink() or not left.is_dir():
             continue
-        own = left.stat().st_uid == os.getuid()
-        if own and {one.name for one in left.iterdir()} <= {"rows", "dataset"}:
-            with _held(left) as locked:
-                if locked:  # nobody is writing it
-                    shutil.rmtree(left)
+        with contextlib.suppress(FileNotFoundError):  # another import has just removed it
+            own = left.stat().st_uid == os.getuid()
+            found = {one.name for one in left.iterdir()}
+            # An empty one may be a new import's, which has not locked it yet.
+            if own and found and found <= {"rows", "dataset"}:
+                with _held(left) as locked:
+                    if locked:  # nobody is writing it
+                        shutil.rmtree(left)
 
 
 def _sync(folder: Path) -> None:

@@ -27,7 +27,7 @@ from sotto.privacy.certificates.check import (
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.certificates.described import contradictions
 from sotto.privacy.certificates.model import CertifiedAnswers, DescribedCertificate
-from sotto.privacy.claims import Reference, by_name, said, same_sentences
+from sotto.privacy.claims import Reference, by_name, corrected, said, same_sentences
 from sotto.privacy.errors import HorizonExceeded, PrivacyError
 from sotto.privacy.ledger.costs import Spent
 from sotto.privacy.ledger.ledger import Ledger
@@ -134,7 +134,9 @@ def _described(stored: DescribedCertificate, where: str | None) -> Finding:
         found = [str(error)]
     except (ArithmeticError, ValueError) as error:
         return _beyond_arithmetic(stored, error)
-    return Finding("false" if found else "true", tuple(found), (), stored)
+    if found:
+        return Finding("false", tuple(found), (), stored)
+    return Finding("true", (), corrected(stored.claims), stored)
 
 
 def _alone(stored: AnyCertificate) -> Finding:

@@ -140,7 +140,8 @@ def noise_multiplier(variance: float, shares: int, sensitivity: float) -> float:
 
 def least_variance(multiplier: float, shares: int, sensitivity: float) -> float:
     """Returns the least variance of one share for a noise multiplier; see `noise_multiplier`."""
-    needed = ((multiplier * sensitivity) ** 2 + SMOOTHING) / shares
+    root = multiplier * sensitivity
+    needed = (root * root + SMOOTHING) / shares  # not `root**2`, whose bits depend on the machine
     return max(LEAST_VARIANCE, needed * (1 + 2.0**-40))
 
 

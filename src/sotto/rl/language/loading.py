@@ -256,6 +256,11 @@ def _gguf_architecture(fields: Mapping[str, Any], *, tied: bool) -> Architecture
         )
     except KeyError as error:
         raise ValueError(f"the GGUF file lacks the field {error}; convert it again") from error
+    except TypeError as error:
+        raise ValueError(
+            "the GGUF file has other numbers in each block, or a field of another type, which "
+            "sotto does not implement; take another model"
+        ) from error
 
 
 def _checked_end(end: tuple[int, ...], architecture: Architecture) -> tuple[int, ...]:

@@ -56,7 +56,8 @@ def save_adapter(
         adapter: the adapter.
         architecture: sizes of the model that it belongs to.
         folder: the folder, which is made if needed.
-        base: name or path of the model, for the file's field `base_model_name_or_path`.
+        base: name at Hugging Face or folder of the model, for the file's field
+            `base_model_name_or_path`.
 
     Raises:
         ValueError: the adapter changes nothing, has several ranks or scales, or does not fit.
@@ -189,12 +190,14 @@ def load_adapter(folder: str | Path, architecture: Architecture) -> Adapter:
     return Adapter(tuple(low_rank), tuple(vectors))
 
 
-def _check_config(folder: Path, config: Mapping[str, Any]) -> tuple[int, float]:
+def _check_config(folder: Path, config: Any) -> tuple[int, float]:
     """Returns rank and scale.
 
     Raises:
         ValueError: the adapter is of another kind than sotto implements.
     """
+    if not isinstance(config, dict):
+        raise ValueError(f"{folder}/{CONFIG} holds no JSON object; save the adapter again")
     kind, bias = config.get("peft_type"), config.get("bias", "none")
     if kind != "LORA":
         raise ValueError(f"{folder} is an adapter of type {kind!r}; sotto reads 'LORA'")
