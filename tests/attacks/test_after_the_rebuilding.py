@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,18 @@ def test_joined_seeds_state_no_epsilon_unless_all_are_proved() -> None:
     ]
     assert joined(parts).epsilon is None
     assert joined(parts[:1]).epsilon == 1.0
+
+
+def test_copies_of_a_ledger_are_a_duty_that_their_certificates_name(tmp_path: Path) -> None:
+    """Nobody can notice a copy of a run's folder with which somebody goes on: the same people are
+    then in both. Certificates said that no person takes part more often than is allowed."""
+    ledger(tmp_path, 2.0).open_stream(statement("sums"))
+    shutil.copy(tmp_path / "ledger", tmp_path / "copy")
+    for name in ("ledger", "copy"):
+        one = Ledger.open(tmp_path / name)
+        one.resume_stream(statement("sums")).charge(0, 1, EVERYBODY)
+        certificate = derive(one)
+        assert (certificate.status, certificate.persons) == ("proved", 5)
+        said = [assumption.statement for assumption in certificate.assumptions]
+        assert any(line.startswith("In this ledger, no person takes part more") for line in said)
+        assert any("Nobody goes on with a copy of this ledger" in line for line in said)

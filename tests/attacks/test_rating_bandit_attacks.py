@@ -147,6 +147,16 @@ def test_the_command_certifies_goes_on_and_shows_nothing_of_single_people(
     assert "no simulator" in "".join(capfd.readouterr())
 
 
+def test_nothing_without_noise_is_written_whatever_is_said_of_the_people(tmp_path: Path) -> None:
+    """Their mean ratings, exact, were in metrics.jsonl with --population simulated."""
+    log, out = write_ratings(tmp_path, 60), tmp_path / "run"
+    words = ["train", "bandit", "--on", str(log), "--candidates", "2", "--blocks", "2"]
+    words += ["--population", "simulated", "--delta", "1e-3", "--out", str(out)]
+    assert main(words) == 0
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [one["simulated"] for one in lines] == [{}, {}]
+
+
 def test_a_run_does_not_go_on_with_another_import_of_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event
 
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.training import Training, create_ledger
@@ -15,6 +16,7 @@ from sotto.privacy.claims import streams as claims
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.gymnasium import unseen
 from sotto.rl.envs.gymnasium.unseen import UnseenError
+from sotto.runs.metrics import read
 
 HERE = Path(__file__).parent
 SECRETS = ("Ada", "Lovelace", "9.7", "97", "LookupError", "KeyError", "SystemExit", "SIGKILL")
@@ -184,3 +186,35 @@ def test_nobody_real_is_met_in_a_simulator(tmp_path: Path, env_id: str) -> None:
     with pytest.raises(ValueError, match="is a simulator that comes with") as failure:
         training(tmp_path, env_id=env_id)
     assert "leave out --population real" in str(failure.value)
+
+
+def events_in(file: Path) -> list[Any]:
+    """The events of TensorBoard in a file: a length, its checksum, the event, its checksum."""
+    found, data = [], file.read_bytes()
+    while data:
+        end = 12 + int.from_bytes(data[:8], "little")
+        found.append(Event.FromString(data[12:end]))
+        data = data[end + 4 :]
+    return found
+
+
+@pytest.mark.parametrize("population", ["real", "simulated"])
+def test_how_long_people_take_is_in_no_file_of_metrics(tmp_path: Path, population: str) -> None:
+    """One person who stayed longer showed in the seconds of a release, without noise."""
+    out, path = tmp_path / "run", os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    code = "import sys; from sotto.cli import main; sys.exit(main(sys.argv[1:]))"
+    flags = [*FLAGS, "--population", population, "--evaluation-episodes", "0"]
+    subprocess.run(
+        [sys.executable, "-c", code, "train", "dppg", "--out", str(out), "--json", *flags],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        check=True,
+    )
+    real = population == "real"
+    lines = read(out / "metrics.jsonl")
+    assert len(lines) == 2
+    assert all((one.seconds == 0) == real for one in lines)
+    (file,) = (out / "tensorboard").iterdir()
+    scalars = [one for one in events_in(file) if one.HasField("summary")]
+    assert len(scalars) >= 2
+    assert all((one.wall_time == 0) == real for one in scalars)

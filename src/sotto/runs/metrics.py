@@ -29,7 +29,8 @@ class Line:
         updates: number of updates so far.
         first_update: number of updates before this chunk.
         env_steps: largest possible number of environment steps so far, a public number.
-        seconds: time since this session of the training began; outside every privacy claim.
+        seconds: time since this session of the training began; 0 where people are real, since their
+            time shows in it.
         epsilon: epsilon charged so far; None without privacy, or if nothing is proved.
         released: one value for each update of this chunk.
         evaluation: mean return of each released policy on fresh simulated people, or the quantities
@@ -57,13 +58,20 @@ _LINE = TypeAdapter(Line)
 
 
 class MetricsWriter:
-    """Appends the lines of one run to its metrics.jsonl and its TensorBoard events."""
+    """Appends the lines of one run to its metrics.jsonl and its TensorBoard events.
 
-    def __init__(self, run: Path, steps_per_update: int) -> None:
+    Args:
+        run: the run directory.
+        steps_per_update: environment steps of an update.
+        timed: whether events have the time at which they were written; otherwise it is 1970.
+    """
+
+    def __init__(self, run: Path, steps_per_update: int, *, timed: bool = True) -> None:
         from tensorboardX.event_file_writer import EventsWriter
 
         self._file = run / "metrics.jsonl"
         self._steps_per_update = steps_per_update
+        self._timed = timed
         _cut_torn_line(self._file)
         (run / "tensorboard").mkdir(exist_ok=True)
         # Events are written at once: a full disk would kill the thread of tensorboardX's writer.
@@ -92,7 +100,8 @@ class MetricsWriter:
 
         if math.isfinite(value):
             step = updates * self._steps_per_update
-            event = Event(summary=scalar(name, value), wall_time=time.time(), step=step)
+            now = time.time() if self._timed else 0.0
+            event = Event(summary=scalar(name, value), wall_time=now, step=step)
             self._events.write_event(event)
 
 

@@ -95,7 +95,9 @@ def _train(
         begin = checkpoints.load_all(algorithm, config, experiment, done)
     else:
         begin = algorithm.initial_states(config, settings.seeds)
-    logs = [MetricsWriter(run.path, algorithm.steps_per_update(config)) for run in experiment.runs]
+    timed = settings.population == "simulated"  # how long real people take is theirs to know
+    size = algorithm.steps_per_update(config)
+    logs = [MetricsWriter(run.path, size, timed=timed) for run in experiment.runs]
     started = time.monotonic()
     previous = done
     try:
@@ -103,7 +105,8 @@ def _train(
         for progress in algorithm.train(config, settings.seeds, ledgers, begin, done, folders):
             if previous == done:  # the first chunk is charged, so a larger total_steps is stored
                 store(experiment)
-            lines = _lines(algorithm, config, progress, previous, started, ledgers)
+            seconds = round(time.monotonic() - started, 3) if timed else 0.0
+            lines = _lines(algorithm, config, progress, previous, seconds, ledgers)
             try:
                 _save(experiment, progress, lines, ledgers, logs)
             except OSError as error:
@@ -157,11 +160,10 @@ def _lines(
     config: Any,
     progress: Progress,
     previous: int,
-    started: float,
+    seconds: float,
     ledgers: Sequence[AnyLedger],
 ) -> tuple[Line, ...]:
     """Returns one line of metrics for each run."""
-    seconds = time.monotonic() - started
     found = []
     for index in range(jax.tree.leaves(progress.states)[0].shape[0]):
         epsilon = ledgers[index].spent().epsilon if ledgers else math.inf
@@ -175,7 +177,7 @@ def _lines(
                     if progress.env_steps is None
                     else progress.env_steps
                 ),
-                seconds=round(seconds, 3),
+                seconds=seconds,
                 epsilon=epsilon if math.isfinite(epsilon) else None,
                 charges=None if made is None else made.charges,
                 head_hash=None if made is None else made.head_hash,

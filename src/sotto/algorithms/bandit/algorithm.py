@@ -143,7 +143,7 @@ class Bandit(Algorithm[BanditConfig]):
             PrivacyError: the budget does not cover the releases, or all blocks were charged and
                 none is left.
         """
-        del folders
+        del folders, done
         (ledger,) = ledgers
         state: BanditState = jax.tree.map(lambda x: jnp.asarray(x)[0], states)
         begun = sum(stream.releases for stream in ledger.streams)
@@ -159,7 +159,8 @@ class Bandit(Algorithm[BanditConfig]):
         stream = release.open([ledger], _nested(state), block_of(config, people, begun)[1], chunk=1)
         for block in range(begun, config.num_updates):
             persons, units = block_of(config, people, block)
-            opened, _, simulated = stream.run(
+            # What people rated is not shown without noise, whatever the settings say of the people.
+            opened, _, _ = stream.run(
                 _nested(state), keys, persons[None, None], _nested(_nested(units))
             )
             state = learned(
@@ -168,15 +169,7 @@ class Bandit(Algorithm[BanditConfig]):
                 sums[block - begun],
                 gains[block - begun],
             )
-            means = {} if simulated is None else _means(simulated, persons)
-            lost = block - done  # blocks before this one that have no values
-            done = block + 1
-            yield Progress(
-                done,
-                _nested(state),
-                evaluation=self._gain(config, state),
-                simulated={n: np.array([[*[np.nan] * lost, x]]) for n, x in means.items()},
-            )
+            yield Progress(block + 1, _nested(state), evaluation=self._gain(config, state))
 
     def policies(self, states: BanditState) -> dict[str, Ranking]:
         """Returns the ranking by the mean of the released prior."""
@@ -231,11 +224,6 @@ def learned(
         variance=jnp.float32(variance),
         gain_variance=jnp.float32(gain_variance),
     )
-
-
-def _means(simulated: dict[str, Any], persons: np.ndarray) -> dict[str, float]:
-    """Returns means over the simulated people of a block."""
-    return {name: float(np.mean(x[0, 0][persons >= 0])) for name, x in simulated.items()}
 
 
 def _nested(tree: PyTree) -> PyTree:

@@ -110,19 +110,21 @@ ENROLMENT = Claim(
     "ledger.enrolment",
     "user",
     "An enrolment number always stands for the same person. Who takes part does not depend on "
-    "people's data, except through releases.",
-    "the owner of the data assigns the numbers",
-    version=2,
+    "people's data, except through releases. Nobody goes on with a copy of this ledger, or with an "
+    "earlier state of it: each copy counts its own releases only.",
+    "the owner of the data assigns the numbers and keeps one ledger; the code refuses a ledger "
+    "older than the files made from it, and cannot notice a copy of all files",
+    version=3,
     holds=about_people,
 )
 # ledger/ledger.py, ledger/spending.py
 COUNTED = Claim(
     "ledger.counted",
     "code",
-    "No person takes part more often than the streams allow, and no stream makes more releases "
-    "than planned.",
+    "In this ledger, no person takes part more often than the streams allow, and no stream makes "
+    "more releases than planned.",
     "the ledger counts each person's participations, also across resumed runs, and every release "
     "is charged before it is made",
-    version=2,
+    version=3,
     holds=about_people,
 )

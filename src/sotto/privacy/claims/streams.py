@@ -200,7 +200,8 @@ TIMING = Claim(
     "general.timing",
     "user",
     "Timing and other side channels are outside the claim.",
-    "do not let an adversary time or share the machine",
+    "do not let an adversary time or share the machine, or see the dates of its files",
+    version=2,
     holds=always,
 )
 FAILURE = Claim(

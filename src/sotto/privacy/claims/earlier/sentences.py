@@ -17,6 +17,7 @@ PRESENT: tuple[Claim, ...] = (
         1,
         "What other runs on the same people release: this certificate is about one run.",
     ),
+    streams.TIMING.before(1, how="do not let an adversary time or share the machine"),
     streams.SIDE_CHANNELS.before(
         1,
         "What is learnt from timing, memory use, or by entering the machine.",
@@ -43,10 +44,21 @@ PRESENT: tuple[Claim, ...] = (
         "not cover trying several settings on the same people.",
     ),
     ledgers.ENROLMENT.before(
+        2,
+        "An enrolment number always stands for the same person. Who takes part does not depend on "
+        "people's data, except through releases.",
+        "the owner of the data assigns the numbers",
+    ),
+    ledgers.ENROLMENT.before(
         1,
         "An enrolment number is one person, always the same one, and who takes part does not "
         "depend on people's data other than through releases.",
         "whoever holds the data assigns the numbers",
+    ),
+    ledgers.COUNTED.before(
+        2,
+        "No person takes part more often than the streams allow, and no stream makes more releases "
+        "than planned.",
     ),
     ledgers.COUNTED.before(
         1,
