@@ -186,6 +186,28 @@ def test_without_an_answer_the_student_is_ppo():
     assert np.all(last.simulated["hinge"] == 0)
 
 
+def test_a_student_without_answers_to_remember_computes_no_hinge(monkeypatch):
+    computed, learn = [], student.optimise
+
+    def spy(config, states, collected, answered, weight, keys):
+        after, metrics = learn(config, states, collected, answered, weight, keys)
+        computed.append(answered is not None)
+        if answered is None:  # the same as with rows of no weight
+            nothing = jax.tree.map(jnp.zeros_like, states.rows)
+            slow, said = learn(config, states, collected, nothing, weight, keys)
+            fast = (after.ppo, after.answered, metrics)
+            both = jax.tree.leaves(fast), jax.tree.leaves((slow.ppo, slow.answered, said))
+            for a, b in zip(*both, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        return after, metrics
+
+    monkeypatch.setattr(student, "optimise", spy)
+    *_, last = Training(SMALL, [3], [Scripted(times=1)])
+    assert SMALL.num_updates == 4
+    assert computed == [True, True, False, False]  # the second update forgets the answers
+    assert list(last.released["answered"][0]) == [64]
+
+
 def test_seeds_side_by_side_equal_single_seeds():
     *_, pair = Training(SMALL, [1, 2], [EXACT, EXACT])
     *_, alone = Training(SMALL, [2], [EXACT])

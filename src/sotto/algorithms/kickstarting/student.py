@@ -139,7 +139,7 @@ def optimise(
     config: PPOConfig,
     states: KickstartState,
     collected: Collected,
-    answered: Rows,
+    answered: Rows | None,
     weight: Float[Array, ""],
     keys: PRNGKeyArray,
 ) -> tuple[KickstartState, KickstartMetrics]:
@@ -149,15 +149,22 @@ def optimise(
         config: PPO's settings.
         states: leaves of shape [runs, ...].
         collected: from `collect`.
-        answered: the new rows of each run, at most as many as are remembered.
+        answered: the new rows of each run, at most as many as are remembered. None: no new or
+            remembered row has a weight. The hinge is 0, and is not computed.
         weight: weight of the hinge.
         keys: as for `collect`.
     """
 
     def one(
-        state: KickstartState, collected: Collected, answered: Rows, key: PRNGKeyArray
+        state: KickstartState, collected: Collected, answered: Rows | None, key: PRNGKeyArray
     ) -> tuple[KickstartState, KickstartMetrics]:
         key = jax.random.fold_in(key, state.ppo.updates)
+        if answered is None:
+            after, metrics = ppo.optimise(config, state.ppo, collected, jax.random.split(key)[1])
+            nothing = jnp.float32(0)
+            return state._replace(ppo=after), KickstartMetrics(
+                metrics, state.answered, nothing, nothing
+            )
         rows = _remembered(state.rows, answered)
         after, metrics = ppo.optimise(
             config,

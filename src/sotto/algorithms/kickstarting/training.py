@@ -100,12 +100,13 @@ class Training:
             config.ppo, config.queries_per_update, self.states, self._keys
         )
         answered = self._ask(np.asarray(asked, np.float64))
+        heard = np.any(answered.weights) or np.any(self.states.rows.weights)
         metrics: KickstartMetrics
         self.states, metrics = student.optimise(
             config.ppo,
             self.states,
             collected,
-            answered,
+            answered if heard else None,
             jnp.float32(config.weight(self.done)),
             self._keys,
         )
