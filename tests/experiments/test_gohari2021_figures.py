@@ -135,6 +135,9 @@ def test_the_time_is_said_beforehand(tmp_path, trainings):
     full = experiment(tmp_path, env_id="AirRaid", seeds=(0,))
     assert 600 < full.arms(STUDENT)[0].seconds < 3000
     assert full.arms(CONSTANT)[0].seconds > full.arms(STUDENT)[0].seconds
+    assert full.arms(EXACT)[0].seconds > 1.3 * full.arms(CONSTANT)[0].seconds  # hears to the end
+    unaware = vanishing(0.3, 0.0, heedless=True)
+    assert full.arms(unaware)[0].seconds == full.arms(EXACT)[0].seconds
 
 
 # --- what comes out ------------------------------------------------------------------------------

@@ -45,8 +45,9 @@ def gohari(
     answers, both certified and as the paper claims.
 
     The command first prints how long it will take: minutes per figure for CartPole-v1 and
-    Acrobot-v1, about 15 minutes per seed and curve for AirRaid at full length. Every curve is kept
-    as soon as it ends. If the command is stopped, the same command continues.
+    Acrobot-v1, about 15 minutes per seed and curve for AirRaid at full length, and twice that for
+    exact answers and unaware students. Every curve is kept as soon as it ends. If the command is
+    stopped, the same command continues.
 
     Examples:
       sotto reproduce gohari2021 fig2c --env-id Acrobot-v1 --seeds 30

@@ -50,9 +50,10 @@ _PPO_PROGRAM = 10  # updates in one compiled program
 _AIR_RAID_UPDATES = 16  # per point of AirRaid, whose episodes last a thousand steps or more
 _STUDENT = "student"
 
-# For the expected duration: seconds to import and compile, seconds of an update on one core in JAX
-# and on AirRaid, and more seconds for each seed and for each answer that an update reads.
-_STARTING, _PER_UPDATE, _PER_AIR_RAID_UPDATE, _PER_SEED, _PER_ROW = 20.0, 0.02, 0.25, 0.006, 6e-6
+# For the expected duration: seconds to import and compile, of an update on one core in JAX and on
+# AirRaid, and more seconds for each seed and for each answer that an update reads, likewise.
+_STARTING, _PER_UPDATE, _PER_AIR_RAID_UPDATE, _PER_SEED = 20.0, 0.02, 0.25, 0.006
+_PER_ROW, _PER_AIR_RAID_ROW = 6e-6, 1.4e-5
 
 
 def arm(
@@ -74,11 +75,12 @@ def arm(
     """
     names = [f"{teacher.file}.parquet" for teacher in teachers]  # as earlier versions kept them
     what = [_FORMAT, learner.name, asdict(config), seeds, names, shards]
-    rows = 0
+    update, row = _PER_UPDATE, _PER_ROW
+    if config.env_id == AIR_RAID:
+        update, row = _PER_AIR_RAID_UPDATE, _PER_AIR_RAID_ROW
+    seconds = _STARTING + config.num_updates * (update + len(seeds) * _PER_SEED)
     if isinstance(config, KickstartConfig):
-        rows = config.queries_per_update * config.remember_updates
-    update = _PER_AIR_RAID_UPDATE if config.env_id == AIR_RAID else _PER_UPDATE
-    update += len(seeds) * (_PER_SEED + _PER_ROW * rows)
+        seconds += len(seeds) * row * _rows_read(config)
     return Arm(
         learner.name,
         learner.label,
@@ -86,9 +88,18 @@ def arm(
         seeds,
         f"{config.env_id}-{learner.name}-{digest(json.dumps(what, sort_keys=True))}",
         partial(_kept, learner.role == "teacher", shards),
-        _STARTING + config.num_updates * update,
+        seconds,
         needs=teachers,
     )
+
+
+def _rows_read(config: KickstartConfig) -> int:
+    """Returns the rows that a student reads in its training, while it remembers any answer."""
+    updates = config.num_updates
+    if not config.heedless:  # which takes silence for answers until the end
+        asked = math.ceil(config.total_queries / config.queries_per_update)
+        updates = min(updates, asked + config.remember_updates)
+    return updates * config.queries_per_update * config.remember_updates
 
 
 def policies_of(arms: Sequence[Arm], folder: Path) -> Policy:

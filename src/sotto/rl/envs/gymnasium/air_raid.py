@@ -1,7 +1,7 @@
 """AirRaid, the Atari game, seen through its 128 bytes of memory (Gohari et al. 2021).
 
 The paper's AirRaid-ram-v0 is no longer registered. AirRaid-v0 with RAM observations and a limit of
-10,000 steps is the same game: actions repeated 2 to 5 frames at random, sticky with probability
+10,000 steps is the same game: actions repeated 2 to 4 frames at random, sticky with probability
 1/4. It runs in the Arcade Learning Environment, outside JAX.
 """
 
