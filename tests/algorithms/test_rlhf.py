@@ -317,6 +317,24 @@ def test_the_factor_of_a_change_stays_within_its_bounds(
     assert factor == improvement.SCALES[limit]
 
 
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_a_change_meets_what_the_choice_leaves_of_the_kl_target(
+    trained, monkeypatch, count
+) -> None:
+    settings = config(reranked=count, kl_target=1.0)
+
+    def grown(config, people, model, key) -> float:
+        return kl_of_choice(config.reranked) + float((vector(model.adapter) ** 2).sum())
+
+    adapter = jax.tree.map(lambda x: x[0], trained[1][-1].states.adapter)
+    change = TunedModel(adapter, None)
+    change = improvement.scaled(change, 1 / float(np.linalg.norm(vector(adapter))))
+    monkeypatch.setattr(improvement, "kl", grown)
+    key = key_of(0, Use.KL)
+    found, _ = improvement.scaled_to_target(settings, simulated(), change, key)
+    assert grown(settings, None, found, key) == pytest.approx(1, abs=0.02)
+
+
 def test_the_same_seed_never_gives_the_same_noise(trained, tmp_path: Path) -> None:
     first, again = trained[1][0], next(train(tmp_path))
     np.testing.assert_array_equal(first.simulated["rating"], again.simulated["rating"])

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.algorithms.rlhf.answers import TunedModel, answers, divergences
-from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.config import RLHFConfig, kl_of_choice
 from sotto.algorithms.rlhf.directions import late_steering, score
 from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
@@ -203,13 +203,16 @@ def scaled_to_target(
     """Returns the model with its change scaled to a KL divergence of about `kl_target`.
 
     Also returns the factor. It is the one with the closest divergence among at most
-    `_MEASUREMENTS` that are measured. It stays within `SCALES`.
+    `_MEASUREMENTS` that are measured. It stays within `SCALES`. The divergence of the choice among
+    `reranked` completions is no matter of the factor, so the change meets what it leaves.
     """
+    choice = kl_of_choice(config.reranked)
+    target = config.kl_target - choice
     measured: dict[float, float] = {}
     factor = 1.0
     for _ in range(_MEASUREMENTS):
-        found = kl(config, people, scaled(model, factor), key)
-        measured[factor] = max(found, config.kl_target / 16) / config.kl_target
+        found = kl(config, people, scaled(model, factor), key) - choice
+        measured[factor] = max(found, target / 16) / target
         if 1 / _CLOSE < measured[factor] < _CLOSE:
             break
         factor = _next_factor(measured, factor)
