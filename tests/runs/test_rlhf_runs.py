@@ -197,6 +197,8 @@ def test_other_public_prompts_are_refused(capsys, tmp_path, monkeypatch):
     prompts.write_text(prompts.read_text() + "\nthe film")
     says = f"{prompts} does not have the public prompts of this run, whose file had another SHA-256"
     assert says in refused(capsys, *resume(out, *flags))
+    new = (*TRAIN, *flags, "--prompts-identity", "0" * 64, "--out", str(tmp_path / "new"))
+    assert says in refused(capsys, *new)
 
 
 class Killed(BaseException):

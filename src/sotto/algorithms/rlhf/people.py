@@ -117,13 +117,19 @@ def prompts_identity(config: RLHFConfig) -> str | None:
     """Returns the SHA-256 of the file of public prompts; None for those that are installed.
 
     Raises:
-        RunError: there is no such file.
+        RunError: there is no such file, or it has other prompts than the settings say.
     """
-    if config.public_prompts is None:
-        return None
-    if not (path := Path(config.public_prompts)).is_file():
-        raise RunError(f"there are no public prompts at {path}; name a text file")
-    return identity(path)
+    found = None
+    if config.public_prompts is not None:
+        if not (path := Path(config.public_prompts)).is_file():
+            raise RunError(f"there are no public prompts at {path}; name a text file")
+        found = identity(path)
+    if config.prompts_identity not in (None, found):
+        raise RunError(
+            f"{config.public_prompts or 'no file'} does not have the public prompts of this run, "
+            "whose file had another SHA-256; name that file with --public-prompts"
+        )
+    return found
 
 
 def meet(config: RLHFConfig, language: LanguageModel) -> People:
@@ -134,11 +140,7 @@ def meet(config: RLHFConfig, language: LanguageModel) -> People:
             with which the run began.
         ValueError: there are too few people or prompts.
     """
-    if config.prompts_identity not in (None, prompts_identity(config)):
-        raise RunError(
-            f"{config.public_prompts} does not have the public prompts of this run, whose file had "
-            "another SHA-256; name that file with --public-prompts"
-        )
+    prompts_identity(config)
     corpora = None
     if config.feedback is None or config.public_prompts is None:
         corpora = films.read(find("films"))
