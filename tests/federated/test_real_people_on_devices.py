@@ -122,6 +122,18 @@ def test_a_simulation_of_real_people_is_refused_before_the_work(tmp_path, monkey
     assert "real people, whom no device simulates; start their own" in capsys.readouterr().err
 
 
+def test_settings_that_do_not_say_that_people_are_real_leave_no_times(tmp_path):
+    """The ledger says it."""
+    experiment = runs.begin(Given(), MeanConfig(), PROMISE, tmp_path / "run", "test")
+
+    def own(_plan, _state):
+        return np.zeros(3, np.float32)
+
+    reports = trained(experiment, LocalGrid(client_app(own), persons(30)))
+    assert experiment.settings.population == "simulated"
+    assert {line.seconds for one in reports for line in one.lines} == {0}
+
+
 def test_the_server_goes_on_with_the_environment_in_its_settings(tmp_path, monkeypatch):
     begun(tmp_path, num_updates=1)
     given: list[tuple] = []

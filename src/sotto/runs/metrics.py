@@ -60,18 +60,14 @@ _LINE = TypeAdapter(Line)
 class MetricsWriter:
     """Appends the lines of one run to its metrics.jsonl and its TensorBoard events.
 
-    Args:
-        run: the run directory.
-        steps_per_update: environment steps of an update.
-        timed: whether events have the time at which they were written; otherwise it is 1970.
+    Events of a line without seconds have no time either: it is that of 1970.
     """
 
-    def __init__(self, run: Path, steps_per_update: int, *, timed: bool = True) -> None:
+    def __init__(self, run: Path, steps_per_update: int) -> None:
         from tensorboardX.event_file_writer import EventsWriter
 
         self._file = run / "metrics.jsonl"
         self._steps_per_update = steps_per_update
-        self._timed = timed
         _cut_torn_line(self._file)
         (run / "tensorboard").mkdir(exist_ok=True)
         # Events are written at once: a full disk would kill the thread of tensorboardX's writer.
@@ -80,27 +76,27 @@ class MetricsWriter:
     def append(self, line: Line) -> None:
         """Appends one line."""
         write(self._file, line)
+        now = time.time() if line.seconds else 0.0
         for heading in ("released", "simulated"):
             for name, values in getattr(line, heading).items():
                 for number, value in enumerate(values, line.first_update):
-                    self._add(f"{heading}/{name}", value, number)
+                    self._add(f"{heading}/{name}", value, number, now)
         for name, value in line.evaluation.items():
-            self._add(f"evaluation/{name}", value, line.updates)
+            self._add(f"evaluation/{name}", value, line.updates, now)
         if line.epsilon is not None:
-            self._add("epsilon", line.epsilon, line.updates)
+            self._add("epsilon", line.epsilon, line.updates, now)
         self._events.flush()
 
     def close(self) -> None:
         """Closes the event file."""
         self._events.close()
 
-    def _add(self, name: str, value: float, updates: int) -> None:
+    def _add(self, name: str, value: float, updates: int, now: float) -> None:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.summary import scalar
 
         if math.isfinite(value):
             step = updates * self._steps_per_update
-            now = time.time() if self._timed else 0.0
             event = Event(summary=scalar(name, value), wall_time=now, step=step)
             self._events.write_event(event)
 

@@ -23,6 +23,7 @@ from jaxtyping import PyTree
 from sotto.algorithms.base import Algorithm, AnyLedger, Progress
 from sotto.errors import RunError
 from sotto.privacy.certificates import derive
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs import checkpoints
 from sotto.runs.budgets import give_budget
 from sotto.runs.directory import Experiment, store
@@ -95,9 +96,7 @@ def _train(
         begin = checkpoints.load_all(algorithm, config, experiment, done)
     else:
         begin = algorithm.initial_states(config, settings.seeds)
-    timed = settings.population == "simulated"  # how long real people take is theirs to know
-    size = algorithm.steps_per_update(config)
-    logs = [MetricsWriter(run.path, size, timed=timed) for run in experiment.runs]
+    logs = [MetricsWriter(run.path, algorithm.steps_per_update(config)) for run in experiment.runs]
     started = time.monotonic()
     previous = done
     try:
@@ -105,7 +104,9 @@ def _train(
         for progress in algorithm.train(config, settings.seeds, ledgers, begin, done, folders):
             if previous == done:  # the first chunk is charged, so a larger total_steps is stored
                 store(experiment)
-            seconds = round(time.monotonic() - started, 3) if timed else 0.0
+            seconds = round(time.monotonic() - started, 3)
+            if settings.population == "real" or _about_real_people(ledgers):
+                seconds = 0.0  # how long they take is theirs to know
             lines = _lines(algorithm, config, progress, previous, seconds, ledgers)
             try:
                 _save(experiment, progress, lines, ledgers, logs)
@@ -153,6 +154,12 @@ def _ledgers(experiment: Experiment) -> list[AnyLedger]:
     if experiment.settings.ledger is None:
         return []
     return [run.open_ledger() for run in experiment.runs]
+
+
+def _about_real_people(ledgers: Sequence[AnyLedger]) -> bool:
+    """Whether a stream is, also where the algorithm's settings have no `population`."""
+    streams = (one for ledger in ledgers if isinstance(ledger, Ledger) for one in ledger.streams)
+    return any(stream.statement.population == "real" for stream in streams)
 
 
 def _lines(
