@@ -145,7 +145,10 @@ class Plan:
                 type(values[name]) is not int
                 for name in ("promised", "colluding", "bits", "horizon")
             ):
-                raise ProtocolError(f"a plan has the fields {', '.join(sorted(_FIELDS))}")
+                raise ProtocolError(
+                    f"a plan has the fields {', '.join(sorted(_FIELDS))}; install the server's "
+                    "version of sotto on the device"
+                )
             algorithm = algorithm_named(values["algorithm"])
             env_id = values["config"].get("env_id")
             if env_id is not None:

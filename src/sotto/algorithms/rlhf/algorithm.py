@@ -73,7 +73,8 @@ class RLHF(Algorithm[RLHFConfig]):
         meaning=(
             "Rating: by simulated people who never take part, from 0 to 1. Judge: probability that "
             "a text is positive, by a judge whom no training sees. KL: divergence from the base "
-            "model. Distinct-2: share of different pairs of words among all pairs."
+            "model, with --reranked a bound on it. Distinct-2: share of different pairs of words "
+            "among all pairs."
         ),
     )
 
