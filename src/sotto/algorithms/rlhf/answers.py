@@ -17,6 +17,7 @@ from sotto.algorithms.rlhf.config import RLHFConfig, kl_of_choice
 from sotto.algorithms.rlhf.features import RewardModel
 from sotto.algorithms.rlhf.people import BATCH, People, complete, in_batches, log_ratios
 from sotto.rl.language import Adapter
+from sotto.rl.language.sampling import best_of
 
 
 class TunedModel(eqx.Module):
@@ -55,8 +56,7 @@ def answers(
         return tokens, real
     assert model.reward is not None
     rate = partial(model.reward.rewards, language.decoder)
-    rewards = in_batches(rate, BATCH, rows, masks, tokens, real).reshape(-1, count)
-    chosen = np.arange(len(prompts)) * count + rewards.argmax(axis=1)
+    chosen = best_of(in_batches(rate, BATCH, rows, masks, tokens, real), count)
     return tokens[chosen], real[chosen]
 
 

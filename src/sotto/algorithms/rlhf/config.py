@@ -26,7 +26,7 @@ SMOLLM2: Final = "smollm2"
 """Name of the model that `sotto install smollm2` installs."""
 
 HUGGING_FACE: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
-"""Name at Hugging Face of the model whose weights that one has, in four bits."""
+"""Name at Hugging Face of the same model. The installed one keeps its weights in fewer bits."""
 
 
 def kl_of_choice(count: int) -> float:

@@ -38,17 +38,14 @@ class RewardModel(eqx.Module):
     weights: Float[Array, " features"]
 
     @jax.jit
-    def rewards(
-        self,
-        base: Decoder,
-        prompts: Int[Array, "rows tokens"],
-        prompt_mask: Bool[Array, "rows tokens"],
-        completions: Int[Array, "rows new"],
-        completion_mask: Bool[Array, "rows new"],
-    ) -> Float[Array, " rows"]:
-        """Returns the reward of each completion. Differences within a prompt have meaning."""
-        raw = raw_features(base, prompts, prompt_mask, completions, completion_mask)
-        return raw @ self.whitening.projection @ self.weights
+    def rewards(self, base: Decoder, *rows: Array) -> Float[Array, " rows"]:
+        """Returns the reward of each completion. Differences within a prompt have meaning.
+
+        Args:
+            base: the base model.
+            rows: prompts, completions and their masks, in the order of `raw_features`.
+        """
+        return raw_features(base, *rows) @ self.whitening.projection @ self.weights
 
 
 def raw_features(

@@ -203,8 +203,8 @@ def scaled_to_target(
     """Returns the model with its change scaled to a KL divergence of about `kl_target`.
 
     Also returns the factor. It is the one with the closest divergence among at most
-    `_MEASUREMENTS` that are measured. It stays within `SCALES`. The divergence of the choice among
-    `reranked` completions is no matter of the factor, so the change meets what it leaves.
+    `_MEASUREMENTS` that are measured. It stays within `SCALES`. No factor changes the
+    divergence of the choice among `reranked` completions, so the change meets the rest.
     """
     choice = kl_of_choice(config.reranked)
     target = config.kl_target - choice

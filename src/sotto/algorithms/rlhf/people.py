@@ -125,8 +125,9 @@ def prompts_identity(config: RLHFConfig) -> str | None:
             raise RunError(f"there are no public prompts at {path}; name a text file")
         found = identity(path)
     if config.prompts_identity not in (None, found):
+        where = config.public_prompts or "the set of installed prompts"
         raise RunError(
-            f"{config.public_prompts or 'no file'} does not have the public prompts of this run, "
+            f"{where} does not have the public prompts of this run, "
             "whose file had another SHA-256; name that file with --public-prompts"
         )
     return found

@@ -12,6 +12,7 @@ from sotto.rl.language.adapters import Adapter
 from sotto.rl.language.generation import generate
 from sotto.rl.language.loading import LanguageModel
 from sotto.rl.language.model import check_length
+from sotto.rl.language.sampling import best_of
 from sotto.rl.language.tokenizer import in_utf8, padded
 
 _MULTIPLE = 16
@@ -118,7 +119,6 @@ class LanguageAgent:
         )
         said = np.asarray(found.tokens), np.asarray(found.mask)
         if reward and count > 1:
-            rewards = np.asarray(reward(decoder, *prompts, *said)).reshape(samples, count)
-            chosen = np.arange(samples) * count + rewards.argmax(axis=1)
+            chosen = best_of(reward(decoder, *prompts, *said), count)
             said = said[0][chosen], said[1][chosen]
         return self.language.tokenizer.texts(*said)

@@ -8,7 +8,8 @@ each row. The first chooses a run of tokens, and the second chooses a token in i
 import math
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int, Real
 
 
 def sample(
@@ -36,6 +37,13 @@ def _inverse(
     """Returns the first index at which the running sum exceeds uniform times the whole sum."""
     sums = jnp.cumsum(weights, axis=-1)
     return jnp.argmax(sums > uniform[:, None] * sums[:, -1:], axis=-1)
+
+
+def best_of(rewards: Real[ArrayLike, " rows"], count: int) -> Int[np.ndarray, " answers"]:
+    """Returns the row with the largest reward among each `count` rows; the first one, if equal."""
+    groups = np.asarray(rewards).reshape(-1, count)
+    chosen: np.ndarray = np.arange(len(groups)) * count + groups.argmax(axis=1)
+    return chosen
 
 
 def most_likely(logits: Float[Array, "batch vocabulary"]) -> Int[Array, " batch"]:
