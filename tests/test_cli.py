@@ -207,6 +207,14 @@ def test_importing_the_command_line_does_not_import_jax() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_help_of_a_training_does_not_import_statistics() -> None:
+    code = (
+        "import sys; from sotto.cli import main; main(['train', 'dppg', '--help']); "
+        "assert not {'scipy.stats', 'dp_accounting', 'jax_privacy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)
+
+
 def test_debugging_shows_where_an_error_comes_from(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SOTTO_DEBUG", "1")
     with pytest.raises(ValueError, match="no run at"):

@@ -14,7 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import RdpAccountant
 
 from against.kept import Row, median
-from sotto.privacy.accounting import composition
+from sotto.privacy.accounting import loss_distributions
 from sotto.privacy.accounting.composition import SampledGaussian, compose
 
 DELTA = 1e-5
@@ -47,7 +47,7 @@ def bounds(rate: float, noise: float, count: int) -> tuple[float, float]:
 
 
 def sotto(rate: float, noise: float, count: int) -> float:
-    composition._pld.cache_clear()
+    loss_distributions._pld.cache_clear()
     event = SampledGaussian(noise_multiplier=noise, sampling_rate=rate, count=count)
     return compose([event]).epsilon(DELTA)
 

@@ -15,7 +15,6 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import ncx2
 
 TrustRegion = Literal["l2-quantile", "l2-markov", "kl-quantile", "kl-markov"]
 
@@ -30,6 +29,8 @@ def l2_quantile(
 ) -> float:
     """Returns S of Prop 4.4: |step|^2 / 2 <= radius, by the noncentral chi-square quantile."""
     _check(noise_ratio, radius, confidence)
+    from scipy.stats import ncx2  # takes a second to import, and few runs need it
+
     quantile = float(ncx2.ppf(confidence, dimension, noise_ratio**-2))
     return math.sqrt(2 * radius / quantile) / (learning_rate * noise_ratio)
 

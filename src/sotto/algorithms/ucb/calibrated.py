@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float64, Int, PRNGKeyArray
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from sotto.algorithms.settings import Count, Epsilon, Fraction, Positive, Settings
 from sotto.algorithms.ucb import r_max
@@ -253,7 +253,7 @@ def _server(
         rewards, transitions = r_max.model(*counters, deviation)
         bonuses = jnp.zeros_like(state.policy)
     else:
-        width = float(norm.ppf(1 - config.failure_probability / 2))
+        width = float(ndtri(1 - config.failure_probability / 2))
         rewards, transitions, bonuses = estimates(counters, width * deviation, len(state.policy))
     own = state.policy if config.variant == "po" else None
     left = len(state.policy) - jnp.arange(len(state.policy), dtype=jnp.float32)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution as pld_lib
 from scipy import special
 
 from sotto.privacy.accounting.composition import (
@@ -198,6 +197,8 @@ def _poisson_least(d: Description) -> float:
     above = compose([event]).epsilon(delta)
     if above > 100:  # no grid resolves it
         return 0.0
+    from dp_accounting.pld import privacy_loss_distribution as pld_lib  # takes a second to import
+
     one = pld_lib.from_gaussian_mechanism(
         z,
         sampling_prob=d.rate,

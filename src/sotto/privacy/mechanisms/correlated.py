@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax_privacy.matrix_factorization import toeplitz
-from jaxtyping import Float64, Int64
+from jaxtyping import Array, Float64, Int64
 
 from sotto.privacy.mechanisms import binary_tree
 from sotto.privacy.mechanisms.noise import MAGNITUDE
@@ -58,7 +57,7 @@ def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.n
 def _square_root(horizon: int) -> Float64[np.ndarray, " n"]:
     """Returns the first column of the square root of the prefix-sum workload."""
     with jax.enable_x64(True):
-        found = _compiled_square_root(horizon)
+        found = _compiled_square_root()(horizon)
     return np.asarray(found)  # read-only, as JAX's arrays are
 
 
@@ -67,8 +66,12 @@ def _inverse_square_root(horizon: int) -> Float64[np.ndarray, " n"]:
     return np.diff(_square_root(horizon), prepend=0.0)
 
 
-_compiled_square_root = jax.jit(toeplitz.optimal_max_error_strategy_coefs, static_argnums=0)
-"""One program for each horizon. Operation by operation it would be fifteen."""
+@functools.cache
+def _compiled_square_root() -> Callable[[int], Array]:
+    """Returns one program for each horizon. Operation by operation it would be fifteen."""
+    from jax_privacy.matrix_factorization import toeplitz  # takes a second to import
+
+    return jax.jit(toeplitz.optimal_max_error_strategy_coefs, static_argnums=0)
 
 
 def _decayed(
@@ -116,6 +119,8 @@ def sensitivity(correlation: Correlation, participation: Participation, horizon:
             case Once():  # the first column of C is the longest
                 squared = jnp.dot(column, column)
             case Returning(max_participations=count, min_separation=separation):
+                from jax_privacy.matrix_factorization import toeplitz
+
                 squared = toeplitz.minsep_sensitivity_squared(
                     column,
                     min_sep=min(separation, horizon),
