@@ -13,7 +13,7 @@ from sotto.errors import RunError
 from sotto.experiments import engine
 from sotto.experiments.engine import Result, Store
 from sotto.experiments.rio2025 import cells as rio2025
-from sotto.experiments.rio2025 import language, regret, trainings
+from sotto.experiments.rio2025 import regret, trainings
 from sotto.experiments.rio2025.cells import Cell
 from sotto.experiments.rio2025.figures import Reproduction, make_figure8, make_table1, make_tradeoff
 from sotto.experiments.rio2025.regret import make_regret
@@ -336,28 +336,3 @@ def test_figure_3_needs_no_training(tmp_path, capsys):
 def test_refusals(tmp_path, capsys, words, sentence):
     assert main(["reproduce", "rio2025", *words, "--out", str(tmp_path)]) == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_the_command_prints_gains_of_language_models(tmp_path, monkeypatch, capsys):
-    def train(arm, seeds, folder, report):
-        kinds = ("gain", "standard error")
-        names = [
-            f"{one} {kind} at KL {kl:g}"
-            for one in language.KINDS
-            for kind in kinds
-            for kl in (1, 3)
-        ]
-        names += [f"{one} at KL {kl:g}" for one in ("kl", "distinct_2") for kl in (1, 3)]
-        gain = 0.1 if arm.x is None else 0.08
-        returns = {name: np.array([gain]) for name in names}
-        said = {"status": "proved", "epsilon": arm.x or 90.0, "delta": 1e-5}
-        return [Result(arm, tuple(seeds), np.zeros(0), {}, returns, **said)]
-
-    monkeypatch.setattr(language, "train", train)
-    words = ["reproduce", "rio2025", "fig7", "--seeds", "1", "--epsilons", "0.3", "--workers", "1"]
-    words += ["--arms", "reward-model", "--out", str(tmp_path)]
-    assert main(words) == 0
-    shown = capsys.readouterr().out
-    rows = [line for line in shown.splitlines() if line.startswith("reward model (sotto)")]
-    assert len(rows) == 4  # with and without noise, at two divergences
-    assert rows[2].split()[3:] == ["0.3", "0.3", "1", "0.080", "0.080", "80%"]

@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 from tiny_models import generate, log_probabilities, logits, model, prompts
 
 from sotto.keys import new_key
-from sotto.rl.language import Completions, padded
+from sotto.rl.language import Completions, padded, steering, token_divergences
 from sotto.rl.language.sampling import most_likely, sample
 
 FAMILIES = ("gpt2", "llama")
@@ -48,6 +48,23 @@ def test_sampled_rows_depend_on_their_own_prompt_and_key_alone(name):
         np.testing.assert_array_equal(alone[0], together["left"][index])
     other = generate(decoder, *padded(rows), 8, keys(3, seed=1)).tokens
     assert (other != together["left"]).any()
+
+
+def test_divergences_of_tokens_have_the_mean_of_log_ratios_and_vary_less() -> None:
+    decoder, rows = model("llama").decoder, prompts("llama")[:1] * 2_000
+    tokens, mask = padded(rows, "left")
+    vectors = steering(decoder.architecture, (1,))
+    noise = iter(np.random.default_rng(0).standard_normal((9, decoder.architecture.width)))
+    changed = jax.tree.map(lambda leaf: leaf + next(noise).astype(np.float32), vectors)
+    made = generate(decoder, tokens, mask, 4, keys(2_000), adapter=changed)
+    given = decoder, tokens, mask, made
+    ratios = np.asarray(log_probabilities(*given, changed) - log_probabilities(*given)).sum(1)
+    found = np.asarray(jax.jit(token_divergences)(*given, changed)).sum(1)
+    assert (found >= 0).all()
+    assert found.mean() > 0.05
+    assert abs((found - ratios).mean()) < 4 * (found - ratios).std() / len(rows) ** 0.5
+    assert found.std() < 0.6 * ratios.std()
+    np.testing.assert_array_equal(token_divergences(*given, vectors), np.zeros((2_000, 4)))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

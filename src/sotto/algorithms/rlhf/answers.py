@@ -15,7 +15,14 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from sotto.algorithms.rlhf.config import RLHFConfig, kl_of_choice
 from sotto.algorithms.rlhf.features import RewardModel
-from sotto.algorithms.rlhf.people import BATCH, People, complete, in_batches, log_ratios
+from sotto.algorithms.rlhf.people import (
+    BATCH,
+    People,
+    complete,
+    divergences_of_tokens,
+    in_batches,
+    log_ratios,
+)
 from sotto.rl.language import Adapter
 from sotto.rl.language.sampling import best_of
 
@@ -70,8 +77,11 @@ def divergences(
 ) -> Float[np.ndarray, " rows"]:
     """Returns numbers whose mean estimates the KL divergence of answers from the base model.
 
-    They are log-ratios of the tuned model to the base model, and the divergence of the choice. With
-    `reranked` above one, their mean estimates an upper bound.
+    They are the divergences of the tuned model's tokens. With `reranked` above one, the answers are
+    not samples of the tuned model. There they are log-ratios of the tuned model to the base model,
+    and the divergence of the choice. Their mean estimates an upper bound then.
     """
-    ratios = log_ratios(people.language, model.adapter, prompts, mask, said)
-    return ratios + kl_of_choice(config.reranked)
+    given = people.language, model.adapter, prompts, mask, said
+    if config.reranked == 1:
+        return divergences_of_tokens(*given)
+    return log_ratios(*given) + kl_of_choice(config.reranked)

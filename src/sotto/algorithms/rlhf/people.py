@@ -34,6 +34,7 @@ from sotto.rl.language import (
     load,
     log_probabilities,
     padded,
+    token_divergences,
 )
 from sotto.rl.language.loading import identity
 
@@ -241,11 +242,7 @@ def log_ratios(
     mask: np.ndarray,
     completions: tuple[np.ndarray, np.ndarray],
 ) -> Float[np.ndarray, " rows"]:
-    """Returns log p(completion) - log p0(completion), where p0 is the base model.
-
-    Its mean over completions that `adapter` sampled estimates the KL divergence from the base
-    model, in nats a completion.
-    """
+    """Returns log p(completion) - log p0(completion), where p0 is the base model."""
 
     def batch(prompts: Array, mask: Array, tokens: Array, real: Array) -> Array:
         given = language.decoder, prompts, mask, Completions(tokens, real)
@@ -256,11 +253,40 @@ def log_ratios(
     return found
 
 
+def divergences_of_tokens(
+    language: LanguageModel,
+    adapter: Adapter,
+    prompts: Int[np.ndarray, "rows tokens"],
+    mask: np.ndarray,
+    completions: tuple[np.ndarray, np.ndarray],
+) -> Float[np.ndarray, " rows"]:
+    """Returns the sum over each completion's tokens of their divergence from the base model.
+
+    Its mean over completions that `adapter` sampled estimates the KL divergence from the base
+    model, in nats a completion.
+    """
+
+    def batch(prompts: Array, mask: Array, tokens: Array, real: Array) -> Array:
+        said = Completions(tokens, real)
+        found: Array = _divergence(language.decoder, prompts, mask, said, adapter)
+        return found
+
+    found: np.ndarray = in_batches(batch, _AT_ONCE, prompts, mask, *completions)
+    return found
+
+
 @jax.jit
 def _total(
     base: Decoder, prompts: Array, mask: Array, said: Completions, adapter: Adapter | None = None
 ) -> Float[Array, " rows"]:
     return log_probabilities(base, prompts, mask, said, adapter).sum(axis=1)
+
+
+@jax.jit
+def _divergence(
+    base: Decoder, prompts: Array, mask: Array, said: Completions, adapter: Adapter
+) -> Float[Array, " rows"]:
+    return token_divergences(base, prompts, mask, said, adapter).sum(axis=1)
 
 
 def in_batches(

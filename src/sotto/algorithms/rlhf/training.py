@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from sotto.algorithms.base import Progress
 from sotto.algorithms.rlhf import critic, evaluation, improvement
 from sotto.algorithms.rlhf.answers import TunedModel
-from sotto.algorithms.rlhf.config import HUGGING_FACE, SMOLLM2, RLHFConfig
+from sotto.algorithms.rlhf.config import HUGGING_FACE, SMOLLM2, RLHFConfig, kl_of_choice
 from sotto.algorithms.rlhf.directions import first_adapter, public_directions
 from sotto.algorithms.rlhf.features import DEPTHS, RewardModel, Whitening, fit_whitening
 from sotto.algorithms.rlhf.keys import Use, key_of
@@ -151,7 +151,8 @@ class Training:
         if config.improves:
             candidates = improvement.draw_candidates(config, people)
             rewards = improvement.rewards(candidates, state.whitening, state.weights)
-            tuned = improvement.tuned(state.adapter, candidates.scores, rewards, config.kl_target)
+            rest = config.kl_target - kl_of_choice(config.reranked)
+            tuned = improvement.tuned(state.adapter, candidates.scores, rewards, rest)
             state = state._replace(adapter=tuned)
         meet = partial(
             improvement.scaled_to_target, config, people, key=key_of(config.seed, Use.KL)

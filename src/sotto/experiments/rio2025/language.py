@@ -6,7 +6,7 @@ divergence from the base model. The gain over the base model is measured twice: 
 and in those of a judge of another kind whom no training sees.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PRNGKeyArray
 from matplotlib.axes import Axes
 
 from sotto.algorithms.rlhf import improvement, training
@@ -31,7 +32,6 @@ from sotto.experiments.figure_files import write_data
 from sotto.experiments.rio2025 import preferences
 from sotto.experiments.rio2025.cells import LanguageArm
 from sotto.experiments.statistics import over_seeds
-from sotto.keys import new_key
 from sotto.rl.language import Adapter
 
 KLS = (1.0, 3.0)
@@ -44,13 +44,19 @@ NO_NOISE = 0.1
 
 The sampler's precision does not allow much less.
 """
-PROMPTS = 1024
-"""Number of held-out prompts that measure. Each arm completes the same ones, with the same keys."""
 SECONDS = 2100.0
 """Approximate duration of one arm and seed on one core."""
+BASE_ANSWERS = 6
+"""Number of the base model's answers to each held-out prompt.
+
+All arms are compared with their means. One answer each would be off by as much as a tenth of the
+judge's gain, for every arm and seed alike.
+"""
+BASE_SECONDS = 1200.0
+"""Approximate duration of measuring the base model on one core."""
 KINDS = ("rating", "judge")
 """Kinds of gains: those in people's ratings, and the judge's."""
-_EVALUATION, _SAMPLES, _CURVE_PROMPTS = 20260, 6, 64
+_SAMPLES, _CURVE_PROMPTS = 6, 64
 
 BASELINE_EPSILONS = (1.0, 8.0)
 """Epsilons at which other private methods are trained, for comparison."""
@@ -71,6 +77,8 @@ def arms(
 ) -> list[Arm]:
     """Returns the arms, seed by seed, because the arms of one seed share their people.
 
+    All of them need the base model's measurements, which are kept once for all seeds.
+
     Args:
         seeds: seeds of people's completions, adapters and candidates.
         epsilons: target epsilons of the private arms.
@@ -84,12 +92,15 @@ def arms(
         kl_target=max(KLS),
         evaluation_prompts=_CURVE_PROMPTS,
     )
+    plain = RLHFConfig()
+    measured = f"base-model-{digest(plain.first_repr())}"
+    base = Arm("base-model", "base model", plain, (0,), measured, measure_base, BASE_SECONDS)
 
     def arm(name: str, label: str, epsilon: float | None, config: RLHFConfig, seed: int) -> Arm:
         noise = None if epsilon is not None else NO_NOISE
         config = replace(config, target_epsilon=epsilon, noise_multiplier=noise)
         file = f"{name}-{digest(config.first_repr() + name)}"
-        return Arm(name, label, config, (seed,), file, train, SECONDS, (), True, epsilon)
+        return Arm(name, label, config, (seed,), file, train, SECONDS, (base,), True, epsilon)
 
     gradient = replace(common, method="policy-gradient", blocks=(_MIDDLE,), clip_norm=0.1)
     imitation = replace(gradient, method="best-of-n", clip_norm=1.0)
@@ -126,16 +137,30 @@ def _people(config: RLHFConfig) -> People:
     return _met(RLHFConfig(**shared))
 
 
-@lru_cache(maxsize=2)
-def _base(people: People) -> Measured:
-    """Returns the measurements of the base model."""
-    config = RLHFConfig()
-    unchanged = first_adapter(config, people.language.decoder.architecture)
-    return measure(config, people, TunedModel(unchanged, None), new_key(_EVALUATION), PROMPTS)
+def measure_base(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[Result]:
+    """Measures several answers of the base model to each held-out prompt; the seed is of no use."""
+    del folder
+    config: RLHFConfig = arm.settings
+    people = meet(config, read_model(config.model))
+    unchanged = TunedModel(first_adapter(config, people.language.decoder.architecture), None)
+    found = []
+    for answer in range(BASE_ANSWERS):
+        key = jax.random.fold_in(key_of(config.seed, Use.EVALUATION), answer)
+        found.append(_measured(config, people, unchanged, key))
+        report((answer + 1) / BASE_ANSWERS)
+    means = {kind: np.mean([getattr(one, kind) for one in found], axis=0) for kind in KINDS}
+    returns = {kind: np.array([one.mean()]) for kind, one in means.items()}
+    more = {kind: one.tolist() for kind, one in means.items()}
+    return [Result(arm, tuple(seeds), np.zeros(0), {}, returns, more=more)]
+
+
+def _measured(config: RLHFConfig, people: People, model: TunedModel, key: PRNGKeyArray) -> Measured:
+    assert people.held_out is not None
+    return measure(config, people, model, key, len(people.held_out))
 
 
 def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[Result]:
-    """Trains one seed and measures it at every KL divergence."""
+    """Trains one seed and compares it with the base model at every KL divergence."""
     (seed,) = seeds
     config: RLHFConfig = replace(arm.settings, seed=seed)
     people, place = _people(config), folder / f"seed-{seed}"
@@ -157,7 +182,8 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
                 curve.append(float(progress.evaluation["last"][0]))
         model = jax.tree.map(lambda x: x[0], algorithm.policies(states)["last"])
         said = certificates([ledger], [place])
-    returns, samples = _at_each_kl(config, people, model)
+    base = Store(folder.parent).read(arm.needs[0]).more
+    returns, samples = _at_each_kl(config, people, model, base)
     curves = {"rating": np.array([curve])} if curve else {}
     more = {"samples": samples}
     return [Result(arm, (seed,), np.array(points), curves, returns, more=more, **said)]
@@ -182,18 +208,26 @@ _DIRECT: dict[str, _Direct] = {"ratings": _regressed, "preferences": _optimised}
 
 
 def _at_each_kl(
-    config: RLHFConfig, people: People, model: TunedModel
+    config: RLHFConfig, people: People, model: TunedModel, base: Mapping[str, list[float]]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
-    """Returns gains over the base model and other measurements, by KL divergence, and samples."""
-    base = _base(people)
+    """Returns gains over the base model and other measurements, by KL divergence, and samples.
+
+    The random keys depend on the seed only, so arms of one seed can be compared.
+
+    Args:
+        config: settings of the arm, with its seed.
+        people: simulated people.
+        model: the tuned model.
+        base: the base model's means at each held-out prompt, by kind.
+    """
     found: dict[str, np.ndarray] = {}
     samples = {}
     for kl in KLS:
         wanted, key = replace(config, kl_target=kl), key_of(config.seed, Use.KL)
         scaled, _ = improvement.scaled_to_target(wanted, people, model, key)
-        measured = measure(wanted, people, scaled, new_key(_EVALUATION), PROMPTS)
+        measured = _measured(wanted, people, scaled, key_of(config.seed, Use.EVALUATION))
         for kind in KINDS:
-            gains = getattr(measured, kind) - getattr(base, kind)
+            gains = getattr(measured, kind) - np.array(base[kind])
             found[f"{kind} gain at KL {kl:g}"] = np.array([gains.mean()])
             error = gains.std() / len(gains) ** 0.5
             found[f"{kind} standard error at KL {kl:g}"] = np.array([error])

@@ -13,7 +13,12 @@ The package needs the extra `language`. It imports nothing else of sotto's learn
 
 from sotto.rl.language.adapters import Adapter, LowRank, lora, steering
 from sotto.rl.language.features import block_features
-from sotto.rl.language.generation import Completions, generate, log_probabilities
+from sotto.rl.language.generation import (
+    Completions,
+    generate,
+    log_probabilities,
+    token_divergences,
+)
 from sotto.rl.language.loading import LanguageModel, load
 from sotto.rl.language.model import Decoder, logits
 from sotto.rl.language.peft import load_adapter, save_adapter
@@ -36,4 +41,5 @@ __all__ = [
     "padded",
     "save_adapter",
     "steering",
+    "token_divergences",
 ]
