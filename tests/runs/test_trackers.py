@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -10,7 +11,7 @@ import pytest
 from sotto.cli import main
 from sotto.runs.metrics import Line
 from sotto.runs.trackers import tracker
-from sotto.runs.training import Update
+from sotto.runs.training import Update, train
 
 CLINIC = "clinic_that_talks:TalkingClinic-v0"
 LINES = tuple(
@@ -77,6 +78,46 @@ def test_every_update_is_told_once(told, name, opening):
     assert told == [*opening, (3, FIRST), (4, LAST)]
 
 
+ABOUT_REAL = Update(4, 10, (replace(LINES[0], seconds=0.0),))
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+def test_how_long_real_people_take_does_not_show_in_when_a_tracker_is_told(told, name):
+    """A tracker stamps every update with the time at which it is told, and watches the machine."""
+    with tracker(name, "x", maybe_real=True) as tell:
+        tell(ABOUT_REAL)
+        assert not told.opened
+        assert told == []
+    assert told.closed
+    assert told[-2:] == [(3, FIRST), (4, LAST)]
+
+
+def test_updates_without_a_time_wait_for_the_end(told):
+    """Only a release said that people are real, after the tracker was opened."""
+    with tracker("wandb", "x") as tell:
+        tell(ABOUT_REAL)
+        assert len(told) == 1
+    assert told[1:] == [(3, FIRST), (4, LAST)]
+
+
+def test_people_who_turn_out_to_be_simulated_do_not_wait(told):
+    with tracker("wandb", "x", maybe_real=True) as tell:
+        assert not told.opened
+        tell(Update(4, 10, LINES[:1]))
+        assert told[1:] == [(3, FIRST), (4, LAST)]
+
+
+def test_what_was_made_is_told_after_a_failure_too(told):
+    def fails():
+        with tracker("wandb", "x", maybe_real=True) as tell:
+            tell(ABOUT_REAL)
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        fails()
+    assert told[1:] == [(3, FIRST), (4, LAST)]
+
+
 def test_seeds_have_headings_of_their_own(told):
     with tracker("wandb", "x") as tell:
         tell(Update(4, 10, LINES))
@@ -98,8 +139,17 @@ def test_it_hears_what_is_logged_and_nothing_of_real_people(
     words += ["--hidden", "4", "--evaluation-episodes", "1", "--population", population]
     words += ["--env-id", "CartPole-v1" if population == "simulated" else CLINIC]
     words += ["--private-return", "0", "4", "--tracker", "wandb", "--json"]
+    meanwhile = []
+
+    def watched(*given):
+        finished = train(*given)
+        meanwhile.append(len(told))
+        return finished
+
+    monkeypatch.setattr("sotto.cli.train.train", watched)
     assert main(["train", "dppg", "--out", str(out), *words]) == 0
     capsys.readouterr()
+    assert meanwhile == [3 if population == "simulated" else 0]
     logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     opening, *heard = told
     assert opening == {"project": "sotto", "name": "run", "settings": {"console": "off"}}

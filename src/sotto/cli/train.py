@@ -121,7 +121,8 @@ def _train(
     with start.on_machines(algorithm, config, options.devices, options.ray):
         if options.tracker is None:
             return _show(algorithm, options, config, args, given, lambda _update: None)
-        with tracker(options.tracker, options.out.name) as tell:
+        maybe_real = getattr(config, "population", "simulated") != "simulated"
+        with tracker(options.tracker, options.out.name, maybe_real=maybe_real) as tell:
             return _show(algorithm, options, config, args, given, tell)
 
 

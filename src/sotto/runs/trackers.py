@@ -2,13 +2,14 @@
 
 sotto gives a tracker the contents of metrics.jsonl and nothing else: no settings, no states and no
 printed lines. For real people, these are functions of releases, and returns in a public simulator.
-A tracker may itself record the machine and the command line.
+A tracker may itself record the machine and the command line, and it notes when it is told. How long
+real people take would show there, so it is opened, and told everything, after the training.
 """
 
 import importlib
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 from sotto.runs.metrics import Line
@@ -17,8 +18,13 @@ from sotto.runs.training import Update
 TrackerName = Literal["wandb", "mlflow"]
 
 
+_Log = Callable[[dict[str, float], int], None]
+
+
 @contextmanager
-def tracker(name: TrackerName, run: str) -> Iterator[Callable[[Update], None]]:
+def tracker(
+    name: TrackerName, run: str, *, maybe_real: bool = False
+) -> Iterator[Callable[[Update], None]]:
     """Opens a tracker and yields a callback for `sotto.train`.
 
     Example:
@@ -29,6 +35,8 @@ def tracker(name: TrackerName, run: str) -> Iterator[Callable[[Update], None]]:
         name: name of the tracker. Its package must be installed; its environment variables
             configure it.
         run: name of the run in the tracker's project or experiment `sotto`.
+        maybe_real: whether people may be real. The tracker is then opened when it is first told.
+            Updates without a time are about real people, and wait for the end of the context.
 
     Raises:
         ValueError: the package is not installed.
@@ -39,17 +47,36 @@ def tracker(name: TrackerName, run: str) -> Iterator[Callable[[Update], None]]:
         raise ValueError(
             f"--tracker {name} needs the package {name}: pip install {name}"
         ) from error
+    waiting: list[Update] = []
+    with ExitStack() as stack:
+        log = None if maybe_real else stack.enter_context(_opened(package, name, run))
+
+        def tell(update: Update) -> None:
+            nonlocal log
+            log = log or stack.enter_context(_opened(package, name, run))
+            _tell(update, log)
+
+        try:
+            yield lambda update: tell(update) if update.lines[0].seconds else waiting.append(update)
+        finally:
+            for update in waiting:
+                tell(update)
+
+
+@contextmanager
+def _opened(package: Any, name: TrackerName, run: str) -> Iterator[_Log]:
+    """Opens a run of a tracker and yields the function that logs values of an update there."""
     if name == "wandb":
         silent = {"console": "off"}  # or it would send every printed line, refusals among them
         with package.init(project="sotto", name=run, settings=silent) as opened:
-            yield lambda update: _tell(update, lambda values, at: opened.log(values, step=at))
+            yield lambda values, at: opened.log(values, step=at)
     else:
         package.set_experiment("sotto")
         with package.start_run(run_name=run):
-            yield lambda update: _tell(update, lambda values, at: package.log_metrics(values, at))
+            yield lambda values, at: package.log_metrics(values, at)
 
 
-def _tell(update: Update, log: Callable[[dict[str, float], int], None]) -> None:
+def _tell(update: Update, log: _Log) -> None:
     """Logs every update of the chunk in turn, with the values of all seeds."""
     several = len(update.lines) > 1
     for number in range(update.lines[0].first_update + 1, update.updates + 1):
