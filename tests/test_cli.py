@@ -115,7 +115,14 @@ def test_plain_words(capsys) -> None:
         ("report OUT", "no run at"),
         ("eval OUT", "no run at"),
         ("audit --samples 100 --leaks nonsense", "nonsense"),
-        ("trian dppg", "no command"),
+        ("trian dppg", "did you mean sotto train dppg?"),
+        ("certificat OUT", "did you mean sotto certificate?"),
+        (
+            "train dppg --out OUT --scale 0.5",
+            "unrecognized options: --scale (did you mean --advantage-scale or --critic-scale or "
+            "--observation-scale?)",
+        ),
+        ("verify OUT/certificate.json --ledger nowhere.sqlite", "no file nowhere.sqlite; give"),
         ("train dpgp", "no command"),
     ],
 )
@@ -125,6 +132,15 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, tmp_path, words, s
     assert says in error
     assert "secret" not in error
     assert not out.exists()
+
+
+def test_a_file_in_place_of_a_run_is_refused_with_the_command_for_files(capsys, tmp_path) -> None:
+    file = tmp_path / "certificate.json"
+    file.write_text("{}")
+    said = refused(capsys, "certificate", str(file))
+    assert said.endswith(f"directory of its run, or for this file alone: sotto verify {file}")
+    (tmp_path / "notes").write_text("")
+    assert "is a file; give the directory" in refused(capsys, "report", str(tmp_path / "notes"))
 
 
 def test_an_existing_directory_is_not_overwritten(capsys, tmp_path) -> None:
@@ -198,7 +214,9 @@ def test_every_command_is_listed(capsys) -> None:
     shown = capsys.readouterr().out
     assert all(one in shown for one in ("train dppg", "account dpsgd", "certificate", "audit"))
     assert main(["train"]) == 0
-    assert "train ppo" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "train ppo" in shown
+    assert shown.startswith("usage: sotto train COMMAND [OPTIONS]\n\ncommands:\n")
     assert main(["--version"]) == 0
 
 

@@ -293,8 +293,9 @@ def test_noise_of_the_gram_falls_as_rounds_are_averaged() -> None:
     np.testing.assert_allclose(after.gram, known.gram + 0.2 * 2.0, atol=1e-5)
 
 
-def test_a_private_policy_gives_the_dose_that_helps(tmp_path: Path, monkeypatch) -> None:
+def test_a_private_policy_gives_the_dose_that_helps(tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setattr(learning, "_STEPS", 40_000)
+    caplog.set_level("INFO", "sotto")
     asked = algorithm.Offline()
     config = asked.resolved(
         OfflinePeopleConfig(on=str(write_visits(tmp_path, 400)), target_epsilon=8.0, delta=1e-4)
@@ -308,6 +309,8 @@ def test_a_private_policy_gives_the_dose_that_helps(tmp_path: Path, monkeypatch)
     assert doses.tolist() == [0, 0, 1, 1]
     assert ledger.persons == 400
     assert [one.releases for one in ledger.streams] == [1, 1, 1, 1]
+    # The display shows these notes: the last update takes longer than all others.
+    assert "a policy learns in the model, training 4 of 4" in caplog.messages
 
 
 # --- wrong input ---------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ def run(arms, folder, workers=1):
 def test_what_is_kept_is_not_trained_again(tmp_path):
     (first,), said = run([an_arm()], tmp_path)
     assert said[0].startswith("1 training, about 1 min with 1 process; stop at any time")
+    long = run([an_arm("long", seconds=600 * 60.0)], tmp_path / "long")[1]
+    assert long[0].startswith("1 training, about 10 hours with 1 process")
     (again,), said = run([replace(an_arm(), label="new")], tmp_path)
     assert said == ["nothing to train (1 kept from before)"]
     assert again.data() == first.data()

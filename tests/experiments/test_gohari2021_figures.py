@@ -200,7 +200,10 @@ def test_the_command_trains_in_processes_of_its_own(tmp_path, capsys):
     assert main([*words, "--workers", "2"]) == 0
     printed = capsys.readouterr().out
     assert "nothing to train" in printed
-    assert "fig2a-CartPole-v1.png" in printed
+    # The files of a try have names of their own: it must not replace the whole figure.
+    assert "fig2a-CartPole-v1-1000-steps.png" in printed
+    names = {file.name for file in (tmp_path / "out").glob("fig2a*")}
+    assert names == {f"fig2a-CartPole-v1-1000-steps.{one}" for one in ("png", "parquet", "json")}
 
 
 @pytest.mark.parametrize(
@@ -212,6 +215,8 @@ def test_the_command_trains_in_processes_of_its_own(tmp_path, capsys):
         (["tradeoff", "--env-id", "AirRaid"], "tradeoff trains hundreds of teachers"),
         (["tradeoff", "--teachers", "1"], "--teachers must be at least 2"),
         (["tradeoff", "--epsilons", "0"], "--epsilons must be positive"),
+        (["fig2a", "--teachers", "9"], "fig2a does not use --teachers, which is for tradeoff"),
+        (["fig2c", "--epsilons", "1"], "fig2c does not use --epsilons"),
         (["fig3"], "fig3"),
     ],
 )

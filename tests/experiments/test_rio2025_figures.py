@@ -331,6 +331,10 @@ def test_figure_3_needs_no_training(tmp_path, capsys):
         (["fig2", "--env-id", "Nowhere-v0", "--preset", "sotto"], "Nowhere"),
         (["fig6", "--total-steps", "10", "--preset", "sotto"], "total_steps 10 is less than one"),
         (["fig9"], "fig9"),
+        (["fig1", "--epsilons", "1"], "fig1 does not use --epsilons, which is for fig2, fig7"),
+        (["fig2", "--episodes", "9"], "fig2 does not use --episodes"),
+        (["fig5", "--total-steps", "9"], "fig5 does not use --total-steps"),
+        (["fig1", "--episodes", "0"], "--episodes must be at least 1"),
     ],
 )
 def test_refusals(tmp_path, capsys, words, sentence):

@@ -5,6 +5,7 @@ module is imported when it runs, so that help and simple commands do not wait fo
 error is one sentence on stderr with exit code 2.
 """
 
+import difflib
 import importlib
 import os
 import sys
@@ -259,15 +260,25 @@ def _dispatch(words: list[str]) -> int:
     listed = {name: one for name, one in known.items() if name.split()[0] == group}
     _print_help(listed or known, group if listed else "")
     if (asked and not listed) or len(asked) > 1:
-        raise ValueError(f"there is no command {' '.join(asked)!r}; see the list above")
+        raise ValueError(_no_command(asked, list(known)))
     return 0
 
 
+def _no_command(asked: Sequence[str], known: Sequence[str]) -> str:
+    """Returns the error about an unknown command, with the one whose name is most alike."""
+    name = " ".join(asked[:2])
+    for written in (name, asked[0]):  # a second word is perhaps the argument of a command
+        alike = difflib.get_close_matches(written, known, 1, 0.75)
+        if alike:
+            return f"there is no command {name!r}; did you mean sotto {alike[0]}?"
+    return f"there is no command {name!r}; see the list above"
+
+
 def _print_help(summaries: Mapping[str, str], group: str) -> None:
-    print("usage: sotto COMMAND [OPTIONS]\n")
+    print(f"usage: sotto {f'{group} ' if group else ''}COMMAND [OPTIONS]\n")
     if not group:
-        print("Trains reinforcement-learning agents on people's data under differential privacy.")
-    print("\ncommands:")
+        print("Trains reinforcement-learning agents on people's data under differential privacy.\n")
+    print("commands:")
     for name, summary in summaries.items():
         print(f"  {name:<25}{summary}")
     print(f"\n{_EXAMPLES}" if not group else f"\nsotto {next(iter(summaries))} --help says more.")

@@ -26,6 +26,7 @@ from sotto.runs import start
 from sotto.runs.directory import Experiment
 from sotto.runs.registry import algorithm_named, config_from_json, former_names
 from sotto.runs.seeds import sharing
+from sotto.runs.summaries import task
 from sotto.runs.trackers import TrackerName, tracker
 from sotto.runs.training import Update, train
 
@@ -186,9 +187,9 @@ def _show(
 def _announce(algorithm: Algorithm[Any], experiment: Experiment, config: Any) -> None:
     updates = algorithm.num_updates(config)
     steps, unit = algorithm.most_steps(config), algorithm.words.steps
-    count, env_id = len(experiment.runs), getattr(config, "env_id", None)
+    count, where = len(experiment.runs), task(experiment.settings.config)
     print(
-        f"{algorithm.name}{f' on {env_id}' if env_id else ''}: {updates} updates, at most "
+        f"{algorithm.name}{f' on {where}' if where else ''}: {updates} updates, at most "
         f"{steps:,} {unit}"
         + (f" for each of {count} seeds" if count > 1 else "")
         + f", into {experiment.path}"

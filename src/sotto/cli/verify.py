@@ -59,6 +59,8 @@ def verify(
     from sotto.runs.printed.files import writer
     from sotto.runs.printed.page import page_of_finding
 
+    if ledger is not None and "://" not in ledger and not Path(ledger).is_file():
+        raise ValueError(f"there is no file {ledger}; give the ledger.sqlite of the certificate")
     write = None if page is None else writer(page)
     found = verify_file(path, ledger, signed_by)
     if write is not None:

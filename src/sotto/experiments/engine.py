@@ -348,13 +348,18 @@ def _announcement(kept: int, seconds: Sequence[float], workers: int) -> str:
     trainings = "1 training" if len(seconds) == 1 else f"{len(seconds)} trainings"
     done_by = f"{many} process{'' if many == 1 else 'es'}"
     return (
-        f"{trainings}{had}, about {math.ceil(sum(seconds) / many / 60)} min with {done_by}; "
+        f"{trainings}{had}, about {_minutes(sum(seconds) / many)} with {done_by}; "
         "stop at any time, and the same command continues"
     )
 
 
 def _duration(seconds: float) -> str:
-    return f"{math.ceil(seconds)} s" if seconds < 100 else f"{math.ceil(seconds / 60)} min"
+    return f"{math.ceil(seconds)} s" if seconds < 100 else _minutes(seconds)
+
+
+def _minutes(seconds: float) -> str:
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{math.ceil(minutes / 60)} hours"
 
 
 def _reporting(name: str) -> Report:

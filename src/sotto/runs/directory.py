@@ -331,6 +331,9 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
     file = path / "config.json"
     if not path.exists():
         raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {path}")
+    if path.is_file():
+        lone = f", or for this file alone: sotto verify {path}" if path.suffix == ".json" else ""
+        raise RunError(f"{path} is a file; give the directory of its run{lone}")
     if not file.is_file():
         raise RunError(
             f"{path} is not a run directory: it has no config.json; give the --out of a training"

@@ -95,7 +95,7 @@ def summarise(path: Path) -> Summary:
     return Summary(
         path=path,
         algorithm=settings.algorithm,
-        task=_task(settings.config),
+        task=task(settings.config),
         population=settings.population,
         seeds=settings.seeds,
         updates=min(line.updates for line in last) if len(last) == len(lines) else 0,
@@ -168,7 +168,7 @@ def _certified(experiment: Experiment) -> tuple[str, float | None, float | None,
     return "proved", together or worst.epsilon, worst.delta, ""
 
 
-def _task(config: Mapping[str, Any]) -> str:
+def task(config: Mapping[str, Any]) -> str:
     """Returns what a run learns on, from the settings that name it."""
     named = (config.get(name) for name in ("env_id", "on", "feedback", "dataset"))
     return next((str(one) for one in named if one not in (None, "none")), "")

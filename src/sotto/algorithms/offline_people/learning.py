@@ -1,5 +1,7 @@
 """Policies from the released rounds, without further cost: learning in the models."""
 
+import logging
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,8 @@ from sotto.algorithms.offline_people.rounds import Known
 from sotto.algorithms.settings import known
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import rollout, start
+
+_log = logging.getLogger(__name__)
 
 HIDDEN = (64, 64)
 EPISODE = 100
@@ -88,7 +92,10 @@ def improve(config: OfflinePeopleConfig, model: Model, key: PRNGKeyArray) -> Pol
         policy: Policy = jax.lax.scan(update, first, keys)[0].networks.policy
         return policy, mean_return(config, model, policy, judge_key)
 
-    found = [trained(model, one) for one in jax.random.split(key, _TRAININGS)]
+    found = []
+    for number, one in enumerate(jax.random.split(key, _TRAININGS), start=1):
+        _log.info("a policy learns in the model, training %d of %d", number, _TRAININGS)
+        found.append(jax.block_until_ready(trained(model, one)))
     best: Policy = max(found, key=lambda one: float(one[1]))[0]
     return best
 

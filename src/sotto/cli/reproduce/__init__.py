@@ -1,6 +1,6 @@
 """`sotto reproduce`: one module for each paper, and the functions that they share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,24 @@ def answer(
     if show is not None:
         show(summary)
     print(f"Figure, data and summary: {files}.png, .parquet, .json")
+
+
+def check_used(figure: str, options: Mapping[str, tuple[bool, Sequence[str]]]) -> None:
+    """Refuses options that a figure does not use, since ignoring them would mislead.
+
+    Args:
+        figure: Name of the figure.
+        options: For each option, whether it has another value than by default, and the figures
+            that use it.
+
+    Raises:
+        ValueError: such an option was given.
+    """
+    for option, (given, figures) in options.items():
+        if given and figure not in figures:
+            raise ValueError(
+                f"{figure} does not use {option}, which is for {', '.join(figures)}; leave it out"
+            )
 
 
 def check_workers(workers: int | None) -> None:

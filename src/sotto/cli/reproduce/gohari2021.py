@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from sotto.cli.reproduce import answer, check_workers
+from sotto.cli.reproduce import answer, check_used, check_workers
 from sotto.cli.terminal.options import Json, Ray, Workers
 from sotto.cli.terminal.output import say
 from sotto.cli.terminal.parsing import command
@@ -58,7 +58,8 @@ def gohari(
         figure: fig2a, fig2b, fig2c, fig2d, supp-lambda, supp-vanishing or tradeoff.
         env_id: AirRaid as in the paper (pip install 'sotto[atari]'), or an environment in JAX.
         seeds: Number of trainings of each curve, with seeds 0, 1, 2, ...
-        scale: Share of the environment steps (AirRaid: of 4 million; others: of 50,000).
+        scale: Share of the environment steps (AirRaid: of 4 million; others: of 50,000). Another
+            number of steps than the whole is in the names of the files.
         teachers: Number of small teachers, for tradeoff.
         epsilons: Target epsilons, for tradeoff.
         out: Folder for figures, data and kept trainings.
@@ -68,6 +69,13 @@ def gohari(
     if not scale > 0:
         raise ValueError("--scale must be positive")
     check_workers(workers)
+    check_used(
+        figure,
+        {
+            "--teachers": (teachers != TEACHERS, ("tradeoff",)),
+            "--epsilons": (epsilons != EPSILONS, ("tradeoff",)),
+        },
+    )
     require("pyarrow")
     processes = workers or os.cpu_count() or 1
     chosen = tuple(range(seeds))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sotto.algorithms.dppg.presets import PresetName
-from sotto.cli.reproduce import answer, check_workers
+from sotto.cli.reproduce import answer, check_used, check_workers
 from sotto.cli.terminal.options import Delta, FirstSeed, Json, Ray, Seeds, Workers
 from sotto.cli.terminal.output import say
 from sotto.cli.terminal.parsing import command
@@ -14,6 +14,10 @@ from sotto.experiments.rio2025 import cells
 from sotto.extras import require
 from sotto.keys import seed_range
 
+_PRESETS: tuple[PresetName, ...] = ("sotto", "paper")
+_EPISODES, _PEOPLE = 2000, 3840
+_TRAINED = ("table1", "fig2", "fig6", "fig8")
+_REGRETS = ("fig1", "fig5")
 _CURVES = ("CartPole-v1", "Acrobot-v1")
 _ROWS = tuple(row.env_id for row in cells.TABLE1)
 
@@ -22,12 +26,12 @@ _ROWS = tuple(row.env_id for row in cells.TABLE1)
 def rio(
     figure: Literal["table1", "fig1", "fig2", "fig3", "fig5", "fig6", "fig7", "fig8"],
     /,
-    preset: tuple[PresetName, ...] = ("sotto", "paper"),
+    preset: tuple[PresetName, ...] = _PRESETS,
     env_id: tuple[str, ...] = (),
     epsilons: tuple[float, ...] = (),
     noise_multipliers: tuple[float, ...] = cells.NOISE_MULTIPLIERS,
-    episodes: int = 2000,
-    people: int = 3840,
+    episodes: int = _EPISODES,
+    people: int = _PEOPLE,
     arms: tuple[cells.LanguageArm, ...] = (),
     seeds: Seeds = 10,
     first_seed: FirstSeed = 100,
@@ -64,18 +68,35 @@ def rio(
 
     Args:
         figure: table1, fig1, fig2, fig3, fig5, fig6, fig7 or fig8.
-        preset: Settings of DPPG: sotto, paper or both. fig1 and fig5 always show both.
-        env_id: Environments; by default all of the table or figure.
+        preset: Settings of DPPG: sotto, paper or both, for table1, fig2, fig6 and fig8. fig1 and
+            fig5 always show both.
+        env_id: Environments; by default all of the table or figure. fig3 and fig7 have none.
         epsilons: Target epsilons, for fig2 and fig7; by default those of the figure.
         noise_multipliers: Noise multipliers, for fig6.
         episodes: Number of users of each training, for fig1 and fig5.
         people: Number of people who rate, for fig7.
         arms: Kinds of training, for fig7; by default all.
-        total_steps: Environment steps of every training, in place of the preset's.
+        total_steps: Environment steps of every training, in place of the preset's, for table1,
+            fig2, fig6 and fig8.
         out: Folder for figures, data and kept trainings.
     """
     numbers = tuple(seed_range(first_seed, seeds))
+    check_used(
+        figure,
+        {
+            "--preset": (preset != _PRESETS, _TRAINED),
+            "--env-id": (env_id != (), (*_TRAINED, *_REGRETS)),
+            "--epsilons": (epsilons != (), ("fig2", "fig7")),
+            "--noise-multipliers": (noise_multipliers != cells.NOISE_MULTIPLIERS, ("fig6",)),
+            "--episodes": (episodes != _EPISODES, _REGRETS),
+            "--people": (people != _PEOPLE, ("fig7",)),
+            "--arms": (arms != (), ("fig7",)),
+            "--total-steps": (total_steps is not None, _TRAINED),
+        },
+    )
     _check(figure, env_id)
+    if episodes < 1:
+        raise ValueError(f"--episodes must be at least 1, got {episodes}")
     check_workers(workers)
     require("pyarrow")
     if figure in ("fig1", "fig5"):
@@ -137,7 +158,7 @@ def _print_regret(summary: dict[str, Any]) -> None:
         )
     print(
         f"{'uniform actions':<24}{'-':>9}{'-':>14}{summary['uniform_regret']:>22.1f}\n"
-        f"Regret with 95% confidence intervals over {len(summary['seeds'])} seeds.\n"
+        f"Regret {_spread(summary)}.\n"
     )
 
 
@@ -197,9 +218,15 @@ def _print_cells(summary: dict[str, Any]) -> None:
     print(
         "formula: epsilon by the paper's formula. of noise: epsilon if nothing but the noisy\n"
         "releases leaks. certified: epsilon that the run's ledger proves. Returns are those of\n"
-        "the average of released policies (preset sotto) or of the last policy (others), with\n"
-        f"95% confidence intervals over {len(summary['seeds'])} seeds.\n"
+        "the average of released policies (preset sotto) or of the last policy (others),\n"
+        f"{_spread(summary)}.\n"
     )
+
+
+def _spread(summary: dict[str, Any]) -> str:
+    """Returns in words what follows a mean; one seed has no interval."""
+    seeds = len(summary["seeds"])
+    return "of one seed" if seeds == 1 else f"with 95% confidence intervals over {seeds} seeds"
 
 
 def _certified(status: str, epsilon: float | None) -> str:

@@ -86,8 +86,12 @@ def _problem(box: str) -> str:
     # Of several types, this is what the last one says.
     text = re.sub(r": no type matching .*: ", ": ", text)
     text = text[:1].lower() + text[1:].replace(". Expected 1 values", "").replace(". Exp", ", exp")
+    if text.startswith("unrecognized options: "):
+        words = text.removeprefix("unrecognized options: ").split(", ")
+        flags = [word for word in words if word.startswith("--")]
+        text = f"unrecognized options: {', '.join(flags or words)}"  # without their values
     meant = [line for one in others if "Perhaps you meant" in one[0] for line in _listed(one)]
-    similar = " or ".join(line.split()[0] for line in meant)
+    similar = " or ".join(line.split()[0] for line in meant if line.startswith("--"))
     return f"{text} (did you mean {similar}?)" if similar else text
 
 

@@ -21,6 +21,7 @@ from sotto.experiments.gohari2021.arms import (
     EnvName,
     FigureName,
     Learner,
+    ppo_config,
     settings,
 )
 from sotto.experiments.plots import GREY
@@ -97,7 +98,8 @@ def make_figure(
     student = None  # a comparison with it is added if it was trained before
     if not any(store.missing(arm) for arm in alone):
         student = joined([store.read(arm) for arm in alone])
-    path = experiment.out / f"{name}-{experiment.env_id}"
+    length = shortened(experiment.env_id, experiment.scale)
+    path = experiment.out / f"{name}-{experiment.env_id}{length}"
     _draw(path.with_suffix(".png"), chosen.title, experiment.env_id, drawn, teacher)
     kind = kinds(teacher)[0]
     summary = {
@@ -114,6 +116,11 @@ def make_figure(
     }
     write_data(path, points(every), summary)
     return summary
+
+
+def shortened(env_id: EnvName, scale: float) -> str:
+    """Returns the part of a file's name that keeps shorter trainings apart from whole ones."""
+    return "" if scale == 1 else f"-{ppo_config(env_id, scale).total_steps}-steps"
 
 
 # --- numbers -------------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def make_tradeoff(what: Tradeoff, workers: int, say: Say) -> dict[str, Any]:
         }
         for point, student in zip(chosen, students, strict=True)
     ]
-    name = f"tradeoff-{what.env_id}"
+    name = f"tradeoff-{what.env_id}{figures.shortened(what.env_id, what.scale)}"
     without = _measured(exact, plain, level)
     _draw(what.out / f"{name}.png", what, rows, without)
     summary = {

@@ -98,7 +98,7 @@ def _started(created: str) -> str:
 
 def _task(experiment: Experiment) -> str:
     env_id = experiment.settings.config.get("env_id")
-    return f" on {env_id}" if env_id else ""
+    return f" on {env_id}" if env_id not in (None, "none") else ""
 
 
 def _card(
