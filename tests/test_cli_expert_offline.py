@@ -63,7 +63,9 @@ def test_a_dataset_that_is_not_there_is_refused_even_where_it_is_not_read(
     out = tmp_path / "run"
     given = ("--experts", str(population), "--dataset", "nowhere", "--target-epsilon", "8")
     assert main(["train", "expert-offline", *given, "--out", str(out), *TINY]) == 2
-    assert "There is no Minari dataset 'nowhere'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "There is no Minari dataset 'nowhere'" in said
+    assert "which `sotto import` makes from a log" in said
     assert not out.exists()
 
 

@@ -1,6 +1,7 @@
 """The commands `sotto eval`, `sotto certificate` and `sotto report`."""
 
 import json as json_module
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from getpass import getpass
@@ -354,7 +355,8 @@ def _verify(runs: Sequence["Certified"], json: bool) -> int:
                     f"{run.certificate} is stale: it agrees with an earlier entry of the ledger. "
                     f"Now the ledger gives {one.current.status}, epsilon "
                     f"{one.current.epsilon:.4g} at delta {one.current.delta:.3g}. "
-                    f"Write the current certificate with: sotto certificate {run.path} --write"
+                    "Write the current certificate with: sotto certificate "
+                    f"{shlex.quote(str(run.path))} --write"
                 )
         for line in corrections:
             print(f"Corrected words of an earlier version: {line}.")

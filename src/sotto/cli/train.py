@@ -176,9 +176,10 @@ def _show(
         _conclude(algorithm, experiment, config, last, seconds)
     if finished:
         return 0
+    place = shlex.quote(str(experiment.path))
     print(
         f"sotto: stopped after {last.updates} of {last.total_updates} updates, all saved; continue "
-        f"with: sotto train {algorithm.name} --out {experiment.path} --resume",
+        f"with: sotto train {algorithm.name} --out {place} --resume",
         file=sys.stderr,
     )
     return 130
@@ -189,7 +190,7 @@ def _announce(algorithm: Algorithm[Any], experiment: Experiment, config: Any) ->
     steps, unit = algorithm.most_steps(config), algorithm.words.steps
     count, where = len(experiment.runs), task(experiment.settings.config)
     print(
-        f"{algorithm.name}{f' on {where}' if where else ''}: {updates} updates, at most "
+        f"{algorithm.name}{f' on {where}' if where else ''}: {_counted(updates)}, at most "
         f"{steps:,} {unit}"
         + (f" for each of {count} seeds" if count > 1 else "")
         + f", into {experiment.path}"
@@ -232,7 +233,8 @@ def _conclude(
     algorithm: Algorithm[Any], experiment: Experiment, config: Any, last: Update, seconds: float
 ) -> None:
     summary = _summary(algorithm, experiment, last, seconds)
-    print(f"{last.updates} updates in {seconds:.0f} s. {_measured(algorithm, config, summary)}")
+    place = shlex.quote(str(experiment.path))
+    print(f"{_counted(last.updates)} in {seconds:.0f} s. {_measured(algorithm, config, summary)}")
     if "epsilon" in summary:
         count, together = len(experiment.runs), summary.get("epsilon_of_all_seeds")
         print(
@@ -240,9 +242,13 @@ def _conclude(
             f"{summary['delta']:.3g}"
             + (f" for each of {count} seeds" if count > 1 else "")
             + (f", and {together:.4g} for all of them together" if together is not None else "")
-            + f". Read it with: sotto certificate {experiment.path}"
+            + f". Read it with: sotto certificate {place}"
         )
-    print(f"Write figures and a page with: sotto report {experiment.path}")
+    print(f"Write figures and a page with: sotto report {place}")
+
+
+def _counted(updates: int) -> str:
+    return f"{updates} update{'' if updates == 1 else 's'}"
 
 
 def _measured(algorithm: Algorithm[Any], config: Any, summary: Mapping[str, Any]) -> str:

@@ -130,7 +130,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     print(f"Selected: {selected}; mean released return {best.score:.1f}.")
     print(
         f"Certificate: {certificate.status}, epsilon {certificate.epsilon:.4g} at delta "
-        f"{certificate.delta:.3g}. Read it with: sotto certificate {options.out}"
+        f"{certificate.delta:.3g}. Read it with: sotto certificate {shlex.quote(str(options.out))}"
     )
     return 0
 

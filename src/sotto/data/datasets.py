@@ -144,8 +144,8 @@ def _storage_of(dataset: Path | str) -> Any:
         return minari.load_dataset(str(dataset)).storage
     except (FileNotFoundError, ValueError) as error:
         raise DatasetError(
-            f"There is no Minari dataset {str(dataset)!r}: give the folder of one, or the name of "
-            "one that `minari list local` shows."
+            f"There is no Minari dataset {str(dataset)!r}: give the folder of one, which `sotto "
+            "import` makes from a log, or the name of one that `minari list local` shows."
         ) from error
 
 

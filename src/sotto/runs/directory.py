@@ -12,6 +12,7 @@ Several seeds that are trained together are an *experiment*. Each has a full run
 while it creates the directory has released nothing; it must be started again and not resumed.
 """
 
+import shlex
 import shutil
 import uuid
 from collections.abc import Callable
@@ -328,11 +329,11 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
     Raises:
         RunError: there is no run, or its settings cannot be read.
     """
-    file = path / "config.json"
+    file, place = path / "config.json", shlex.quote(str(path))
     if not path.exists():
-        raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {path}")
+        raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {place}")
     if path.is_file():
-        lone = f", or for this file alone: sotto verify {path}" if path.suffix == ".json" else ""
+        lone = f", or for this file alone: sotto verify {place}" if path.suffix == ".json" else ""
         raise RunError(f"{path} is a file; give the directory of its run{lone}")
     if not file.is_file():
         raise RunError(

@@ -7,6 +7,7 @@ charged; they are repeated with new people and fresh noise.
 """
 
 import math
+import shlex
 import signal
 import threading
 import time
@@ -90,7 +91,7 @@ def _train(
     if done == total:
         raise RunError(
             f"{experiment.path} has made all of its {total} updates; "
-            f"see the results with: sotto report {experiment.path}"
+            f"see the results with: sotto report {shlex.quote(str(experiment.path))}"
         )
     if done:
         begin = checkpoints.load_all(algorithm, config, experiment, done)

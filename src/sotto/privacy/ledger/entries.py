@@ -24,6 +24,11 @@ Kind = Literal["create", "join", "open", "charge", "seen", "student", "revoke"]
 GENESIS = "0" * 64
 """Previous hash of the first entry."""
 
+WRITTEN_BY_ANOTHER = (
+    "another process has written to the ledger; when it has ended, open the ledger again, or "
+    "continue the run with --resume"
+)
+
 _PAGE = 1000  # entries read at once
 _NAME_LENGTH = 64
 
@@ -232,7 +237,7 @@ def append(engine: sa.Engine, entry: Entry) -> None:
                 )
             insert(connection, entry)
         elif found != entry.hash:
-            raise LedgerMismatch("another process has written to the ledger; open it again")
+            raise LedgerMismatch(WRITTEN_BY_ANOTHER)
 
 
 def lock(connection: sa.Connection, run_id: str) -> None:

@@ -297,7 +297,7 @@ class Ledger:
         if stored._next_sequence < self._next_sequence:
             raise LedgerCorrupt("the ledger's last entries are gone; restore it from a backup")
         if stored.head_hash != self.head_hash:
-            raise LedgerMismatch("another process has written to the ledger; open it again")
+            raise LedgerMismatch(entries.WRITTEN_BY_ANOTHER)
 
     def _opened(self, index: int) -> LedgerStream:
         """Returns a stream that goes on, and opens it in the shared budget."""
