@@ -124,6 +124,8 @@ def test_plain_words(capsys) -> None:
         ),
         ("verify OUT/certificate.json --ledger nowhere.sqlite", "no file nowhere.sqlite; give"),
         ("train dpgp", "no command"),
+        ("campaign invite OUT abc", "sotto: abc is not a whole number; see sotto campaign invite"),
+        ("certify dpsgd --from OUT", "No such file or directory; give a file of JSON as in docs"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(capsys, tmp_path, words, says) -> None:

@@ -38,6 +38,15 @@ def test_hidden_flags_are_refused_in_a_sentence(tmp_path, spaces, capsys, name):
     assert not path.exists()
 
 
+@pytest.mark.parametrize("flag", ["--updates", "--users-per-update", "--steps-per-user"])
+def test_nothing_of_a_number_is_refused_by_its_name(tmp_path, spaces, capsys, flag):
+    path = tmp_path / "campaign"
+    assert main(["campaign", "start", str(path), "--spaces", spaces, flag, "0"]) == 2
+    error = capsys.readouterr().err.replace("_", "-")
+    assert f"{flag.removeprefix('--')} must be at least 1" in error
+    assert not path.exists()
+
+
 def test_what_is_started_is_what_was_asked_for(tmp_path, spaces, capsys):
     path = tmp_path / "campaign"
     terms = ["--release-minutes", "60", "--fixed-times", "--place-minutes", "5"]

@@ -265,4 +265,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert said["verdict"] == "false"
     assert "fixed-accounted-as-poisson" in said["findings"]
     assert main(["certify", "dpsgd", "--from", str(path)]) == 2
-    assert "The facts are somebody's words" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The facts are somebody's words" in said
+    assert "the claim is false at delta" in said
+    path.write_text(json.dumps(PLAIN | {"claimed": CLAIM | {"epsilon": 3.0}}))
+    assert main(["certify", "dpsgd", "--from", str(path)]) == 0
+    assert "the claim holds at delta" in capsys.readouterr().out

@@ -77,7 +77,8 @@ def dpsgd(
         print_json({"name": d.name, "delta": d.claimed.delta, **asdict(found), **shown})
         return _EXIT_CODES[found.verdict]
     claim = "none stated" if found.claimed is None else f"{found.claimed:.4g}"
-    print(visible(f"{d.name}: the claim is {found.verdict} at delta {d.claimed.delta:.3g}."))
+    verdict = "holds" if found.verdict == "holds" else f"is {found.verdict}"
+    print(visible(f"{d.name}: the claim {verdict} at delta {d.claimed.delta:.3g}."))
     print("The facts are somebody's words; only the arithmetic is checked here.")
     print(f"  epsilon claimed                                  {claim}")
     print(f"  accounted for one run with Poisson sampling      {found.accounted:.4g}")

@@ -26,7 +26,7 @@ class DPPG(Algorithm[DPPGConfig]):
     every user is clipped, averaged with those of other users, and noised before it is used.
 
     The noise is calibrated to --target-epsilon, or set by --noise-multiplier. CartPole-v1 takes
-    about a minute on two cores, and --seeds 10 takes a few minutes.
+    about half a minute, and --seeds 10 takes a few minutes.
 
     Examples:
         sotto train dppg --env-id CartPole-v1 --target-epsilon 1.3 --delta 1e-5 --out runs/x

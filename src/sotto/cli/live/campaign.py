@@ -110,8 +110,11 @@ def start(args: list[str]) -> int:
         named = vars(learning)
         if (start.spaces is None) == (start.recipe is None):
             raise ValueError("give either --spaces FILE or --recipe ENVIRONMENT")
+        if start.updates < 1:
+            raise ValueError(f"--updates must be at least 1, got {start.updates}")
         each = named["users_per_update"] * named["steps_per_user"] * named["action_repeat"]
-        config = DPPGConfig(**named | {"total_steps": start.updates * each})
+        # Without people or steps the error is about them, and not about their product.
+        config = DPPGConfig(**named | {"total_steps": max(1, start.updates * each)})
         spaces = Spaces.read(start.spaces) if start.spaces else recipe.spaces(start.recipe)
         shared = None if start.budget is None else SharedBudget.open(start.budget).budget_id
         settings = campaigns.new_settings(

@@ -85,6 +85,7 @@ def _problem(box: str) -> str:
     text = text.removeprefix("Error parsing ").strip(" .")
     # Of several types, this is what the last one says.
     text = re.sub(r": no type matching .*: ", ": ", text)
+    text = re.sub(r"^\[.*?\]: ", "", text)  # the types of an optional word, which has no name
     text = text[:1].lower() + text[1:].replace(". Expected 1 values", "").replace(". Exp", ", exp")
     if text.startswith("unrecognized options: "):
         words = text.removeprefix("unrecognized options: ").split(", ")

@@ -167,5 +167,8 @@ def read(path: Path) -> Description:
     except ValidationError as error:
         raise PrivacyError(f"{path} cannot be read: {first_problem(error)}") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise PrivacyError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+        said = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+        raise PrivacyError(
+            f"{path} cannot be read: {said}; give a file of JSON as in docs/other_trainings.md"
+        ) from None
     return found
