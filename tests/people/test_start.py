@@ -60,3 +60,16 @@ def test_what_is_started_is_what_was_asked_for(tmp_path, spaces, capsys):
     assert (campaign.config.num_updates, campaign.config.total_steps) == (4, 24)
     rules = campaign.open_store().rules
     assert (rules.release_seconds, rules.place_seconds, rules.fixed_times) == (3600, 300, True)
+
+
+def test_simulated_people_do_not_wait_for_a_campaign_that_is_not_there(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("sotto.cli.live.simulate._FIRST_SECONDS", 0.1)
+    tokens = tmp_path / "tokens.txt"
+    tokens.write_text("a b c")
+    assert main(["simulate", "people", "http://127.0.0.1:1", "--tokens", str(tokens)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sotto: ")
+    assert "http://127.0.0.1:1" in error
+    assert error.count("\n") == 1

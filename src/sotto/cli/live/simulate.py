@@ -9,6 +9,9 @@ from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.extras import require
 
+_FIRST_SECONDS = 10.0
+"""Time in which the service must answer for the first time."""
+
 
 @command("simulate people")
 def people(
@@ -50,6 +53,8 @@ def people(
     held = tokens.read_text().split()
     if not held:
         raise ValueError(f"{tokens} has no token; make some with: sotto campaign invite")
+    with Person(url, held[0], patience_seconds=_FIRST_SECONDS):
+        pass  # an error now, and not after the patience of every simulated person
     habits = Habits(drop_out, straggle, repeat, withdraw)
     say = (lambda _text: None) if json else print
     counts = drive(url, held, env_id, habits=habits, at_once=at_once, seed=seed, say=say)
