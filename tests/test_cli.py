@@ -222,6 +222,9 @@ def test_every_command_is_listed(capsys) -> None:
     assert "train ppo" in shown
     assert shown.startswith("usage: sotto train COMMAND [OPTIONS]\n\ncommands:\n")
     assert main(["--version"]) == 0
+    capsys.readouterr()
+    assert main(["trian", "ppo"]) == 2
+    assert capsys.readouterr().out == ""  # the command that was meant takes the list's place
 
 
 def test_importing_the_command_line_does_not_import_jax() -> None:

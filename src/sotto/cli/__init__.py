@@ -258,20 +258,22 @@ def _dispatch(words: list[str]) -> int:
     asked = [word for word in words if not word.startswith("-")]
     group = asked[0] if asked else ""
     listed = {name: one for name, one in known.items() if name.split()[0] == group}
+    unknown = (asked and not listed) or len(asked) > 1
+    problem = f"there is no command {' '.join(asked[:2])!r}"
+    if unknown and (alike := _alike(asked, list(known))):
+        raise ValueError(f"{problem}; did you mean sotto {alike}?")
     _print_help(listed or known, group if listed else "")
-    if (asked and not listed) or len(asked) > 1:
-        raise ValueError(_no_command(asked, list(known)))
+    if unknown:
+        raise ValueError(f"{problem}; see the list above")
     return 0
 
 
-def _no_command(asked: Sequence[str], known: Sequence[str]) -> str:
-    """Returns the error about an unknown command, with the one whose name is most alike."""
-    name = " ".join(asked[:2])
-    for written in (name, asked[0]):  # a second word is perhaps the argument of a command
-        alike = difflib.get_close_matches(written, known, 1, 0.75)
-        if alike:
-            return f"there is no command {name!r}; did you mean sotto {alike[0]}?"
-    return f"there is no command {name!r}; see the list above"
+def _alike(asked: Sequence[str], known: Sequence[str]) -> str:
+    """Returns the command whose name is most like an unknown one, or nothing."""
+    for written in (" ".join(asked[:2]), asked[0]):  # a second word is perhaps an argument
+        if found := difflib.get_close_matches(written, known, 1, 0.75):
+            return found[0]
+    return ""
 
 
 def _print_help(summaries: Mapping[str, str], group: str) -> None:
