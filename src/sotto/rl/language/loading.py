@@ -115,8 +115,9 @@ def _weight_files(folder: Path) -> set[str]:
         return {"model.safetensors"}
     if index.is_file():
         named = _read_json(index).get("weight_map")
-        files = list(named.values()) if isinstance(named, dict) else [named]
-        if not all(isinstance(one, str) and Path(one).name == one for one in files):
+        given = list(named.values()) if isinstance(named, dict) else [named]
+        files = [one for one in given if isinstance(one, str) and Path(one).name == one]
+        if len(files) < len(given):
             raise ValueError(f"{index} names no files of its folder; download it again")
         return set(files)
     raise ValueError(
