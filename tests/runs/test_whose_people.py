@@ -1,5 +1,6 @@
 """Own algorithms whose release alone says that people are real: what a run writes of them."""
 
+import contextlib
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import sotto
 from sotto.algorithms.base import Algorithm, Progress
 from sotto.cli import main
+from sotto.cli.train import _train
 from sotto.keys import new_key
 from sotto.runs import registry
 from sotto.runs.directory import open_experiment
@@ -103,6 +105,21 @@ def test_resuming_mends_what_an_earlier_version_wrote(tmp_path: Path) -> None:
     sotto.train(MeanConfig(), out, resume=True)
     assert labels(out) == {"real"}
     assert seconds(out) == {0.0}
+
+
+def test_a_tracker_is_opened_late_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stamps what it is told with the time, from its opening on."""
+    opened = []
+
+    def tracker(_name: str, _run: str, *, maybe_real: bool):
+        opened.append(maybe_real)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("sotto.cli.train.tracker", tracker)
+    monkeypatch.setattr("sotto.cli.train._show", lambda *_: 0)
+    options = SimpleNamespace(devices=1, ray=None, tracker="wandb", out=Path("x"))
+    assert _train(Mean(), options, MeanConfig(), [], {}) == 0
+    assert opened == [True]
 
 
 def test_people_of_a_ledger_are_real_unless_somebody_says_otherwise() -> None:
