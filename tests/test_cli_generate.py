@@ -136,6 +136,28 @@ def test_answers_are_chosen_by_the_released_reward_model(agent):
     assert len(said) == 1  # the base model's completions are not chosen
 
 
+def test_many_answers_come_in_batches_of_one_size_and_are_the_same(agent, monkeypatch):
+    """300 answers, each the best of 4, were one batch of 1,200 rows."""
+    rows = []
+
+    def reward(_decoder, prompts, _mask, tokens, real):
+        rows.append(len(prompts))
+        return (tokens * real).sum(axis=1)
+
+    def answers() -> list[str]:
+        rows.clear()
+        one = LanguageAgent(
+            agent.language, agent.adapter, "last", 2, seed=3, reranked=4, reward=reward
+        )
+        return one.generate("the film", samples=7, new_tokens=5)
+
+    whole = answers()
+    assert rows == [28]
+    monkeypatch.setattr("sotto.rl.language.agent.BATCH", 8)
+    assert answers() == whole
+    assert rows == [8] * 4
+
+
 def test_a_run_that_reranks_is_trained_and_loaded(tmp_path):
     given = [*TINY, *write_feedback(tmp_path), "--reranked", "3", "--kl-target", "2"]
     assert main(["train", "rlhf", *given, "--out", str(tmp_path / "run"), "--json"]) == 0

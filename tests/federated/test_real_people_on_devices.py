@@ -123,14 +123,14 @@ def test_a_simulation_of_real_people_is_refused_before_the_work(tmp_path, monkey
 
 
 def test_settings_that_do_not_say_that_people_are_real_leave_no_times(tmp_path):
-    """The ledger says it."""
+    """The release of the devices says it."""
     experiment = runs.begin(Given(), MeanConfig(), PROMISE, tmp_path / "run", "test")
 
     def own(_plan, _state):
         return np.zeros(3, np.float32)
 
     reports = trained(experiment, LocalGrid(client_app(own), persons(30)))
-    assert experiment.settings.population == "simulated"
+    assert experiment.settings.population == "real"
     assert {line.seconds for one in reports for line in one.lines} == {0}
 
 

@@ -22,6 +22,7 @@ from sotto.algorithms.rlhf import people
 from sotto.cli import main
 from sotto.errors import visible
 from sotto.privacy.certificates.derive import verify
+from sotto.rl.language import batches
 from sotto.runs import checkpoints, metrics
 from sotto.runs.directory import open_experiment
 from sotto.runs.training import load_states
@@ -57,7 +58,7 @@ def simulated(folder: Path) -> tuple[Path, str]:
     said, out = io.StringIO(), folder / "simulated"
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said):
         patch.setenv("SOTTO_DATA", str(folder / "data"))
-        patch.setattr(people, "_SECONDS_BETWEEN_NOTES", 0.0)
+        patch.setattr(batches, "_SECONDS_BETWEEN_NOTES", 0.0)
         patch.setattr(people, "BATCH", 8)
         assert main([*TRAIN, "--no-judge", "--out", str(out)]) == 0
     return out, said.getvalue()

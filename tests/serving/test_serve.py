@@ -22,7 +22,7 @@ from sotto.privacy.answers.distances import ObservationDistance, PolicyDistance,
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.runs import checkpoints
 from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
-from sotto.runs.directory import create_experiment, new_settings
+from sotto.runs.directory import NOTHING_NAMED, Named, create_experiment, new_settings
 from sotto.runs.registry import algorithm_named, config_to_json
 from sotto.serving import server
 from sotto.serving.app import create_app
@@ -65,8 +65,8 @@ def runs(tmp_path_factory) -> Path:
 
 
 @functools.cache
-def read_once(path: Path) -> TeacherRun:
-    return teacher_policies(path)
+def read_once(path: Path, *, named: Named = NOTHING_NAMED) -> TeacherRun:
+    return teacher_policies(path, named=named)
 
 
 @pytest.fixture

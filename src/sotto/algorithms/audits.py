@@ -33,7 +33,7 @@ def auditable(
             f"sotto audit cannot make a training of {name} again: its updates are not single "
             "releases about people; describe its release as a sotto.Auditable instead"
         )
-    if getattr(config, "population", "simulated") == "real":
+    if algorithm.population(config) == "real":
         raise ValueError(
             "this training is about real people, who are not at hand; audit one with the same "
             "settings and simulated people"

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import jax
 import numpy as np
@@ -168,6 +168,14 @@ class Algorithm(ABC, Generic[Config]):
         """Returns whether a run with these settings has a ledger, to which it is charged."""
         del config
         return False
+
+    def population(self, config: Config) -> Literal["simulated", "real"]:
+        """Returns whether people are simulated or real, which decides what a run may write.
+
+        It is the `population` of the settings. Without one, the people of a ledger count as real.
+        """
+        said: Literal["simulated", "real"] | None = getattr(config, "population", None)
+        return said or ("real" if self.has_ledger(config) else "simulated")
 
     def on_devices(self, config: Config, horizon: int) -> tuple[Release, Any]:
         """Returns the release of one update and one person's data, for people's own devices.

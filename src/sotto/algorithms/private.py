@@ -20,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -78,6 +78,10 @@ class PrivateAlgorithm(Algorithm[Config]):
         """Returns True: every run of a private algorithm is charged."""
         del config
         return True
+
+    def population(self, config: Config) -> Literal["simulated", "real"]:
+        """Returns what the release says of its people."""
+        return self._made(config).population
 
     def create_ledger(self, config: Config, where: Path | str, run_id: str) -> Ledger:
         """Creates the ledger of a new run, with `target_epsilon` and `delta` as its budget."""

@@ -17,6 +17,7 @@ from sotto.keys import seed_range
 if TYPE_CHECKING:
     from sotto.privacy.audits.leaks import Leak
     from sotto.privacy.audits.own import Verdict
+    from sotto.runs.directory import Named
 
 REFUTED = 3
 _SAMPLES, _CATALOGUE_SAMPLES = 16_000, 100_000
@@ -33,6 +34,7 @@ def audit(
     people: int = 16,
     explain: bool = False,
     ledger: Ledger = None,
+    env_id: str | None = None,
     json: Json = False,
 ) -> int:
     """Attacks your own code, a training, or known leaks.
@@ -71,6 +73,8 @@ def audit(
         seed: Seed of the runs.
         confidence: Probability with which all bounds about your code or training hold together.
         people: Number of people who are left out of your code or training, one after the other.
+        env_id: Environment of the training. It is needed if its name has a module in it, because
+            sotto imports no module only because a file names it.
         explain: Print the name and the false claim of every leak, and attack none.
     """
     if target:
@@ -80,9 +84,13 @@ def audit(
         if Path(target).is_dir():
             if samples is not None:
                 raise ValueError("a training is made once; leave out --samples")
-            return _training(Path(target), ledger, seed, confidence, people, json)
-        if ledger is not None:
-            raise ValueError("--ledger is about the directory of a training; leave it out")
+            from sotto.runs.directory import Named
+
+            given = Named(ledger, env_id)
+            return _training(Path(target), given, seed, confidence, people, json)
+        if ledger is not None or env_id is not None:
+            flag = "--env-id" if ledger is None else "--ledger"
+            raise ValueError(f"{flag} is about the directory of a training; leave it out")
         if ":" not in target:
             raise ValueError(
                 f"{target!r} must be MODULE:NAME, such as my_release:audited, or the directory of "
@@ -125,18 +133,18 @@ def _own(target: str, samples: int, seed: int, confidence: float, people: int, j
 
 
 def _training(
-    path: Path, ledger: str | None, seed: int, confidence: float, people: int, json: bool
+    path: Path, named: "Named", seed: int, confidence: float, people: int, json: bool
 ) -> int:
     """Audits a training and prints the verdict beside its certificate."""
     from sotto.algorithms.audits import auditable
     from sotto.privacy.audits.own import audit_training
     from sotto.privacy.certificates.derive import derive
-    from sotto.runs.directory import Named, open_experiment
+    from sotto.runs.directory import open_experiment
     from sotto.runs.metrics import read
     from sotto.runs.registry import algorithm_named
     from sotto.runs.start import config_of
 
-    experiment = open_experiment(path, Named(ledger))
+    experiment = open_experiment(path, named)
     if len(experiment.runs) > 1:
         raise ValueError(f"an audit is about one training; give one seed, as in {path}/seed-0")
     (run,) = experiment.runs

@@ -119,7 +119,7 @@ def evaluate(
     for path in runs:
         _refuse_unpaid(path, on, records.identity)
     targets = _targets(declaration, runs, policy, sampled, env_id)
-    models = None if model is None else _models(model, declaration, discount)
+    models = None if model is None else _models(model, declaration, discount, env_id)
     delta = default_delta(declaration.people) if delta is None else delta
     spending = Spending(epsilon, delta)
     settings = {
@@ -165,7 +165,7 @@ def _sizes(declaration: Declaration) -> tuple[int, int]:
 
 
 def _models(
-    model: Path, declaration: Declaration, discount: float
+    model: Path, declaration: Declaration, discount: float, env_id: str | None
 ) -> Callable[[Target], ReturnModel]:
     """Returns the function that gives the model of a policy's returns.
 
@@ -176,7 +176,7 @@ def _models(
     if not model.is_dir():
         found = read_model(model, steps, *_sizes(declaration))
         return lambda _policy: found
-    algorithm, config, state = agent.last_state(model)
+    algorithm, config, state = agent.last_state(model, env_id=env_id)
     if not isinstance(algorithm, Offline):
         raise RunError(f"{model} is a run of {algorithm.name}; --model needs one of offline")
     seen = declaration.observation_space

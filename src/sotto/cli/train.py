@@ -122,7 +122,9 @@ def _train(
     with start.on_machines(algorithm, config, options.devices, options.ray):
         if options.tracker is None:
             return _show(algorithm, options, config, args, given, lambda _update: None)
-        maybe_real = getattr(config, "population", "simulated") != "simulated"
+        # Open settings say nothing yet, and own algorithms may have no such setting.
+        said = getattr(config, "population", algorithm.population(config))
+        maybe_real = said != "simulated"
         with tracker(options.tracker, options.out.name, maybe_real=maybe_real) as tell:
             return _show(algorithm, options, config, args, given, tell)
 

@@ -74,7 +74,14 @@ def begin(
         plan.terms(bytes(ROUND_BYTES)).circle(people)
     stored = _Stored(**asdict(promise))
     return start.begin(
-        algorithm, config, out, budget=budget, numbered=True, promise=stored, command=command
+        algorithm,
+        config,
+        out,
+        budget=budget,
+        numbered=True,
+        promise=stored,
+        population=plan.shared.release.population,
+        command=command,
     )
 
 

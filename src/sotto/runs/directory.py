@@ -303,9 +303,9 @@ def create_experiment(
     return Experiment(out, settings, runs, named)
 
 
-def with_settings(experiment: Experiment, config: dict[str, Any]) -> Experiment:
-    """Returns the experiment with other settings of its algorithm; `store` writes them."""
-    settings = experiment.settings.model_copy(update={"config": config})
+def with_settings(experiment: Experiment, **changes: Any) -> Experiment:
+    """Returns the experiment with changed fields of `RunSettings`; `store` writes them."""
+    settings = experiment.settings.model_copy(update=changes)
     runs = _runs(experiment.path, settings, experiment.named)
     return Experiment(experiment.path, settings, runs, experiment.named)
 

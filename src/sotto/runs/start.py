@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +77,7 @@ def begin(
     numbered: bool = False,
     preset: str | None = None,
     promise: BaseModel | None = None,
+    population: Literal["simulated", "real"] | None = None,
     command: str,
 ) -> Experiment:
     """Makes the directory of a new run, or of several seeds that are trained together.
@@ -92,6 +93,7 @@ def begin(
         numbered: whether people enrol under the operator's numbers, so that no file lists them.
         preset: name of the preset from which `config` started.
         promise: what people's devices are promised; None if none take part.
+        population: whether people are simulated or real; None is what the algorithm says.
         command: command that started the run, for the report.
 
     Raises:
@@ -112,7 +114,7 @@ def begin(
         config=config_to_json(algorithm, config),
         preset=preset,
         seeds=each,
-        population=getattr(config, "population", "simulated"),
+        population=population or algorithm.population(config),
         ledger=ledger_place(ledger) if algorithm.has_ledger(config) else None,
         command=command,
     )
@@ -178,7 +180,10 @@ def go_on(
             "than sums; continue it with the command that began it, and --resume"
         )
     # An earlier version may have stored other names, and lacks newer settings.
-    stored = config_to_json(algorithm, config_from_json(algorithm, settings.config))
+    before = config_from_json(algorithm, settings.config)
+    stored = config_to_json(algorithm, before)
+    # It also called people simulated whom the release of an own algorithm alone calls real.
+    experiment = with_settings(experiment, population=algorithm.population(before))
     asked, changed = _changes(algorithm, config, stored)
     if changed not in ([], [_LENGTH]):
         # The stored settings are filled in, and those given from Python may still be open.
@@ -238,7 +243,7 @@ def _longer(algorithm: Algorithm[Any], config: Any, experiment: Experiment) -> E
             f"here, so {path} cannot continue past its end; start a new run"
         )
     changed = {_LENGTH: config_to_json(algorithm, config)[_LENGTH]}
-    return with_settings(experiment, settings.config | changed)
+    return with_settings(experiment, config=settings.config | changed)
 
 
 def stored_config(algorithm: Algorithm[Any], out: Path, env_id: str | None = None) -> Any:

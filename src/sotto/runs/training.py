@@ -24,7 +24,6 @@ from jaxtyping import PyTree
 from sotto.algorithms.base import Algorithm, AnyLedger, Progress
 from sotto.errors import RunError
 from sotto.privacy.certificates import derive
-from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs import checkpoints
 from sotto.runs.budgets import give_budget
 from sotto.runs.directory import Experiment, store
@@ -106,7 +105,7 @@ def _train(
             if previous == done:  # the first chunk is charged, so a larger total_steps is stored
                 store(experiment)
             seconds = round(time.monotonic() - started, 3)
-            if settings.population == "real" or _about_real_people(ledgers):
+            if settings.population == "real":
                 seconds = 0.0  # how long they take is theirs to know
             lines = _lines(algorithm, config, progress, previous, seconds, ledgers)
             try:
@@ -155,12 +154,6 @@ def _ledgers(experiment: Experiment) -> list[AnyLedger]:
     if experiment.settings.ledger is None:
         return []
     return [run.open_ledger() for run in experiment.runs]
-
-
-def _about_real_people(ledgers: Sequence[AnyLedger]) -> bool:
-    """Whether a stream is, also where the algorithm's settings have no `population`."""
-    streams = (one for ledger in ledgers if isinstance(ledger, Ledger) for one in ledger.streams)
-    return any(stream.statement.population == "real" for stream in streams)
 
 
 def _lines(

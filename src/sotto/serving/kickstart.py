@@ -14,9 +14,9 @@ class Kickstart(algorithm.Kickstart):
 
     __doc__ = algorithm.Kickstart.__doc__  # the help of its command
 
-    def open_teacher(self, path: Path, protected: bool) -> TeacherRun:
+    def open_teacher(self, path: Path, protected: bool, env_id: str) -> TeacherRun:
         """Returns the policies of a finished or interrupted run."""
-        named = Named(ledger=self.teacher_ledger)
+        named = Named(ledger=self.teacher_ledger, env_id=env_id)
         return teacher_policies(path, protected=protected, named=named)
 
     def connect(self, url: str) -> Teacher:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from sotto.algorithms.kickstarting.config import KickstartConfig
-from sotto.algorithms.kickstarting.promises import promise
+from sotto.algorithms.kickstarting.promises import promise, whose
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.privacy.answers.distances import ObservationDistance, TrainingShards
 from sotto.privacy.answers.statement import AnswerStatement
@@ -43,6 +43,9 @@ class Promise:
     """Least probability eta of an action after mixing the teacher's row with the uniform row."""
     threshold: float = 0.01
     """Least probability tau in an answer of truncated-dirichlet; smaller than the floor."""
+    population: Literal["simulated", "real"] | None = None
+    """Whether the people behind the teacher are simulated or real. It must be given for an
+    environment that comes neither with sotto nor with Gymnasium."""
     protect: Literal["observation", "policy", "any-two-teachers", "training-shards"] | None = None
     """Protected input: observation (within observation_radius), policy (within
     policy_distance), any-two-teachers, or training-shards (each person in the training of several
@@ -86,9 +89,12 @@ def promised(settings: Promise, teacher: TeacherRun) -> tuple[AnswerStatement, B
             f"{teacher.path} is one training, so --protect training-shards would not be true; it "
             "needs several seeds: sotto train ppo --seeds N"
         )
+    population = whose(teacher.population, settings.population)
     shared = {name: value for name, value in vars(settings).items() if name in _SHARED}
     config = KickstartConfig(
-        teacher=str(teacher.path), env_id=teacher.env_id, **(shared | {"protect": protect})
+        teacher=str(teacher.path),
+        env_id=teacher.env_id,
+        **(shared | {"protect": protect, "population": population}),
     )
     statement, budget = promise(config, teacher, one_student=False)
     if settings.queries_per_student is None:

@@ -218,6 +218,33 @@ def test_ids_are_texts_or_whole_numbers(column, kind, tmp_path):
         read(str(tmp_path / "log.parquet"), tmp_path, episode="e")
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.string()])
+def test_whole_numbers_stay_the_same_person_where_a_cell_is_missing(kind, tmp_path):
+    """Also beside a file in which none is missing; a row without an id belongs to nobody."""
+    whole = typed(ROWS)
+    at = whole.schema.get_field_index("who")
+    pq.write_table(
+        whole.set_column(at, "who", pa.array([7, 7, 8, 8], pa.int32())), tmp_path / "whole.parquet"
+    )
+    missing = pa.array([7, None, 8, None], pa.int64()).cast(kind)
+    pq.write_table(whole.set_column(at, "who", missing), tmp_path / "missing.parquet")
+    parts = (str(tmp_path / "missing.parquet"),)
+    first = str(tmp_path / "whole.parquet")
+    tally = import_log(first, declared(), tmp_path / "out", parts=parts, say=lambda _: None)
+    assert (tally.people, tally.nobody, tally.rows) == (2, 2, 8)
+
+
+def test_whole_numbers_that_pandas_made_real_are_refused(tmp_path):
+    """They would be the people 7.0 and 8.0, whom another file calls 7 and 8."""
+    table = typed(ROWS)
+    real = pa.array([7.0, None, 8.0, 8.0])
+    table = table.set_column(table.schema.get_field_index("who"), "who", real)
+    pq.write_table(table, tmp_path / "log.parquet")
+    with pytest.raises(ValueError, match=r"ids of the type double; .*astype\('Int64'\)") as found:
+        read(str(tmp_path / "log.parquet"), tmp_path)
+    assert "\n" not in str(found.value)
+
+
 def test_real_numbers_are_no_ids_of_a_database(tmp_path):
     """Only their rows are left out: one person's id stops nobody else."""
     url = as_sqlite(tmp_path, ROWS)

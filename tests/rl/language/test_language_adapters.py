@@ -261,6 +261,27 @@ def test_adapters_of_other_kinds_are_refused(files, fields, sentence):
         load_adapter(files, model("llama").decoder.architecture)
 
 
+@pytest.mark.parametrize("wrong", [3, -1, 1.5, True, {"q_proj": 1}, [1], ["q_proj", None], "["])
+def test_target_modules_of_another_type_are_one_sentence(files, wrong):
+    _edit(files, target_modules=wrong)
+    with pytest.raises(ValueError, match=r"target_modules.*; save the adapter again$") as refused:
+        load_adapter(files, model("llama").decoder.architecture)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "0", {"0": 1}, [0, -1], [None], [[0]]])
+def test_layers_to_transform_of_another_type_are_one_sentence(files, wrong):
+    _edit(files, layers_to_transform=wrong)
+    with pytest.raises(ValueError, match="needs numbers of blocks as layers_to_transform"):
+        load_adapter(files, model("llama").decoder.architecture)
+
+
+def test_settings_nested_too_deeply_are_one_sentence(files):
+    (files / "adapter_config.json").write_text('{"a":' * 100_000)
+    with pytest.raises(ValueError, match="holds no adapter that can be read"):
+        load_adapter(files, model("llama").decoder.architecture)
+
+
 @pytest.mark.parametrize("begun", ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "eva", 7])
 def test_adapters_whose_first_weights_came_out_of_the_base_model_are_refused(files, begun):
     """PEFT takes them out of the base model as it loads such an adapter."""

@@ -55,6 +55,29 @@ def test_a_broken_file(folder, file, sentence):
     refused(folder, sentence)
 
 
+@pytest.mark.parametrize("files", [None, 3, ["part.safetensors"], {"x": 3}, {"x": "../part"}])
+def test_an_index_that_names_no_files(folder, files):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    refused(folder, r"model\.safetensors\.index\.json names no files of its folder")
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "value", "sentence"),
+    [
+        ("gpt2", "n_layer", 1.5, "config.json needs a whole number for 'n_layer', got 1.5"),
+        ("llama", "num_hidden_layers", 2.0, "needs a whole number for 'num_hidden_layers'"),
+        ("llama", "head_dim", [8], "config.json needs a number for 'head_dim'"),
+        ("llama", "rope_scaling", [1], "config.json needs an object for 'rope_scaling'"),
+        ("llama", "rope_parameters", {"rope_theta": "x"}, "needs a number for 'rope_theta'"),
+    ],
+)
+def test_sizes_of_another_type(tmp_path, model, field, value, sentence):
+    folder = shutil.copytree(FIXTURES / model, tmp_path / "model")
+    edit(folder, **{field: value})
+    refused(folder, sentence)
+
+
 def test_an_index_that_names_a_missing_file(folder):
     (folder / "model.safetensors").unlink()
     index = {"weight_map": {"x": "part.safetensors"}}
@@ -175,8 +198,10 @@ def rewritten(target, **fields):
         if value is None:
             continue
         kinds = field.types
-        if kinds[0] == gguf.GGUFValueType.ARRAY or isinstance(value, list):
+        if isinstance(value, list):
             writer.add_array(name, value)
+        elif type(value) is not type(field.contents()):
+            writer.add_key_value(name, value, gguf.GGUFValueType.get_type(value))
         else:
             writer.add_key_value(name, value, kinds[0])
     for name in fields.keys() - reader.fields.keys():
@@ -219,6 +244,26 @@ def rewritten(target, **fields):
 )
 def test_gguf_files_of_other_models(fields, sentence, tmp_path):
     refused(rewritten(tmp_path / "x.gguf", **fields), sentence)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("llama__block_count", "two", "a field of another type"),
+        ("llama__embedding_length", 32.5, "a field of another type"),
+        ("llama__context_length", True, "a field of another type"),
+        ("llama__attention__layer_norm_rms_epsilon", "x", "a field of another type"),
+        ("llama__attention__layer_norm_rms_epsilon", float("nan"), "a field of another type"),
+        ("tokenizer__ggml__eos_token_id", [1], "has end tokens .* that are no numbers"),
+        ("tokenizer__ggml__eos_token_id", "end", "has end tokens .* that are no numbers"),
+        ("tokenizer__ggml__merges", [1], "tokens, merges and types of tokens that do not fit"),
+        ("tokenizer__ggml__merges", 3, "tokens, merges and types of tokens that do not fit"),
+        ("tokenizer__ggml__token_type", 3, "tokens, merges and types of tokens that do not fit"),
+        ("tokenizer__ggml__tokens", [1], "tokens, merges and types of tokens that do not fit"),
+    ],
+)
+def test_gguf_fields_of_another_type(name, value, sentence, tmp_path):
+    refused(rewritten(tmp_path / "x.gguf", **{name: value}), sentence)
 
 
 def test_a_file_that_is_not_gguf(tmp_path):

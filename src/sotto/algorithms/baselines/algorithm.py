@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ from sotto.algorithms.base import Algorithm, Config, Progress
 from sotto.algorithms.baselines import dqn, ppo
 from sotto.algorithms.baselines.a2c import A2CConfig
 from sotto.algorithms.baselines.dqn import DQNConfig
-from sotto.algorithms.baselines.gymnasium import GymnasiumRun
+from sotto.algorithms.baselines.gymnasium import GymnasiumRun, environment
 from sotto.algorithms.baselines.ppo import PPOConfig, PPOMetrics
 from sotto.algorithms.baselines.presets import a2c_preset, ppo_preset
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy, greedy_runs
 from sotto.keys import keys_of
-from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described, processes_for
-from sotto.rl.envs.registry import is_native, make
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.registry import is_native
 from sotto.rl.networks import Policy
 
 _CHUNK = 10  # updates in one program: XLA once hung on longer ones
@@ -45,7 +43,7 @@ class _OnPolicy(Algorithm[Config]):
 
     def resolved(self, config: Config) -> Config:
         """Returns the settings unchanged, if the environment exists."""
-        _environment(self.as_ppo(config).env_id)
+        environment(self.as_ppo(config).env_id)
         return config
 
     def initial_states(self, config: Config, seeds: Sequence[int]) -> PyTree:
@@ -53,7 +51,7 @@ class _OnPolicy(Algorithm[Config]):
         settings, keys = self.as_ppo(config), keys_of(seeds, 0)
         if is_native(settings.env_id):
             return jax.jit(jax.vmap(partial(ppo.init, settings)))(keys)
-        env = _environment(settings.env_id)
+        env = environment(settings.env_id)
         return jax.vmap(lambda key: ppo.begin(settings, env, key, ()))(keys)
 
     def train(
@@ -191,7 +189,7 @@ def _through_gymnasium(
     settings: PPOConfig, seeds: Sequence[int], states: PyTree, done: int
 ) -> Trained:
     """Trains one run after the other, each in its own environments."""
-    env = _environment(settings.env_id)
+    env = environment(settings.env_id)
     chunk = -(-settings.num_updates // _PROGRESS_POINTS)
     processes = processes_for(settings.num_envs)
     with ExitStack() as stack:
@@ -210,15 +208,6 @@ def _through_gymnasium(
             states = _stacked([steps[-1][0] for steps in after])
             metrics = _stacked([_stacked([one for _, one in steps]) for steps in after])
             yield done, states, metrics
-
-
-def _environment(env_id: str) -> AnyEnvironment:
-    """Returns the environment, of which only public facts are used."""
-    if is_native(env_id):
-        return make(env_id)
-    found = described(env_id)
-    # Only the scale of the critic depends on it. An unknown reward per step counts as one.
-    return found if found.reward_per_step else replace(found, reward_per_step=1.0)
 
 
 def _stacked(trees: Sequence[Any]) -> Any:

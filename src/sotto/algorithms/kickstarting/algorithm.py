@@ -2,27 +2,32 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from sotto.algorithms.base import Algorithm, AnyLedger, Progress
-from sotto.algorithms.kickstarting import training
+from sotto.algorithms.kickstarting import gymnasium, student, training
 from sotto.algorithms.kickstarting.config import KickstartConfig
-from sotto.algorithms.kickstarting.promises import promise
+from sotto.algorithms.kickstarting.promises import promise, whose
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.algorithms.kickstarting.teachers import ExactTeacher, Teacher
 from sotto.algorithms.kickstarting.training import check_teacher
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.rl.envs.registry import is_native
 from sotto.rl.networks import Policy
 
 _STUDENT = "in-process"
 _EVALUATION_EPISODES = 16
+_GYMNASIUM_EVALUATION_EPISODES = 4
 _TEACHER_EPISODES = 64
 
 
@@ -58,7 +63,7 @@ class Kickstart(Algorithm[KickstartConfig]):
 
     def __init__(self) -> None:
         self._run: TeacherRun | None = None
-        self._asked: tuple[Path, bool] | None = None  # the path and protection of `_run`
+        self._asked: tuple[Path, bool, str] | None = None  # what `_run` was opened with
         self._service: Teacher | None = None
 
     def use(
@@ -73,8 +78,14 @@ class Kickstart(Algorithm[KickstartConfig]):
             )
 
     @abstractmethod
-    def open_teacher(self, path: Path, protected: bool) -> TeacherRun:
-        """Opens the trained run at a path as a teacher. A protected one only gives answers."""
+    def open_teacher(self, path: Path, protected: bool, env_id: str) -> TeacherRun:
+        """Opens the trained run at a path as a teacher. A protected one only gives answers.
+
+        Args:
+            path: directory of the run.
+            protected: whether it only gives answers.
+            env_id: the student's environment. The user has named it, so its module may be imported.
+        """
 
     @abstractmethod
     def connect(self, url: str) -> Teacher:
@@ -85,14 +96,29 @@ class Kickstart(Algorithm[KickstartConfig]):
         if config.remote:
             service = self._remote(config)
             check_teacher(config, service.observation_size, service.actions, service.statement)
-            return config
+            if service.statement is None:
+                return config
+            return replace(
+                config, population=whose(service.statement.population, config.population)
+            )
         teacher = self._teacher(config)
         if teacher.env_id != config.env_id:
             raise ValueError(
                 f"the teacher {config.teacher} was trained in {teacher.env_id}; "
                 f"give --env-id {teacher.env_id}"
             )
-        config = replace(config, teacher=str(Path(config.teacher).absolute()))
+        people = whose(teacher.population, config.population)
+        if people == "real":
+            instead = (
+                f"use {config.teacher} itself, whose policy is private"
+                if teacher.private_training
+                else "serve the teacher with sotto serve teacher, and train students in a simulator"
+            )
+            raise ValueError(
+                f"the people in {config.env_id} are real, and a student would learn from those "
+                f"whom it meets without privacy; {instead}"
+            )
+        config = replace(config, teacher=str(Path(config.teacher).absolute()), population=people)
         if teacher.private_training:
             return _free(config)
         if config.teacher_mechanism == "exact":
@@ -115,6 +141,10 @@ class Kickstart(Algorithm[KickstartConfig]):
     def has_ledger(self, config: KickstartConfig) -> bool:
         """Returns whether the teacher is charged here. A service keeps its own ledger."""
         return not config.remote and config.teacher_mechanism != "exact"
+
+    def population(self, config: KickstartConfig) -> Literal["simulated", "real"]:
+        """Returns whether the people behind the teacher are; earlier versions had simulators."""
+        return config.population or "simulated"
 
     def has_sums(self, config: KickstartConfig) -> bool:
         """Returns False: a teacher's answers are noised one by one."""
@@ -157,7 +187,8 @@ class Kickstart(Algorithm[KickstartConfig]):
 
     def initial_states(self, config: KickstartConfig, seeds: Sequence[int]) -> PyTree:
         """Returns students that have asked nothing."""
-        return training.initial_states(config, seeds)
+        made = training if is_native(config.env_id) else gymnasium
+        return made.initial_states(config, seeds)
 
     def train(
         self,
@@ -172,15 +203,20 @@ class Kickstart(Algorithm[KickstartConfig]):
         del folders
         teachers = self._teachers(config, ledgers, len(seeds))
         line = {"teacher_return": self._teacher_return(config)} if _shown(config) else {}
-        for progress in training.Training(config, seeds, teachers, states, done):
-            returns = self.mean_return(
-                config, progress.states, progress.updates, _EVALUATION_EPISODES
-            )
-            shape = progress.released["answered"].shape
-            constant = {name: np.full(shape, value) for name, value in line.items()}
-            yield replace(
-                progress, evaluation={"last": returns}, simulated=progress.simulated | constant
-            )
+        native = is_native(config.env_id)
+        episodes = _EVALUATION_EPISODES if native else _GYMNASIUM_EVALUATION_EPISODES
+        if not native:  # the environments start new episodes, whose returns start at zero
+            fresh = jnp.zeros_like(states.ppo.returns_so_far)
+            states = states._replace(ppo=states.ppo._replace(returns_so_far=fresh))
+        lanes = nullcontext(student.collect) if native else gymnasium.collecting(config, seeds)
+        with lanes as collect:
+            for progress in training.Training(config, seeds, teachers, states, done, collect):
+                returns = self.mean_return(config, progress.states, progress.updates, episodes)
+                shape = progress.released["answered"].shape
+                constant = {name: np.full(shape, value) for name, value in line.items()}
+                yield replace(
+                    progress, evaluation={"last": returns}, simulated=progress.simulated | constant
+                )
 
     def policies(self, states: PyTree) -> dict[str, Policy]:
         """Returns the last policy of the student."""
@@ -205,9 +241,9 @@ class Kickstart(Algorithm[KickstartConfig]):
     def _teacher(self, config: KickstartConfig) -> TeacherRun:
         """Returns the teacher's run, which is read once. Only an exact one is not protected."""
         path, protected = Path(config.teacher), config.teacher_mechanism != "exact"
-        asked = (path.absolute(), protected)
+        asked = (path.absolute(), protected, config.env_id)
         if self._run is None or self._asked != asked:
-            self._run = self.open_teacher(path, protected)
+            self._run = self.open_teacher(path, protected, config.env_id)
             self._asked = asked
         return self._run
 

@@ -51,6 +51,10 @@ class KickstartConfig(PPOConfig):
     """Smallest probability in an answer of truncated-dirichlet (tau). It must be below the
     floor."""
 
+    population: Literal["simulated", "real"] | None = None
+    """Whether the people behind the teacher are simulated or real. None: as is known of it. It must
+    be given for a teacher of ppo in an environment that comes neither with sotto nor with
+    Gymnasium."""
     protect: ProtectName | None = None
     """Unit that the answers protect. observation: each observation, within observation_radius.
     policy: the teacher's policy, within policy_distance. any-two-teachers: the whole teacher.

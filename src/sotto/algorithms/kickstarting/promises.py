@@ -6,6 +6,7 @@ answers together cost at most target_epsilon.
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.teachers import TeacherFacts
@@ -24,6 +25,9 @@ from sotto.privacy.mechanisms.policies import (
     PolicyMechanism,
     TruncatedDirichlet,
 )
+from sotto.rl.envs.registry import is_native
+
+Population = Literal["simulated", "real"]
 
 _PAPER_CONCENTRATION = 5.0
 CONCENTRATIONS = (1e-2, 1e4)
@@ -48,6 +52,7 @@ def promise(
     Raises:
         ValueError: the settings contradict each other, or no noise meets target_epsilon.
     """
+    population = whose("simulated" if is_native(config.env_id) else None, config.population)
     epsilon = math.inf if config.target_epsilon is None else config.target_epsilon
     budget = Budget(epsilon=epsilon, delta=config.delta)
     distance = _distance(config, teacher)
@@ -63,7 +68,7 @@ def promise(
             queries_per_student=int(min(config.total_queries, schedule.queries)),
             observation_size=teacher.observation_size,
             one_student=one_student,
-            population="simulated",
+            population=population,
             accounting=2,
         )
 
@@ -76,6 +81,29 @@ def promise(
     # A larger standard deviation and a smaller concentration both mean more noise.
     noisiest, least_noisy = (STDDEVS if gaussian else CONCENTRATIONS)[:: -1 if gaussian else 1]
     return stated(_calibrated(stated, noisiest, least_noisy, budget)), budget
+
+
+def whose(known: Population | None, said: Population | None) -> Population:
+    """Returns whether the people behind a teacher are simulated or real.
+
+    Args:
+        known: the answer that the teacher gives. None: it gives none.
+        said: the answer that the user gives. None: they give none.
+
+    Raises:
+        ValueError: nothing is known and nobody says it, or the user says something else.
+    """
+    people = known or said
+    if people is None:
+        raise ValueError(
+            "only you can know whether the people in the teacher's environment are simulated; say "
+            "so with --population simulated or --population real"
+        )
+    if said not in (None, people):
+        raise ValueError(
+            f"the people behind this teacher are {people}; leave out --population {said}"
+        )
+    return people
 
 
 def _calibrated(

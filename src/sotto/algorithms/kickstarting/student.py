@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.baselines import ppo
+from sotto.algorithms.baselines.gymnasium import environment
 from sotto.algorithms.baselines.ppo import Collected, Networks, PPOConfig, PPOMetrics, PPOState
 from sotto.rl.distributions import Categorical
 from sotto.rl.envs.base import Discrete
-from sotto.rl.envs.registry import make
 from sotto.rl.networks import Policy
 
 _ASK = 2  # folded into the key of an update, which PPO splits into two
@@ -68,9 +68,9 @@ def sizes(env_id: str) -> tuple[int, int]:
     """Returns the length of an observation, and the number of actions.
 
     Raises:
-        ValueError: the environment has no finite set of actions, or is not written in JAX.
+        ValueError: the environment has no finite set of actions, or is unknown.
     """
-    env = make(env_id)
+    env = environment(env_id)
     if not isinstance(env.action, Discrete):
         raise ValueError(f"kickstarting needs a finite set of actions; those of {env.id} are not")
     return env.observation_size, env.action.n

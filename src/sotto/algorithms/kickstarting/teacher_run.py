@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from sotto.algorithms.kickstarting.teachers import Ensemble, LocalTeacher
 from sotto.errors import RunError
@@ -22,6 +23,8 @@ class TeacherRun:
             released, so that answers cost no more privacy.
         shards: whether the seeds are separate PPO trainings, which share no data.
         protected: whether it only gives answers.
+        population: whether the people of its training are simulated or real: those of a DPPG run's
+            ledger, and those of a simulator. None: only the user can know.
     """
 
     path: Path
@@ -29,6 +32,7 @@ class TeacherRun:
     private_training: bool
     shards: bool
     protected: bool
+    population: Literal["simulated", "real"] | None
     _ensemble: Ensemble
 
     def answering(self, ledger: AnswerLedger, student: str) -> LocalTeacher:

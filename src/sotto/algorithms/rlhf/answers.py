@@ -15,15 +15,9 @@ from jaxtyping import Float, Int, PRNGKeyArray
 
 from sotto.algorithms.rlhf.config import RLHFConfig, kl_of_choice
 from sotto.algorithms.rlhf.features import RewardModel
-from sotto.algorithms.rlhf.people import (
-    BATCH,
-    People,
-    complete,
-    divergences_of_tokens,
-    in_batches,
-    log_ratios,
-)
+from sotto.algorithms.rlhf.people import People, complete, divergences_of_tokens, log_ratios
 from sotto.rl.language import Adapter
+from sotto.rl.language.batches import BATCH, in_batches
 from sotto.rl.language.sampling import best_of
 
 

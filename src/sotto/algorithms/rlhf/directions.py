@@ -13,10 +13,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.rlhf.config import RLHFConfig
-from sotto.algorithms.rlhf.people import People, complete, in_batches
+from sotto.algorithms.rlhf.people import People, complete
 from sotto.keys import new_key
 from sotto.rl.language import Adapter, Completions, Decoder, log_probabilities, lora, steering
 from sotto.rl.language.architecture import Architecture
+from sotto.rl.language.batches import in_batches
 
 STEERED = (0.7, 5 / 6, 1.0)
 """Shares of the model's blocks after which steering vectors are added by default."""

@@ -26,8 +26,9 @@ from sotto.algorithms.rlhf.directions import late_steering, score
 from sotto.algorithms.rlhf.features import Whitening, raw_features
 from sotto.algorithms.rlhf.feedback import Rated
 from sotto.algorithms.rlhf.keys import Use, key_of
-from sotto.algorithms.rlhf.people import BATCH, People, complete, in_batches
+from sotto.algorithms.rlhf.people import People, complete
 from sotto.rl.language import Adapter, Decoder, LowRank
+from sotto.rl.language.batches import BATCH, in_batches
 
 RIDGE = 1.0
 """Ridge of the regression, relative to the mean eigenvalue of the scores' second moments."""

@@ -5,12 +5,8 @@ one sentence as the prompt, and rates completions of it like the `Rater`, which 
 people's sentences. Real people come from a file of ratings.
 """
 
-import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -36,12 +32,9 @@ from sotto.rl.language import (
     padded,
     token_divergences,
 )
+from sotto.rl.language.batches import BATCH, in_batches
 from sotto.rl.language.loading import identity
 
-BATCH = 256
-"""Number of rows that the language model completes at once."""
-_SECONDS_BETWEEN_NOTES = 20.0
-_log = logging.getLogger(__name__)
 _AT_ONCE = 64
 """Number of rows that it reads at once; more do not fit the caches of a CPU."""
 SPLIT_SEED = 0
@@ -287,24 +280,3 @@ def _divergence(
     base: Decoder, prompts: Array, mask: Array, said: Completions, adapter: Adapter
 ) -> Float[Array, " rows"]:
     return token_divergences(base, prompts, mask, said, adapter).sum(axis=1)
-
-
-def in_batches(
-    function: Callable[..., Any], size: int, *rows: Any, what: str = "texts read"
-) -> Any:
-    """Returns `function` of rows, computed on batches of `size`, so that one program serves all.
-
-    The first rows fill up the last batch. Leaves of the result are numpy arrays, one row each. Now
-    and then the log says how far it is, with `what` as the word for the rows.
-    """
-    count = len(rows[0])
-    size = min(size, count)
-    found = []
-    started = said = time.monotonic()
-    for start in range(0, count, size):
-        if start and (now := time.monotonic()) - said > _SECONDS_BETWEEN_NOTES:
-            said, left = now, (now - started) / start * (count - start)
-            _log.info("%d of %d %s, about %.0f s left", start, count, what, left)
-        chosen = np.arange(start, start + size) % count
-        found.append(jax.tree.map(np.asarray, function(*(one[chosen] for one in rows))))
-    return jax.tree.map(lambda *parts: np.concatenate(parts)[:count], *found)

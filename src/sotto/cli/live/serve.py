@@ -15,7 +15,7 @@ from sotto.cli.terminal.settings import flags_of
 from sotto.errors import RunError
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
-from sotto.runs.directory import ledger_place
+from sotto.runs.directory import Named, ledger_place
 from sotto.serving.directory import (
     Service,
     ServiceSettings,
@@ -37,6 +37,9 @@ class Where:
     """SQLAlchemy URL (SQLite or PostgreSQL) or file of the ledger (default: ledger.sqlite in the
     service's directory). Services on several machines can share a PostgreSQL ledger. Give it again
     at every start, because a ledger that only a file names is not opened."""
+    env_id: str | None = None
+    """Environment of the teacher's run. It is needed at every start if its name has a module in it,
+    because sotto imports no module only because a file names it."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 stands for all networks of this machine."""
     port: int = 8000
@@ -108,13 +111,13 @@ def _serve(run: Path | None, where: Where, promise: Promise, args: list[str]) ->
     limits = Limits(
         max_rows=where.max_rows, requests_per_second=where.requests_per_second, burst=where.burst
     )
-    again = is_service(where.out)
+    again, named = is_service(where.out), Named(env_id=where.env_id)
     if again:
         service = _go_on(run, where, promise)
         service.protect()
-        teacher = teacher_policies(Path(service.settings.run))
+        teacher = teacher_policies(Path(service.settings.run), named=named)
     elif run is not None:
-        teacher = teacher_policies(run)
+        teacher = teacher_policies(run, named=named)
         service = _begin(teacher, where, promise, args)
     else:
         raise RunError(
@@ -166,11 +169,11 @@ def _go_on(run: Path | None, where: Where, promise: Promise) -> Service:
     """
     service = open_service(where.out, where.ledger)
     stored, asked = service.settings.promise, asdict(promise)
-    changed = [name for name in asked if asked[name] != stored[name]]
+    changed = [name for name in asked if asked[name] != stored.get(name)]
     if changed:
         raise ValueError(
             f"the service at {where.out} promised --{changed[0].replace('_', '-')} "
-            f"{stored[changed[0]]}, which stays; leave it out, or start a new one with another "
+            f"{stored.get(changed[0])}, which stays; leave it out, or start a new one with another "
             "--out"
         )
     if run is not None and str(run.absolute()) != service.settings.run:

@@ -69,7 +69,8 @@ def require_id(name: str, kind: pa.DataType) -> None:
     if not (_is_text(kind) or types.is_integer(kind) or types.is_null(kind)):
         raise RunError(
             f"column {name!r} holds ids of the type {kind}; ids must be texts or whole numbers, "
-            "since equal people could get unequal ids otherwise, so convert it first"
+            "since equal people could get unequal ids otherwise, so convert it first (pandas makes "
+            "real numbers of whole ones where a cell is missing: use astype('Int64'))"
         )
 
 

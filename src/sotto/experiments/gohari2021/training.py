@@ -6,7 +6,7 @@ A student and its teacher are in one process, and every seed has a separate ledg
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -218,7 +218,8 @@ def _teachers(
         return [], [ExactTeacher(one, one.actions, one.observation_size) for one in ensembles]
     ledgers: list[AnswerLedger] = []
     different = {id(rows): rows for rows in ensembles}
-    promised = {key: promise(config, rows) for key, rows in different.items()}
+    simulated = replace(config, population="simulated")
+    promised = {key: promise(simulated, rows) for key, rows in different.items()}
     for rows, folder in zip(ensembles, folders, strict=True):
         statement, budget = promised[id(rows)]
         path = folder / "answers.sqlite"

@@ -2,14 +2,16 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Key
 
 from sotto.keys import new_key
 from sotto.rl.language.adapters import Adapter
-from sotto.rl.language.generation import generate
+from sotto.rl.language.batches import BATCH, in_batches
+from sotto.rl.language.generation import Completions, generate
 from sotto.rl.language.loading import LanguageModel
 from sotto.rl.language.model import check_length
 from sotto.rl.language.sampling import best_of
@@ -108,17 +110,25 @@ class LanguageAgent:
         rows, mask = padded([tokens] * samples * count)
         prompts = np.pad(rows, padding), np.pad(mask, padding)
         self._key, key = jax.random.split(self._key)
-        found = _generate(
-            decoder,
-            *prompts,
-            new_tokens,
-            jax.random.split(key, samples * count),
-            end=self.language.end,
-            temperature=temperature,
-            adapter=adapter,
-        )
-        said = np.asarray(found.tokens), np.asarray(found.mask)
+
+        def batch(rows: Array, mask: Array, keys: Key[Array, " batch"]) -> Completions:
+            written: Completions = _generate(
+                decoder,
+                rows,
+                mask,
+                new_tokens,
+                keys,
+                end=self.language.end,
+                temperature=temperature,
+                adapter=adapter,
+            )
+            return written
+
+        keys = jax.random.split(key, samples * count)
+        found = in_batches(batch, BATCH, *prompts, keys, what="completions")
+        said = found.tokens, found.mask
         if reward and count > 1:
-            chosen = best_of(reward(decoder, *prompts, *said), count)
+            rate = partial(reward, decoder)
+            chosen = best_of(in_batches(rate, BATCH, *prompts, *said), count)
             said = said[0][chosen], said[1][chosen]
         return self.language.tokenizer.texts(*said)

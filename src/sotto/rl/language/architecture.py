@@ -109,6 +109,13 @@ class _Fields:
             raise ValueError(f"config.json needs a number for {name!r}, got {value!r}")
         return value
 
+    def whole(self, name: str, default: int | None = None) -> int:
+        """Returns a whole number; a field that is absent or null has the default."""
+        value = self.number(name, default)
+        if not isinstance(value, int):
+            raise ValueError(f"config.json needs a whole number for {name!r}, got {value!r}")
+        return value
+
     def only(self, name: str, *known: Any) -> None:
         """Raises ValueError unless the field is absent or has one of the known values."""
         value = self.fields.get(name, known[0])
@@ -138,17 +145,17 @@ def _gpt2(fields: _Fields) -> Architecture:
     fields.only("scale_attn_weights", True)
     fields.only("scale_attn_by_inverse_layer_idx", False)
     fields.only("add_cross_attention", False)
-    width, heads = fields.number("n_embd"), fields.number("n_head")
+    width, heads = fields.whole("n_embd"), fields.whole("n_head")
     return Architecture(
         family="gpt2",
-        vocabulary=fields.number("vocab_size"),
+        vocabulary=fields.whole("vocab_size"),
         width=width,
-        blocks=fields.number("n_layer"),
+        blocks=fields.whole("n_layer"),
         heads=heads,
         kv_heads=heads,
         head_width=even_share(width, heads),
-        hidden=fields.number("n_inner", 4 * width),
-        positions=fields.number("n_positions"),
+        hidden=fields.whole("n_inner", 4 * width),
+        positions=fields.whole("n_positions"),
         epsilon=fields.number("layer_norm_epsilon", 1e-5),
         rotary_base=None,
         tied=fields.fields.get("tie_word_embeddings", True),
@@ -161,26 +168,30 @@ def _llama(fields: _Fields) -> Architecture:
     fields.only("mlp_bias", False)
     rotary: dict[str, Any] = {}
     for name in ("rope_scaling", "rope_parameters"):  # the second is of transformers 5
-        rotary |= fields.fields.get(name) or {}
+        value = fields.fields.get(name) or {}
+        if not isinstance(value, dict):
+            raise ValueError(f"config.json needs an object for {name!r}, got {value!r}")
+        rotary |= value
     kind = rotary.get("rope_type", rotary.get("type", "default"))
     if kind != "default":
         raise ValueError(
             f"config.json asks for rotary scaling {kind!r}, which sotto does not implement; "
             "take a model with 'default'"
         )
-    width, heads = fields.number("hidden_size"), fields.number("num_attention_heads")
+    width, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
+    base = _Fields(rotary).number("rope_theta", fields.number("rope_theta", 10_000.0))
     return Architecture(
         family="llama",
-        vocabulary=fields.number("vocab_size"),
+        vocabulary=fields.whole("vocab_size"),
         width=width,
-        blocks=fields.number("num_hidden_layers"),
+        blocks=fields.whole("num_hidden_layers"),
         heads=heads,
-        kv_heads=fields.number("num_key_value_heads", heads),
-        head_width=fields.fields.get("head_dim") or even_share(width, heads),
-        hidden=fields.number("intermediate_size"),
-        positions=fields.number("max_position_embeddings"),
+        kv_heads=fields.whole("num_key_value_heads", heads),
+        head_width=fields.whole("head_dim", 0) or even_share(width, heads),
+        hidden=fields.whole("intermediate_size"),
+        positions=fields.whole("max_position_embeddings"),
         epsilon=fields.number("rms_norm_eps", 1e-6),
-        rotary_base=float(rotary.get("rope_theta") or fields.number("rope_theta", 10_000.0)),
+        rotary_base=float(base),
         tied=fields.fields.get("tie_word_embeddings", False),
     )
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,12 @@ def _weight_files(folder: Path) -> set[str]:
     if (folder / "model.safetensors").is_file():
         return {"model.safetensors"}
     if index.is_file():
-        return set(_read_json(index).get("weight_map", {}).values())
+        named = _read_json(index).get("weight_map")
+        given = list(named.values()) if isinstance(named, dict) else [named]
+        files = [one for one in given if isinstance(one, str) and Path(one).name == one]
+        if len(files) < len(given):
+            raise ValueError(f"{index} names no files of its folder; download it again")
+        return set(files)
     raise ValueError(
         f"{folder} has no model.safetensors; save the model in that format "
         "(transformers: model.save_pretrained)"
@@ -197,7 +203,9 @@ def _load_gguf(path: Path, dtype: DType) -> LanguageModel:
         return values
 
     end = (fields.get("tokenizer.ggml.eos_token_id"), fields.get("tokenizer.ggml.eot_token_id"))
-    ends = tuple(dict.fromkeys(int(token) for token in end if token is not None))
+    if not all(token is None or type(token) is int for token in end):
+        raise ValueError(f"{path} has end tokens {end} that are no numbers; convert it again")
+    ends = tuple(dict.fromkeys(token for token in end if token is not None))
     return LanguageModel(
         build(architecture, Tensors(str(path), found, read), dtype),
         tokenizer,
@@ -228,14 +236,24 @@ def _gguf_architecture(fields: Mapping[str, Any], *, tied: bool) -> Architecture
             f"the GGUF file asks for rotary scaling {scaling!r}, which sotto does not implement; "
             "take a model without"
         )
+
+    def whole(name: str, default: int | None = None) -> int:
+        value = fields[name] if default is None else fields.get(name, default)
+        if type(value) is not int:
+            raise TypeError
+        return value
+
+    def real(name: str, default: float | None = None) -> float:
+        value = fields[name] if default is None else fields.get(name, default)
+        if not (type(value) in (int, float) and math.isfinite(value)):
+            raise TypeError
+        return float(value)
+
     try:
-        width, heads = (
-            int(fields["llama.embedding_length"]),
-            int(fields["llama.attention.head_count"]),
-        )
-        stated = fields.get("llama.attention.key_length")
-        head_width = even_share(width, heads) if stated is None else int(stated)
-        if int(fields.get("llama.rope.dimension_count", head_width)) != head_width:
+        width = whole("llama.embedding_length")
+        heads = whole("llama.attention.head_count")
+        head_width = whole("llama.attention.key_length", 0) or even_share(width, heads)
+        if whole("llama.rope.dimension_count", head_width) != head_width:
             raise ValueError(
                 "the GGUF file turns only a part of each head, which sotto does not implement; "
                 "take another model"
@@ -244,14 +262,14 @@ def _gguf_architecture(fields: Mapping[str, Any], *, tied: bool) -> Architecture
             family="llama",
             vocabulary=len(fields["tokenizer.ggml.tokens"]),
             width=width,
-            blocks=int(fields["llama.block_count"]),
+            blocks=whole("llama.block_count"),
             heads=heads,
-            kv_heads=int(fields.get("llama.attention.head_count_kv", heads)),
+            kv_heads=whole("llama.attention.head_count_kv", heads),
             head_width=head_width,
-            hidden=int(fields["llama.feed_forward_length"]),
-            positions=int(fields["llama.context_length"]),
-            epsilon=float(fields["llama.attention.layer_norm_rms_epsilon"]),
-            rotary_base=float(fields.get("llama.rope.freq_base", 10_000.0)),
+            hidden=whole("llama.feed_forward_length"),
+            positions=whole("llama.context_length"),
+            epsilon=real("llama.attention.layer_norm_rms_epsilon"),
+            rotary_base=real("llama.rope.freq_base", 10_000.0),
             tied=tied,
         )
     except KeyError as error:

@@ -154,7 +154,7 @@ def load_adapter(folder: str | Path, architecture: Architecture) -> Adapter:
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         tensors = dict(load_file(folder / WEIGHTS))
-    except (OSError, ValueError, SafetensorError) as error:
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
         raise ValueError(
             f"{folder} holds no adapter that can be read ({error}); it needs {CONFIG} and {WEIGHTS}"
         ) from error
@@ -216,7 +216,36 @@ def _check_config(folder: Path, config: Any) -> tuple[int, float]:
     rank, alpha = config.get("r"), config.get("lora_alpha")
     if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float):
         raise ValueError(f"{folder}/{CONFIG} needs numbers r and lora_alpha, got {rank}, {alpha}")
+    _check_targets(folder, config)
     return rank, alpha / rank
+
+
+def _check_targets(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuses target_modules and layers_to_transform that PEFT does not write.
+
+    Raises:
+        ValueError: one of them has another type, or is no regular expression.
+    """
+    targets, blocks = config.get("target_modules"), config.get("layers_to_transform")
+    try:
+        re.compile(targets if isinstance(targets, str) else "")
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(
+            f"{folder}/{CONFIG} has target_modules={targets!r}, which is no regular expression; "
+            "save the adapter again"
+        ) from error
+    names = [] if targets is None or isinstance(targets, str) else targets
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise ValueError(
+            f"{folder}/{CONFIG} needs names of modules as target_modules, got {targets!r}; "
+            "save the adapter again"
+        )
+    numbers = [] if blocks is None else blocks if isinstance(blocks, list) else [blocks]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in numbers):
+        raise ValueError(
+            f"{folder}/{CONFIG} needs numbers of blocks as layers_to_transform, got {blocks!r}; "
+            "save the adapter again"
+        )
 
 
 def _is_target(module: str, block: int, config: Mapping[str, Any]) -> bool:

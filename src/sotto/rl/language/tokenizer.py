@@ -125,14 +125,18 @@ def gguf_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
         merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
         types = fields["tokenizer.ggml.token_type"]
         inner = Inner(models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
+        special = [t for t, k in zip(tokens, types, strict=True) if k == CONTROL]
     except KeyError as error:
         raise ValueError(f"the GGUF file lacks the field {error}; convert it again") from error
+    except Exception as error:  # the package raises nothing narrower
+        raise ValueError(
+            "the GGUF file has tokens, merges and types of tokens that do not fit each other; "
+            "convert it again"
+        ) from error
     by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False)
     digits = pre_tokenizers.Digits(individual_digits=True)  # each digit is a token
     smollm = split == "smollm"
     inner.pre_tokenizer = pre_tokenizers.Sequence([digits, by_bytes] if smollm else [by_bytes])
     inner.decoder = decoders.ByteLevel()
-    inner.add_special_tokens(
-        [AddedToken(t, special=True) for t, k in zip(tokens, types, strict=True) if k == CONTROL]
-    )
+    inner.add_special_tokens([AddedToken(t, special=True) for t in special])
     return Tokenizer(inner)

@@ -1,12 +1,14 @@
 """Trained runs as teachers."""
 
 from pathlib import Path
+from typing import Literal
 
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.algorithms.kickstarting.teachers import Ensemble, RowsFunction
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import derive, verify
-from sotto.rl.envs.registry import from_data
+from sotto.rl.envs.gymnasium.bridge import described
+from sotto.rl.envs.registry import from_data, is_native
 from sotto.rl.networks import Policy
 from sotto.runs import checkpoints
 from sotto.runs.directory import NOTHING_NAMED, Experiment, Named, open_experiment
@@ -64,8 +66,20 @@ def teacher_policies(
         private_training=private,
         shards=not private and len(experiment.runs) > 1,
         protected=protected and not private,
+        population=_population(experiment) if private else _met_in(config.env_id),
         _ensemble=ensemble,
     )
+
+
+def _population(experiment: Experiment) -> Literal["simulated", "real"]:
+    """Returns whether the people of a DPPG run are real, as its certificates say."""
+    streams = (one for run in experiment.runs for one in derive(run.open_ledger()).streams)
+    return "real" if any(one.statement.population == "real" for one in streams) else "simulated"
+
+
+def _met_in(env_id: str) -> Literal["simulated"] | None:
+    """Returns that people of a simulator are simulated. None: only the user knows them."""
+    return "simulated" if is_native(env_id) or described(env_id).simulator else None
 
 
 def _verify(experiment: Experiment) -> None:

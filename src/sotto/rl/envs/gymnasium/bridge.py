@@ -32,6 +32,7 @@ from sotto.rl.envs.gymnasium.parallel import (
 )
 from sotto.rl.envs.gymnasium.specs import can_be_sent, remote_spec, spec_of
 from sotto.rl.envs.gymnasium.unseen import (
+    SIMULATORS,
     Facts,
     UnseenError,
     facts,
@@ -64,6 +65,8 @@ class Described(Environment[Any, Any]):
 
     normalisers: tuple[str, ...] = ()
     """Names of its wrappers that keep running statistics over all users."""
+    simulator: bool = False
+    """Whether it comes with sotto or Gymnasium, so that its people are simulated."""
 
     def reset(self, *_inputs: Any) -> Any:
         """Raises NotImplementedError: Gymnasium runs this environment."""
@@ -365,6 +368,7 @@ def _described(env_id: str, found: Facts, options: dict[str, Any], action_repeat
         observation_scale=known.observation_scale or (1.0,) * size,
         reward_per_step=known.reward_per_step,
         normalisers=found.normalisers,
+        simulator=found.package in SIMULATORS,
     )
 
 

@@ -1,0 +1,220 @@
+"""Teachers from an environment of the user's own, whose people nobody else can know."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sotto.algorithms.kickstarting.promises import whose
+from sotto.algorithms.kickstarting.teachers import ExactTeacher
+from sotto.cli import main
+from sotto.cli.evaluate import _models
+from sotto.errors import RunError
+from sotto.privacy.certificates.derive import verify
+from sotto.runs import metrics
+from sotto.runs.agents.teachers import teacher_policies
+from sotto.runs.directory import Named, open_experiment
+from sotto.serving.directory import open_service
+from sotto.serving.kickstart import Kickstart
+from sotto.serving.promise import Promise, promised
+
+WARD = """
+import gymnasium as gym
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+class Ward(CartPoleEnv):
+    '''Two actions, four numbers to see.'''
+
+gym.register("Ward-v0", "ward_of_tests:Ward", max_episode_steps=20)
+"""
+ENV = "ward_of_tests:Ward-v0"
+NAMED = Named(env_id=ENV)
+SMALL = ("--num-envs", "2", "--num-steps", "16", "--json")
+# 3 updates of 32 steps, 8 questions each.
+ASKING = (
+    *("--total-steps", "96", "--hidden", "4", "--num-minibatches", "2"),
+    *("--queries-per-update", "8", "--teacher-mechanism", "gaussian-policy"),
+    *("--target-epsilon", "50", *SMALL),
+)
+
+DPPG = (
+    *("--users-per-update", "4", "--steps-per-user", "8", "--total-steps", "64"),
+    *("--hidden", "4", "--evaluation-episodes", "0", "--target-epsilon", "1.3", "--json"),
+    *("--env-id", ENV),
+)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two shards of ppo, trained in the ward, whose module lies in a folder of its own."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "ward_of_tests.py").write_text(WARD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        words = ["--env-id", ENV, "--total-steps", "64", "--hidden", "4", "--seeds", "2"]
+        out = folder / "shards"
+        assert main(["train", "ppo", *words, *SMALL, "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture(autouse=True)
+def importable(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(teacher.parent))
+
+
+@pytest.fixture(scope="module")
+def finished(teacher: Path) -> Path:
+    out = teacher.parent / "student"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(teacher.parent))
+        words = ["--env-id", ENV, "--population", "simulated", "--seeds", "2", *ASKING]
+        given = ["train", "kickstart", "--teacher", str(teacher), "--out", str(out), *words]
+        assert main(given) == 0
+    return out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    return sentence
+
+
+def kickstart(teacher: Path, out: Path, *words: str) -> list[str | Path]:
+    return ["train", "kickstart", "--teacher", teacher, "--out", out, *words, *ASKING]
+
+
+def test_students_ask_a_teacher_of_the_environment_that_the_user_names(finished: Path) -> None:
+    experiment = open_experiment(finished)
+    assert {run.settings.population for run in experiment.runs} == {"simulated"}
+    for run in experiment.runs:
+        assert verify(run.certificate, run.open_ledger()).status == "verified"
+        found = json.loads(run.certificate.read_text())
+        assert (found["status"], found["answers"]["answered"]) == ("proved", 24)
+        assert "simulated" in run.certificate.read_text()
+        lines = metrics.read(run.metrics)
+        assert lines[-1].released["answered"] == [24]
+        assert 0 < lines[-1].evaluation["last"] <= 20
+
+
+def test_it_is_evaluated_reported_and_resumed_with_the_name(capsys, finished, tmp_path) -> None:
+    copy = Path(shutil.copytree(finished, tmp_path / "copy"))
+    named = ("--env-id", ENV)
+    assert f"give --env-id {ENV}" in refused(capsys, "eval", copy)
+    assert main(["eval", str(copy), "--episodes", "2", *named]) == 0
+    assert main(["report", str(copy)]) == 0
+    assert main(["certificate", str(copy), "--verify"]) == 0
+    for run in open_experiment(copy).runs:
+        shutil.rmtree(run.checkpoints / f"{3:08d}")
+    resume = ("train", "kickstart", "--out", str(copy), "--resume", "--json")
+    assert f"give --env-id {ENV}" in refused(capsys, *resume)
+    assert main([*resume, *named]) == 0
+    assert metrics.read(open_experiment(copy).runs[0].metrics)[-1].updates == 3
+
+
+def test_nothing_is_imported_that_the_user_has_not_named(capsys, teacher, tmp_path) -> None:
+    out = tmp_path / "x"
+    for words in ((), ("--env-id", "Acrobot-v1")):
+        said = refused(capsys, *kickstart(teacher, out, *words))
+        assert f"give --env-id {ENV} if you trust it" in said
+    given = ("--queries", "9", "--target-epsilon", "9", "--out", out)
+    assert f"give --env-id {ENV}" in refused(capsys, "serve", "teacher", teacher, *given)
+    assert not out.exists()
+
+
+def test_only_the_user_knows_whether_people_are_real(capsys, teacher, tmp_path) -> None:
+    out, named = tmp_path / "x", ("--env-id", ENV)
+    said = refused(capsys, *kickstart(teacher, out, *named))
+    assert said.endswith("say so with --population simulated or --population real")
+    said = refused(capsys, *kickstart(teacher, out, *named, "--population", "real"))
+    assert "serve the teacher with sotto serve teacher" in said
+    given = ("--queries", "9", "--target-epsilon", "9", "--out", out, *named)
+    assert "--population real" in refused(capsys, "serve", "teacher", teacher, *given)
+    assert not out.exists()
+
+
+def test_whose_people_they_are_follows_from_what_is_known_and_said() -> None:
+    assert whose("simulated", None) == whose(None, "simulated") == "simulated"
+    assert whose("real", "real") == whose(None, "real") == "real"
+    with pytest.raises(ValueError, match="the people behind this teacher are real; leave out"):
+        whose("real", "simulated")
+    with pytest.raises(ValueError, match="only you can know"):
+        whose(None, None)
+
+
+def test_a_served_teacher_of_real_people_never_says_that_they_are_simulated(
+    capsys, monkeypatch, teacher: Path, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sotto.serving.server.serve", lambda _app, _address, ready: ready("x"))
+    out, named = tmp_path / "service", ["--env-id", ENV]
+    words = ["--queries", "20", "--target-epsilon", "50", "--mechanism", "gaussian-policy"]
+    start = ["serve", "teacher", str(teacher), "--out", str(out), *words, *named]
+    assert main([*start, "--population", "real"]) == 0
+    assert open_service(out).open_ledger().statement.population == "real"
+    assert "simulated" not in (out / "certificate.json").read_text()
+    assert f"give --env-id {ENV}" in refused(capsys, "serve", "teacher", "--out", out)
+    again = ["serve", "teacher", "--out", str(out), *named]
+    assert "promised --population real" in refused(capsys, *again, "--population", "simulated")
+    assert main(again) == 0
+
+
+def test_a_student_of_a_service_follows_its_statement(
+    capsys, monkeypatch, teacher: Path, tmp_path: Path
+) -> None:
+    opened = teacher_policies(teacher, named=NAMED, protected=False)
+    settings = Promise(queries=99, target_epsilon=50, teacher_mechanism="gaussian-policy")
+    with pytest.raises(ValueError, match="only you can know"):
+        promised(settings, opened)
+    real = Promise(**(vars(settings) | {"population": "real"}))
+    statement, _ = promised(real, opened)
+    served = ExactTeacher(opened.exact(), 2, 4)
+    served.statement = statement
+    monkeypatch.setattr(Kickstart, "connect", lambda _self, _url: served)
+    out = tmp_path / "x"
+    url = ["train", "kickstart", "--teacher", "https://teacher.example", "--out", str(out)]
+    small = ["--total-steps", "32", "--hidden", "4", "--num-minibatches", "2", *SMALL]
+    small += ["--queries-per-update", "8"]
+    assert "are real; leave out" in refused(capsys, *url, *small, "--population", "simulated")
+    assert main([*url, *small]) == 0
+    assert open_experiment(out).settings.population == "real"
+
+
+def test_an_audit_and_a_model_take_the_name_too(capsys, monkeypatch, tmp_path: Path) -> None:
+    """Their refusals asked for a flag that they did not have, or did not pass on."""
+    run = tmp_path / "run"
+    words = ["train", "dppg", "--out", str(run), *DPPG, "--population", "real"]
+    assert main(words) == 0
+    assert f"give --env-id {ENV}" in refused(capsys, "audit", run)
+    assert "real people, who are not at hand" in refused(capsys, "audit", run, "--env-id", ENV)
+    assert "leave it out" in refused(capsys, "audit", "own:audited", "--env-id", ENV)
+    named = []
+
+    def last_state(path: Path, *, env_id: str | None) -> None:
+        named.append(env_id)
+        raise RunError("asked")
+
+    monkeypatch.setattr("sotto.runs.agents.agent.last_state", last_state)
+    with pytest.raises(RunError, match="asked"):
+        _models(run, SimpleNamespace(horizon=2), 1.0, ENV)
+    assert named == [ENV]
+
+
+def test_a_dppg_teacher_s_people_are_those_of_its_ledger(
+    capsys, teacher: Path, tmp_path: Path
+) -> None:
+    asking = [word for word in ASKING if word not in ("--target-epsilon", "50")]
+    asking = [word for word in asking if word not in ("--teacher-mechanism", "gaussian-policy")]
+    for population in ("simulated", "real"):
+        run, out = tmp_path / population, tmp_path / f"student-{population}"
+        words = ["train", "dppg", "--out", str(run), *DPPG, "--population", population]
+        assert main(words) == 0
+        assert teacher_policies(run, named=NAMED).population == population
+        given = ["train", "kickstart", "--teacher", str(run), "--out", str(out), "--env-id", ENV]
+        if population == "simulated":
+            assert main([*given, *asking]) == 0
+            assert open_experiment(out).settings.population == "simulated"
+        else:
+            assert f"use {run} itself" in refused(capsys, *given, *asking)
+            assert not out.exists()
