@@ -11,6 +11,7 @@ no tokens. The key in contributions.key encrypts the keys of releases; it is nev
 
 import hashlib
 import json
+import shlex
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,9 +281,11 @@ def open_campaign(
     Raises:
         RunError: there is no campaign, or its settings cannot be read.
     """
-    file = path / SETTINGS
+    file, place = path / SETTINGS, shlex.quote(str(path))
     if not file.is_file():
-        raise RunError(f"there is no campaign at {path}; start one with: sotto campaign start")
+        raise RunError(
+            f"there is no campaign at {path}; start one with: sotto campaign start {place}"
+        )
     try:
         settings = CampaignSettings.model_validate(json.loads(file.read_bytes()))
     except ValidationError as error:

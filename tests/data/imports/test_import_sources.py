@@ -172,6 +172,7 @@ def test_two_columns_of_one_name(tmp_path):
         ("log.csv", b"", "cannot be read as CSV"),
         ("log.csv", b"who,t,x,s,a,r,p\n", "no row of the log is usable: there are no rows"),
         ("log.csv", b"who,t,x,s,a,r,p\n\xff\xfe,1,0,f,no,1,1\n", "rows have no person"),
+        ("log.csv", b"who,t,x,s,a,r,p\nann,1,0,f,?,9,1\n", r"usable: a is missing or unknown; com"),
         ("log.parquet", b"who,t,x", "cannot be read as Parquet"),
         ("log.parquet", b"", "cannot be read as Parquet"),
         ("log.xlsx", b"PK", "must be named .csv or .parquet"),

@@ -15,7 +15,9 @@ import re
 import secrets
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,7 +114,7 @@ def import_log(
         )
         if not tally.people:
             raise RunError(
-                f"no row of the log is usable: {summary(tally)}; compare it with the declaration"
+                f"no row of the log is usable: {_why_none(tally)}; compare it with the declaration"
             )
         _sync(dataset)
         try:
@@ -131,6 +133,13 @@ def places(people: int) -> Int[np.ndarray, " people"]:
     """
     seed = np.random.SeedSequence(secrets.randbits(256), pool_size=8)
     return np.random.Generator(AESCounter(seed)).permutation(people)
+
+
+def _why_none(tally: Tally) -> str:
+    """Returns which rules left rows out; cells that are clipped or filled leave none out."""
+    rules = tally.columns.items()
+    left = {cell: count for cell, count in rules if cell[1] not in ("clipped", "filled")}
+    return summary(replace(tally, columns=Counter(left)))
 
 
 def summary(tally: Tally) -> str:
