@@ -14,10 +14,12 @@ import sotto
 from sotto.algorithms.base import Algorithm, Progress
 from sotto.cli import main
 from sotto.cli.train import _train
+from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.runs import registry
 from sotto.runs.directory import open_experiment
 from sotto.runs.metrics import read
+from sotto.runs.start import go_on
 
 PEOPLE = 8
 
@@ -107,7 +109,30 @@ def test_resuming_mends_what_an_earlier_version_wrote(tmp_path: Path) -> None:
     assert seconds(out) == {0.0}
 
 
-def test_a_tracker_is_opened_late_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_release_is_made_of_settings_that_only_the_file_names(tmp_path: Path) -> None:
+    """A release may import what its settings name, and another person may have made the file."""
+    out, asked = tmp_path / "run", []
+    sotto.train(MeanConfig(), out)
+    text = (out / "config.json").read_text()
+    (out / "config.json").write_text(text.replace('"num_updates": 3', '"num_updates": 4'))
+
+    class Watched(Mean):
+        def release(self, config):
+            asked.append(config.num_updates)
+            return super().release(config)
+
+    with pytest.raises(RunError, match="leave out --num-updates"):
+        go_on(Watched(), MeanConfig(), out)
+    assert 4 not in asked
+
+
+@dataclass(frozen=True)
+class SaidConfig(MeanConfig):
+    population: str = "simulated"
+
+
+@pytest.mark.parametrize("config", [MeanConfig(), SaidConfig()])
+def test_a_tracker_is_opened_late_for_them(config, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stamps what it is told with the time, from its opening on."""
     opened = []
 
@@ -118,7 +143,7 @@ def test_a_tracker_is_opened_late_for_them(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("sotto.cli.train.tracker", tracker)
     monkeypatch.setattr("sotto.cli.train._show", lambda *_: 0)
     options = SimpleNamespace(devices=1, ray=None, tracker="wandb", out=Path("x"))
-    assert _train(Mean(), options, MeanConfig(), [], {}) == 0
+    assert _train(Mean(), options, config, [], {}) == 0
     assert opened == [True]
 
 

@@ -60,7 +60,8 @@ class Options:
     """Ray cluster that collects users of a Gymnasium environment: HOST:PORT, auto for the one that
     this machine belongs to, or local for a new one on this machine."""
     tracker: TrackerName | None = None
-    """Send the metrics to a tracker, too. Its package must be installed."""
+    """Send the metrics to a tracker, too. Its package must be installed. Where people are real, it
+    is told when the command ends; what a killed command has made is in metrics.jsonl alone."""
     ledger: str | None = None
     """SQLAlchemy URL or file of the ledger (default: ledger.sqlite in the run directory). Give it
     again with --resume, because a ledger that only config.json names is not opened."""
@@ -122,9 +123,9 @@ def _train(
     with start.on_machines(algorithm, config, options.devices, options.ray):
         if options.tracker is None:
             return _show(algorithm, options, config, args, given, lambda _update: None)
-        # Open settings say nothing yet, and own algorithms may have no such setting.
-        said = getattr(config, "population", algorithm.population(config))
-        maybe_real = said != "simulated"
+        # Open settings say nothing yet, and the release of an own algorithm may say it alone.
+        said = {getattr(config, "population", "simulated"), algorithm.population(config)}
+        maybe_real = said != {"simulated"}
         with tracker(options.tracker, options.out.name, maybe_real=maybe_real) as tell:
             return _show(algorithm, options, config, args, given, tell)
 

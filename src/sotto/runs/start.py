@@ -180,16 +180,15 @@ def go_on(
             "than sums; continue it with the command that began it, and --resume"
         )
     # An earlier version may have stored other names, and lacks newer settings.
-    before = config_from_json(algorithm, settings.config)
-    stored = config_to_json(algorithm, before)
-    # It also called people simulated whom the release of an own algorithm alone calls real.
-    experiment = with_settings(experiment, population=algorithm.population(before))
+    stored = config_to_json(algorithm, config_from_json(algorithm, settings.config))
     asked, changed = _changes(algorithm, config, stored)
     if changed not in ([], [_LENGTH]):
         # The stored settings are filled in, and those given from Python may still be open.
         with suppress(ValueError, RunError):  # settings that cannot be run differ anyway
             config = algorithm.resolved(config)
-            asked, changed = _changes(algorithm, config, stored)
+            asked, now = _changes(algorithm, config, stored)
+            # What an earlier version left open may be filled in by this one, and is no change.
+            changed = [one for one in changed if one in now]
     if seeds not in (1, len(settings.seeds)):
         changed.append("seeds")
     if preset not in (None, settings.preset):
@@ -197,7 +196,7 @@ def go_on(
     if ledger is not None and ledger_place(ledger) != settings.ledger:
         changed.append("ledger")
     if changed == [_LENGTH] and asked[_LENGTH] > settings.config[_LENGTH]:
-        return _longer(algorithm, config, experiment)
+        experiment, changed = _longer(algorithm, config, experiment), []
     if changed == [_LENGTH]:
         raise RunError(
             f"{out} was started with {settings.config[_LENGTH]} steps and cannot have fewer; "
@@ -208,6 +207,10 @@ def go_on(
             f"a run must be resumed with the settings with which it was started; leave out "
             f"--{changed[0].replace('_', '-')}, or start a new run"
         )
+    # Earlier versions called people simulated whom the release of an own algorithm alone calls
+    # real. It is asked last, with settings that the user has given or confirmed.
+    if algorithm.population(config) == "real":
+        experiment = with_settings(experiment, population="real")
     return experiment
 
 
