@@ -7,12 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
+import sotto
+from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import whose
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
 from sotto.cli import main
 from sotto.cli.evaluate import _models
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import verify
+from sotto.rl.envs.gymnasium.bridge import described
 from sotto.runs import metrics
 from sotto.runs.agents.teachers import teacher_policies
 from sotto.runs.directory import Named, open_experiment
@@ -26,6 +29,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 class Ward(CartPoleEnv):
     '''Two actions, four numbers to see.'''
+
+class Nurse(gym.Wrapper):
+    '''Could let people answer in place of the simulator.'''
 
 gym.register("Ward-v0", "ward_of_tests:Ward", max_episode_steps=20)
 """
@@ -142,6 +148,35 @@ def test_whose_people_they_are_follows_from_what_is_known_and_said() -> None:
         whose("real", "simulated")
     with pytest.raises(ValueError, match="only you can know"):
         whose(None, None)
+
+
+def test_a_simulator_in_a_wrapper_of_the_user_may_meet_people() -> None:
+    assert described("CartPole-v1+gymnasium.wrappers:FlattenObservation").simulator
+    assert not described("CartPole-v1+ward_of_tests:Nurse").simulator
+    inside = "CartPole-v1+ward_of_tests:Nurse+gymnasium.wrappers:FlattenObservation"
+    assert not described(inside).simulator
+
+
+def test_a_run_of_a_version_that_did_not_ask_goes_on(tmp_path: Path) -> None:
+    """From Python open settings are filled in, and this version fills in who the people are."""
+    teacher = tmp_path / "teacher"
+    words = ["--env-id", "CartPole-v1", "--total-steps", "64", "--hidden", "4", "--seeds", "2"]
+    assert main(["train", "ppo", *words, *SMALL, "--out", str(teacher)]) == 0
+    settings = KickstartConfig(
+        teacher=str(teacher),
+        env_id="CartPole-v1",
+        **{"num_envs": 2, "num_steps": 16, "total_steps": 96, "num_minibatches": 2},
+        **{"hidden": (4,), "queries_per_update": 8, "noise_stddev": 1.0},
+        teacher_mechanism="gaussian-policy",
+    )
+    out = tmp_path / "student"
+    sotto.train(settings, out)
+    stored = json.loads((out / "config.json").read_text())
+    del stored["config"]["population"]
+    (out / "config.json").write_text(json.dumps(stored))
+    shutil.rmtree(out / "checkpoints" / f"{3:08d}")
+    assert sotto.train(settings, out, resume=True).finished
+    assert open_experiment(out).settings.population == "simulated"
 
 
 def test_a_served_teacher_of_real_people_never_says_that_they_are_simulated(

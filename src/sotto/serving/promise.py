@@ -45,7 +45,7 @@ class Promise:
     """Least probability tau in an answer of truncated-dirichlet; smaller than the floor."""
     population: Literal["simulated", "real"] | None = None
     """Whether the people behind the teacher are simulated or real. It must be given for an
-    environment that comes neither with sotto nor with Gymnasium."""
+    environment, or a wrapper, that comes neither with sotto nor with Gymnasium."""
     protect: Literal["observation", "policy", "any-two-teachers", "training-shards"] | None = None
     """Protected input: observation (within observation_radius), policy (within
     policy_distance), any-two-teachers, or training-shards (each person in the training of several

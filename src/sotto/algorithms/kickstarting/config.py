@@ -53,8 +53,8 @@ class KickstartConfig(PPOConfig):
 
     population: Literal["simulated", "real"] | None = None
     """Whether the people behind the teacher are simulated or real. None: as is known of it. It must
-    be given for a teacher of ppo in an environment that comes neither with sotto nor with
-    Gymnasium."""
+    be given for a teacher of ppo in an environment, or a wrapper, that comes neither with sotto nor
+    with Gymnasium."""
     protect: ProtectName | None = None
     """Unit that the answers protect. observation: each observation, within observation_radius.
     policy: the teacher's policy, within policy_distance. any-two-teachers: the whole teacher.

@@ -32,7 +32,6 @@ from sotto.rl.envs.gymnasium.parallel import (
 )
 from sotto.rl.envs.gymnasium.specs import can_be_sent, remote_spec, spec_of
 from sotto.rl.envs.gymnasium.unseen import (
-    SIMULATORS,
     Facts,
     UnseenError,
     facts,
@@ -66,7 +65,7 @@ class Described(Environment[Any, Any]):
     normalisers: tuple[str, ...] = ()
     """Names of its wrappers that keep running statistics over all users."""
     simulator: bool = False
-    """Whether it comes with sotto or Gymnasium, so that its people are simulated."""
+    """Whether it and its wrappers come with sotto or Gymnasium: then people are simulated."""
 
     def reset(self, *_inputs: Any) -> Any:
         """Raises NotImplementedError: Gymnasium runs this environment."""
@@ -368,7 +367,7 @@ def _described(env_id: str, found: Facts, options: dict[str, Any], action_repeat
         observation_scale=known.observation_scale or (1.0,) * size,
         reward_per_step=known.reward_per_step,
         normalisers=found.normalisers,
-        simulator=found.package in SIMULATORS,
+        simulator=found.simulator,
     )
 
 

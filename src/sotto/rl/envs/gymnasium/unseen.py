@@ -67,6 +67,9 @@ class Facts(NamedTuple):
     """Names of the wrappers that keep running statistics."""
     package: str
     """Top-level package of the environment's class."""
+    simulator: bool
+    """Whether that class and those of all wrappers come with `SIMULATORS`. A wrapper from elsewhere
+    may let people answer."""
 
 
 def facts(environment: Any, options: dict[str, Any]) -> Facts:
@@ -78,18 +81,24 @@ def facts(environment: Any, options: dict[str, Any]) -> Facts:
     """
     env = specs.make(environment, options)
     env.close()
-    spec, layer, normalisers = env.spec, env, []
+    spec, layer, normalisers, packages = env.spec, env, [], [_package(env)]
     while isinstance(layer, gym.Wrapper):
         if isinstance(layer, NormalizeObservation | NormalizeReward):
             normalisers.append(type(layer).__name__)
         layer = layer.env
+        packages.append(_package(layer))
     return Facts(
         env.observation_space,
         env.action_space,
         None if spec is None else spec.max_episode_steps,
         tuple(normalisers),
-        type(layer).__module__.partition(".")[0],
+        packages[-1],
+        all(package in SIMULATORS for package in packages),
     )
+
+
+def _package(layer: gym.Env[Any, Any]) -> str:
+    return type(layer).__module__.partition(".")[0]
 
 
 def unseen_facts(env_id: str, options: dict[str, Any]) -> Facts:
