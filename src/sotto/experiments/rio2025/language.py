@@ -93,13 +93,13 @@ def arms(
         evaluation_prompts=_CURVE_PROMPTS,
     )
     plain = RLHFConfig()
-    measured = f"base-model-{digest(plain.first_repr())}"
+    measured = f"base-model-{digest(plain.first_repr() + str(BASE_ANSWERS))}"
     base = Arm("base-model", "base model", plain, (0,), measured, measure_base, BASE_SECONDS)
 
     def arm(name: str, label: str, epsilon: float | None, config: RLHFConfig, seed: int) -> Arm:
         noise = None if epsilon is not None else NO_NOISE
         config = replace(config, target_epsilon=epsilon, noise_multiplier=noise)
-        file = f"{name}-{digest(config.first_repr() + name)}"
+        file = f"{name}-{digest(config.first_repr() + name + measured)}"
         return Arm(name, label, config, (seed,), file, train, SECONDS, (base,), True, epsilon)
 
     gradient = replace(common, method="policy-gradient", blocks=(_MIDDLE,), clip_norm=0.1)
