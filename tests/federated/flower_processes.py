@@ -108,7 +108,7 @@ class Flower:
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }
 
