@@ -8,7 +8,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import dp_accounting
 import numpy as np
@@ -46,7 +46,7 @@ def loss_distribution_curve(
                 f"delta {delta} is finer than the PLD accountant resolves here; "
                 f"ask for a delta of at least {10 * slack:.1g}"
             )
-        return float(_pld(mu, parts).get_epsilon_for_delta(delta - slack))
+        return _epsilon(mu, parts, delta - slack)
 
     def delta_at(epsilon: float) -> float:
         return max(0.0, float(_pld(mu, parts).get_delta_for_epsilon(epsilon))) + slack
@@ -62,8 +62,18 @@ def loss_distribution_curve(
     )
 
 
+_Parts: TypeAlias = tuple[tuple[SampledGaussian | ApproximateDP, int], ...]
+"""Events of one release each, with their counts."""
+
+
+@functools.lru_cache(maxsize=256)
+def _epsilon(mu: float, parts: _Parts, delta: float) -> float:
+    """Returns epsilon of `_pld` at delta. Calibrations and ledgers ask for the same one again."""
+    return float(_pld(mu, parts).get_epsilon_for_delta(delta))
+
+
 @functools.lru_cache(maxsize=16)
-def _pld(mu: float, parts: tuple[tuple[SampledGaussian | ApproximateDP, int], ...]) -> Any:
+def _pld(mu: float, parts: _Parts) -> Any:
     """Returns the composed PLD of a Gaussian (if mu > 0) and of events with their counts.
 
     Rounding a loss to a grid of interval h adds a variance below h^2/4 per release, and moves an
