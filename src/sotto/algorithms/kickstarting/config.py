@@ -1,7 +1,7 @@
 """Settings of private kickstarting. Each field is a flag of `sotto train kickstart`."""
 
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import ClassVar, Literal
 
 from sotto.algorithms.baselines.common import TotalSteps
 from sotto.algorithms.baselines.ppo import PPOConfig
@@ -29,6 +29,8 @@ _PROMISES = (
 @dataclass(frozen=True)
 class KickstartConfig(PPOConfig):
     """Settings of private kickstarting (Gohari et al. 2021). The student learns by PPO."""
+
+    later_names: ClassVar[frozenset[str]] = frozenset({"population"})
 
     teacher: str = ""
     """Teacher: a run of ppo (several seeds are an ensemble of shards), a run of dppg, or the URL of

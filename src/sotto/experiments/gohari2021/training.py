@@ -26,6 +26,7 @@ from sotto.algorithms.kickstarting.gymnasium import GymnasiumStudent
 from sotto.algorithms.kickstarting.promises import promise
 from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher, Teacher
 from sotto.algorithms.kickstarting.training import Training
+from sotto.algorithms.settings import as_first_named
 from sotto.experiments.certified import certificates
 from sotto.experiments.engine import Arm, Report, Result, digest
 from sotto.experiments.gohari2021.arms import PAPER_DELTA, PAPER_EPSILON, Learner
@@ -74,7 +75,8 @@ def arm(
             seed i.
     """
     names = [f"{teacher.file}.parquet" for teacher in teachers]  # as earlier versions kept them
-    what = [_FORMAT, learner.name, asdict(config), seeds, names, shards]
+    settings = as_first_named(type(config), asdict(config))
+    what = [_FORMAT, learner.name, settings, seeds, names, shards]
     update, row = _PER_UPDATE, _PER_ROW
     if config.env_id == AIR_RAID:
         update, row = _PER_AIR_RAID_UPDATE, _PER_AIR_RAID_ROW
