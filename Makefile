@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 help:
 	@echo "make demo     train a private agent on CartPole, print its certificate, write a report"
 	@echo "make test     run lint, types and all tests"
-	@echo "make quick    run the tests except the long ones of tests/slow.txt (two minutes)"
+	@echo "make quick    run the tests except the long ones of tests/slow.txt (five minutes on two cores)"
 	@echo "make lint     check lint and format (ruff)"
 	@echo "make types    check types (mypy, strict)"
 	@echo "make docs     build the documentation site into site/, without network"
