@@ -47,7 +47,8 @@ def bounds(rate: float, noise: float, count: int) -> tuple[float, float]:
 
 
 def sotto(rate: float, noise: float, count: int) -> float:
-    loss_distributions._pld.cache_clear()
+    for kept in (loss_distributions._pld, loss_distributions._epsilon):
+        kept.cache_clear()
     event = SampledGaussian(noise_multiplier=noise, sampling_rate=rate, count=count)
     return compose([event]).epsilon(DELTA)
 

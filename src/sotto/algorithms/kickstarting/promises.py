@@ -27,8 +27,6 @@ from sotto.privacy.mechanisms.policies import (
 )
 from sotto.rl.envs.registry import is_native
 
-Population = Literal["simulated", "real"]
-
 _PAPER_CONCENTRATION = 5.0
 CONCENTRATIONS = (1e-2, 1e4)
 """Smallest and largest calibrated concentration."""
@@ -83,7 +81,9 @@ def promise(
     return stated(_calibrated(stated, noisiest, least_noisy, budget)), budget
 
 
-def whose(known: Population | None, said: Population | None) -> Population:
+def whose(
+    known: Literal["simulated", "real"] | None, said: Literal["simulated", "real"] | None
+) -> Literal["simulated", "real"]:
     """Returns whether the people behind a teacher are simulated or real.
 
     Args:

@@ -5,6 +5,7 @@ one sentence as the prompt, and rates completions of it like the `Rater`, which 
 people's sentences. Real people come from a file of ratings.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -236,14 +237,7 @@ def log_ratios(
     completions: tuple[np.ndarray, np.ndarray],
 ) -> Float[np.ndarray, " rows"]:
     """Returns log p(completion) - log p0(completion), where p0 is the base model."""
-
-    def batch(prompts: Array, mask: Array, tokens: Array, real: Array) -> Array:
-        given = language.decoder, prompts, mask, Completions(tokens, real)
-        ratios: Array = _total(*given, adapter) - _total(*given)
-        return ratios
-
-    found: np.ndarray = in_batches(batch, _AT_ONCE, prompts, mask, *completions)
-    return found
+    return _compared(_log_ratio, language, adapter, prompts, mask, *completions)
 
 
 def divergences_of_tokens(
@@ -258,25 +252,28 @@ def divergences_of_tokens(
     Its mean over completions that `adapter` sampled estimates the KL divergence from the base
     model, in nats a completion.
     """
+    return _compared(_divergence, language, adapter, prompts, mask, *completions)
+
+
+def _compared(
+    compare: Callable[..., Array], language: LanguageModel, adapter: Adapter, *rows: np.ndarray
+) -> Float[np.ndarray, " rows"]:
+    """Returns the sum over each completion's tokens of what `compare` returns for them."""
 
     def batch(prompts: Array, mask: Array, tokens: Array, real: Array) -> Array:
         said = Completions(tokens, real)
-        found: Array = _divergence(language.decoder, prompts, mask, said, adapter)
-        return found
+        return compare(language.decoder, prompts, mask, said, adapter).sum(axis=1)
 
-    found: np.ndarray = in_batches(batch, _AT_ONCE, prompts, mask, *completions)
+    found: np.ndarray = in_batches(batch, _AT_ONCE, *rows)
     return found
 
 
 @jax.jit
-def _total(
-    base: Decoder, prompts: Array, mask: Array, said: Completions, adapter: Adapter | None = None
-) -> Float[Array, " rows"]:
-    return log_probabilities(base, prompts, mask, said, adapter).sum(axis=1)
-
-
-@jax.jit
-def _divergence(
+def _log_ratio(
     base: Decoder, prompts: Array, mask: Array, said: Completions, adapter: Adapter
-) -> Float[Array, " rows"]:
-    return token_divergences(base, prompts, mask, said, adapter).sum(axis=1)
+) -> Float[Array, "rows new"]:
+    given = base, prompts, mask, said
+    return log_probabilities(*given, adapter) - log_probabilities(*given)
+
+
+_divergence = jax.jit(token_divergences)

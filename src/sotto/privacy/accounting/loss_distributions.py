@@ -1,7 +1,8 @@
 """Privacy loss distributions (PLD) of Poisson-sampled and (epsilon, delta) releases.
 
-The grids are chosen here, and dp_accounting composes the distributions on them. It rounds losses
-pessimistically ("Connect the Dots", Doroshenko et al. 2022).
+The grids are chosen here, and the delta of a sampled release is computed here, for all points of a
+grid at once. dp_accounting rounds losses pessimistically ("Connect the Dots", Doroshenko et al.
+2022), and composes the distributions.
 """
 
 import functools

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float64, Int64
+from jaxtyping import Float64, Int64
 
 from sotto.privacy.mechanisms import binary_tree
 from sotto.privacy.mechanisms.noise import MAGNITUDE
@@ -56,22 +56,18 @@ def noising_coefficients(correlation: Correlation, horizon: int) -> Float64[np.n
 @functools.lru_cache
 def _square_root(horizon: int) -> Float64[np.ndarray, " n"]:
     """Returns the first column of the square root of the prefix-sum workload."""
+    from jax_privacy.matrix_factorization import toeplitz  # takes a second to import
+
+    # One program. Operation by operation it would be fifteen.
+    program = jax.jit(toeplitz.optimal_max_error_strategy_coefs, static_argnums=0)
     with jax.enable_x64(True):
-        found = _compiled_square_root()(horizon)
+        found = program(horizon)
     return np.asarray(found)  # read-only, as JAX's arrays are
 
 
 def _inverse_square_root(horizon: int) -> Float64[np.ndarray, " n"]:
     """Returns the first column of its inverse, A^-1 C, where A^-1 takes differences."""
     return np.diff(_square_root(horizon), prepend=0.0)
-
-
-@functools.cache
-def _compiled_square_root() -> Callable[[int], Array]:
-    """Returns one program for each horizon. Operation by operation it would be fifteen."""
-    from jax_privacy.matrix_factorization import toeplitz  # takes a second to import
-
-    return jax.jit(toeplitz.optimal_max_error_strategy_coefs, static_argnums=0)
 
 
 def _decayed(
