@@ -159,3 +159,15 @@ def test_people_of_a_ledger_are_real_unless_somebody_says_otherwise() -> None:
     assert Silent().population(nothing) == "simulated"
     assert Charged().population(nothing) == "real"
     assert Charged().population(simulated) == "simulated"
+
+
+def test_settings_that_call_real_people_simulated_stop_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    monkeypatch.setattr(Mean, "population", lambda *_: "simulated")
+    with pytest.raises(RunError, match="its ledger that they are real"):
+        sotto.train(MeanConfig(), out)
+    (run,) = open_experiment(out).runs
+    assert run.open_ledger().persons == PEOPLE
+    assert not list(run.checkpoints.glob("*")) and not read(run.metrics)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 import numpy as np
@@ -19,6 +19,7 @@ from sotto.keys import new_key
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
+from sotto.privacy.units import PopulationKind
 from sotto.rl.evaluation import returns_of
 from sotto.rl.rollout import Actor
 
@@ -169,12 +170,12 @@ class Algorithm(ABC, Generic[Config]):
         del config
         return False
 
-    def population(self, config: Config) -> Literal["simulated", "real"]:
+    def population(self, config: Config) -> PopulationKind:
         """Returns whether people are simulated or real, which decides what a run may write.
 
         It is the `population` of the settings. Without one, the people of a ledger count as real.
         """
-        said: Literal["simulated", "real"] | None = getattr(config, "population", None)
+        said: PopulationKind | None = getattr(config, "population", None)
         return said or ("real" if self.has_ledger(config) else "simulated")
 
     def on_devices(self, config: Config, horizon: int) -> tuple[Release, Any]:

@@ -20,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,6 +32,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Once
+from sotto.privacy.units import PopulationKind
 
 _CHUNKS = 20
 _EPISODES = 64
@@ -79,7 +80,7 @@ class PrivateAlgorithm(Algorithm[Config]):
         del config
         return True
 
-    def population(self, config: Config) -> Literal["simulated", "real"]:
+    def population(self, config: Config) -> PopulationKind:
         """Returns what the release says of its people."""
         return self._made(config).population
 

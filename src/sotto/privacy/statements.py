@@ -20,7 +20,7 @@ from sotto.privacy.accounting.composition import (
 from sotto.privacy.mechanisms import discrete_gaussian
 from sotto.privacy.mechanisms.noisy_max import NoisyMax
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
-from sotto.privacy.units import Unit
+from sotto.privacy.units import PopulationKind, Unit
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
@@ -255,7 +255,7 @@ class StreamStatement(BaseModel):
     divisor: float = Field(gt=0, allow_inf_nan=False)
     correlation: Correlation = Correlation()
     horizon: int = Field(ge=1)
-    population: Literal["simulated", "real"]
+    population: PopulationKind
     entropy: Literal["operating-system", "fixed-seed"] = "operating-system"
     sampler_delta: float = Field(
         ge=0, description="delta the noise sampler itself costs at e^eps=1"

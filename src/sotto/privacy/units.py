@@ -41,6 +41,9 @@ class Adjacency(StrEnum):
         return "is there with its own data, or with any other data in its place"
 
 
+PopulationKind = Literal["simulated", "real"]
+"""Whose data it is: that of simulated people, whom nothing can harm, or of real ones."""
+
 UnitKind = Literal[
     "trajectory",
     "feedback",

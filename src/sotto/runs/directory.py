@@ -31,6 +31,7 @@ from sotto.errors import RunError
 from sotto.files import read_model, write_model
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.ledger.entries import now
+from sotto.privacy.units import PopulationKind
 from sotto.regular import require_regular
 from sotto.runs import marks
 from sotto.runs.registry import algorithm_named, config_from_json
@@ -67,7 +68,7 @@ class RunSettings(BaseModel):
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**31, strict=True)], ...] = Field(
         min_length=1, max_length=_MOST_SEEDS
     )
-    population: Literal["simulated", "real"]
+    population: PopulationKind
     ledger: str | None
     config: dict[str, Any]
     versions: dict[str, str]
@@ -81,7 +82,7 @@ def new_settings(
     config: dict[str, Any],
     preset: str | None,
     seeds: tuple[int, ...],
-    population: Literal["simulated", "real"],
+    population: PopulationKind,
     ledger: str | None,
     command: str,
     created: str | None = None,

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from sotto.keys import seed_range
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.release.devices import over_devices
+from sotto.privacy.units import PopulationKind
 from sotto.rl.envs.registry import from_data
 from sotto.runs.budgets import give_budget
 from sotto.runs.checkpoints import last_common_checkpoint
@@ -77,7 +78,7 @@ def begin(
     numbered: bool = False,
     preset: str | None = None,
     promise: BaseModel | None = None,
-    population: Literal["simulated", "real"] | None = None,
+    population: PopulationKind | None = None,
     command: str,
 ) -> Experiment:
     """Makes the directory of a new run, or of several seeds that are trained together.

@@ -24,6 +24,7 @@ from jaxtyping import PyTree
 from sotto.algorithms.base import Algorithm, AnyLedger, Progress
 from sotto.errors import RunError
 from sotto.privacy.certificates import derive
+from sotto.privacy.ledger.ledger import Ledger
 from sotto.runs import checkpoints
 from sotto.runs.budgets import give_budget
 from sotto.runs.directory import Experiment, store
@@ -102,6 +103,7 @@ def _train(
     try:
         folders = [run.path / _RELEASED for run in experiment.runs]
         for progress in algorithm.train(config, settings.seeds, ledgers, begin, done, folders):
+            _check_people(experiment, ledgers)
             if previous == done:  # the first chunk is charged, so a larger total_steps is stored
                 store(experiment)
             seconds = round(time.monotonic() - started, 3)
@@ -154,6 +156,22 @@ def _ledgers(experiment: Experiment) -> list[AnyLedger]:
     if experiment.settings.ledger is None:
         return []
     return [run.open_ledger() for run in experiment.runs]
+
+
+def _check_people(experiment: Experiment, ledgers: Sequence[AnyLedger]) -> None:
+    """Refuses to write about people whom the settings call simulated and a ledger calls real.
+
+    Only then could files that hold exact numbers of simulated people hold those of real ones.
+    """
+    if experiment.settings.population == "real":
+        return
+    streams = (one for ledger in ledgers if isinstance(ledger, Ledger) for one in ledger.streams)
+    if any(one.statement.population == "real" for one in streams):
+        raise RunError(
+            f"{experiment.path} says that its people are simulated, and its ledger that they are "
+            "real, so nothing about these releases was written; make the algorithm's `population` "
+            "say real, and train into a new folder"
+        )
 
 
 def _lines(

@@ -15,6 +15,7 @@ from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.privacy.answers.distances import ObservationDistance, TrainingShards
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.units import PopulationKind
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Promise:
     """Least probability eta of an action after mixing the teacher's row with the uniform row."""
     threshold: float = 0.01
     """Least probability tau in an answer of truncated-dirichlet; smaller than the floor."""
-    population: Literal["simulated", "real"] | None = None
+    population: PopulationKind | None = None
     """Whether the people behind the teacher are simulated or real. It must be given for an
     environment, or a wrapper, that comes neither with sotto nor with Gymnasium."""
     protect: Literal["observation", "policy", "any-two-teachers", "training-shards"] | None = None

@@ -23,6 +23,7 @@ from sotto.data.imports.declaration import Declaration
 from sotto.data.imports.records import Records
 from sotto.privacy.accounting.composition import Gaussian
 from sotto.privacy.statements import Correlation
+from sotto.privacy.units import PopulationKind
 
 GAIN_NORM = 0.25
 """Bound on one person's mean gain over random choice, in units of the range of rewards."""
@@ -52,7 +53,7 @@ class BanditConfig(Settings):
     shrink by the same factor. Choose it without the log."""
     seed: Seed = 0
     """Public seed of the offers. The noise has no seed."""
-    population: Literal["simulated", "real"] = "real"
+    population: PopulationKind = "real"
     """Whether the people of the log are simulated or real."""
     target_epsilon: Epsilon = 1.0
     """Epsilon that the certificate must not exceed. The noise is calibrated to spend all of it."""

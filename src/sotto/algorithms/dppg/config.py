@@ -26,7 +26,7 @@ from sotto.algorithms.settings import (
     Signed,
 )
 from sotto.privacy.statements import Once, Participation, Poisson, Returning
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.units import Adjacency, PopulationKind, Unit
 
 Divisor = Annotated[float, Field(ge=1)]
 Return = Annotated[float, Field(ge=-1e30, le=1e30)]
@@ -52,7 +52,7 @@ class DPPGConfig(Settings):
     """Number of environment steps in the whole training, over all users. It is an upper bound: a
     user whose episode ends early takes fewer. With population_size, it counts the steps of the
     expected number of users."""
-    population: Literal["simulated", "real"] = "simulated"
+    population: PopulationKind = "simulated"
     """simulated: the users are simulated. real: people are met in an environment of your own
     (--env-id module:Name-v0). Nothing that it returns, and nothing about the people without noise,
     is then shown, logged or saved."""

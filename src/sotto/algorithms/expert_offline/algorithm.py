@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -27,6 +27,7 @@ from sotto.files import silence
 from sotto.keys import new_key
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.units import PopulationKind
 from sotto.rl.networks import Policy
 
 
@@ -244,9 +245,7 @@ def _first_policy_identity(config: ExpertOfflineConfig) -> str | None:
     return found
 
 
-def _population(
-    config: ExpertOfflineConfig, said: minari_files.Described | None
-) -> Literal["simulated", "real"]:
+def _population(config: ExpertOfflineConfig, said: minari_files.Described | None) -> PopulationKind:
     """Returns whether the experts are simulated or real, as far as the data show it.
 
     Args:

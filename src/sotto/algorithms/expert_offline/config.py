@@ -28,6 +28,7 @@ from sotto.algorithms.settings import (
     Signed,
     known,
 )
+from sotto.privacy.units import PopulationKind
 
 Method = Literal["votes", "stable-prefix", "dp-sgd", "prefix-only", "cql", "bc"]
 States = Literal["rollouts", "students", "box"]
@@ -68,7 +69,7 @@ class ExpertOfflineConfig(Settings):
     without an environment, from the dataset alone."""
     seed: Seed = 0
     """Seed of rollouts, networks and minibatches. The noise has no seed."""
-    population: Literal["simulated", "real"] | None = None
+    population: PopulationKind | None = None
     """Whether the experts are simulated or real. None takes experts of `sotto experts train`, and
     logs of them, for simulated ones, and everybody else for real ones."""
     expert_count: AtLeastTwo | None = None

@@ -50,7 +50,7 @@ from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.privacy.release.release import Release
 from sotto.privacy.release.stream import Stream
 from sotto.privacy.statements import Correlation, Part, Poisson, Returning
-from sotto.privacy.units import EXPERT
+from sotto.privacy.units import EXPERT, PopulationKind
 from sotto.rl.networks import Policy
 
 
@@ -81,7 +81,7 @@ class DPSGDExpertsConfig(Settings):
     public_steps: CountOrZero = 0
     average_decay: Discount = learning.AVERAGE_DECAY
     batches: Literal["poisson", "cyclic"] = "poisson"
-    population: Literal["simulated", "real"] = "simulated"
+    population: PopulationKind = "simulated"
     schedule_seed: Seed = 0
 
     def check(self) -> None:

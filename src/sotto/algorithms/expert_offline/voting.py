@@ -28,7 +28,7 @@ from sotto.privacy.claims.streams import FIRST_POLICY
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Part, Returning
-from sotto.privacy.units import EXPERT
+from sotto.privacy.units import EXPERT, PopulationKind
 from sotto.rl.networks import Policy
 
 Voters = Literal["experts", "clones"]
@@ -101,7 +101,7 @@ def vote_release(
     queries: int,
     rounds: int,
     noise_multiplier: float,
-    population: Literal["simulated", "real"],
+    population: PopulationKind,
     kind: Voters = "experts",
     first_policy: bool = False,
 ) -> Release:
@@ -203,7 +203,7 @@ class Votes:
         queries: int,
         rounds: int,
         noise_multiplier: float,
-        population: Literal["simulated", "real"],
+        population: PopulationKind,
         kind: Voters = "experts",
         first_policy: bool = False,
         noise_seed: int | None = None,

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +21,7 @@ from sotto.algorithms.kickstarting.training import check_teacher
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.units import PopulationKind
 from sotto.rl.envs.registry import is_native
 from sotto.rl.networks import Policy
 
@@ -142,7 +142,7 @@ class Kickstart(Algorithm[KickstartConfig]):
         """Returns whether the teacher is charged here. A service keeps its own ledger."""
         return not config.remote and config.teacher_mechanism != "exact"
 
-    def population(self, config: KickstartConfig) -> Literal["simulated", "real"]:
+    def population(self, config: KickstartConfig) -> PopulationKind:
         """Returns whether the people behind the teacher are; earlier versions had simulators."""
         return config.population or "simulated"
 

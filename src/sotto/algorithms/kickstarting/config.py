@@ -14,6 +14,7 @@ from sotto.algorithms.settings import (
     Probability,
     Share,
 )
+from sotto.privacy.units import PopulationKind
 
 MechanismName = Literal["dirichlet", "truncated-dirichlet", "gaussian-policy", "exact"]
 ProtectName = Literal["observation", "policy", "any-two-teachers", "training-shards", "dppg"]
@@ -53,7 +54,7 @@ class KickstartConfig(PPOConfig):
     """Smallest probability in an answer of truncated-dirichlet (tau). It must be below the
     floor."""
 
-    population: Literal["simulated", "real"] | None = None
+    population: PopulationKind | None = None
     """Whether the people behind the teacher are simulated or real. None: as is known of it. It must
     be given for a teacher of ppo in an environment, or a wrapper, that comes neither with sotto nor
     with Gymnasium."""

@@ -6,7 +6,6 @@ answers together cost at most target_epsilon.
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.teachers import TeacherFacts
@@ -25,6 +24,7 @@ from sotto.privacy.mechanisms.policies import (
     PolicyMechanism,
     TruncatedDirichlet,
 )
+from sotto.privacy.units import PopulationKind
 from sotto.rl.envs.registry import is_native
 
 _PAPER_CONCENTRATION = 5.0
@@ -81,9 +81,7 @@ def promise(
     return stated(_calibrated(stated, noisiest, least_noisy, budget)), budget
 
 
-def whose(
-    known: Literal["simulated", "real"] | None, said: Literal["simulated", "real"] | None
-) -> Literal["simulated", "real"]:
+def whose(known: PopulationKind | None, said: PopulationKind | None) -> PopulationKind:
     """Returns whether the people behind a teacher are simulated or real.
 
     Args:

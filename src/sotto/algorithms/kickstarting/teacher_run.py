@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from sotto.algorithms.kickstarting.teachers import Ensemble, LocalTeacher
 from sotto.errors import RunError
 from sotto.privacy.answers.distances import Distance
 from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.units import PopulationKind
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class TeacherRun:
     private_training: bool
     shards: bool
     protected: bool
-    population: Literal["simulated", "real"] | None
+    population: PopulationKind | None
     _ensemble: Ensemble
 
     def answering(self, ledger: AnswerLedger, student: str) -> LocalTeacher:

@@ -17,6 +17,7 @@ from sotto.algorithms.settings import (
     known,
 )
 from sotto.data.imports.records import Records
+from sotto.privacy.units import PopulationKind
 from sotto.rl.envs.base import ActionSpace, Box, Discrete
 
 NO_ENVIRONMENT = "none"
@@ -44,7 +45,7 @@ class OfflinePeopleConfig(Settings):
     seed: Seed = 0
     """Seed of the model's start states, of networks and of rollouts in the model. The noise has no
     seed."""
-    population: Literal["simulated", "real"] = "real"
+    population: PopulationKind = "real"
     """Whether the people of the log are simulated or real."""
     target_epsilon: Epsilon = 1.0
     """Epsilon that the certificate must not exceed. The noise is calibrated to spend all of it."""

@@ -19,7 +19,7 @@ from sotto.algorithms.settings import (
     Settings,
     Share,
 )
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.units import Adjacency, PopulationKind, Unit
 
 Method = Literal["reward-model", "policy-gradient", "best-of-n"]
 SMOLLM2: Final = "smollm2"
@@ -160,7 +160,7 @@ class RLHFConfig(Settings):
     it takes minutes the first time. It is for simulated people."""
 
     @property
-    def population(self) -> Literal["simulated", "real"]:
+    def population(self) -> PopulationKind:
         """Whether the people are simulated or real."""
         return "simulated" if self.feedback is None else "real"
 

@@ -25,6 +25,7 @@ from sotto.privacy.answers.distances import (
 )
 from sotto.privacy.mechanisms.policies import GaussianPolicy, PolicyMechanism
 from sotto.privacy.statements import Gap
+from sotto.privacy.units import PopulationKind
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
@@ -102,7 +103,7 @@ class AnswerStatement(BaseModel):
     queries_per_student: int = Field(ge=1)
     observation_size: int = Field(ge=1)
     one_student: bool = Field(default=False, exclude_if=lambda value: not value)
-    population: Literal["simulated", "real"]
+    population: PopulationKind
     entropy: Literal["operating-system", "fixed-seed"] = "operating-system"
     gaps: tuple[Gap, ...] = ()
     accounting: Literal[1, 2] = Field(default=1, exclude_if=lambda value: value == 1)

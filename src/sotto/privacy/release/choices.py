@@ -19,7 +19,6 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -40,7 +39,7 @@ from sotto.privacy.mechanisms.noisy_max import (
 from sotto.privacy.release.functions import release_file
 from sotto.privacy.release.released import ReleasedValues
 from sotto.privacy.statements import Assumption, Returning, StreamStatement
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.units import Adjacency, PopulationKind, Unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +70,7 @@ class ChoiceRelease:
     bounds: tuple[float, float]
     radius: float
     epsilon: float
-    population: Literal["simulated", "real"]
+    population: PopulationKind
     protects: tuple[str, ...] = ()
     does_not_protect: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()

@@ -20,7 +20,7 @@ from sotto.privacy.statements import (
     Participation,
     Poisson,
 )
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.units import Adjacency, PopulationKind, Unit
 
 State: TypeAlias = PyTree[Array]
 Contribution: TypeAlias = dict[str, PyTree[Array]]
@@ -69,7 +69,7 @@ class Declaration:
     slots: int
     divisor: float
     horizon: int
-    population: Literal["simulated", "real"]
+    population: PopulationKind
     participation: Participation = ONCE
     correlation: Correlation = INDEPENDENT
     clipping: Literal["separate", "joint"] = "separate"

@@ -51,7 +51,7 @@ from sotto.privacy.statements import (
     Returning,
     StreamStatement,
 )
-from sotto.privacy.units import Unit
+from sotto.privacy.units import PopulationKind, Unit
 
 _LARGEST_ARRAY = 2**28
 _LARGEST_NOISE = 2.0**16  # in sensitivities
@@ -82,7 +82,7 @@ class FunctionRelease:
     unit: Unit
     sensitivity: Sensitivity
     noise_multiplier: float
-    population: Literal["simulated", "real"]
+    population: PopulationKind
     size: int | None = None
     horizon: int = 1
     units: int = 1

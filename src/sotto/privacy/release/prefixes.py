@@ -19,7 +19,7 @@ Guarantee:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ from sotto.privacy.mechanisms.stable_prefixes import Consensus, RandomStop, Stab
 from sotto.privacy.release.purity import require_pure
 from sotto.privacy.settings import COMPILER_OPTIONS
 from sotto.privacy.statements import Assumption, Returning, StreamStatement
-from sotto.privacy.units import EXPERT
+from sotto.privacy.units import EXPERT, PopulationKind
 
 Greedy = Callable[[PyTree[Array], Float[Array, "q obs"]], Int[Array, " q"]]
 """Function for one expert's greedy actions at observations; it is traced, and must be pure."""
@@ -96,7 +96,7 @@ class PrefixRelease:
     releases: int
     horizon: int
     actions: int
-    population: Literal["simulated", "real"]
+    population: PopulationKind
     protects: tuple[str, ...] = ()
     does_not_protect: tuple[str, ...] = ()
     assumptions: tuple[Assumption, ...] = ()

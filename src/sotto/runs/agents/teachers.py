@@ -7,6 +7,7 @@ from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.algorithms.kickstarting.teachers import Ensemble, RowsFunction
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import derive, verify
+from sotto.privacy.units import PopulationKind
 from sotto.rl.envs.gymnasium.bridge import described
 from sotto.rl.envs.registry import from_data, is_native
 from sotto.rl.networks import Policy
@@ -71,7 +72,7 @@ def teacher_policies(
     )
 
 
-def _population(experiment: Experiment) -> Literal["simulated", "real"]:
+def _population(experiment: Experiment) -> PopulationKind:
     """Returns whether the people of a DPPG run are real, as its certificates say."""
     streams = (one for run in experiment.runs for one in derive(run.open_ledger()).streams)
     return "real" if any(one.statement.population == "real" for one in streams) else "simulated"
