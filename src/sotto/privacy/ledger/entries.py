@@ -88,8 +88,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def find_run(engine: sa.Engine, run_id: str | None) -> str:
+def find_run(engine: sa.Engine, run_id: str | None, what: str = "ledger") -> str:
     """Returns the run of this name; None stands for the only one that the database holds.
+
+    Args:
+        engine: the database.
+        run_id: name of the run.
+        what: what the run is, for errors.
 
     Raises:
         LedgerMismatch: it holds other runs, or several and none was named.
@@ -97,7 +102,7 @@ def find_run(engine: sa.Engine, run_id: str | None) -> str:
         LedgerCorrupt: it is damaged.
     """
     file = engine.url.database
-    missing = f"there is no ledger at {databases.place(engine)}; create it first"
+    missing = f"there is no {what} at {databases.place(engine)}; create it first"
     if engine.dialect.name == "sqlite" and not (file and Path(file).is_file()):
         raise LedgerUnavailable(missing)
     with (

@@ -102,7 +102,7 @@ class SharedBudget(Chain):
         """
         engine = databases.database(where)
         try:
-            entries.find_run(engine, _RUN)
+            entries.find_run(engine, _RUN, "shared budget")
         except LedgerMismatch as error:
             raise LedgerMismatch(
                 f"there is no shared budget at {databases.place(engine)}; create one with: sotto "
