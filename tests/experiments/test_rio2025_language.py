@@ -84,6 +84,7 @@ def test_the_command_prints_gains_of_language_models(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr(language, "train", train)
     monkeypatch.setattr(language, "measure_base", train)
+    monkeypatch.setattr(language, "check_installed", lambda model: None)
     words = ["reproduce", "rio2025", "fig7", "--seeds", "1", "--epsilons", "0.3", "--workers", "1"]
     words += ["--arms", "reward-model", "--out", str(tmp_path)]
     assert main(words) == 0
@@ -91,3 +92,13 @@ def test_the_command_prints_gains_of_language_models(tmp_path, monkeypatch, caps
     rows = [line for line in shown.splitlines() if line.startswith("reward model (sotto)")]
     assert len(rows) == 4  # with and without noise, at two divergences
     assert rows[2].split()[3:] == ["0.3", "0.3", "1", "0.080", "0.080", "80%"]
+
+
+def test_a_missing_model_is_named_before_the_estimate(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SOTTO_DATA", str(tmp_path / "empty"))
+    assert main(["reproduce", "rio2025", "fig7", "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.count("\n") == 1
+    assert "run `sotto install smollm2`" in said.err
+    assert not (tmp_path / "out").exists()

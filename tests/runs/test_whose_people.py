@@ -170,4 +170,5 @@ def test_settings_that_call_real_people_simulated_stop_before_anything_is_writte
         sotto.train(MeanConfig(), out)
     (run,) = open_experiment(out).runs
     assert run.open_ledger().persons == PEOPLE
-    assert not list(run.checkpoints.glob("*")) and not read(run.metrics)
+    assert not list(run.checkpoints.glob("*"))
+    assert not read(run.metrics)

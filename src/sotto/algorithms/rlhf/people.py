@@ -88,6 +88,18 @@ class People:
         return Rated(*(leaf.reshape(size, config.completions, *leaf.shape[1:]) for leaf in flat))
 
 
+def check_installed(model: str) -> None:
+    """Checks that simulated people can be met: the model, the films, and what reads them.
+
+    Raises:
+        RunError: the model or the films are not installed.
+        ValueError: a package is missing.
+    """
+    require("gguf", "safetensors", "tokenizers", "sklearn")
+    place_of(model)
+    find("films")
+
+
 def read_model(model: str) -> LanguageModel:
     """Reads the language model of this name or place.
 

@@ -24,7 +24,7 @@ from sotto.algorithms.rlhf.config import RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter
 from sotto.algorithms.rlhf.evaluation import Measured, measure
 from sotto.algorithms.rlhf.keys import Use, key_of
-from sotto.algorithms.rlhf.people import People, meet, read_model
+from sotto.algorithms.rlhf.people import People, check_installed, meet, read_model
 from sotto.experiments import plots
 from sotto.experiments.certified import certificates
 from sotto.experiments.engine import Arm, Report, Result, Say, Store, digest, run
@@ -261,10 +261,16 @@ def make_language(
         names: names of the arms, empty for all.
         out: folder of the results.
         say: shows the progress.
+
+    Raises:
+        RunError: the model or the films are not installed, or a kept training is damaged.
     """
+    planned, store = arms(seeds, epsilons, delta, people, names), Store(out / "trainings")
+    for arm in planned:
+        if store.missing(arm):
+            check_installed(arm.settings.model)
     out.mkdir(parents=True, exist_ok=True)
-    planned = arms(seeds, epsilons, delta, people, names)
-    results = run(planned, Store(out / "trainings"), 1, say)
+    results = run(planned, store, 1, say)
     stem = out / "fig7"
     draw(stem.with_suffix(".png"), results, f"delta = {delta:g}, {plots.in_seeds(len(seeds))}")
     summary = {"name": "fig7", "delta": delta, "people": people, "seeds": list(seeds)}
