@@ -84,6 +84,9 @@ def test_a_table_states_what_it_assumes(log, tmp_path, capsys):
     said = capsys.readouterr().out
     for words in ("95% interval", "hold together", "Largest value", "Certificate proved"):
         assert words in said
+    assert main(["report", str(out)]) == 2  # there is none of an evaluation
+    error = capsys.readouterr().err
+    assert "give the --out of a training, or read its certificate with: sotto certificate" in error
 
 
 @pytest.mark.parametrize(

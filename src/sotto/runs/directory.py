@@ -337,8 +337,12 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
         lone = f", or for this file alone: sotto verify {place}" if path.suffix == ".json" else ""
         raise RunError(f"{path} is a file; give the directory of its run{lone}")
     if not file.is_file():
+        # An evaluation, a campaign or a service.
+        certified = (path / "certificate.json").is_file()
+        instead = f", or read its certificate with: sotto certificate {place}" if certified else ""
         raise RunError(
-            f"{path} is not a run directory: it has no config.json; give the --out of a training"
+            f"{path} is not a run directory: it has no config.json; give the --out of a "
+            f"training{instead}"
         )
     require_regular(path)
     if file.stat().st_size > _LARGEST_SETTINGS:
