@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld_lib
 
+import sotto
 from sotto.privacy.accounting.loss_distributions import sampled_gaussian
 
 
@@ -31,3 +32,14 @@ def test_a_sampled_release_has_the_distribution_of_dp_accounting(
         assert one._lower_loss == other._lower_loss
         np.testing.assert_allclose(one._probs, other._probs, rtol=1e-12, atol=2e-15 / interval)
         assert one._infinity_mass == pytest.approx(other._infinity_mass, rel=1e-12, abs=1e-16)
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("missing", [1e-9, 1e-12, 1e-15])
+def test_whom_almost_every_sample_holds_pays_as_in_every_one(
+    noise_multiplier: float, missing: float
+) -> None:
+    """The ratio of the rate to its complement has only one digit of the smallest complement."""
+    every = sotto.account(noise_multiplier=noise_multiplier, delta=1e-5)
+    found = sotto.account(noise_multiplier=noise_multiplier, delta=1e-5, sampling_rate=1 - missing)
+    assert every * (1 - 1e-3) < found < every * (1 + 1e-2)

@@ -33,7 +33,19 @@ class Ward(CartPoleEnv):
 class Nurse(gym.Wrapper):
     '''Could let people answer in place of the simulator.'''
 
+def rated(_reward):
+    return 0.25
+
+def made(render_mode=None):
+    return CartPoleEnv()
+
+def answered(render_mode=None):
+    return gym.wrappers.TransformReward(CartPoleEnv(), rated)
+
 gym.register("Ward-v0", "ward_of_tests:Ward", max_episode_steps=20)
+gym.register("Made-v0", made, max_episode_steps=20)
+gym.register("Answered-v0", answered, max_episode_steps=20)
+gym.register("Named-v0", "ward_of_tests:answered", max_episode_steps=20)
 """
 ENV = "ward_of_tests:Ward-v0"
 NAMED = Named(env_id=ENV)
@@ -155,6 +167,20 @@ def test_a_simulator_in_a_wrapper_of_the_user_may_meet_people() -> None:
     assert not described("CartPole-v1+ward_of_tests:Nurse").simulator
     inside = "CartPole-v1+ward_of_tests:Nurse+gymnasium.wrappers:FlattenObservation"
     assert not described(inside).simulator
+
+
+@pytest.mark.parametrize("name", ["Made", "Answered", "Named"])
+def test_a_function_of_the_user_may_let_people_answer(name: str) -> None:
+    """`TransformReward` is Gymnasium's class, and the function that it calls is not."""
+    assert not described(f"ward_of_tests:{name}-v0").simulator
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1+ward_of_tests:Nurse", "ward_of_tests:Named-v0"])
+def test_people_whom_a_wrapper_lets_answer_can_be_called_real(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    words = ["train", "dppg", "--out", str(run), *DPPG, "--population", "real"]
+    assert main([*words, "--env-id", name]) == 0
+    assert {line.seconds for line in metrics.read(run / "metrics.jsonl")} == {0.0}
 
 
 def test_a_run_of_a_version_that_did_not_ask_goes_on(tmp_path: Path) -> None:

@@ -172,3 +172,6 @@ def test_settings_that_call_real_people_simulated_stop_before_anything_is_writte
     assert run.open_ledger().persons == PEOPLE
     assert not list(run.checkpoints.glob("*"))
     assert not read(run.metrics)
+    with pytest.raises(RunError, match="its ledger that they are real"):
+        sotto.train(MeanConfig(), out, resume=True)
+    assert run.open_ledger().persons == PEOPLE  # nobody else is charged in vain

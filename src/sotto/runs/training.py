@@ -86,6 +86,7 @@ def _train(
     total = algorithm.num_updates(config)
     done = checkpoints.last_common_checkpoint(experiment.runs)
     ledgers = _ledgers(experiment)  # refuses ledgers that are older than files of their run
+    _check_people(experiment, ledgers)
     for ledger in ledgers:
         give_budget(ledger, experiment.named.budget, experiment.named.numbers)
     if done == total:

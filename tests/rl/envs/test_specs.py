@@ -90,7 +90,7 @@ def test_where_real_people_are_met_other_processes_import_it(walk):
     with pytest.raises(UnseenError):
         GymnasiumUsers(f"{walk}:WalkOf{walk}-v0+{walk}:function", 2, unseen=True)
     with pytest.raises(ValueError, match="is a simulator that comes with gymnasium"):
-        GymnasiumUsers(f"CartPole-v1+{walk}:Halved", 2, unseen=True)
+        GymnasiumUsers("CartPole-v1+gymnasium.wrappers:FlattenObservation", 2, unseen=True)
 
 
 def test_wrappers_are_named_after_the_environment_and_reach_other_processes(walk):

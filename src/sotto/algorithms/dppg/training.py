@@ -31,7 +31,7 @@ from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import StreamStatement
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium.bridge import described
-from sotto.rl.envs.gymnasium.unseen import require_real
+from sotto.rl.envs.gymnasium.unseen import meets_nobody
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.envs.wrappers import require_divisors
 from sotto.rl.evaluation import returns_of
@@ -67,7 +67,7 @@ def training_environment(config: DPPGConfig) -> AnyEnvironment:
     real = config.population == "real"
     if is_native(config.env_id):
         if real:
-            require_real(config.env_id)
+            raise meets_nobody(config.env_id)
         env = make(config.env_id, config.action_repeat)
         require_divisors(make(config.env_id), config.action_repeats)
         if config.local_update == "visit-average" and not isinstance(env, TabularEnvironment):

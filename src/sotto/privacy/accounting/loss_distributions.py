@@ -157,14 +157,14 @@ def _deltas(loss: Any, epsilons: Float64[np.ndarray, " k"]) -> Float64[np.ndarra
     found = np.zeros_like(epsilons)
     if removed:
         found[~within] = -np.expm1(epsilons[~within])
-    scaled = signed[within] + math.log(1 / rate)
-    alone = scaled + np.log1p(-np.exp(math.log(1 / rate - 1) - scaled))
+    alone = signed[within] - math.log(rate) + np.log1p(-np.exp(edge - signed[within]))
     if removed:
         noise = loss._inverse_privacy_loss_without_subsampling_remove(alone)
     else:
         noise = loss._inverse_privacy_loss_without_subsampling_add(-alone)
     below = np.exp(epsilons[within] + loss.mu_lower_log_cdf(noise))
     found[within] = loss.mu_upper_cdf(noise) - below
+    assert np.isfinite(found).all()
     return np.asarray(np.clip(found, 0, 1))
 
 

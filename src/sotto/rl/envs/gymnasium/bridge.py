@@ -35,8 +35,8 @@ from sotto.rl.envs.gymnasium.unseen import (
     Facts,
     UnseenError,
     facts,
+    meets_nobody,
     pickled,
-    require_real,
     unseen_facts,
 )
 from sotto.rl.rollout import Actor, Trajectory
@@ -332,7 +332,8 @@ def _facts(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
     """Returns the environment's public facts, with one-sentence errors."""
     if unseen:
         found = unseen_facts(env_id, options)
-        require_real(env_id, found.package)
+        if found.simulator:
+            raise meets_nobody(env_id, found.package)
         return found
     try:
         return facts(spec_of(env_id), options)

@@ -22,24 +22,22 @@ from sotto.rl.envs.gymnasium.parallel import WORKER_PROGRAM
 
 SIMULATORS = ("sotto", "gymnasium", "ale_py")
 """Packages whose environments are simulators, which meet no real people."""
+_HARMLESS = (*SIMULATORS, "builtins", "collections", "numpy", "mujoco", "Box2D", "pygame")
+"""Packages of what simulators hold."""
 
 
-def require_real(env_id: str, package: str = "sotto") -> None:
-    """Refuses an environment that cannot meet real people.
+def meets_nobody(env_id: str, package: str = "sotto") -> ValueError:
+    """Returns the error of a simulator that is to meet real people.
 
     Args:
         env_id: its name.
         package: top-level package of its class; the default is that of environments in JAX.
-
-    Raises:
-        ValueError: it is a simulator.
     """
-    if package in SIMULATORS:
-        raise ValueError(
-            f"{env_id} is a simulator that comes with {package} and meets no real people; "
-            "leave out --population real, or give --env-id your own environment that meets "
-            "them (module:Name-v0, registered with Gymnasium)"
-        )
+    return ValueError(
+        f"{env_id} is a simulator that comes with {package} and meets no real people; "
+        "leave out --population real, or give --env-id your own environment that meets "
+        "them (module:Name-v0, registered with Gymnasium)"
+    )
 
 
 class UnseenError(ValueError):
@@ -68,8 +66,8 @@ class Facts(NamedTuple):
     package: str
     """Top-level package of the environment's class."""
     simulator: bool
-    """Whether that class and those of all wrappers come with `SIMULATORS`. A wrapper from elsewhere
-    may let people answer."""
+    """Whether that class, those of all wrappers, and the functions and objects that they hold come
+    with `SIMULATORS`. What is from elsewhere may let people answer."""
 
 
 def facts(environment: Any, options: dict[str, Any]) -> Facts:
@@ -81,24 +79,37 @@ def facts(environment: Any, options: dict[str, Any]) -> Facts:
     """
     env = specs.make(environment, options)
     env.close()
-    spec, layer, normalisers, packages = env.spec, env, [], [_package(env)]
-    while isinstance(layer, gym.Wrapper):
-        if isinstance(layer, NormalizeObservation | NormalizeReward):
-            normalisers.append(type(layer).__name__)
-        layer = layer.env
-        packages.append(_package(layer))
+    spec, layers = env.spec, [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    normalisers = [
+        type(layer).__name__
+        for layer in layers
+        if isinstance(layer, NormalizeObservation | NormalizeReward)
+    ]
     return Facts(
         env.observation_space,
         env.action_space,
         None if spec is None else spec.max_episode_steps,
         tuple(normalisers),
-        packages[-1],
-        all(package in SIMULATORS for package in packages),
+        _package(layers[-1]),
+        not callable(None if spec is None else spec.entry_point) and all(map(_simulates, layers)),
     )
 
 
-def _package(layer: gym.Env[Any, Any]) -> str:
-    return type(layer).__module__.partition(".")[0]
+def _simulates(layer: gym.Env[Any, Any]) -> bool:
+    """Returns whether the class of a layer, and all that it holds, are those of simulators.
+
+    `TransformReward` is Gymnasium's, for example, and holds a function of the user's.
+    """
+    held = vars(layer).values()
+    return _package(layer) in SIMULATORS and all(_package(one) in _HARMLESS for one in held)
+
+
+def _package(one: Any) -> str:
+    """Returns the top-level package of a function, or else of an object's class."""
+    module = getattr(one, "__module__", None) if callable(one) else None
+    return str(module or type(one).__module__).partition(".")[0]
 
 
 def unseen_facts(env_id: str, options: dict[str, Any]) -> Facts:
