@@ -42,7 +42,7 @@ class Adjacency(StrEnum):
 
 
 PopulationKind = Literal["simulated", "real"]
-"""Whose data it is: that of simulated people, whom nothing can harm, or of real ones."""
+"""Whether data come from simulated people, whom nothing can harm, or from real ones."""
 
 UnitKind = Literal[
     "trajectory",

@@ -67,7 +67,7 @@ class Facts(NamedTuple):
     """Top-level package of the environment's class."""
     simulator: bool
     """Whether that class, those of all wrappers, and the functions and objects that they hold come
-    with `SIMULATORS`. What is from elsewhere may let people answer."""
+    with `SIMULATORS`. Code from elsewhere may let people answer."""
 
 
 def facts(environment: Any, options: dict[str, Any]) -> Facts:
