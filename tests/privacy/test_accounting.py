@@ -27,6 +27,7 @@ from sotto.privacy.accounting.composition import (
     gaussian_delta,
     gaussian_epsilon,
 )
+from sotto.privacy.accounting.curves import PrivacyCurve
 
 DELTA = 1e-5
 
@@ -510,3 +511,10 @@ def test_events_come_back_from_json_equal(event: Event):
     assert again == event
     assert type(again) is type(event)
     assert hash(again) == hash(event)
+
+
+def test_an_epsilon_that_is_not_a_number_is_an_error() -> None:
+    """No budget would refuse it, since no comparison with it is true."""
+    curve = PrivacyCurve("broken", lambda _: math.nan, lambda _: 1.0)
+    with pytest.raises(ValueError, match="not a number: broken"):
+        curve.epsilon(1e-5)

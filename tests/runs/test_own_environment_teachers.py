@@ -25,6 +25,7 @@ from sotto.serving.promise import Promise, promised
 
 WARD = """
 import gymnasium as gym
+import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 class Ward(CartPoleEnv):
@@ -46,6 +47,11 @@ gym.register("Ward-v0", "ward_of_tests:Ward", max_episode_steps=20)
 gym.register("Made-v0", made, max_episode_steps=20)
 gym.register("Answered-v0", answered, max_episode_steps=20)
 gym.register("Named-v0", "ward_of_tests:answered", max_episode_steps=20)
+
+def each(render_mode=None):
+    return gym.wrappers.TransformReward(CartPoleEnv(), np.vectorize(rated))
+
+gym.register("Each-v0", "ward_of_tests:each", max_episode_steps=20)
 """
 ENV = "ward_of_tests:Ward-v0"
 NAMED = Named(env_id=ENV)
@@ -169,7 +175,7 @@ def test_a_simulator_in_a_wrapper_of_the_user_may_meet_people() -> None:
     assert not described(inside).simulator
 
 
-@pytest.mark.parametrize("name", ["Made", "Answered", "Named"])
+@pytest.mark.parametrize("name", ["Made", "Answered", "Named", "Each"])
 def test_a_function_of_the_user_may_let_people_answer(name: str) -> None:
     """`TransformReward` is Gymnasium's class, and the function that it calls is not."""
     assert not described(f"ward_of_tests:{name}-v0").simulator

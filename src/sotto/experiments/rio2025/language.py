@@ -266,9 +266,8 @@ def make_language(
         RunError: the model or the films are not installed, or a kept training is damaged.
     """
     planned, store = arms(seeds, epsilons, delta, people, names), Store(out / "trainings")
-    for arm in planned:
-        if store.missing(arm):
-            check_installed(arm.settings.model)
+    if any(map(store.missing, planned)):
+        check_installed(RLHFConfig().model)
     out.mkdir(parents=True, exist_ok=True)
     results = run(planned, store, 1, say)
     stem = out / "fig7"

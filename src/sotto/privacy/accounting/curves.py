@@ -1,5 +1,6 @@
 """Privacy curves: epsilon as a function of delta, and delta as a function of epsilon."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,8 +28,12 @@ class PrivacyCurve:
 
         Raises:
             ValueError: if delta is not strictly between 0 and 1, or is finer than a PLD resolves.
+                Also if the accountant's result is not a number, which no budget would refuse.
         """
-        return float(self._epsilon_at(checked_delta(delta)))
+        found = float(self._epsilon_at(checked_delta(delta)))
+        if math.isnan(found):
+            raise ValueError(f"the epsilon at delta {delta} is not a number: {self.method}")
+        return found
 
     def delta(self, epsilon: float) -> float:
         """Returns a delta, at most 1, at which all releases are (epsilon, delta)-DP.

@@ -270,7 +270,7 @@ class Account:
                 sets.remove(one)
         compositions = composed(after._with_plan(sets), after._statements)
         worst = worst_of(compositions, self.budget.delta, persons=0)
-        if not worst.epsilon <= self.budget.epsilon:  # what is no number, too
+        if worst.epsilon > self.budget.epsilon:
             raise BudgetExceeded(_over_budget(statement, worst, self.budget))
 
     def _check_filter(self, statement: StreamStatement, group: Group) -> None:

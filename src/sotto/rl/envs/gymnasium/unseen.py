@@ -23,7 +23,7 @@ from sotto.rl.envs.gymnasium.parallel import WORKER_PROGRAM
 SIMULATORS = ("sotto", "gymnasium", "ale_py")
 """Packages whose environments are simulators, which meet no real people."""
 _HARMLESS = (*SIMULATORS, "builtins", "collections", "numpy", "mujoco", "Box2D", "pygame")
-"""Packages of what simulators hold."""
+"""Packages of the objects that simulators hold. Functions that they hold are from `SIMULATORS`."""
 
 
 def meets_nobody(env_id: str, package: str = "sotto") -> ValueError:
@@ -102,8 +102,10 @@ def _simulates(layer: gym.Env[Any, Any]) -> bool:
 
     `TransformReward` is Gymnasium's, for example, and holds a function of the user's.
     """
-    held = vars(layer).values()
-    return _package(layer) in SIMULATORS and all(_package(one) in _HARMLESS for one in held)
+    return _package(layer) in SIMULATORS and all(
+        _package(one) in (SIMULATORS if callable(one) else _HARMLESS)
+        for one in vars(layer).values()
+    )
 
 
 def _package(one: Any) -> str:
