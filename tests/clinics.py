@@ -16,5 +16,9 @@ class Dosage(PendulumEnv):
     """An action that is a number."""
 
 
+class Bedside(gym.Wrapper):
+    """A wrapper of the user's own around any game."""
+
+
 gym.register("TestClinic-v0", entry_point="clinics:Clinic", max_episode_steps=500)
 gym.register("TestDosage-v0", entry_point="clinics:Dosage", max_episode_steps=200)

@@ -1,9 +1,9 @@
-"""DPPG's users: those who come back in a public order, and those who are drawn in secret."""
+"""DPPG's users: whose they are, who comes back in a public order, who is drawn in secret."""
 
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import pytest
 from scipy import linalg, special, stats
 
 from sotto.algorithms.dppg import noise
+from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.presets import preset
 from sotto.algorithms.dppg.training import Progress, Training, create_ledger, initial_states
+from sotto.cli import main
 from sotto.privacy.accounting.composition import Gaussian, SampledGaussian, compose
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import ParticipationViolation, PrivacyError
@@ -338,3 +340,40 @@ def test_drawn_users_need_an_environment_in_jax(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="leave population_size out"):
         opened(config, tmp_path)
+
+
+OWN = ("clinics:TestClinic-v0", "CartPole-v1+clinics:Bedside")
+
+
+@pytest.mark.parametrize("env_id", OWN)
+def test_only_the_user_can_say_whose_people_they_are(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, env_id: str
+) -> None:
+    out, flags = tmp_path / "run", ["--env-id", env_id, "--target-epsilon", "2"]
+    for command in (
+        ["train", "dppg"],
+        ["tune", "dppg", "--settings", "seed=1", "--private-return", "0", "20"],
+    ):
+        assert main([*command, *flags, "--out", str(out)]) == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert f"whether the people in {env_id} are simulated; say so with --population" in said
+        assert not out.exists()
+    unsaid = replace(tiny(), env_id=env_id)
+    with pytest.raises(ValueError, match="only you can know"):
+        opened(unsaid, tmp_path)  # also where nobody fills the settings in
+    for said in ("simulated", "real"):
+        config = DPPG().resolved(replace(unsaid, population=said))
+        assert config.population == DPPG().population(config) == said
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCar-v0"])
+def test_the_people_of_a_simulator_are_simulated(tmp_path: Path, env_id: str) -> None:
+    config = replace(tiny(updates=2), env_id=env_id)
+    assert config.population is None
+    assert DPPG().population(config) == DPPG().resolved(config).population == "simulated"
+    training, ledger = opened(config, tmp_path)
+    for _ in training:
+        pass
+    assert {one.statement.population for one in ledger.streams} == {"simulated"}
+    with pytest.raises(ValueError, match="meets no real people"):
+        DPPG().resolved(replace(config, population="real"))

@@ -9,12 +9,12 @@ import pytest
 
 import sotto
 from sotto.algorithms.kickstarting.config import KickstartConfig
-from sotto.algorithms.kickstarting.promises import whose
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
 from sotto.cli import main
 from sotto.cli.evaluate import _models
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import verify
+from sotto.privacy.units import whose_people
 from sotto.rl.envs.gymnasium.bridge import described
 from sotto.runs import metrics
 from sotto.runs.agents.teachers import teacher_policies
@@ -160,12 +160,16 @@ def test_only_the_user_knows_whether_people_are_real(capsys, teacher, tmp_path) 
 
 
 def test_whose_people_they_are_follows_from_what_is_known_and_said() -> None:
-    assert whose("simulated", None) == whose(None, "simulated") == "simulated"
-    assert whose("real", "real") == whose(None, "real") == "real"
-    with pytest.raises(ValueError, match="the people behind this teacher are real; leave out"):
-        whose("real", "simulated")
+    assert (
+        whose_people("here", "simulated", None)
+        == whose_people("here", None, "simulated")
+        == "simulated"
+    )
+    assert whose_people("here", "real", "real") == whose_people("here", None, "real") == "real"
+    with pytest.raises(ValueError, match="the people here are real; leave out"):
+        whose_people("here", "real", "simulated")
     with pytest.raises(ValueError, match="only you can know"):
-        whose(None, None)
+        whose_people("here", None, None)
 
 
 def test_a_simulator_in_a_wrapper_of_the_user_may_meet_people() -> None:

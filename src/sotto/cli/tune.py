@@ -66,7 +66,7 @@ def dppg(args: list[str]) -> int:
           sotto certificate runs/tuned --verify
         """
         command = shlex.join(["sotto", "tune", "dppg", *args])
-        return _tune(search, DPPGConfig(**vars(training)), command)
+        return _tune(search, DPPG().resolved(DPPGConfig(**vars(training))), command)
 
     run.__annotations__ = {"search": options, "training": settings, "return": int}
     run.__defaults__ = (settings(**default),)
@@ -85,7 +85,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
         config=config_to_json(DPPG(), tried[0]),
         preset=None,
         seeds=(config.seed,),
-        population=config.population,
+        population=DPPG().population(config),
         ledger=ledger_place(None),
         command=command,
         created=NO_TIME,

@@ -44,6 +44,31 @@ class Adjacency(StrEnum):
 PopulationKind = Literal["simulated", "real"]
 """Whether data come from simulated people, whom nothing can harm, or from real ones."""
 
+
+def whose_people(
+    place: str, known: PopulationKind | None, said: PopulationKind | None
+) -> PopulationKind:
+    """Returns whether the people at a place are simulated or real.
+
+    Args:
+        place: where the people are, such as "in CartPole-v1".
+        known: what is known about them. None: nothing.
+        said: what the user says about them. None: nothing.
+
+    Raises:
+        ValueError: nothing is known and nobody says it, or the user says something else.
+    """
+    people = known or said
+    if people is None:
+        raise ValueError(
+            f"only you can know whether the people {place} are simulated; say so with "
+            "--population simulated or --population real"
+        )
+    if said not in (None, people):
+        raise ValueError(f"the people {place} are {people}; leave out --population {said}")
+    return people
+
+
 UnitKind = Literal[
     "trajectory",
     "feedback",

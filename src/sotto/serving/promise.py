@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 import tyro
 
 from sotto.algorithms.kickstarting.config import KickstartConfig
-from sotto.algorithms.kickstarting.promises import promise, whose
+from sotto.algorithms.kickstarting.promises import promise
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.privacy.answers.distances import ObservationDistance, TrainingShards
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.ledger.spending import Budget
-from sotto.privacy.units import PopulationKind
+from sotto.privacy.units import PopulationKind, whose_people
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ def promised(settings: Promise, teacher: TeacherRun) -> tuple[AnswerStatement, B
             f"{teacher.path} is one training, so --protect training-shards would not be true; it "
             "needs several seeds: sotto train ppo --seeds N"
         )
-    population = whose(teacher.population, settings.population)
+    place = f"in {teacher.env_id}"
+    population = whose_people(place, teacher.population, settings.population)
     shared = {name: value for name, value in vars(settings).items() if name in _SHARED}
     config = KickstartConfig(
         teacher=str(teacher.path),

@@ -17,6 +17,7 @@ from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.presets import USUAL_EPSILON, PresetName, before_changes
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
+from sotto.privacy.units import PopulationKind
 from sotto.rl.envs.registry import is_native
 from sotto.rl.rollout import Actor
 
@@ -56,8 +57,9 @@ class DPPG(Algorithm[DPPGConfig]):
         return vars(before_changes(cast(PresetName, name), env_id, epsilon, changes, flags))
 
     def resolved(self, config: DPPGConfig) -> DPPGConfig:
-        """Returns the settings unchanged, if they fit the environment and the first policy."""
-        training.training_environment(config)
+        """Returns the settings with the population, if they fit environment and first policy."""
+        env = training.training_environment(config)
+        config = replace(config, population=gymnasium_users.people(config, env))
         if config.first_policy is not None:
             training.initial_states(config, [config.seed])  # reads the file
         return config
@@ -66,6 +68,16 @@ class DPPG(Algorithm[DPPGConfig]):
         """Returns True: every run is charged, also with the paper's preset."""
         del config
         return True
+
+    def population(self, config: DPPGConfig) -> PopulationKind:
+        """Returns whether users are simulated or real.
+
+        Raises:
+            ValueError: neither the settings nor the environment say it.
+        """
+        if config.population is not None:
+            return config.population
+        return gymnasium_users.people(config, training.training_environment(config))
 
     def on_devices(self, config: DPPGConfig, horizon: int) -> tuple[Release, Any]:
         """Returns the release of one update, and a trajectory where users are not simulated.
@@ -105,7 +117,7 @@ class DPPG(Algorithm[DPPGConfig]):
 
         Ray may write what tasks return to the disks of the nodes, so real people are not met there.
         """
-        return not is_native(config.env_id) and config.population == "simulated"
+        return not is_native(config.env_id) and config.population != "real"
 
     def create_ledger(self, config: DPPGConfig, where: Path | str, run_id: str) -> Ledger:
         """Creates the ledger of a new run, with the budget and the unit of these settings."""

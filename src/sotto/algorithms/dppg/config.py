@@ -52,10 +52,10 @@ class DPPGConfig(Settings):
     """Number of environment steps in the whole training, over all users. It is an upper bound: a
     user whose episode ends early takes fewer. With population_size, it counts the steps of the
     expected number of users."""
-    population: PopulationKind = "simulated"
+    population: PopulationKind | None = None
     """simulated: the users are simulated. real: people are met in an environment of your own
-    (--env-id module:Name-v0). Nothing that it returns, and nothing about the people without noise,
-    is then shown, logged or saved."""
+    (--env-id module:Name-v0). Nothing about them is then shown, logged or saved without noise.
+    None: simulated, if the environment and its wrappers come with sotto or Gymnasium."""
 
     target_epsilon: Epsilon | None = None
     """Epsilon that the certificate must not exceed. The noise multiplier is calibrated to it."""

@@ -14,6 +14,7 @@ from sotto import cluster
 from sotto.algorithms.dppg import exploration
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.dppg.exploration import Explored
+from sotto.privacy.units import PopulationKind, whose_people
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium import bridge
 from sotto.rl.envs.gymnasium.blocks import BLOCK, Block, blocks_of
@@ -21,6 +22,17 @@ from sotto.rl.envs.gymnasium.bridge import Described, GymnasiumUsers, processes_
 from sotto.rl.envs.gymnasium.unseen import UnseenError
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, Trajectory
+
+
+def people(config: DPPGConfig, env: AnyEnvironment) -> PopulationKind:
+    """Returns whether users are simulated or real, as the settings or the environment say.
+
+    Raises:
+        ValueError: neither says it, or they disagree.
+    """
+    simulator = env.simulator if isinstance(env, Described) else True  # JAX reaches nobody
+    known: PopulationKind | None = "simulated" if simulator else None
+    return whose_people(f"in {config.env_id}", known, config.population)
 
 
 class Collector:
@@ -54,7 +66,7 @@ class Collector:
             UnseenError: something failed with real people. The kind of failure and its message may
                 be about them, and are not shown.
         """
-        if self._config.population == "simulated":
+        if self._config.population != "real":
             return self._collect(policy, key, first_person)
         # A warning or an exception could quote the people's data.
         with warnings.catch_warnings(), np.errstate(all="ignore"), suppress(Exception):

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sotto.algorithms.dppg import critics, exploration, local_updates, noise, segments
 from sotto.algorithms.dppg import parts as dppg_parts
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.gymnasium_users import people
 from sotto.keys import new_key
 from sotto.privacy.claims import streams as claims
 from sotto.privacy.release.release import Release
@@ -155,7 +156,7 @@ def make_release(
         ),
         divisor=float(config.users_per_update),
         horizon=horizon,
-        population=config.population,
+        population=people(config, env),
         participation=participation,
         correlation=noise.correlation(config),
         clipping="joint" if config.joint_clip else "separate",
@@ -181,7 +182,7 @@ def dimension(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> int:
 
 def _of_environment(config: DPPGConfig) -> tuple[Assumption, ...]:
     """Returns the assumptions of the proof about a Gymnasium environment."""
-    if config.population == "simulated":
+    if config.population != "real":
         return (claims.NO_MEMORY.assumption(),)
     met = (claims.NO_MEMORY, claims.UNSEEN, claims.OWN_OUTPUT)
     return tuple(one.assumption() for one in met)

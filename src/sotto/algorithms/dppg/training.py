@@ -317,7 +317,7 @@ def has_simulator(config: DPPGConfig) -> bool:
 
     Real people are met through Gymnasium, and their returns must not be shown without noise.
     """
-    return is_native(config.env_id) or config.population == "simulated"
+    return config.population != "real"
 
 
 def evaluate_policy(

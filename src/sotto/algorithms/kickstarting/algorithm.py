@@ -14,14 +14,14 @@ from jaxtyping import PyTree
 from sotto.algorithms.base import Algorithm, AnyLedger, Progress
 from sotto.algorithms.kickstarting import gymnasium, student, training
 from sotto.algorithms.kickstarting.config import KickstartConfig
-from sotto.algorithms.kickstarting.promises import promise, whose
+from sotto.algorithms.kickstarting.promises import promise
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.algorithms.kickstarting.teachers import ExactTeacher, Teacher
 from sotto.algorithms.kickstarting.training import check_teacher
 from sotto.errors import RunError
 from sotto.keys import new_key
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.units import PopulationKind
+from sotto.privacy.units import PopulationKind, whose_people
 from sotto.rl.envs.registry import is_native
 from sotto.rl.networks import Policy
 
@@ -98,16 +98,17 @@ class Kickstart(Algorithm[KickstartConfig]):
             check_teacher(config, service.observation_size, service.actions, service.statement)
             if service.statement is None:
                 return config
-            return replace(
-                config, population=whose(service.statement.population, config.population)
+            people = whose_people(
+                f"behind {config.teacher}", service.statement.population, config.population
             )
+            return replace(config, population=people)
         teacher = self._teacher(config)
         if teacher.env_id != config.env_id:
             raise ValueError(
                 f"the teacher {config.teacher} was trained in {teacher.env_id}; "
                 f"give --env-id {teacher.env_id}"
             )
-        people = whose(teacher.population, config.population)
+        people = whose_people(f"in {config.env_id}", teacher.population, config.population)
         if people == "real":
             instead = (
                 f"use {config.teacher} itself, whose policy is private"

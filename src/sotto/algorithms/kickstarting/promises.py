@@ -24,7 +24,7 @@ from sotto.privacy.mechanisms.policies import (
     PolicyMechanism,
     TruncatedDirichlet,
 )
-from sotto.privacy.units import PopulationKind
+from sotto.privacy.units import whose_people
 from sotto.rl.envs.registry import is_native
 
 _PAPER_CONCENTRATION = 5.0
@@ -50,7 +50,11 @@ def promise(
     Raises:
         ValueError: the settings contradict each other, or no noise meets target_epsilon.
     """
-    population = whose("simulated" if is_native(config.env_id) else None, config.population)
+    population = whose_people(
+        f"in {config.env_id}",
+        "simulated" if is_native(config.env_id) else None,
+        config.population,
+    )
     epsilon = math.inf if config.target_epsilon is None else config.target_epsilon
     budget = Budget(epsilon=epsilon, delta=config.delta)
     distance = _distance(config, teacher)
@@ -79,29 +83,6 @@ def promise(
     # A larger standard deviation and a smaller concentration both mean more noise.
     noisiest, least_noisy = (STDDEVS if gaussian else CONCENTRATIONS)[:: -1 if gaussian else 1]
     return stated(_calibrated(stated, noisiest, least_noisy, budget)), budget
-
-
-def whose(known: PopulationKind | None, said: PopulationKind | None) -> PopulationKind:
-    """Returns whether the people behind a teacher are simulated or real.
-
-    Args:
-        known: the answer that the teacher gives. None: it gives none.
-        said: the answer that the user gives. None: they give none.
-
-    Raises:
-        ValueError: nothing is known and nobody says it, or the user says something else.
-    """
-    people = known or said
-    if people is None:
-        raise ValueError(
-            "only you can know whether the people in the teacher's environment are simulated; say "
-            "so with --population simulated or --population real"
-        )
-    if said not in (None, people):
-        raise ValueError(
-            f"the people behind this teacher are {people}; leave out --population {said}"
-        )
-    return people
 
 
 def _calibrated(

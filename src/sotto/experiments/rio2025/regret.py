@@ -74,6 +74,7 @@ def arms(env_id: str, seeds: Sequence[int], episodes: int = 2000, delta: float =
     chosen = []
     for epsilon in EPSILONS:
         dppg: dict[str, Any] = {
+            "population": "simulated",
             "target_epsilon": epsilon,
             "delta": delta,
             "total_steps": 20 * episodes,

@@ -49,7 +49,7 @@ def arms(cell: Cell, seeds: Sequence[int]) -> list[Arm]:
     """
     config = cell.config()
     algorithm = algorithm_named(cell.method)
-    algorithm.resolved(config)
+    config = algorithm.resolved(config)
     native = is_native(cell.env_id)
     said = as_first_named(algorithm.config_type, config_to_json(algorithm, config))
     del said["seed"]
