@@ -489,8 +489,15 @@ def test_bad_questions_are_refused(events: list[Event]):
 
 
 def test_pld_refuses_a_delta_it_cannot_resolve():
-    with pytest.raises(ValueError, match="finer than the PLD accountant resolves"):
+    with pytest.raises(ValueError, match="finer than the accountant resolves"):
         compose([sampled(1.0, 0.1)]).epsilon(1e-12)
+    with pytest.raises(ValueError, match="a larger delta, or fewer releases"):
+        compose([sampled(1e4, 1e-9, 10**9)]).epsilon(1e-5)
+
+
+def test_divergences_that_round_below_zero_are_not_told(caplog: pytest.LogCaptureFixture):
+    assert compose([sampled(1e4, 1e-9, 100)]).epsilon(1e-5) == 0.0
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(

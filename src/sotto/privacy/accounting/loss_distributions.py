@@ -6,6 +6,7 @@ grid at once. dp_accounting rounds losses pessimistically ("Connect the Dots", D
 """
 
 import functools
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -39,13 +40,14 @@ def loss_distribution_curve(
         counts[event.model_copy(update={"count": 1})] += event.count
     parts = tuple(sorted(counts.items(), key=repr))
     # The rounding of the FFT reaches 2e-13 at 10,000 compositions and may make delta too small.
-    slack = 1e-12 + 1e-15 * sum(counts.values())
+    releases = sum(counts.values())
+    slack = 1e-12 + 1e-15 * releases
 
     def epsilon_at(delta: float) -> float:
         if delta < 10 * slack:
             raise ValueError(
-                f"delta {delta} is finer than the PLD accountant resolves here; "
-                f"ask for a delta of at least {10 * slack:.1g}"
+                f"delta {delta:g} is finer than the accountant resolves for {releases:,} releases, "
+                f"which is about {10 * slack:.1g}; ask for a larger delta, or fewer releases"
             )
         return _epsilon(mu, parts, delta - slack)
 
@@ -97,7 +99,7 @@ def _pld(mu: float, parts: _Parts) -> Any:
         elif event.epsilon > 0:
             epsilon_sum += count * event.epsilon
             finest = min(finest, event.epsilon / 1000)
-    loss_range = float(accountant.get_epsilon(1e-15)) + epsilon_sum
+    loss_range = _without_warnings(accountant) + epsilon_sum
     interval = max(finest, loss_range / 5e5)
 
     composed = pld_lib.identity(value_discretization_interval=interval)
@@ -115,6 +117,17 @@ def _pld(mu: float, parts: _Parts) -> Any:
             )
         composed = composed.compose(one.self_compose(count))
     return composed
+
+
+def _without_warnings(accountant: RdpAccountant) -> float:
+    """Returns epsilon at delta 1e-15. Divergences that round to less than zero are not told."""
+    log = logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        return float(accountant.get_epsilon(1e-15))
+    finally:
+        log.setLevel(level)
 
 
 def sampled_gaussian(noise_multiplier: float, rate: float, interval: float) -> Any:
