@@ -1,5 +1,6 @@
 """The service over real HTTP: answers, and everything that gets none."""
 
+import asyncio
 import json
 import logging
 import math
@@ -7,20 +8,25 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 
 import httpx
 import numpy as np
 import pytest
+import uvicorn
+from fastapi import FastAPI
 from small_teacher import ACTIONS, OBSERVATION_SIZE, SECRET, secret_rows
+from uvicorn.lifespan.on import LifespanOn
 
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving.app import create_app
 from sotto.serving.traffic.limits import Limits
-from sotto.serving.traffic.refusals import SafeFormatter
+from sotto.serving.traffic.refusals import Guard, SafeFormatter
 
 OPERATOR = "operator-token"
 
@@ -375,6 +381,37 @@ def test_whatever_is_logged_loses_its_messages():
     assert text.startswith("it failed\nRuntimeError < ")
     assert "test_app.py" in text
     assert "private-weight" not in text
+
+
+def _starting_and_stopping(error: BaseException) -> None:
+    """Starts a service and stops it, where its end meets an exception."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        raise error
+
+    app = FastAPI(lifespan=lifespan)
+    app.add_middleware(Guard, refused=lambda _code: None)
+
+    async def both() -> None:
+        server = LifespanOn(uvicorn.Config(app, log_config=None, ws="none"))
+        await server.startup()
+        await server.shutdown()
+
+    asyncio.run(both())
+
+
+def test_an_end_that_fails_is_logged_without_its_message(caplog):
+    _starting_and_stopping(KeyError("private-weight"))
+    assert "failed to start or to stop: KeyError < " in caplog.text
+    assert "private-weight" not in caplog.text
+
+
+def test_an_end_that_is_cut_short_shows_no_traceback(caplog):
+    """A second Ctrl-C cancels it."""
+    _starting_and_stopping(asyncio.CancelledError())
+    assert "Traceback" not in caplog.text
 
 
 def test_counts_for_prometheus(serve):

@@ -110,7 +110,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
         if scope["type"] != "http":  # the server's own start and end
-            await self._app(scope, receive, send)
+            await self._lifespan(scope, receive, send)
             return
         started = False
 
@@ -135,6 +135,18 @@ class Guard:
                     f"the service failed; ask its operator to search the log for {incident}",
                 )
                 await refusal.response()(scope, receive, guarded_send)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles the start and the end. A server would print the text of their exceptions."""
+
+        async def without_text(message: Message) -> None:
+            await send({key: value for key, value in message.items() if key != "message"})
+
+        try:
+            await self._app(scope, receive, without_text)
+        except Exception as error:  # not the cancellation by which a second Ctrl-C ends it
+            log.error("the service failed to start or to stop: %s", without_values(error))
+            raise
 
 
 def without_values(error: BaseException) -> str:
