@@ -45,6 +45,10 @@ class Told(list):
         self.append((step, values))
 
 
+class Failed(Exception):
+    """Stands in for the base class of the packages' own exceptions."""
+
+
 @pytest.fixture
 def told(monkeypatch):
     told = Told()
@@ -53,6 +57,7 @@ def told(monkeypatch):
     mlflow.set_experiment = lambda name: told.append(name)
     mlflow.start_run = lambda **given: told.append(given) or told
     mlflow.log_metrics = lambda values, step: told.log(values, step)
+    wandb.Error = mlflow.MlflowException = Failed
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     monkeypatch.setitem(sys.modules, "mlflow", mlflow)
     return told
@@ -60,6 +65,22 @@ def told(monkeypatch):
 
 FIRST = {"released/private_return": 1.0, "simulated/steps": 3.0}
 LAST = {"released/private_return": 2.0, "evaluation/ema": 9.0, "epsilon": 0.5, "env_steps": 400.0}
+
+
+@pytest.mark.parametrize(("name", "function"), [("wandb", "init"), ("mlflow", "start_run")])
+def test_a_tracker_that_fails_is_one_sentence(told, name, function, monkeypatch, capsys, tmp_path):
+    def fail(**_given):
+        raise Failed("api_key not configured.\nCall login first")
+
+    monkeypatch.setattr(sys.modules[name], function, fail)
+    words = ["--target-epsilon", "1", "--tracker", name, "--out", str(tmp_path / "run")]
+    given = ["train", "dppg", "--population", "simulated", *words]
+    assert main(given) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        f"sotto: {name} failed: api_key not configured; set it up, or leave out --tracker\n"
+    )
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ from sotto.runs.training import Update
 TrackerName = Literal["wandb", "mlflow"]
 
 
+_FAILURES = {"wandb": "Error", "mlflow": "MlflowException"}
+"""Base class of the exceptions of each package."""
+
 _Log = Callable[[dict[str, float], int], None]
 
 
@@ -39,7 +42,8 @@ def tracker(
             Updates without a time are about real people, and wait for the end of the context.
 
     Raises:
-        ValueError: the package is not installed.
+        ValueError: the package is not installed, or the tracker fails. A run that has begun can be
+            resumed without it.
     """
     try:
         package: Any = importlib.import_module(name)
@@ -48,7 +52,8 @@ def tracker(
             f"--tracker {name} needs the package {name}: pip install {name}"
         ) from error
     waiting: list[Update] = []
-    with ExitStack() as stack:
+    failure = getattr(package, _FAILURES[name])
+    with _one_sentence(failure, name), ExitStack() as stack:
         log = None if maybe_real else stack.enter_context(_opened(package, name, run))
 
         def tell(update: Update) -> None:
@@ -61,6 +66,16 @@ def tracker(
         finally:
             for update in waiting:
                 tell(update)
+
+
+@contextmanager
+def _one_sentence(failure: type[Exception], name: str) -> Iterator[None]:
+    """Raises an exception of the tracker as a ValueError of one sentence."""
+    try:
+        yield
+    except failure as error:
+        said = str(error).strip().partition("\n")[0].rstrip(".")
+        raise ValueError(f"{name} failed: {said}; set it up, or leave out --tracker") from error
 
 
 @contextmanager
