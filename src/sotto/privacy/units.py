@@ -52,8 +52,8 @@ def whose_people(
 
     Args:
         place: where the people are, such as "in CartPole-v1".
-        known: what is known about them. None: nothing.
-        said: what the user says about them. None: nothing.
+        known: the answer that the program knows by itself. None: it knows none.
+        said: the answer that the user gives. None: they give none.
 
     Raises:
         ValueError: nothing is known and nobody says it, or the user says something else.
