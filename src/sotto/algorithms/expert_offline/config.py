@@ -212,11 +212,6 @@ class ExpertOfflineConfig(Settings):
         return self.method in ("stable-prefix", "dp-sgd")
 
     @property
-    def needs_experts(self) -> bool:
-        """Whether the experts' policies are needed, beside or instead of their log."""
-        return self.uses_prefixes or (self.uses_votes and self.voters == "experts")
-
-    @property
     def plays(self) -> bool:
         """Whether learning needs an environment, not only its evaluation."""
         return self.uses_prefixes or (self.uses_votes and self.states != "box")

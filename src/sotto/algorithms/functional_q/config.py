@@ -19,7 +19,7 @@ from sotto.algorithms.settings import (
     Signed,
 )
 from sotto.privacy.mechanisms.functions.calibration import impossibility
-from sotto.privacy.units import Adjacency, Unit
+from sotto.privacy.units import REWARD_FUNCTION, TRANSITION, Unit
 from sotto.rl.envs.base import AnyEnvironment, Discrete
 from sotto.rl.envs.registry import make
 
@@ -241,9 +241,7 @@ class FunctionalQConfig(Settings):
     @property
     def privacy_unit(self) -> Unit:
         """The protected unit of the ledger."""
-        if self.unit == "transition":
-            return Unit(kind="transition", adjacency=Adjacency.REPLACE_ONE)
-        return Unit(kind="reward-function", adjacency=Adjacency.WITHIN_RADIUS)
+        return TRANSITION if self.unit == "transition" else REWARD_FUNCTION
 
     @property
     def is_proved(self) -> bool:

@@ -29,7 +29,6 @@ EPISODE = 100
 _STEPS = 800_000
 _TRAININGS = 4
 _JUDGED = 1024
-_CLONING_STEPS = 1_000
 
 
 def blank_policy(config: OfflinePeopleConfig, key: PRNGKeyArray) -> Policy:
