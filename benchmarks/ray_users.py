@@ -78,13 +78,14 @@ def measured(asked: Settings) -> dict[str, float]:
     one = config(asked)
     policy = jax.tree.map(lambda x: x[0], initial_states(one, [0]).policy)
     here = Collector(one)
+    people = np.arange(one.users_per_update)
     taken: dict[str, list[float]] = {"one process": [], "cluster": []}
     with cluster.on_cluster("local"):
         there = Collector(one)
         for repeat in range(asked.repeats + 2):
             for name, collector in (("one process", here), ("cluster", there)):
                 began = time.perf_counter()
-                jax.block_until_ready(collector.collect(policy, new_key(repeat), 0))
+                jax.block_until_ready(collector.collect(policy, new_key(repeat), people))
                 taken[name].append(time.perf_counter() - began)
         block, *_ = blocks_of(new_key(0), list(range(BLOCK)), BLOCK)
         answer = gymnasium_users.collect_block(one, policy, block)

@@ -3,6 +3,8 @@
 Each plays a game of Gymnasium's, but its class is here, as that of a user would be elsewhere.
 """
 
+from typing import ClassVar
+
 import gymnasium as gym
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
@@ -13,7 +15,9 @@ class Clinic(CartPoleEnv):
 
 
 class Dosage(PendulumEnv):
-    """An action that is a number."""
+    """An action that is a number. Every reset meets the person whose number it is given."""
+
+    metadata: ClassVar = {**PendulumEnv.metadata, "meets_person": True}
 
 
 class Bedside(gym.Wrapper):

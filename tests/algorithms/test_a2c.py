@@ -10,7 +10,8 @@ import pytest
 from sotto.algorithms.baselines import ppo
 from sotto.algorithms.baselines.a2c import A2CConfig
 from sotto.algorithms.baselines.gymnasium import GymnasiumRun
-from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
+from sotto.rl.envs.gymnasium.described import described
 
 CONFIG = A2CConfig(
     env_id="Pendulum-v1", total_steps=960, num_envs=4, num_steps=60, hidden=(8,), gae_lambda=0.9

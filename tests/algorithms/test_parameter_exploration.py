@@ -154,7 +154,7 @@ def test_an_environment_in_gymnasium_is_played_greedily_both_ways():
     config = settings(steps_per_user=24)
     env_policy = Policy(3, Box((-2.0,), (2.0,)), (), jr.key(0))
     with closing(Collector(config)) as collector:
-        seen = collector.collect(env_policy, jr.key(1), first_person=40)
+        seen = collector.collect(env_policy, jr.key(1), np.array([40, 41]))
     seed_key, _ = jr.split(jr.key(1))
     seeds = np.asarray(jr.randint(seed_key, (4,), 0, 2**31 - 1, jnp.int32)) + 40
     env = gym.make("Pendulum-v1")

@@ -166,7 +166,7 @@ def test_the_certificate_says_what_of_an_environment_is_not_seen(
     made = training(tmp_path, population=population)
     made.close()
     (opened,) = Ledger.open(tmp_path / "ledger.sqlite").streams
-    met = (claims.UNSEEN.assumption(), claims.OWN_OUTPUT.assumption())
+    met = tuple(one.assumption() for one in (claims.UNSEEN, claims.OWN_OUTPUT, claims.NEW_PEOPLE))
     assert opened.statement.assumptions == (
         claims.NO_MEMORY.assumption(),
         *(met if population == "real" else ()),

@@ -231,6 +231,27 @@ KINDS: dict[str, Facts] = {
                         of_streams.NO_MEMORY,
                         of_streams.UNSEEN,
                         of_streams.OWN_OUTPUT,
+                        of_streams.NEW_PEOPLE,
+                    )
+                ),
+            ),
+        ),
+        settings_checked=True,
+    ),
+    "real people whom Gymnasium is told": Facts(
+        (
+            stream(
+                noise_law="on-grid",
+                protects=(of_streams.POLICIES(),),
+                does_not_protect=(of_streams.PATTERNS(), of_streams.OWN_TRAJECTORY()),
+                assumptions=tuple(
+                    one.assumption()
+                    for one in (
+                        of_streams.FIRST_POLICY,
+                        of_streams.NO_MEMORY,
+                        of_streams.UNSEEN,
+                        of_streams.OWN_OUTPUT,
+                        of_streams.MEETS_PERSON,
                     )
                 ),
             ),

@@ -231,7 +231,16 @@ EXPECTED = {
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         dppg.unseen@2 ledger.counted@3 door.contributed@2 door.compiled@2
         gaussian.rounded@2 noise.law@2 dppg.first-policy dppg.no-memory@2 dppg.own-output@2
-        people.settings@3 ledger.enrolment@3 noise.random@3 door.unchanged@2
+        dppg.new-people people.settings@3 ledger.enrolment@3 noise.random@3 door.unchanged@2
+        runs.failure@2
+        general.timing@2
+    """,
+    "real people whom Gymnasium is told": """
+        dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        dppg.unseen@2 ledger.counted@3 door.contributed@2 door.compiled@2
+        gaussian.rounded@2 noise.law@2 dppg.first-policy dppg.no-memory@2 dppg.own-output@2
+        dppg.meets-person people.settings@3 ledger.enrolment@3 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,

@@ -15,7 +15,7 @@ from sotto.cli.evaluate import _models
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import verify
 from sotto.privacy.units import whose_people
-from sotto.rl.envs.gymnasium.bridge import described
+from sotto.rl.envs.gymnasium.described import described
 from sotto.runs import metrics
 from sotto.runs.agents.teachers import teacher_policies
 from sotto.runs.directory import Named, open_experiment

@@ -16,7 +16,7 @@ from pydantic import (
 
 from sotto.errors import RunError, first_problem
 from sotto.rl.envs.base import AnyEnvironment, Box, Discrete
-from sotto.rl.envs.gymnasium.bridge import Described
+from sotto.rl.envs.gymnasium.described import Described
 
 _LARGEST_FILE = 2**20
 Number = Annotated[float, Field(allow_inf_nan=False)]

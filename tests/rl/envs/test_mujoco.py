@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
-from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
+from sotto.rl.envs.gymnasium.described import described
 from sotto.rl.envs.gymnasium.mujoco_bodies import RULES, Moved, bodies_of
 from sotto.rl.envs.gymnasium.mujoco_facts import FACTS
 

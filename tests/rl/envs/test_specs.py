@@ -169,8 +169,9 @@ def test_a_run_with_a_module_of_its_own(walk, tmp_path, capsys):
 def test_dppg_meets_people_in_it(walk, tmp_path):
     env_id = f"{walk}:WalkOf{walk}-v0+{walk}:Halved"
     settings = sotto.DPPG(
-        env_id=env_id, target_epsilon=1.0, users_per_update=4, steps_per_user=5,
-        total_steps=20, hidden=(4,), evaluation_episodes=1, correlated_noise=False,
+        env_id=env_id, population="simulated", target_epsilon=1.0, users_per_update=4,
+        steps_per_user=5, total_steps=20, hidden=(4,), evaluation_episodes=1,
+        correlated_noise=False,
     )  # fmt: skip
     run = sotto.train(settings, out=tmp_path / "run")
     assert run.certificate.status == "proved"

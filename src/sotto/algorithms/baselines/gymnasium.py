@@ -16,7 +16,8 @@ from sotto.algorithms.baselines import ppo
 from sotto.algorithms.baselines.ppo import Collected, Networks, PPOConfig, PPOMetrics, PPOState
 from sotto.keys import new_key
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, described, sampled
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, sampled
+from sotto.rl.envs.gymnasium.described import described
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.rollout import Trajectory
 

@@ -79,6 +79,15 @@ class DPPG(Algorithm[DPPGConfig]):
             return config.population
         return gymnasium_users.people(config, training.training_environment(config))
 
+    def check_numbered(self, config: DPPGConfig) -> None:
+        """Refuses a shared budget if the environment does not know whom it meets.
+
+        Raises:
+            ValueError: it does not.
+        """
+        env = training.training_environment(config)
+        gymnasium_users.require_numbered(config, env, "a shared budget")
+
     def on_devices(self, config: DPPGConfig, horizon: int) -> tuple[Release, Any]:
         """Returns the release of one update, and a trajectory where users are not simulated.
 

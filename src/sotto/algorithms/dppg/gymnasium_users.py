@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto import cluster
 from sotto.algorithms.dppg import exploration
@@ -18,7 +18,8 @@ from sotto.privacy.units import PopulationKind, whose_people
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.gymnasium import bridge
 from sotto.rl.envs.gymnasium.blocks import BLOCK, Block, blocks_of
-from sotto.rl.envs.gymnasium.bridge import Described, GymnasiumUsers, processes_for
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers, processes_for
+from sotto.rl.envs.gymnasium.described import Described
 from sotto.rl.envs.gymnasium.unseen import UnseenError
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Actor, Trajectory
@@ -33,6 +34,32 @@ def people(config: DPPGConfig, env: AnyEnvironment) -> PopulationKind:
     simulator = env.simulator if isinstance(env, Described) else True  # JAX reaches nobody
     known: PopulationKind | None = "simulated" if simulator else None
     return whose_people(f"in {config.env_id}", known, config.population)
+
+
+def require_numbered(config: DPPGConfig, env: AnyEnvironment, setting: str) -> None:
+    """Refuses a setting for which the environment must know whom it meets, if it does not.
+
+    Raises:
+        ValueError: real people are met, and nobody tells the environment their numbers.
+    """
+    if config.population == "real" and isinstance(env, Described) and not env.meets_person:
+        raise ValueError(
+            f"{setting} counts people by their enrolment numbers, so {config.env_id} must meet the "
+            "person whose number a reset gives it (options['person']); let it say so with "
+            f"metadata['meets_person'] = True, or leave {setting} out"
+        )
+
+
+def require_collectable(config: DPPGConfig, env: AnyEnvironment) -> None:
+    """Refuses to meet real people again in an environment that does not know whom it meets.
+
+    Raises:
+        ValueError: it does not.
+    """
+    if config.participations > 1:
+        require_numbered(config, env, "participations")
+    if config.local_update == "parameter-exploration":  # a person plays twice in a release
+        require_numbered(config, env, "parameter-exploration")
 
 
 class Collector:
@@ -54,34 +81,36 @@ class Collector:
         self._config = config
         self._users = None if cluster.connected() else _users(config, config.users_per_update)
 
-    def collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
+    def collect(self, policy: Actor, key: PRNGKeyArray, persons: Int[np.ndarray, " users"]) -> Any:
         """Collects one release's unit data, leaves of shape [users, ...].
 
         Args:
             policy: the policy that the users follow.
             key: the users' randomness.
-            first_person: enrolment number of the first user. No earlier release had these users.
+            persons: enrolment numbers of the users, who are charged next. An environment that
+                asks for them meets these people, also if an earlier attempt has failed.
 
         Raises:
             UnseenError: something failed with real people. The kind of failure and its message may
                 be about them, and are not shown.
         """
         if self._config.population != "real":
-            return self._collect(policy, key, first_person)
+            return self._collect(policy, key, persons)
         # A warning or an exception could quote the people's data.
         with warnings.catch_warnings(), np.errstate(all="ignore"), suppress(Exception):
             warnings.simplefilter("ignore")
-            return self._collect(policy, key, first_person)
+            return self._collect(policy, key, persons)
         raise UnseenError(self._config.env_id)  # outside the handler, so without a context
 
-    def _collect(self, policy: Actor, key: PRNGKeyArray, first_person: int) -> Any:
+    def _collect(self, policy: Actor, key: PRNGKeyArray, persons: Int[np.ndarray, " users"]) -> Any:
         seed_key, act_key = jax.random.split(key)
         count = _environments(self._config, self._config.users_per_update)
         drawn = jax.random.randint(seed_key, (count,), 0, 2**31 - 1, jnp.int32)
-        seeds = [int(seed) + first_person for seed in np.asarray(drawn)]
+        seeds = [int(seed) + int(persons[0]) for seed in np.asarray(drawn)]
+        met = np.repeat(persons, _environments(self._config, 1)).tolist()
         if self._users is not None:
-            return _collected(self._config, self._users, policy, act_key, seeds)
-        blocks = blocks_of(act_key, seeds, _environments(self._config, BLOCK))
+            return _collected(self._config, self._users, policy, act_key, seeds, met)
+        blocks = blocks_of(act_key, seeds, _environments(self._config, BLOCK), met)
         found = cluster.ordered(partial(collect_block, self._config, policy), blocks)
         return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *found)
 
@@ -94,7 +123,8 @@ class Collector:
 def collect_block(config: DPPGConfig, policy: Actor, block: Block) -> Any:
     """Collects a block of users on a node, leaves of shape [users, ...]."""
     users = _kept_users(config, len(block.seeds))
-    return jax.tree.map(np.asarray, _collected(config, users, policy, block.key, block.seeds))
+    found = _collected(config, users, policy, block.key, block.seeds, block.persons)
+    return jax.tree.map(np.asarray, found)
 
 
 @cache
@@ -127,16 +157,21 @@ def _environments(config: DPPGConfig, users: int) -> int:
 
 
 def _collected(
-    config: DPPGConfig, users: GymnasiumUsers, policy: Actor, key: PRNGKeyArray, seeds: list[int]
+    config: DPPGConfig,
+    users: GymnasiumUsers,
+    policy: Actor,
+    key: PRNGKeyArray,
+    seeds: list[int],
+    persons: list[int],
 ) -> Any:
-    """Collects the users with these seeds."""
+    """Collects the users with these seeds and numbers, one of each for every environment."""
     if config.local_update != "parameter-exploration":
         act = partial(bridge.sampled, policy)
-        return users.collect(act, key, seeds, config.steps_per_user, config.one_episode)
+        return users.collect(act, key, seeds, config.steps_per_user, config.one_episode, persons)
     assert isinstance(policy, Policy)
     directions, pairs = _pairs(config, len(seeds) // 2, policy, key)
     returns, steps, ended = users.returns(
-        partial(_greedy_each, pairs), key, seeds, config.steps_per_user // 2
+        partial(_greedy_each, pairs), key, seeds, config.steps_per_user // 2, persons
     )
     by_user = (jnp.asarray(x.reshape(-1, 2), jnp.float32) for x in (returns, steps, ended))
     return Explored(directions, *by_user)

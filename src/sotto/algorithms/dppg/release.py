@@ -32,6 +32,7 @@ from sotto.privacy.claims import streams as claims
 from sotto.privacy.release.release import Release
 from sotto.privacy.statements import Assumption, Gap, Part, Poisson
 from sotto.rl.envs.base import AnyEnvironment
+from sotto.rl.envs.gymnasium.described import Described
 from sotto.rl.envs.wrappers import Repeats
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae, normalise_advantages
@@ -167,7 +168,7 @@ def make_release(
         does_not_protect=(claims.PATTERNS(), claims.OWN_TRAJECTORY()),
         assumptions=(
             *((claims.FIRST_POLICY.assumption(),) if config.first_policy is not None else ()),
-            *(_of_environment(config) if collected else ()),
+            *(_of_environment(config, env) if collected else ()),
         ),
     )
 
@@ -180,11 +181,13 @@ def dimension(config: DPPGConfig, env: AnyEnvironment, state: DPPGState) -> int:
     return int(sum(leaf.size for leaf in arrays) + sum(part.size for part in extras))
 
 
-def _of_environment(config: DPPGConfig) -> tuple[Assumption, ...]:
+def _of_environment(config: DPPGConfig, env: AnyEnvironment) -> tuple[Assumption, ...]:
     """Returns the assumptions of the proof about a Gymnasium environment."""
     if config.population != "real":
         return (claims.NO_MEMORY.assumption(),)
-    met = (claims.NO_MEMORY, claims.UNSEEN, claims.OWN_OUTPUT)
+    told = isinstance(env, Described) and env.meets_person
+    who = claims.MEETS_PERSON if told else claims.NEW_PEOPLE
+    met = (claims.NO_MEMORY, claims.UNSEEN, claims.OWN_OUTPUT, who)
     return tuple(one.assumption() for one in met)
 
 

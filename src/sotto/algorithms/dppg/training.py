@@ -30,7 +30,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import StreamStatement
 from sotto.rl.envs.base import AnyEnvironment
-from sotto.rl.envs.gymnasium.bridge import described
+from sotto.rl.envs.gymnasium.described import described
 from sotto.rl.envs.gymnasium.unseen import meets_nobody
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.envs.wrappers import require_divisors
@@ -142,11 +142,11 @@ class Training:
                 "this ledger was charged for choosing settings, and cannot be continued; run "
                 "sotto tune again with another --out"
             )
-        held = min(sum(stream.releases for stream in one.streams) for one in ledgers)
-        if held < done:
+        if (held := min(sum(one.releases for one in each.streams) for each in ledgers)) < done:
             raise LedgerOlder("the ledger", "the state to go on from", done, held)
         self.config, self.done = config, done
         self.env = training_environment(config)
+        gymnasium_users.require_collectable(config, self.env)
         begin = config if states is None else replace(config, first_policy=None)
         first = initial_states(begin, seeds)
         self.states = first if states is None else states
@@ -228,8 +228,8 @@ class Training:
     def advance(self) -> DPPGProgress:
         """Charges and makes the next chunk of releases."""
         count = min(self.chunk_updates, self.config.num_updates - self.done)
-        units = () if self._native else self._collect()
         people = None if self._drawn else self._next_people(count)
+        units = () if people is None or self._native else self._collect(people)
         self.states, log, diagnostics = self._stream.run(self.states, self._keys, people, units)
         self.done += count
         evaluation: dict[str, np.ndarray] = {}
@@ -269,7 +269,7 @@ class Training:
         goal = self.config.stop_at_return
         return goal is not None and bool(jnp.all(self.states.extras["return"] >= goal))
 
-    def _collect(self) -> Any:
+    def _collect(self, people: Int[np.ndarray, "runs one users"]) -> Any:
         """Collects one release's unit data in Gymnasium, leaves of shape [runs, 1, users, ...]."""
         if self._collector is None:
             self._collector = Collector(self.config)
@@ -278,9 +278,9 @@ class Training:
             self._collector.collect(
                 jax.tree.map(lambda x, i=index: x[i], acting),
                 jax.random.fold_in(self._keys[index], self.done),
-                ledger.next_person,
+                numbers,
             )
-            for index, ledger in enumerate(self._ledgers)
+            for index, (numbers,) in enumerate(people)
         ]
         return jax.tree.map(lambda *x: jnp.stack(x)[:, None], *runs)
 

@@ -25,7 +25,8 @@ from sotto.algorithms.experts.training import (
     expert_keys,
 )
 from sotto.rl.envs.gymnasium import bridge
-from sotto.rl.envs.gymnasium.bridge import Described, GymnasiumUsers
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
+from sotto.rl.envs.gymnasium.described import Described
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Trajectory
 

@@ -25,7 +25,7 @@ from sotto.privacy.errors import LedgerOlder, NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.release import Release
-from sotto.rl.envs.gymnasium.bridge import described
+from sotto.rl.envs.gymnasium.described import described
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 

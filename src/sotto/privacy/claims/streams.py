@@ -314,6 +314,21 @@ OWN_OUTPUT = Claim(
     "the author of the environment keeps no files, logs or connections that others can see",
     version=2,
 )
+NEW_PEOPLE = Claim(
+    "dppg.new-people",
+    "user",
+    "Each reset of the environment with a seed meets a person whom no earlier one has met, and a "
+    "reset without a seed goes on with the same person.",
+    "the environment is not told whom it meets; the code counts a new person for each seed",
+)
+MEETS_PERSON = Claim(
+    "dppg.meets-person",
+    "user",
+    "A reset of the environment with a person's enrolment number meets that person and nobody "
+    "else.",
+    "the environment says so by metadata['meets_person'], and the code gives it the numbers that "
+    "are charged",
+)
 # algorithms/ucb/calibrated.py
 COUNTERS = Claim(
     "ucb.counters",
@@ -352,6 +367,8 @@ BROUGHT = (
     NO_MEMORY,
     UNSEEN,
     OWN_OUTPUT,
+    NEW_PEOPLE,
+    MEETS_PERSON,
     COUNTERS,
     LOCAL_COUNTERS,
     OWN_ACTIONS,

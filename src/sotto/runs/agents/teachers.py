@@ -8,7 +8,7 @@ from sotto.algorithms.kickstarting.teachers import Ensemble, RowsFunction
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.units import PopulationKind
-from sotto.rl.envs.gymnasium.bridge import described
+from sotto.rl.envs.gymnasium.described import described
 from sotto.rl.envs.registry import from_data, is_native
 from sotto.rl.networks import Policy
 from sotto.runs import checkpoints

@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import gymnasium as gym
 
-from sotto.rl.envs.gymnasium.bridge import Described, GymnasiumUsers
+from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
+from sotto.rl.envs.gymnasium.described import Described
 
 AIR_RAID = "AirRaid"
 """Name of the game in sotto."""

@@ -1,5 +1,6 @@
 """Blocks of environments, as tasks for other processes."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -18,10 +19,12 @@ class Block(NamedTuple):
     Attributes:
         key_data: the numbers of their key.
         seeds: one for each environment.
+        persons: enrolment number of the user of each environment; empty if there are none.
     """
 
     key_data: np.ndarray
     seeds: list[int]
+    persons: list[int]
 
     @property
     def key(self) -> PRNGKeyArray:
@@ -29,8 +32,13 @@ class Block(NamedTuple):
         return key_of(self.key_data)
 
 
-def blocks_of(key: PRNGKeyArray, seeds: list[int], size: int) -> list[Block]:
+def blocks_of(
+    key: PRNGKeyArray, seeds: list[int], size: int, persons: Sequence[int] = ()
+) -> list[Block]:
     """Divides a batch into blocks of `size` environments, the last of which may be smaller."""
-    parts = [seeds[start : start + size] for start in range(0, len(seeds), size)]
-    keys = np.asarray(jax.random.key_data(jax.random.split(key, len(parts))))
-    return [Block(*one) for one in zip(keys, parts, strict=True)]
+    starts = range(0, len(seeds), size)
+    keys = np.asarray(jax.random.key_data(jax.random.split(key, len(starts))))
+    return [
+        Block(one, seeds[start : start + size], list(persons[start : start + size]))
+        for one, start in zip(keys, starts, strict=True)
+    ]

@@ -9,7 +9,6 @@ in another.
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,9 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto import cluster
-from sotto.extras import EXTRAS
-from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
-from sotto.rl.envs.gymnasium import mujoco_facts
+from sotto.rl.envs.base import ActionSpace, Discrete
+from sotto.rl.envs.gymnasium.described import Described, described_by, facts_of
 from sotto.rl.envs.gymnasium.parallel import (
     LocalEnvs,
     ParallelEnvs,
@@ -31,14 +29,7 @@ from sotto.rl.envs.gymnasium.parallel import (
     local_envs,
 )
 from sotto.rl.envs.gymnasium.specs import can_be_sent, remote_spec, spec_of
-from sotto.rl.envs.gymnasium.unseen import (
-    Facts,
-    UnseenError,
-    facts,
-    meets_nobody,
-    pickled,
-    unseen_facts,
-)
+from sotto.rl.envs.gymnasium.unseen import UnseenError, pickled
 from sotto.rl.rollout import Actor, Trajectory
 
 Act = Callable[[Float[Any, "users obs"], PRNGKeyArray], Array]
@@ -56,22 +47,6 @@ def greedy(policy: Actor, observations: Float[Array, "users obs"], key: PRNGKeyA
     """Returns the policy's mode for each user; `partial(greedy, policy)` is an `Act`."""
     del key
     return policy(observations).mode()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Described(Environment[Any, Any]):
-    """Public facts about an environment that runs outside JAX; its pure functions raise."""
-
-    normalisers: tuple[str, ...] = ()
-    """Names of its wrappers that keep running statistics over all users."""
-    simulator: bool = False
-    """Whether it and its wrappers come with sotto or Gymnasium: then people are simulated."""
-
-    def reset(self, *_inputs: Any) -> Any:
-        """Raises NotImplementedError: Gymnasium runs this environment."""
-        raise NotImplementedError(f"{self.id} runs in Gymnasium; collect its data through it")
-
-    step = observe = reset  # type: ignore[assignment]
 
 
 class GymnasiumUsers:
@@ -108,8 +83,8 @@ class GymnasiumUsers:
         unseen: bool = False,
         **options: Any,
     ):
-        found = _facts(env_id, options, unseen)
-        self._described = _described(env_id, found, options, action_repeat)
+        found = facts_of(env_id, options, unseen)
+        self._described = described_by(env_id, found, options, action_repeat)
         action, self.normalisers = found.action, found.normalisers
         assert action is not None
         self.num_users = num_users
@@ -141,6 +116,7 @@ class GymnasiumUsers:
         seeds: Sequence[int],
         num_steps: int,
         one_episode: bool,
+        persons: Sequence[int] | None = None,
     ) -> Trajectory:
         """Collects `num_steps` steps of every user, each from a reset with the user's own seed.
 
@@ -154,16 +130,24 @@ class GymnasiumUsers:
                 the last observation, with action and reward zero and `alive` False. Otherwise the
                 environment is reset when an episode ends, and continues the random stream of the
                 user's seed.
+            persons: enrolment number of each user, which all resets of an environment get that
+                asks for them. None: there are none.
         """
-        self.begin(seeds)
+        self.begin(seeds, persons)
         return self._steps(act, key, num_steps, one_episode)
 
-    def begin(self, seeds: Sequence[int]) -> Float[np.ndarray, "users obs"]:
-        """Resets every environment with its own seed and returns the first observations."""
+    def begin(
+        self, seeds: Sequence[int], persons: Sequence[int] | None = None
+    ) -> Float[np.ndarray, "users obs"]:
+        """Resets every environment with its own seed and returns the first observations.
+
+        The arguments are those of `collect`.
+        """
         if len(seeds) != self.num_users:
             raise ValueError(f"Give one seed per user: {self.num_users}, not {len(seeds)}.")
         buffers = self._envs.buffers
         buffers.seeds[:] = seeds
+        buffers.persons[:] = persons if persons and self._described.meets_person else -1
         buffers.playing[:] = True
         self._envs.reset()
         return self._seen(buffers.observations)
@@ -181,7 +165,12 @@ class GymnasiumUsers:
         return self._steps(act, key, num_steps, one_episode=False)
 
     def returns(
-        self, act: Act, key: PRNGKeyArray, seeds: Sequence[int], num_steps: int
+        self,
+        act: Act,
+        key: PRNGKeyArray,
+        seeds: Sequence[int],
+        num_steps: int,
+        persons: Sequence[int] | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Plays one episode of each user, of at most `num_steps` steps.
 
@@ -191,7 +180,7 @@ class GymnasiumUsers:
             Undiscounted returns, numbers of steps, and whether the episode ended within
             `num_steps`; [users] each.
         """
-        observations = self.begin(seeds)
+        observations = self.begin(seeds, persons)
         buffers = self._envs.buffers
         totals, steps = np.zeros(self.num_users), np.zeros(self.num_users, int)
         for step_key in jax.random.split(key, num_steps):
@@ -224,7 +213,7 @@ class GymnasiumUsers:
             if buffers.terminated[0] or buffers.truncated[0]:
                 return
 
-    def described(self) -> "Described":
+    def described(self) -> Described:
         """Returns the public facts about the environment that algorithms need."""
         return self._described
 
@@ -307,14 +296,6 @@ class GymnasiumUsers:
         return clipped
 
 
-def described(env_id: str, action_repeat: int = 1, unseen: bool = False) -> Described:
-    """Returns the public facts about an environment that Gymnasium runs.
-
-    The arguments and errors are those of `GymnasiumUsers`.
-    """
-    return _described(env_id, _facts(env_id, {}, unseen), {}, action_repeat)
-
-
 def processes_for(environments: int) -> int:
     """Returns how many worker processes are fastest for so many parallel environments.
 
@@ -326,73 +307,3 @@ def processes_for(environments: int) -> int:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(cores or 1, environments // 4))
-
-
-def _facts(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
-    """Returns the environment's public facts, with one-sentence errors."""
-    if unseen:
-        found = unseen_facts(env_id, options)
-        if found.simulator:
-            raise meets_nobody(env_id, found.package)
-        return found
-    try:
-        return facts(spec_of(env_id), options)
-    except (gym.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        known = EXTRAS.get(getattr(error, "name", None) or "")
-        if known is None and isinstance(error, ModuleNotFoundError):  # the user's own module
-            raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
-        extra = known or ("mujoco" if "mujoco" in str(error).lower() else "experts")
-        raise ValueError(
-            f"{env_id} needs a package that is not installed: pip install 'sotto[{extra}]'"
-        ) from error
-    except gym.error.Error as error:
-        raise ValueError(f"Gymnasium cannot make {env_id!r}: {error}") from error
-
-
-def _described(env_id: str, found: Facts, options: dict[str, Any], action_repeat: int) -> Described:
-    known = mujoco_facts.FACTS.get(env_id, mujoco_facts.NOTHING)
-    size, action = _observation_size(env_id, found.observed), _action_space(env_id, found.action)
-    limit = options.get("max_episode_steps") or found.time_limit
-    if limit is None:
-        raise ValueError(
-            f"{env_id} has no time limit; give it one with max_episode_steps, so that a person's "
-            "data has a bounded length."
-        )
-    return Described(
-        id=env_id,
-        observation_size=size,
-        action=action,
-        default_params=(),
-        reset_size=0,
-        max_episode_steps=-(-int(limit) // action_repeat),
-        observation_scale=known.observation_scale or (1.0,) * size,
-        reward_per_step=known.reward_per_step,
-        normalisers=found.normalisers,
-        simulator=found.simulator,
-    )
-
-
-def _observation_size(env_id: str, space: gym.Space[Any] | None) -> int:
-    if not isinstance(space, gym.spaces.Box):
-        raise ValueError(
-            f"{env_id} observes {_kind(space)}; choose an environment with Box "
-            "observations, or wrap it with gymnasium.wrappers.FlattenObservation."
-        )
-    return int(np.prod(space.shape))
-
-
-def _kind(space: gym.Space[Any] | None) -> str:
-    """Names a space for an error; None, for an environment that meets real people, has no name."""
-    return "another space" if space is None else f"a {type(space).__name__}"
-
-
-def _action_space(env_id: str, space: gym.Space[Any] | None) -> ActionSpace:
-    if isinstance(space, gym.spaces.Discrete):
-        return Discrete(int(space.n))
-    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        low, high = space.low.ravel(), space.high.ravel()
-        return Box(tuple(map(float, low)), tuple(map(float, high)))
-    raise ValueError(
-        f"{env_id} takes actions from {'another space' if space is None else space}; choose an "
-        "environment with Discrete or floating-point Box actions."
-    )

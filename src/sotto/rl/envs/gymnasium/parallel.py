@@ -55,6 +55,8 @@ class Buffers(NamedTuple):
     """Environments to step or reset; the others are left alone."""
     seeds: np.ndarray
     """Seeds of the next reset, [envs] integers. A negative seed continues the random stream."""
+    persons: np.ndarray
+    """Enrolment number of the person whom each reset meets, [envs] integers; negative for none."""
     observations: Float[np.ndarray, "envs obs"]
     """Current observations, after any reset."""
     following: Float[np.ndarray, "envs obs"]
@@ -76,6 +78,7 @@ def _buffers(shapes: Shapes, memory: Any = None) -> Buffers:
     fields: tuple[tuple[tuple[int, ...], Any], ...] = (
         (shapes.action_shape, np.dtype(shapes.action_type)),
         flag,
+        ((), np.int64),
         ((), np.int64),
         seen,
         seen,
@@ -139,10 +142,9 @@ class LocalEnvs:
     def reset(self) -> None:
         """Resets as `ParallelEnvs.reset` says."""
         buffers = self.buffers
-        for i in np.flatnonzero(buffers.playing):
+        for i in np.flatnonzero(buffers.playing).tolist():
             seed = int(buffers.seeds[i])
-            seen, _ = self._envs[i].reset(seed=seed if seed >= 0 else None)
-            buffers.observations[i] = np.ravel(seen)
+            buffers.observations[i] = self._met(i, seed if seed >= 0 else None)
 
     def step(self, reset: bool) -> None:
         """Steps as `ParallelEnvs.step` says."""
@@ -154,7 +156,7 @@ class LocalEnvs:
 
     def _one_by_one(self, rows: np.ndarray, reset: bool) -> None:
         buffers = self.buffers
-        for i in rows:
+        for i in rows.tolist():
             env, action, total = self._envs[i], buffers.actions[i], 0.0
             for _ in range(self._repeat):
                 seen, reward, terminated, truncated, _ = env.step(action)
@@ -168,7 +170,7 @@ class LocalEnvs:
             buffers.terminated[i] = terminated
             buffers.truncated[i] = truncated and not terminated
             if reset and (terminated or truncated):
-                seen = np.ravel(env.reset()[0])
+                seen = self._met(i, None)
             buffers.observations[i] = seen
 
     def _at_once(self, together: AtOnce, rows: np.ndarray, reset: bool) -> None:
@@ -187,8 +189,14 @@ class LocalEnvs:
             buffers.rewards[rows] = totals[rows]
         buffers.observations[rows] = buffers.following[rows]
         if reset:
-            for row in rows[(buffers.terminated | buffers.truncated)[rows]]:
-                buffers.observations[row] = np.ravel(self._envs[row].reset()[0])
+            for row in rows[(buffers.terminated | buffers.truncated)[rows]].tolist():
+                buffers.observations[row] = self._met(row, None)
+
+    def _met(self, row: int, seed: int | None) -> np.ndarray:
+        """Resets one environment, for its person if it has one; returns the first observation."""
+        person = int(self.buffers.persons[row])
+        options = {"person": person} if person >= 0 else None
+        return np.ravel(self._envs[row].reset(seed=seed, options=options)[0])
 
     def picture(self, index: int) -> np.ndarray:
         """Renders one environment, [height, width, 3]; it needs render_mode="rgb_array"."""

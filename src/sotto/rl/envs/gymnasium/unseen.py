@@ -68,6 +68,9 @@ class Facts(NamedTuple):
     simulator: bool
     """Whether that class, those of all wrappers, and the functions and objects that they hold come
     with `SIMULATORS`. Code from elsewhere may let people answer."""
+    meets_person: bool
+    """Whether it says, by `metadata["meets_person"] = True`, that a reset with `options["person"]`
+    meets the person of that enrolment number."""
 
 
 def facts(environment: Any, options: dict[str, Any]) -> Facts:
@@ -94,6 +97,7 @@ def facts(environment: Any, options: dict[str, Any]) -> Facts:
         tuple(normalisers),
         _package(layers[-1]),
         not callable(None if spec is None else spec.entry_point) and all(map(_simulates, layers)),
+        env.metadata.get("meets_person") is True,
     )
 
 
