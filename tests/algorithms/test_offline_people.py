@@ -15,6 +15,8 @@ import pytest
 from people_logs import PEOPLE, REAL, STEPS, people, scales, settings, write_visits
 from scipy import stats
 
+from sotto.algorithms.expert_offline.algorithm import ExpertOffline
+from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.offline_people import algorithm, learning, model, moments, rounds
 from sotto.algorithms.offline_people.config import OfflinePeopleConfig
 from sotto.algorithms.offline_people.moments import Logged, Scales
@@ -363,3 +365,18 @@ def test_a_setting_that_contradicts_the_log_and_another_simulator_are_refused(tm
     with pytest.raises(ValueError, match="add up"):
         algorithm.Offline().check_seeds(config, [0, 1])
     assert algorithm.Offline().resolved(config).delta == pytest.approx(0.1 / 30)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "told"),
+    [("CartPole-v1", False), ("MountainCar-v0", False), ("clinics:TestClinic-v0", True)],
+)
+def test_policies_are_played_in_own_environments_with_a_warning(env_id: str, told: bool) -> None:
+    """Returns there are shown, also where the people of the log are real."""
+    for one, config in (
+        (algorithm.Offline(), OfflinePeopleConfig(on="x", env_id=env_id)),
+        (ExpertOffline(), ExpertOfflineConfig(dataset="x", env_id=env_id, target_epsilon=1.0)),
+    ):
+        notes = one.notes(config)
+        assert [f"{env_id} and their returns are shown" in note for note in notes] == [True] * told
+        assert not one.notes(replace(config, env_id="none"))

@@ -140,7 +140,7 @@ def _show(
 ) -> int:
     """Trains a new or an interrupted run and shows its progress; returns the exit code."""
     for note in () if options.resume else algorithm.notes(config):
-        print(note)
+        print(note, file=sys.stderr if options.json else sys.stdout)
     algorithm.use(options, config, given)
     last: Update | None = None
     with start.opened(

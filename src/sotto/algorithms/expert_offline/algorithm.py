@@ -28,6 +28,7 @@ from sotto.keys import new_key
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.units import PopulationKind
+from sotto.rl.envs.gymnasium.described import evaluation_notes
 from sotto.rl.networks import Policy
 
 
@@ -85,6 +86,11 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
             first_policy=absolute(config.first_policy),
             first_policy_identity=_first_policy_identity(config),
         )
+
+    def notes(self, config: ExpertOfflineConfig) -> tuple[str, ...]:
+        """Returns what to know of an own environment in which policies are played."""
+        named = config.env_id if config.has_environment else None
+        return () if named is None else evaluation_notes(named)
 
     def has_ledger(self, config: ExpertOfflineConfig) -> bool:
         """Returns whether the method is private; cql and bc keep no ledger."""

@@ -25,7 +25,7 @@ from sotto.privacy.errors import LedgerOlder, NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.release import Release
-from sotto.rl.envs.gymnasium.described import described
+from sotto.rl.envs.gymnasium.described import described, evaluation_notes
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy
 
@@ -83,6 +83,10 @@ class Offline(Algorithm[OfflinePeopleConfig]):
             )  # an impossible target is refused before any file is made
         _require_fitting(config)
         return config
+
+    def notes(self, config: OfflinePeopleConfig) -> tuple[str, ...]:
+        """Returns what to know of an own environment in which policies are played."""
+        return () if config.env_id == NO_ENVIRONMENT else evaluation_notes(config.env_id)
 
     def most_steps(self, config: OfflinePeopleConfig) -> int:
         """Returns the largest number of rows in the log, all of them in some release."""

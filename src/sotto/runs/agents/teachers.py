@@ -1,15 +1,14 @@
 """Trained runs as teachers."""
 
 from pathlib import Path
-from typing import Literal
 
 from sotto.algorithms.kickstarting.teacher_run import TeacherRun
 from sotto.algorithms.kickstarting.teachers import Ensemble, RowsFunction
 from sotto.errors import RunError
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.privacy.units import PopulationKind
-from sotto.rl.envs.gymnasium.described import described
-from sotto.rl.envs.registry import from_data, is_native
+from sotto.rl.envs.gymnasium.described import is_simulator
+from sotto.rl.envs.registry import from_data
 from sotto.rl.networks import Policy
 from sotto.runs import checkpoints
 from sotto.runs.directory import NOTHING_NAMED, Experiment, Named, open_experiment
@@ -61,13 +60,14 @@ def teacher_policies(
         ensemble = Ensemble(policy)
     except ValueError as error:
         raise RunError(f"{path} cannot be a teacher: {error}") from error
+    simulated: PopulationKind | None = "simulated" if is_simulator(config.env_id) else None
     return TeacherRun(
         path=path,
         env_id=config.env_id,
         private_training=private,
         shards=not private and len(experiment.runs) > 1,
         protected=protected and not private,
-        population=_population(experiment) if private else _met_in(config.env_id),
+        population=_population(experiment) if private else simulated,
         _ensemble=ensemble,
     )
 
@@ -76,11 +76,6 @@ def _population(experiment: Experiment) -> PopulationKind:
     """Returns whether the people of a DPPG run are real, as its certificates say."""
     streams = (one for run in experiment.runs for one in derive(run.open_ledger()).streams)
     return "real" if any(one.statement.population == "real" for one in streams) else "simulated"
-
-
-def _met_in(env_id: str) -> Literal["simulated"] | None:
-    """Returns that people of a simulator are simulated. None: only the user knows them."""
-    return "simulated" if is_native(env_id) or described(env_id).simulator else None
 
 
 def _verify(experiment: Experiment) -> None:

@@ -11,6 +11,7 @@ from sotto.rl.envs.base import ActionSpace, Box, Discrete, Environment
 from sotto.rl.envs.gymnasium import mujoco_facts
 from sotto.rl.envs.gymnasium.specs import spec_of
 from sotto.rl.envs.gymnasium.unseen import Facts, facts, meets_nobody, unseen_facts
+from sotto.rl.envs.registry import is_native
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,24 @@ def described(env_id: str, action_repeat: int = 1, unseen: bool = False) -> Desc
     The arguments and errors are those of `GymnasiumUsers`.
     """
     return described_by(env_id, facts_of(env_id, {}, unseen), {}, action_repeat)
+
+
+def is_simulator(env_id: str) -> bool:
+    """Returns whether nobody is met in an environment, as far as its code tells.
+
+    The errors are those of `described`.
+    """
+    return is_native(env_id) or described(env_id).simulator
+
+
+def evaluation_notes(env_id: str) -> tuple[str, ...]:
+    """Returns what to know before policies are evaluated in an environment of the user's own."""
+    if is_simulator(env_id):
+        return ()
+    return (
+        f"Policies are evaluated in {env_id} and their returns are shown, so it must be a public "
+        "simulator, in which nobody is met.",
+    )
 
 
 def facts_of(env_id: str, options: dict[str, Any], unseen: bool) -> Facts:
