@@ -11,7 +11,9 @@ from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 
 class Clinic(CartPoleEnv):
-    """Two actions, four numbers to see."""
+    """Two actions, four numbers to see. Every reset meets the person whose number it is given."""
+
+    metadata: ClassVar = {**CartPoleEnv.metadata, "meets_person": True}
 
 
 class Dosage(PendulumEnv):
