@@ -327,6 +327,19 @@ def test_a_device_that_has_not_begun_the_round_gives_nothing():
         assert messages.people_in(asked(grid, stage, other)) == {}
 
 
+@pytest.mark.parametrize("change", [{"promised": PROMISED - 1}, {"colluding": 1}, {"bits": 20}])
+def test_the_terms_of_a_round_do_not_change(change, caplog):
+    """The shares of noise follow from them, and the device has agreed to the first ones."""
+    grid = LocalGrid(client_app(), persons(1))
+    first = {0: messages.of_bytes(b"")}
+    asked(grid, messages.KEYS, messages.content(first, plan().to_json(), bytes(16)))
+    changed = Plan(Mean(), MeanConfig(), dataclasses.replace(PROMISE, **change), 3)
+    assert changed.promise != PROMISE
+    content = messages.content(first, changed.to_json(), bytes(16))
+    assert messages.people_in(asked(grid, messages.SHARES, content)) == {}
+    assert "the terms of a round have changed" in caplog.text
+
+
 def test_an_error_on_a_device_says_nothing_to_the_server(caplog):
     """Flower would send the text of an exception to the server."""
 

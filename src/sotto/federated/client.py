@@ -134,12 +134,16 @@ def _recalled(message: Message, context: Context, person: int) -> Device:
     A stage that fails thus ends the device's part in the round.
     """
     record = context.state.config_records.get(_name(person))
-    if record is None or record["round"] != messages.terms_in(message.content).round:
+    terms = messages.terms_in(message.content)
+    if record is None or record["round"] != terms.round:
         raise ProtocolError("this device has not begun this round, or has ended it")
     del context.state[_name(person)]
     memory = record["memory"]
     assert isinstance(memory, bytes)
-    return Device.from_bytes(memory)
+    device = Device.from_bytes(memory)
+    if device.terms != terms:  # fewer promised devices would add larger shares of noise
+        raise ProtocolError("the terms of a round have changed since it began")
+    return device
 
 
 def _remember(context: Context, person: int, round_id: bytes, device: Device | None) -> None:

@@ -79,11 +79,11 @@ class Device:
     """One device in one round.
 
     Args:
-        terms: public terms of the round.
+        terms: public terms of the round, which every later message must repeat.
     """
 
     def __init__(self, terms: Terms) -> None:
-        self._terms = terms
+        self.terms = terms
         self._stage = 0
         self._mask_key = secrets.new_secret()
         self._seal_key = secrets.new_secret()
@@ -113,7 +113,7 @@ class Device:
             ProtocolError: these are not the neighbours of this place, or not keys.
         """
         self._next("share")
-        terms = self._terms
+        terms = self.terms
         try:
             circle = terms.circle(people)
         except ValueError as error:
@@ -155,7 +155,7 @@ class Device:
             ValueError: it is no vector, or its numbers are too large.
         """
         self._next("mask")
-        terms, place = self._terms, self._place
+        terms, place = self.terms, self._place
         if not set(sealed) <= set(self._keys) or len(sealed) < self._circle.threshold:
             raise ProtocolError(
                 f"shares of at least {self._circle.threshold} neighbours are needed, and of no "
@@ -186,10 +186,10 @@ class Device:
                 than the threshold, or the two lists are not exactly the neighbours with masks.
         """
         self._next("unmask")
-        if count < self._terms.promised:
+        if count < self.terms.promised:
             raise ProtocolError(
                 f"a sum of {count} devices has too little noise; at least "
-                f"{self._terms.promised} are promised"
+                f"{self.terms.promised} are promised"
             )
         if len(active) < self._circle.threshold:
             raise ProtocolError(
@@ -208,7 +208,7 @@ class Device:
     def to_bytes(self) -> bytes:
         """Returns everything that the device must remember between stages; it is secret."""
         memory: dict[str, Any] = {
-            "terms": asdict(self._terms) | {"round": self._terms.round.hex()},
+            "terms": asdict(self.terms) | {"round": self.terms.round.hex()},
             "stage": self._stage,
             "secrets": [one.hex() for one in (self._mask_key, self._seal_key, self._seed)],
             "place": self._place,
@@ -239,7 +239,7 @@ class Device:
 
     def _opened(self, giver: int, data: bytes) -> bytes:
         """Returns the two shares of a neighbour, or nothing if they cannot be read."""
-        about = self._terms.of_pair("share", giver, self._place)
+        about = self.terms.of_pair("share", giver, self._place)
         try:
             shares = secrets.unsealed(self._seal(giver, giver, self._place), data, about)
         except ProtocolError:
@@ -249,7 +249,7 @@ class Device:
     def _seal(self, other: int, giver: int, receiver: int) -> bytes:
         """Returns the key under which shares go from one place to another."""
         public = self._keys[other][secrets.KEY_BYTES :]
-        purpose = self._terms.of_pair("seal", giver, receiver)
+        purpose = self.terms.of_pair("seal", giver, receiver)
         return secrets.common_secret(self._seal_key, public, purpose)
 
 
