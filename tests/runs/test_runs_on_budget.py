@@ -20,6 +20,8 @@ from sotto.privacy.ledger.joining import Joining
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.standing import person_standing, standing
+from sotto.runs.registry import algorithm_named
+from sotto.runs.start import begin
 
 SETTINGS = {
     "env_id": "clinics:TestClinic-v0",
@@ -181,6 +183,15 @@ def test_resuming_needs_the_budget_and_the_same_numbers(folder, capsys):
     error = refused(capsys, *longer, *both, str(folder / "numbers.txt"))
     assert "8 numbers of people are listed, and enrolment number 9 takes part" in error
     assert Ledger.open(folder / "run" / "ledger.sqlite").persons == 8
+
+
+def test_a_run_that_has_charged_nobody_is_started_anew(folder, capsys):
+    """A file of people may have got new ones in front since then; its numbers have not."""
+    shared = {"budget": str(folder / "people.budget"), "numbers": folder / "numbers.txt"}
+    config = sotto.DPPG(**SETTINGS | {"target_epsilon": 0.1})
+    begin(algorithm_named("dppg"), config, folder / "begun", command="x", **shared)
+    flags = words(folder / "begun", target_epsilon=0.1, **shared)
+    assert "was charged, so nobody knows" in refused(capsys, *flags, "--resume")
 
 
 def test_from_python(folder):

@@ -208,6 +208,12 @@ def go_on(
             f"a run must be resumed with the settings with which it was started; leave out "
             f"--{changed[0].replace('_', '-')}, or start a new run"
         )
+    # Numbers name people in the order of their file, which the first charge fixes.
+    if budget is not None and _nothing_made(experiment):
+        raise RunError(
+            f"nothing in {out} was charged, so nobody knows whether its numbers still name the "
+            "same people; delete it, and start a new run"
+        )
     # Earlier versions called people simulated whom the release of an own algorithm alone calls
     # real. It is asked last, with settings that the user has given or confirmed.
     if algorithm.population(config) == "real":
