@@ -329,7 +329,7 @@ def test_a_device_that_has_not_begun_the_round_gives_nothing():
 
 @pytest.mark.parametrize("change", [{"promised": PROMISED - 1}, {"colluding": 1}, {"bits": 20}])
 def test_the_terms_of_a_round_do_not_change(change, caplog):
-    """The shares of noise follow from them, and the device has agreed to the first ones."""
+    """The shares of noise, and how few devices a sum may have, follow from them."""
     grid = LocalGrid(client_app(), persons(1))
     first = {0: messages.of_bytes(b"")}
     asked(grid, messages.KEYS, messages.content(first, plan().to_json(), bytes(16)))

@@ -141,7 +141,7 @@ def _recalled(message: Message, context: Context, person: int) -> Device:
     memory = record["memory"]
     assert isinstance(memory, bytes)
     device = Device.from_bytes(memory)
-    if device.terms != terms:  # fewer promised devices would add larger shares of noise
+    if device.terms != terms:  # a larger promise now would mean smaller shares of noise
         raise ProtocolError("the terms of a round have changed since it began")
     return device
 
