@@ -1,6 +1,7 @@
 """The command line: accounting figures, help, and bad input that ends in one clear sentence."""
 
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from sotto.algorithms.base import Words
 from sotto.cli import main
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
+from sotto.cli.terminal.progress import Display
 from sotto.privacy.accounting.composition import gaussian_epsilon
 
 
@@ -254,6 +257,17 @@ def test_a_training_finds_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["out"] == "runs/run-2"
     assert main(["train", "ppo", "--resume"]) == 2
     assert "say which with --out" in capsys.readouterr().err
+
+
+def test_what_a_training_is_doing_is_told_once(capsys, caplog) -> None:
+    """A library had added a handler of its own, which printed it again."""
+    log = logging.getLogger("sotto.somewhere")
+    with Display(1, "last", Words(), silent=False):
+        log.info("a policy learns")
+    assert capsys.readouterr().out == "    a policy learns\n"
+    assert not caplog.records
+    log.warning("later")
+    assert [one.message for one in caplog.records] == ["later"]
 
 
 def test_json_has_stdout_for_itself(capsys) -> None:

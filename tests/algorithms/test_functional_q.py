@@ -395,7 +395,7 @@ def test_settings_that_do_not_fit_the_environment(changes, message: str) -> None
     ("env_id", "message"),
     [
         ("Acrobot-v1", "the range of Acrobot-v1's rewards is unknown: give --reward-low and"),
-        ("Nope-v0", "There is no environment 'Nope-v0' written in JAX"),
+        ("Nope-v0", "this needs an environment written in JAX, and 'Nope-v0' is none"),
     ],
 )
 def test_rewards_whose_range_is_unknown(env_id: str, message: str) -> None:

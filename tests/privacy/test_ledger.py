@@ -233,6 +233,13 @@ def test_a_charge_is_quick_however_long_the_history(ledger: Ledger) -> None:
 # --- the wrong ledger ----------------------------------------------------------------------------
 
 
+def test_a_file_without_a_ledger_is_no_reason_to_create_one(tmp_path: Path) -> None:
+    place = tmp_path / "ledger.sqlite"
+    place.touch()
+    with pytest.raises(LedgerUnavailable, match=r"ledger.sqlite holds no ledger; restore it"):
+        Ledger.open(place, "run")
+
+
 def test_another_runs_ledger_is_refused(ledger: Ledger, path: Path, tmp_path: Path) -> None:
     with pytest.raises(LedgerMismatch, match="belongs to run 'run-a', not 'run-b'"):
         Ledger.open(path, "run-b")

@@ -249,6 +249,11 @@ def test_the_published_schema_is_that_of_the_code(capsys: pytest.CaptureFixture[
     assert json.loads(printed) == json.loads((ROOT / "docs/certificate.schema.json").read_text())
 
 
+def test_the_schema_is_printed_with_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == schema()
+
+
 def test_the_schema_accepts_certificates_and_rejects_wrong_ones(certificate: Path) -> None:
     validator = pytest.importorskip("jsonschema").Draft202012Validator(schema())
     contents = json.loads(certificate.read_text())

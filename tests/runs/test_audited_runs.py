@@ -55,6 +55,15 @@ def test_bounds_stand_beside_the_certificate(run, capsys, monkeypatch):
     assert certified / 2 < bounds["Gaussian noise"] <= certified
 
 
+def test_a_refuted_claim_may_be_true(run, capsys, monkeypatch):
+    """It tells what to do; a true claim of an odd seed was refuted again and again."""
+    monkeypatch.setattr(own, "replay", lambda *_: Replay(0, 9.0, 1.9, (), True))
+    assert main(["audit", str(run)]) == 3
+    said = capsys.readouterr().out
+    assert "REFUTES THE CLAIM" in said
+    assert "Up to 5 of 100 audits refute a true claim: repeat with another --seed" in said
+
+
 def refused(capsys, *words):
     capsys.readouterr()
     assert main(["audit", *words]) == 2

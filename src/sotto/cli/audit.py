@@ -181,6 +181,12 @@ def _print_verdict(target: str, verdict: "Verdict") -> None:
         print(f"Left out: {sentence}")
     result = "refuted" if verdict.refuted else "not refuted, which does not prove it"
     print(f"The claim is {result} (all bounds together with confidence {verdict.confidence:g}).")
+    if verdict.refuted:
+        chance = f"{100 * (1 - verdict.confidence):.3g} of 100"
+        print(
+            f"Up to {chance} audits refute a true claim: repeat with another --seed, or with "
+            "--confidence 0.9999. A false claim is refuted again."
+        )
 
 
 def _explain(leaks: "Sequence[Leak]", json: bool) -> None:

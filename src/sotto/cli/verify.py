@@ -110,9 +110,11 @@ def schema(json: Json = False) -> None:
       sotto schema > certificate.schema.json
 
     Args:
-        json: Changes nothing: a schema is a JSON object.
+        json: Indents by two spaces in place of one.
     """
-    del json
     from sotto.privacy.certificates.schema import schema as made
 
-    print(json_module.dumps(made(), indent=1, ensure_ascii=False))
+    if json:
+        print_json(made())
+    else:
+        print(json_module.dumps(made(), indent=1, ensure_ascii=False))

@@ -1,5 +1,6 @@
 """New and resumed runs: from settings to a run directory that can be trained."""
 
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -271,7 +272,7 @@ def stored_config(algorithm: Algorithm[Any], out: Path, env_id: str | None = Non
     if experiment.settings.algorithm != algorithm.name:
         raise RunError(
             f"{out} is a run of {experiment.settings.algorithm}; resume it with: "
-            f"sotto train {experiment.settings.algorithm} --out {out} --resume"
+            f"sotto train {experiment.settings.algorithm} --out {shlex.quote(str(out))} --resume"
         )
     return config_of(experiment)
 

@@ -109,7 +109,7 @@ class DPPGConfig(Settings):
     released with noise (Andrew et al. 2021). clip_norm is then the first value. None: clip_norm
     is constant."""
     adaptive_clip_rate: Annotated[float, Field(gt=0, le=10)] = 0.2
-    """Step of log clip_norm for each unit of difference from the quantile."""
+    """Change of log clip_norm in an update, for each unit by which the quantile is missed."""
     adaptive_clip_noise_ratio: NoiseMultiplier = 4.0
     """Noise multiplier of the share for adaptive_clip, divided by the policy's."""
     correlated_noise: bool = True
@@ -118,15 +118,15 @@ class DPPGConfig(Settings):
     server_learning_rate: Positive = 1.0
     """Factor on each released update."""
     parameter_decay: Share = 1.0
-    """Factor on the policy's parameters at each update. Below 1, correlated noise is matched to
-    decayed sums."""
+    """Factor on the policy's parameters at each update. Below 1, earlier releases count less and
+    less, and correlated noise is chosen for sums with these weights."""
 
     local_update: Literal["one-step", "adam", "visit-average", "parameter-exploration"] = "one-step"
-    """Method by which a user computes an update. one-step: one gradient step, so long that clipping
-    sets its length. adam: epochs of local Adam (Algorithm 3 of the paper). visit-average: averages
+    """Method by which a user computes an update. one-step: one gradient step, mostly as long as
+    clipping allows. adam: epochs of local Adam (Algorithm 3 of the paper). visit-average: averages
     over the visits to each state, for a linear policy on finitely many states.
-    parameter-exploration: two greedy episodes of at most steps_per_user / 2 steps, with the policy
-    moved along a random direction and against it, by parameter_noise in each parameter."""
+    parameter-exploration: two greedy episodes of at most steps_per_user / 2 steps, with a random
+    vector (parameter_noise in each parameter) added to the policy, and taken from it."""
     learning_rate: Positive = 0.5
     """Learning rate of a user's update."""
     learning_rate_schedule: tuple[Divisor, Count, Positive] | None = None

@@ -250,7 +250,7 @@ def _ready(found: Campaign, url: str, json: bool) -> None:
 
 @command("campaign update")
 def update(path: RunPath, /, database: Database = None, budget: Budget = None) -> None:
-    """Makes the releases of a campaign, where `serve` runs with --no-updater.
+    """Makes the releases of a campaign until Ctrl-C, where `serve` runs with --no-updater.
 
     Several such processes may run. One of them has the lease, and another takes over if it dies.
 
@@ -280,10 +280,10 @@ def _update(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    run(
-        campaigns.open_campaign(path, database, budget),
-        lambda: stopped or parent not in (None, os.getppid()),
-    )
+    campaign = campaigns.open_campaign(path, database, budget)
+    if parent is None:
+        print(f"Making the releases of {path} as people give. Ctrl-C stops it.", flush=True)
+    run(campaign, lambda: stopped or parent not in (None, os.getppid()))
 
 
 @command("campaign status")

@@ -65,6 +65,7 @@ class Display:
         if not self._silent:
             self._log.addHandler(self._notes)
             self._log.setLevel(logging.INFO)
+            self._log.propagate = False  # libraries may have added a handler that prints it again
         return self
 
     def __exit__(
@@ -77,6 +78,7 @@ class Display:
         if not self._silent:
             self._log.removeHandler(self._notes)
             self._log.setLevel(self._level)
+            self._log.propagate = True
 
     def note(self, text: str) -> None:
         """Shows a note about the work before the next chunk is complete."""

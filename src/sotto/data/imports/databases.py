@@ -171,8 +171,9 @@ def _understood(place: str) -> Iterator[None]:
         yield
     except exc.SQLAlchemyError as error:
         cause = type(getattr(error, "orig", None) or error).__name__
+        check = "the name" if place.startswith("sqlite") else "the name, the password"
         raise RunError(
-            f"{place} cannot be read ({cause}); check the name, the password, the table or query, "
+            f"{place} cannot be read as a database ({cause}); check {check}, the table or query, "
             "and your right to read it"
         ) from None
 

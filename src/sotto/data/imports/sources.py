@@ -5,10 +5,11 @@ row, so it is never passed on. Nothing in a file is imported, executed or connec
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.csv as pc
@@ -129,6 +130,22 @@ def _understood(path: Path, format_name: str) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def _no_row_shown() -> Iterator[None]:
+    """Hides what Python prints of a row that Arrow cannot hand to its handler as a text."""
+    shown = sys.unraisablehook
+
+    def hook(found: Any) -> None:
+        if not isinstance(found.exc_value, UnicodeDecodeError):
+            shown(found)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = shown
+
+
 def _csv(
     path: Path, columns: tuple[str, ...], unparsed: Callable[[], None]
 ) -> Iterator[pa.RecordBatch]:
@@ -140,7 +157,7 @@ def _csv(
 
     reading = pc.ReadOptions(block_size=_BLOCK, use_threads=False)
     lines = pc.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda _row: "skip")
-    with _understood(path, "CSV"):
+    with _understood(path, "CSV"), _no_row_shown():
         with pc.open_csv(path, read_options=reading, parse_options=lines) as first:
             names = first.schema.names
         _require_columns(str(path), columns, names)

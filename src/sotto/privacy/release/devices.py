@@ -185,5 +185,6 @@ def _require(count: int) -> None:
             jax.config.update("jax_num_cpu_devices", count)
     if (found := len(jax.devices())) < count:
         raise ValueError(
-            f"{count} devices were asked for, and JAX has {found} ({jax.default_backend()})"
+            f"{count} devices were asked for, and JAX has {found} ({jax.default_backend()}); ask "
+            "for fewer"
         )

@@ -65,7 +65,8 @@ def make(env_id: str, action_repeat: int = 1) -> AnyEnvironment:
     if env_id not in _NATIVE:
         close = difflib.get_close_matches(env_id, _NATIVE, n=3, cutoff=0.5) or list(_NATIVE)
         raise ValueError(
-            f"There is no environment {env_id!r} written in JAX; did you mean {' or '.join(close)}?"
+            f"this needs an environment written in JAX, and {env_id!r} is none; did you mean "
+            f"{' or '.join(close)}?"
         )
     env = _NATIVE[env_id]
     return env if action_repeat == 1 else ActionRepeat.of(env, action_repeat)
