@@ -72,7 +72,7 @@ def training(env_id: str, folder: Path, **changes: Any) -> Training:
 def test_what_an_environment_says_of_simulated_people_is_shown(tmp_path: Path) -> None:
     """Of real ones it is not: tests/attacks/test_real_people_errors.py."""
     with pytest.raises(LookupError, match="creatinine"):
-        training("FailingClinic-v0", tmp_path).advance()
+        training("FailingClinic-v0", tmp_path, population="simulated").advance()
 
 
 def test_real_people_are_met_in_a_process_of_their_own(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_wrapper_in_which_earlier_users_live_on_is_refused() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_rewards_that_float32_has_not_warn_of_nothing(tmp_path: Path) -> None:
-    trained = training("Clinic-v0", tmp_path)
+    trained = training("Clinic-v0", tmp_path, population="simulated")
     trained.advance()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trained.states.policy))
     said = derive(Ledger.open(tmp_path / "ledger.sqlite")).assumptions
