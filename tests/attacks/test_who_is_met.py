@@ -132,6 +132,17 @@ def test_who_is_met_must_be_known_to_meet_somebody_again(
     assert not (ward / "run").exists()
 
 
+def test_all_tries_of_a_tuning_meet_the_same_people(ward: Path, capsys) -> None:
+    tune = ["tune", "dppg", "--settings", "learning_rate=.1,.2", "--mean-tries", "2", *SMALL]
+    tune += ["--private-return", "0", "8", "--total-steps", "64", "--out", str(ward / "run")]
+    assert main([*tune, "--env-id", UNNAMED]) == 2
+    assert "sotto tune counts people by their enrolment numbers" in capsys.readouterr().err
+    assert main([*tune, "--env-id", ENV]) == 0
+    found = met(ward)
+    assert len(found) % 8 == 0
+    assert found == [*range(8)] * (len(found) // 8)
+
+
 def test_a_shared_budget_needs_to_know_who_is_met(ward: Path, capsys) -> None:
     budget = ward / "budget.sqlite"
     assert main(["budget", "create", str(budget), "--epsilon", "2", "--delta", "1e-3"]) == 0

@@ -119,6 +119,8 @@ class DPPG(Algorithm[DPPGConfig]):
         if native:
             return release, ()
         collected = gymnasium_users.nothing_collected(config, env, first.policy)
+        # Their owners' data come from the devices themselves, and this environment meets nobody.
+        release = replace(release, assumptions=())
         return release, jax.tree.map(lambda x: x[0], collected)
 
     def has_tasks(self, config: DPPGConfig) -> bool:

@@ -25,9 +25,10 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.algorithms.dppg.gymnasium_users import require_numbered
 from sotto.algorithms.dppg.noise import event
 from sotto.algorithms.dppg.release import DPPGState
-from sotto.algorithms.dppg.training import Training, create_ledger
+from sotto.algorithms.dppg.training import Training, create_ledger, training_environment
 from sotto.errors import RunError
 from sotto.privacy.accounting.composition import (
     Gaussian,
@@ -80,8 +81,8 @@ def candidates(
         mean_tries: mean number of tries, which is geometrically distributed.
 
     Raises:
-        ValueError: settings may not be tried or contradict each other, a try is not proved, or
-            returns are not released.
+        ValueError: settings may not be tried or contradict each other, a try is not proved,
+            returns are not released, or the environment does not know whom it meets.
     """
     if unknown := sorted(set(settings) - {field.name for field in dataclasses.fields(config)}):
         raise ValueError(f"DPPG has no setting {unknown[0]!r}")
@@ -91,6 +92,7 @@ def candidates(
             "all tries; give it one value"
         )
     _check(config)
+    require_numbered(config, training_environment(config), "sotto tune")  # all tries meet everybody
     noise = _noise_multiplier(config, mean_tries)
     common = dataclasses.replace(
         config, target_epsilon=None, noise_multiplier=noise, evaluation_episodes=0
