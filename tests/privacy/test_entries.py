@@ -150,7 +150,7 @@ def test_a_run_is_found_by_its_name_or_as_the_only_one(engine: sa.Engine) -> Non
 def test_a_database_of_something_else_holds_no_ledger(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE something (x INTEGER)")
-    with pytest.raises(LedgerUnavailable, match="there is no ledger"):
+    with pytest.raises(LedgerUnavailable, match="holds no ledger; name another file"):
         entries.find_run(engine, None)
     entries._entries.create(engine)
     with pytest.raises(LedgerMismatch, match="no run"):

@@ -236,7 +236,7 @@ def test_a_charge_is_quick_however_long_the_history(ledger: Ledger) -> None:
 def test_a_file_without_a_ledger_is_no_reason_to_create_one(tmp_path: Path) -> None:
     place = tmp_path / "ledger.sqlite"
     place.touch()
-    with pytest.raises(LedgerUnavailable, match=r"ledger.sqlite holds no ledger; restore it"):
+    with pytest.raises(LedgerUnavailable, match=r"ledger.sqlite holds no ledger; name another"):
         Ledger.open(place, "run")
 
 

@@ -110,7 +110,7 @@ def find_run(engine: sa.Engine, run_id: str | None, what: str = "ledger") -> str
         databases.reading(engine) as connection,
     ):
         if not sa.inspect(connection).has_table(_entries.name):
-            damaged = f"{file} holds no {what}; restore it from a backup"
+            damaged = f"{file} holds no {what}; name another file, or restore it from a backup"
             raise LedgerUnavailable(damaged if engine.dialect.name == "sqlite" else missing)
         held: list[str] = list(connection.scalars(sa.select(_entries.c.run_id).distinct()))
     if run_id is None and len(held) == 1:
