@@ -11,6 +11,7 @@ import pytest
 from sotto.algorithms.dppg.gymnasium_users import Collector
 from sotto.cli import main
 from sotto.privacy.ledger.shared import SharedBudget
+from sotto.rl.envs.gymnasium import unseen
 from sotto.runs.directory import open_experiment
 
 WARD = '''
@@ -94,6 +95,12 @@ def test_people_of_a_failed_release_are_met_again(ward: Path, capsys, monkeypatc
     assert f"{ENV} failed where real people are met" in capsys.readouterr().err
     assert main(words(ward, "--resume", *shared)) == 0
     assert met(ward) == [*range(8), *range(4, 8)]
+    unnamed = WARD.replace("meets_person", "no_longer")
+    (ward / "who_is_met_ward.py").write_text(unnamed)
+    unseen._asked.cache_clear()  # as a later process would ask again
+    longer = words(ward, "--resume", "--total-steps", "96", *shared)
+    assert main(longer) == 2
+    assert "a shared budget counts people by their" in capsys.readouterr().err
     charged = SharedBudget.open(budget).account().people.tolist()
     assert sorted(charged) == list(range(100, 108))
 

@@ -87,6 +87,16 @@ def test_a_training_about_real_people_begins_and_goes_on(tmp_path):
     (found,) = sotto.verify(tmp_path / "run").values()
     assert found.status == "verified"
     assert {one.statement.population for one in found.current.streams} == {"real"}
+    assert not found.current.streams[0].statement.assumptions  # of an environment that is not reset
+
+
+def test_devices_bring_their_numbers_to_a_shared_budget(tmp_path):
+    """The environment, which does not ask whom it meets, is never reset."""
+    place = str(tmp_path / "people.budget")
+    assert main(["budget", "create", place, "--epsilon", "9", "--delta", "1e-3"]) == 0
+    named = algorithm_named("dppg")
+    experiment = runs.begin(named, CONFIG, PROMISE, tmp_path / "run", "test", place)
+    assert experiment.named.budget == place
 
 
 def charged_by(path: Path, env_id: str) -> int:

@@ -82,6 +82,24 @@ def live_people(seen: Claim) -> Facts:
     return Facts((updates,), settings_checked=True)
 
 
+def met_through_gymnasium(who: Claim) -> Facts:
+    """Real people whom a Gymnasium environment meets, with the sentence on who they are."""
+    environment = (of_streams.NO_MEMORY, of_streams.UNSEEN, of_streams.OWN_OUTPUT, who)
+    return Facts(
+        (
+            stream(
+                noise_law="on-grid",
+                protects=(of_streams.POLICIES(),),
+                does_not_protect=(of_streams.PATTERNS(), of_streams.OWN_TRAJECTORY()),
+                assumptions=tuple(
+                    one.assumption() for one in (of_streams.FIRST_POLICY, *environment)
+                ),
+            ),
+        ),
+        settings_checked=True,
+    )
+
+
 def teacher(**changes: Any) -> Facts:
     """A teacher of Gaussian answers about shards of people."""
     fields: dict[str, Any] = {
@@ -218,46 +236,8 @@ KINDS: dict[str, Facts] = {
             ),
         )
     ),
-    "real people in Gymnasium": Facts(
-        (
-            stream(
-                noise_law="on-grid",
-                protects=(of_streams.POLICIES(),),
-                does_not_protect=(of_streams.PATTERNS(), of_streams.OWN_TRAJECTORY()),
-                assumptions=tuple(
-                    one.assumption()
-                    for one in (
-                        of_streams.FIRST_POLICY,
-                        of_streams.NO_MEMORY,
-                        of_streams.UNSEEN,
-                        of_streams.OWN_OUTPUT,
-                        of_streams.NEW_PEOPLE,
-                    )
-                ),
-            ),
-        ),
-        settings_checked=True,
-    ),
-    "real people whom Gymnasium is told": Facts(
-        (
-            stream(
-                noise_law="on-grid",
-                protects=(of_streams.POLICIES(),),
-                does_not_protect=(of_streams.PATTERNS(), of_streams.OWN_TRAJECTORY()),
-                assumptions=tuple(
-                    one.assumption()
-                    for one in (
-                        of_streams.FIRST_POLICY,
-                        of_streams.NO_MEMORY,
-                        of_streams.UNSEEN,
-                        of_streams.OWN_OUTPUT,
-                        of_streams.MEETS_PERSON,
-                    )
-                ),
-            ),
-        ),
-        settings_checked=True,
-    ),
+    "real people in Gymnasium": met_through_gymnasium(of_streams.NEW_PEOPLE),
+    "real people whom Gymnasium is told": met_through_gymnasium(of_streams.MEETS_PERSON),
     "people who are sampled": Facts(
         (
             stream(

@@ -185,7 +185,7 @@ def _print_verdict(target: str, verdict: "Verdict") -> None:
         chance = f"{100 * (1 - verdict.confidence):.3g} of 100"
         print(
             f"Up to {chance} audits refute a true claim: repeat with another --seed, or with "
-            "--confidence 0.9999. A false claim is refuted again."
+            "--confidence 0.9999. A claim that is false is usually refuted again."
         )
 
 

@@ -108,7 +108,7 @@ def begin(
     if ledger is not None and not algorithm.has_ledger(config):
         raise ValueError("a run with these settings has no ledger; leave out --ledger")
     if budget is not None:
-        _check_budget(algorithm, config, budget, numbers is not None or numbered, seeds)
+        _check_budget(algorithm, config, budget, numbers is not None, numbered, seeds)
     elif numbers is not None:
         raise ValueError("numbers are for a shared budget; give --budget too, or leave them out")
     settings = new_settings(
@@ -130,14 +130,15 @@ def begin(
 
 
 def _check_budget(
-    algorithm: Algorithm[Any], config: Any, budget: str, numbered: bool, seeds: int
+    algorithm: Algorithm[Any], config: Any, budget: str, listed: bool, numbered: bool, seeds: int
 ) -> None:
     """Refuses a shared budget that does not fit the run, before anything is made."""
     ledger_place(budget, "--budget")  # refuses a password, which the stored command would reveal
     if not algorithm.has_ledger(config):
         raise ValueError("a run with these settings protects nobody; leave out --budget")
-    algorithm.check_numbered(config)
-    if not numbered:
+    if not numbered:  # devices bring their numbers themselves
+        algorithm.check_numbered(config)
+    if not listed and not numbered:
         raise ValueError(
             "a shared budget knows people by your numbers; name a file with the number of each "
             "person, in the order of enrolment: --numbers FILE"
@@ -209,12 +210,15 @@ def go_on(
             f"a run must be resumed with the settings with which it was started; leave out "
             f"--{changed[0].replace('_', '-')}, or start a new run"
         )
-    # Numbers name people in the order of their file, which the first charge fixes.
-    if budget is not None and _nothing_made(experiment):
-        raise RunError(
-            f"nothing in {out} was charged, so nobody knows whether its numbers still name the "
-            "same people; delete it, and start a new run"
-        )
+    if budget is not None:
+        # An environment may no longer say whom it meets, and in earlier versions none did.
+        algorithm.check_numbered(config_from_json(algorithm, experiment.settings.config))
+        # Numbers name people in the order of their file, which the first charge fixes.
+        if _nothing_made(experiment):
+            raise RunError(
+                f"nothing in {out} was charged, so nobody knows whether its numbers still name the "
+                "same people; delete it, and start a new run"
+            )
     # Earlier versions called people simulated whom the release of an own algorithm alone calls
     # real. It is asked last, with settings that the user has given or confirmed.
     if algorithm.population(config) == "real":
