@@ -149,6 +149,8 @@ def test_a_low_temperature_draws_the_most_likely_tokens():
 
 def test_the_first_of_equal_logits_is_chosen():
     assert most_likely(jnp.asarray([[0.0, 2.0, 2.0], [3.0, 1.0, 3.0]])).tolist() == [1, 0]
+    several_runs = jnp.zeros((2, 700)).at[0, jnp.array([300, 301, 699])].set(1.0)
+    assert most_likely(several_runs).tolist() == [300, 0]
 
 
 def test_generation_works_under_vmap_with_an_adapter_each():

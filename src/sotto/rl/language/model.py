@@ -114,18 +114,23 @@ class Decoder(eqx.Module):
 
 
 class Cache(eqx.Module):
-    """Keys and values of the tokens that a model has seen, in arrays of fixed shape."""
+    """Keys and values of the tokens that a model has seen, in arrays of fixed shape.
 
-    keys: tuple[Float[Array, "batch kv_heads slots head_width"], ...]
+    Keys are stored as attention reads them, so that no step has to transpose those before it.
+    """
+
+    keys: tuple[Float[Array, "batch kv_heads head_width slots"], ...]
     values: tuple[Float[Array, "batch kv_heads slots head_width"], ...]
 
     @staticmethod
     def empty(model: Decoder, batch: int, slots: int) -> "Cache":
         """Returns a cache with room for `slots` tokens in each row."""
         a = model.architecture
-        shape = (batch, a.kv_heads, slots, a.head_width)
-        blank = tuple(jnp.zeros(shape, jnp.float32) for _ in model.blocks)
-        return Cache(blank, blank)
+        rows = batch, a.kv_heads
+        return Cache(
+            tuple(jnp.zeros((*rows, a.head_width, slots), jnp.float32) for _ in model.blocks),
+            tuple(jnp.zeros((*rows, slots, a.head_width), jnp.float32) for _ in model.blocks),
+        )
 
 
 def residual_stream(
@@ -181,16 +186,15 @@ def _block(
     query, key, value = jnp.split(mixed, [a.heads, a.heads + a.kv_heads], axis=2)
     if turns is not None:
         query, key = _rotated(query, turns), _rotated(key, turns)
-    key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)  # [batch, kv_heads, time, head_width]
+    key, value = key.transpose(0, 2, 3, 1), value.swapaxes(1, 2)  # as in a cache
     if held is not None:
-        at = (0, 0, slot, 0)
-        key = lax.dynamic_update_slice(held[0], key, at)
-        value = lax.dynamic_update_slice(held[1], value, at)
+        key = lax.dynamic_update_slice(held[0], key, (0, 0, 0, slot))
+        value = lax.dynamic_update_slice(held[1], value, (0, 0, slot, 0))
 
     # The query heads of one key-value head are rows of one matrix product.
     query = query.reshape(batch, time, a.kv_heads, group, a.head_width).transpose(0, 2, 3, 1, 4)
     query = query.reshape(batch, a.kv_heads, group * time, a.head_width)
-    scores = _batched(query, key.swapaxes(2, 3)) / math.sqrt(a.head_width)
+    scores = _batched(query, key) / math.sqrt(a.head_width)
     scores = scores.reshape(batch, a.kv_heads, group, time, -1) + bias[:, None, None]
     weights = jax.nn.softmax(scores, axis=-1).reshape(batch, a.kv_heads, group * time, -1)
     heads = _batched(weights, value).reshape(batch, a.kv_heads, group, time, a.head_width)
@@ -241,11 +245,10 @@ def _rotated(
     heads: Float[Array, "batch time heads width"], turns: tuple[Array, Array]
 ) -> Float[Array, "batch time heads width"]:
     """Returns heads whose first and second halves hold the two coordinates of each pair, turned."""
-    cosine, sine = turns
-    first, second = jnp.split(heads, 2, axis=-1)
-    return jnp.concatenate(
-        [first * cosine - second * sine, first * sine + second * cosine], axis=-1
-    )
+    cosine, sine = (turn[..., None, :] for turn in turns)
+    pairs = heads.reshape(*heads.shape[:-1], 2, -1)
+    turned = pairs * cosine + pairs[..., ::-1, :] * sine * jnp.array([[-1.0], [1.0]])
+    return turned.reshape(heads.shape)
 
 
 def logits(

@@ -2,14 +2,16 @@
 
 `jax.random.categorical` draws one random number for each token of the vocabulary, which takes most
 of a decoding step on a CPU. Inverting the distribution function in two levels needs two numbers for
-each row. The first chooses a run of tokens, and the second chooses a token in it.
+each row. The first chooses a run of tokens, and the second chooses a token in it. Only sums or
+maxima of whole runs are stored, and not another number for each token.
 """
-
-import math
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Real
+
+_RUN = 256
+"""Tokens in a run, about the square root of a vocabulary's size."""
 
 
 def sample(
@@ -20,15 +22,29 @@ def sample(
     The probabilities are exact up to float32: a uniform number has 23 bits, so each level resolves
     steps of 2^-23.
     """
-    vocabulary = logits.shape[-1]
-    run = math.isqrt(vocabulary - 1) + 1
-    weights = jnp.exp(logits - logits.max(-1, keepdims=True))
-    weights = jnp.pad(weights, ((0, 0), (0, -vocabulary % run)))
-    weights = weights.reshape(len(logits), -1, run)
-    chosen = _inverse(weights.sum(-1), uniforms[:, 0])
-    within = jnp.take_along_axis(weights, chosen[:, None, None], axis=1)[:, 0]
-    token = chosen * run + _inverse(within, uniforms[:, 1])
-    return jnp.minimum(token, vocabulary - 1)
+    runs, largest = _in_runs(logits), logits.max(-1, keepdims=True)
+    chosen = _inverse(jnp.exp(runs - largest[..., None]).sum(-1), uniforms[:, 0])
+    within = _inverse(jnp.exp(_run(runs, chosen) - largest), uniforms[:, 1])
+    return jnp.minimum(chosen * _RUN + within, logits.shape[-1] - 1)
+
+
+def most_likely(logits: Float[Array, "batch vocabulary"]) -> Int[Array, " batch"]:
+    """Returns the token with the largest logit; the first one, if several are equal."""
+    runs = _in_runs(logits)
+    chosen = jnp.argmax(runs.max(-1), axis=-1)
+    return chosen * _RUN + jnp.argmax(_run(runs, chosen), axis=-1)
+
+
+def _in_runs(logits: Float[Array, "batch vocabulary"]) -> Float[Array, "batch runs run"]:
+    padding = -logits.shape[-1] % _RUN
+    padded = jnp.pad(logits, ((0, 0), (0, padding)), constant_values=-jnp.inf)
+    return padded.reshape(len(logits), -1, _RUN)
+
+
+def _run(
+    runs: Float[Array, "batch runs run"], chosen: Int[Array, " batch"]
+) -> Float[Array, "batch run"]:
+    return jnp.take_along_axis(runs, chosen[:, None, None], axis=1)[:, 0]
 
 
 def _inverse(
@@ -44,13 +60,3 @@ def best_of(rewards: Real[ArrayLike, " rows"], count: int) -> Int[np.ndarray, " 
     groups = np.asarray(rewards).reshape(-1, count)
     chosen: np.ndarray = np.arange(len(groups)) * count + groups.argmax(axis=1)
     return chosen
-
-
-def most_likely(logits: Float[Array, "batch vocabulary"]) -> Int[Array, " batch"]:
-    """Returns the token with the largest logit; the first one, if several are equal.
-
-    On CPUs two reductions are much faster than `argmax`, which XLA does not vectorise.
-    """
-    best = logits == logits.max(-1, keepdims=True)
-    tokens = jnp.arange(logits.shape[-1], dtype=jnp.int32)
-    return jnp.where(best, tokens, logits.shape[-1] - 1).min(-1)
