@@ -143,7 +143,7 @@ class FakeCampaign:
         self.withdrew = True
         for place in self.places:
             place["state"] = "withdrawn" if place["state"] == "given" else place["state"]
-        receipt = {"person": 12, "dropped": [4], "in_releases": [3]}
+        receipt = {"person": 12, "deleted_from_releases": [4], "part_of_releases": [3]}
         return {"receipt": receipt, "meaning": "The contribution of release 4 was deleted."}
 
 

@@ -190,6 +190,58 @@ def test_a_release_of_people_who_were_all_charged_stays_open(live, tmp_path):
     assert (charges(live), live.store.version()) == (2, 2)
 
 
+def test_people_of_a_failed_release_are_told_what_it_costs(live, tmp_path):
+    """Also if a policy with their data was published, and the database has forgotten it."""
+    live.live(0, 1)
+    copied(live.campaign.people_place, tmp_path / "backup")
+    live.updater.step()
+    stated = live.get(0, "/v1/me").json()["cost"]
+    copied(tmp_path / "backup", live.campaign.people_place)
+    live.now += 31
+    assert live.new_updater().step()
+    me = live.get(0, "/v1/me").json()
+    assert me["places"] == [{"release": 0, "state": "lost"}]
+    assert me["cost"] == stated is not None
+    receipt = live.post(0, "/v1/withdrawals", {}).json()["receipt"]
+    assert receipt["part_of_releases"] == [0]
+
+
+# --- a release that was begun and not charged ----------------------------------------------------
+
+
+@pytest.mark.parametrize("everybody", [False, True])
+def test_who_withdraws_before_the_charge_is_in_no_release(live, everybody):
+    live.live(0, 1)
+    with closing(sqlite3.connect(live.campaign.ledger_place, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(LedgerUnavailable):
+            live.updater.step()
+        withdrawing = (0, 1) if everybody else (0,)
+        for person in withdrawing:
+            receipt = live.post(person, "/v1/withdrawals", {}).json()["receipt"]
+            assert receipt["part_of_releases"] == [0]  # it may still be charged
+    live.now += 31
+    assert live.new_updater().step() or everybody
+    for person in withdrawing:
+        assert live.store.history(person).places == ((0, "withdrawn"),)
+        receipt = live.post(person, "/v1/withdrawals", {}).json()["receipt"]
+        assert receipt == {"person": person, "deleted_from_releases": [0], "part_of_releases": []}
+    assert charges(live) == (0 if everybody else 1)
+    assert live.campaign.open_ledger().persons == (0 if everybody else 1)
+
+
+def test_who_withdraws_after_the_charge_stays_in_a_lost_release(live, monkeypatch):
+    live.live(0, 1)
+    monkeypatch.setattr(live.updater._store, "finish", lambda *_a, **_k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        live.updater.step()
+    live.post(0, "/v1/withdrawals", {})
+    live.now += 31
+    assert live.new_updater().step()
+    assert live.store.history(0).places == ((0, "lost"),)
+    assert live.get(0, "/v1/me").json()["cost"] is not None
+
+
 # --- settings ------------------------------------------------------------------------------------
 
 
@@ -417,6 +469,28 @@ def test_a_place_in_memory_expires(tmp_path):
         assert live.post(0, "/v1/actions", asked).status_code == 200
         live.now += 3600
         refused(live.post(0, "/v1/actions", asked), 409, "place-closed")
+
+
+def test_whoever_withdrew_gets_no_more_actions(tmp_path):
+    with started(tmp_path, Terms(acts="server")) as live:
+        places = [live.post(person, "/v1/places", {}).json()["place"] for person in (0, 1)]
+        asked = [{"place": one, "step": 0, "observation": [0.3, -0.2]} for one in places]
+        for person in (0, 1):
+            assert live.post(person, "/v1/actions", asked[person]).status_code == 200
+        live.post(0, "/v1/withdrawals", {})
+        refused(live.post(0, "/v1/actions", asked[0]), 409, "place-closed")
+        assert live.post(1, "/v1/actions", asked[1]).status_code == 200
+
+
+def test_a_zero_with_a_sign_asks_for_the_same_action(tmp_path):
+    with started(tmp_path, Terms(acts="server")) as live:
+        place = live.post(0, "/v1/places", {}).json()["place"]
+        for step in range(3):
+            found = [
+                live.post(0, "/v1/actions", {"place": place, "step": step, "observation": seen})
+                for seen in ([0.0, 1.0], [-0.0, 1.0], [0, 1])
+            ]
+            assert len({one.json()["action"] for one in found}) == 1
 
 
 def test_places_of_earlier_releases_are_forgotten(tmp_path):

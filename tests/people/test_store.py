@@ -563,7 +563,29 @@ def test_withdrawing_between_releases(make: Make) -> None:
     serve(store, 0)
     make_release(store, lost=True)  # it is in no policy, and was not deleted by the withdrawal
     serve(store, 0)
-    assert store.withdraw(0) == Receipt(0, dropped=(2,), in_releases=(0,))
+    assert store.withdraw(0) == Receipt(0, dropped=(2,), in_releases=(0, 1))
+
+
+def test_a_release_that_was_not_charged_can_lose_contributions_again(make: Make) -> None:
+    store = make(slots=2)
+    store.enrol(2)
+    for person in range(2):
+        serve(store, person)
+    with pytest.raises(ValueError, match="is open"):
+        store.not_charged(0, "ann")
+    begun(store, holder="ann")
+    store.withdraw(0)
+    closed = store.not_charged(0, "bob")
+    np.testing.assert_array_equal(closed.persons, [-1, 1])
+    assert closed.contributions == [None, of(1)]
+    assert store.withdraw(0) == Receipt(0, dropped=(0,), in_releases=())
+    with pytest.raises(StaleHolder):  # what it may have computed is never published
+        store.finish(0, "ann", b"policy 1")
+    assert store.lease("bob", 10.0, 0.0)
+    with pytest.raises(StaleHolder):
+        store.not_charged(0, "ann")
+    assert store.withdraw(1).dropped == (0,)
+    assert store.begin(0, "bob") is None  # nobody gives any more, so it is open again
 
 
 # --- updaters ------------------------------------------------------------------------------------

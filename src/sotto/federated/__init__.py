@@ -1,1 +1,1 @@
-"""Devices that need not trust the server: masked sums, and Flower as the engine."""
+"""Devices that show the server sums only: masked sums, and Flower as the engine."""

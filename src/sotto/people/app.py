@@ -232,6 +232,7 @@ class _Service:
         person = await self._person(request)
         await self._object(request, person)
         receipt = await self._write(self._store.withdraw, person)
+        self._desk.forget(person)
         return _json({"receipt": receipt.as_json(), "meaning": WITHDRAWN})
 
     async def me(self, request: Request) -> Response:
@@ -239,7 +240,7 @@ class _Service:
         person = await self._person(request)
         history = await self._read(self._store.history, person)
         facts = await self._read(self._desk.facts)
-        took_part = any(state == "released" for _, state in history.places)
+        took_part = any(state in ("released", "lost") for _, state in history.places)
         privacy = facts["privacy"]
         cost = {name: privacy[name] for name in ("epsilon", "delta")} if took_part else None
         return _json(

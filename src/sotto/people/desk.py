@@ -18,9 +18,10 @@ from sotto.people.policy import NumpyPolicy, as_json
 from sotto.people.units import LARGEST, packed, read_trajectory, read_update
 
 WITHDRAWN = (
-    "You take no further part, and what you gave for a release that is not made yet is deleted. "
-    "Policies that were released before stay as they are. They are private, so they tell little "
-    "about you; the epsilon that they cost is not refunded."
+    "You take no further part. The receipt says from which releases your contribution was deleted, "
+    "and of which it is a part, because they are made or have begun. Their policies stay as they "
+    "are. They are private, so they tell little about you; the epsilon that they cost is not "
+    "refunded."
 )
 COLLECTED = {
     "trajectory": "For each place: what your device observed, the actions, and the rewards. It is "
@@ -74,6 +75,12 @@ class Desk:
         if place.release != self._release:  # the others are over, and so are their secrets
             self._places, self._release = {}, place.release
         self._places[place.id, person] = place
+
+    def forget(self, person: int) -> None:
+        """Forgets the places of a person who withdrew, who gets no further actions for them."""
+        for known in list(self._places):
+            if known[1] == person:
+                self._places.pop(known, None)
 
     def knows(self, place_id: str, person: int) -> bool:
         """Returns whether the place, and the policy of its version, are in memory."""
@@ -213,7 +220,7 @@ class Desk:
 def _actions(policy: NumpyPolicy, place: Place, first: int, observations: list[Any]) -> list[Any]:
     """Returns the actions of consecutive steps, the same ones however often they are asked for."""
     try:
-        seen = np.asarray(observations, np.float64)
+        seen = np.asarray(observations, np.float64) + 0.0  # -0 asks the same as 0
     except (TypeError, ValueError, OverflowError):
         seen = np.empty(0)
     fits = seen.shape == (len(observations), policy.observations)

@@ -6,7 +6,8 @@ the ledger before any noise is drawn, and the database publishes one policy for 
 Guarantee:
     The releases are those of `sotto.algorithms.dppg.release`, through the door, with the
     contributions that the database holds as unit data. A person's slot in a release is the person's
-    place. Someone who gave nothing, withdrew in time or let the place expire is in no slot. A
+    place. Someone who gave nothing, let the place expire, or withdrew before the charge began is in
+    no slot, and neither is who withdrew after a charge that began and failed. A
     release that was charged and lost with its process is never made again: its people's data are
     deleted, and the policy stays as it was. A release that nobody gave for is not made. Whoever
     withdrew on this machine is in no later release, also if the database is an older copy. Nothing
@@ -104,6 +105,7 @@ class Updater:
         if missing := self._store.withdraw_again():
             _log.warning("%d withdrawals were missing in the database, and are made again", missing)
         if not lost:
+            closed = self._store.not_charged(closed.release, self._holder)
             self._drop_refused(closed, self._opened(before))
         final = self._store.begin(closed.release, self._holder)
         if final is None:

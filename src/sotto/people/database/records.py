@@ -86,7 +86,8 @@ class Receipt:
     Attributes:
         person: their number.
         dropped: releases whose contribution was deleted because of the withdrawal.
-        in_releases: releases that were made with their contribution, or have begun to be.
+        in_releases: releases that were made with their contribution, have begun, or failed after
+            they gave to them.
     """
 
     person: int

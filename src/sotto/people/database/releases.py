@@ -107,6 +107,23 @@ class Releases:
                 mine = (places.c.release == release, places.c.person == person)
                 drop(connection, "lost", *mine, places.c.state == "given")
 
+    def not_charged(self, release: int, holder: str) -> Closed:
+        """Returns a closed release after an updater may have begun it and not charged the ledger.
+
+        Contributions of people who withdrew since are deleted. Contributions can be deleted again
+        until the next `begin`, and only the holder of that one can finish the release.
+
+        Raises:
+            StaleHolder: the release is made, or another updater has the lease.
+        """
+        with writing(self._engine) as (connection, current):
+            self._check_turn(release, holder, current)
+            connection.execute(sa.update(campaign).values(stage="closed", holder=None))
+            withdrew = sa.select(people.c.person).where(people.c.withdrew)
+            here = (places.c.release == release, places.c.state == "given")
+            drop(connection, "withdrawn", *here, places.c.person.in_(withdrew))
+            return self._closed_release(connection, release)
+
     def begin(self, release: int, holder: str) -> Closed | None:
         """Returns a closed release as it will be made; nothing can be deleted from it any more.
 
@@ -118,11 +135,7 @@ class Releases:
             StaleHolder: the release is made, or another updater has the lease.
         """
         with writing(self._engine) as (connection, current):
-            self._check_release(release, current)
-            if current.lease_holder not in (None, holder):
-                raise _stale(release)
-            if current.stage == "open":
-                raise ValueError(f"release {release} is open; wait until `close_due` returns it")
+            self._check_turn(release, holder, current)
             here = (places.c.release == release, places.c.state == "given")
             if not number_of(connection, places, *here):
                 connection.execute(sa.update(campaign).values(stage="open", deadline=None))
@@ -235,6 +248,14 @@ class Releases:
     def _check_release(self, release: int, current: Campaign) -> None:
         if release != current.release or release == self.rules.horizon:
             raise _stale(release)
+
+    def _check_turn(self, release: int, holder: str, current: Campaign) -> None:
+        """Refuses an updater without the lease, and a release that is not closed."""
+        self._check_release(release, current)
+        if current.lease_holder not in (None, holder):
+            raise _stale(release)
+        if current.stage == "open":
+            raise ValueError(f"release {release} is open; wait until `close_due` returns it")
 
     def _closed_release(self, connection: sa.Connection, release: int) -> Closed:
         key = self._key(connection, release)

@@ -49,7 +49,8 @@ from sotto.people.errors import (
 )
 
 _PLACE_BYTES = 16
-_GAVE = ("given", "released", "lost")  # states of places that count as taking part
+GAVE = ("given", "released", "lost")
+"""States of places that count as taking part."""
 
 _PlaceRow = sa.Row[tuple[object, ...]]
 
@@ -190,7 +191,7 @@ class Store(Tokens, Releases):
             here = next((one for one in mine if one.release == current.release), None)
             if here is not None and here.state == "taken" and now < here.expires:
                 return self._place(here, self._key(connection, here.release))
-            gave = [one.release for one in mine if one.state in _GAVE]
+            gave = [one.release for one in mine if one.state in GAVE]
             self._check_participation(gave, current.release)
             deadline = current.deadline
             if deadline is None:  # this would be the first place
@@ -290,8 +291,9 @@ class Store(Tokens, Releases):
     def withdraw(self, person: int) -> Receipt:
         """Gives the person no further place, and deletes their contribution if that can be done.
 
-        It can until the updater begins with the release. Withdrawing again changes nothing. The
-        withdrawal is noted in the file of withdrawals before the database has it.
+        It can until the updater begins with the release. If the updater ends before the charge, its
+        next attempt deletes the contribution. Withdrawing again changes nothing. The withdrawal is
+        noted in the file of withdrawals before the database has it.
 
         Raises:
             UnknownPerson: there is no such person.
@@ -308,7 +310,7 @@ class Store(Tokens, Releases):
         return Receipt(
             person,
             dropped=tuple(one.release for one in gave if one.state == "withdrawn"),
-            in_releases=tuple(one.release for one in gave if one.state in ("given", "released")),
+            in_releases=tuple(one.release for one in gave if one.state in GAVE),
         )
 
     def withdraw_again(self) -> int:

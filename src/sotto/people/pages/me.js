@@ -4,11 +4,13 @@ import { element, made, number, onSignIn, promise, row, say, sayFailure } from "
 
 const MEANINGS = {
   taken: "You have this place, and gave nothing yet.",
-  given: "Your contribution is stored, encrypted. You can take it back: withdraw.",
+  given: "Your contribution is stored, encrypted. You can take it back until its " +
+    "release begins: withdraw.",
   expired: "The time of this place ran out. Nothing of you is stored for it.",
   withdrawn: "You withdrew in time. Nothing of you is stored for it.",
   released: "A policy was made with your contribution, and the contribution was deleted.",
-  lost: "This release failed. Your contribution was deleted, and no policy has it.",
+  lost: "This release failed. Your contribution was deleted, and counts in your cost. No " +
+    "policy has it, unless the campaign’s database was restored from an older copy.",
 };
 let person;
 

@@ -93,8 +93,8 @@ async function send() {
     `${world.ended} (${ended}). Your token and the place came with it, nothing else.`;
   element("sent-text").textContent = JSON.stringify(trajectory);
   element("sent").hidden = false;
-  say(`Thank you. Your trajectory of ${counted(steps, "step")} is stored. Until the next ` +
-    "policy is made you can take it back: withdraw on the page “My data”.");
+  say(`Thank you. Your trajectory of ${counted(steps, "step")} is stored. Until its ` +
+    "release begins you can take it back: withdraw on the page “My data”.");
 }
 
 async function play() {
