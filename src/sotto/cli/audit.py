@@ -74,7 +74,7 @@ def audit(
         confidence: Probability with which all bounds about your code or training hold together.
         people: Number of people who are left out of your code or training, one after the other.
         env_id: Environment of the training. It is needed if its name has a module in it, because
-            sotto imports no module only because a file names it.
+            sotto never imports a module on the word of a file.
         explain: Print the name and the false claim of every leak, and attack none.
     """
     if target:

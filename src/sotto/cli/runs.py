@@ -64,7 +64,7 @@ def evaluate(
         sampled: Draw actions from the policy instead of taking its most likely action.
         seed: Seed of the episodes.
         env_id: Environment of the run. It is needed if its name has a module in it
-            ("module:Name"), because sotto imports no module only because a file names it.
+            ("module:Name"), because sotto never imports a module on the word of a file.
         video: Write one more episode of the first seed as a film into this .gif file.
         model: Language model of the run (rlhf). It is needed if it is not smollm2, because a file
             that only config.json names is not read.

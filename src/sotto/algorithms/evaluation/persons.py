@@ -159,9 +159,9 @@ class Bounds:
         share: number that stands for one person in the sum of people, beside which x is at most 1.
         beyond: how much clipping can change x, for each policy; 0 if it cannot. For marginalised
             this includes the clipping of weights.
-        lost: largest bias of each policy for a lost weight of 1, in half-widths of returns; for
-            self-normalised that of one with value 0, and for marginalised that of raised
-            propensities, whose weights a person's own log does not tell.
+        lost: largest bias of each policy if a weight of 1 is lost, in half-widths of returns. For
+            self-normalised it is the bias of a lost weight with value 0. For marginalised it is the
+            bias of raised propensities, since one person's log does not tell the weights.
     """
 
     scales: tuple[float, ...]

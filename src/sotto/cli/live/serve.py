@@ -39,7 +39,7 @@ class Where:
     at every start, because a ledger that only a file names is not opened."""
     env_id: str | None = None
     """Environment of the teacher's run. It is needed at every start if its name has a module in it,
-    because sotto imports no module only because a file names it."""
+    because sotto never imports a module on the word of a file."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 stands for all networks of this machine."""
     port: int = 8000

@@ -4,8 +4,9 @@ The noise here comes from a seed and protects nobody: the data are public alread
 deviation is that of the release (`release.sum_variances`), and every arm with an epsilon has the
 same multiplier for a person. Arms without an epsilon clip as well; only the noise is missing.
 
-The arm "least noise" is a bound and no mechanism: every prior has the noise of one sum over all
-earlier people, which no Gaussian noise over blocks can go below (docs/privacy.md, section 24).
+The arm "least noise" is a lower bound that no real mechanism reaches. Every prior has the noise of
+one sum over all earlier people, and Gaussian noise over blocks is never less (docs/privacy.md,
+section 24).
 
 The shuffled arm is a claim of the literature and has no certificate. Each person randomises their
 moments with the mechanism of Duchi, Jordan and Wainwright (2018) for vectors in a ball, which is

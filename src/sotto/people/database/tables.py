@@ -2,8 +2,8 @@
 
 Every writing transaction is alone on the campaign: SQLite has one writer, and on PostgreSQL each of
 them locks the campaign's row first. It is on disk when its commit returns. A commit waits for the
-disk several times, so `together` joins many writing operations of one thread in one transaction,
-with a savepoint for each: one that is refused takes back what it changed, and nothing else.
+disk several times, so `together` joins many writing operations of one thread in one transaction.
+Each operation has a savepoint: if it is refused, only its own changes are undone.
 
 SQLite overwrites deleted rows with zeros and empties its journal at every commit. PostgreSQL keeps
 single deleted rows until it vacuums their table, and all rows in its write-ahead log until that is

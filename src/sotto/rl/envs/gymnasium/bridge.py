@@ -300,8 +300,8 @@ def processes_for(environments: int) -> int:
     """Returns how many worker processes are fastest for so many parallel environments.
 
     There is at most one for each available core, and each has at least four environments. A process
-    that was itself started for one of several trainings gets none besides itself: the others use
-    the other cores, and waiting for workers at every step takes longer than stepping.
+    that runs one of several trainings starts no workers: the other trainings use the other cores,
+    and waiting for workers at every step takes longer than stepping.
     """
     if multiprocessing.parent_process() is not None or cluster.in_task():
         return 1
