@@ -34,6 +34,7 @@ from sotto.algorithms.baselines.common import (
 from sotto.algorithms.settings import Count, Positive, Probability
 from sotto.rl.envs.base import AnyEnvironment
 from sotto.rl.envs.registry import make
+from sotto.rl.minibatches import minibatches
 from sotto.rl.networks import Policy, Value
 from sotto.rl.returns import gae
 from sotto.rl.rollout import EpisodeState, Trajectory, start
@@ -336,14 +337,11 @@ def _optimise(
         updates, optimizer_state = optimizer.update(gradients, optimizer_state)
         return (eqx.apply_updates(networks, updates), optimizer_state), diagnostics
 
-    def minibatches(key: PRNGKeyArray, count: int) -> Int[Array, "minibatches m"]:
-        keys = jax.random.split(key, config.num_epochs)
-        orders = jax.vmap(lambda k: jax.random.permutation(k, count))(keys)
-        size = count // config.num_minibatches
-        return orders.reshape(config.num_epochs * config.num_minibatches, size)
+    def rows_of(key: PRNGKeyArray, count: int) -> Int[Array, "minibatches m"]:
+        return minibatches(key, count, config.num_epochs, config.num_minibatches)
 
     count = next((len(leaf) for leaf in jax.tree.leaves(penalty_rows)), 0)
-    rows = minibatches(key, config.steps_per_update), minibatches(jax.random.fold_in(key, 1), count)
+    rows = rows_of(key, config.steps_per_update), rows_of(jax.random.fold_in(key, 1), count)
     carry, diagnostics = jax.lax.scan(minibatch, (networks, optimizer_state), rows)
     last = jax.tree.map(lambda x: jnp.mean(x[-config.num_minibatches :]), diagnostics)
     return *carry, last

@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sotto.algorithms.dppg.config import DPPGConfig
+from sotto.rl.minibatches import minibatches
 from sotto.rl.networks import Policy
 from sotto.rl.rollout import Trajectory
 
@@ -84,12 +85,9 @@ def visit_average(policy: Policy, trajectory: Trajectory, advantages: Float[Arra
     return update
 
 
-def minibatches(config: DPPGConfig, key: PRNGKeyArray) -> Int[Array, "steps rows"]:
-    """Returns the rows of each step of Adam: in every epoch all rows once, in another order."""
-    size = config.steps_per_user // config.local_minibatches
-    keys = jax.random.split(key, config.local_epochs)
-    orders = jax.vmap(lambda k: jax.random.permutation(k, config.steps_per_user))(keys)
-    return orders.reshape(-1, size)
+def local_minibatches(config: DPPGConfig, key: PRNGKeyArray) -> Int[Array, "steps rows"]:
+    """Returns the user's steps that each step of Adam sees."""
+    return minibatches(key, config.steps_per_user, config.local_epochs, config.local_minibatches)
 
 
 def local_adam(
@@ -109,7 +107,7 @@ def local_adam(
     number of steps in all earlier updates. Each user gets a fresh copy.
     """
     old = policy(trajectory.observations).log_prob(trajectory.actions)
-    orders = minibatches(config, key)
+    orders = local_minibatches(config, key)
     optimizer = optax.scale_by_adam(eps=1e-5)
     moments = optimizer.init(policy)
     if config.carry_moments:

@@ -260,7 +260,7 @@ def _local(
     parts["policy"] = update
     if config.critic in ("private", "paper"):
         assert isinstance(state.critic, Value)
-        steps = config.critic_steps or local_updates.minibatches(config, batch_key)
+        steps = config.critic_steps or local_updates.local_minibatches(config, batch_key)
         made = steps if isinstance(steps, int) else len(steps)
         change, moments = critics.fit(
             state.critic,
