@@ -247,7 +247,8 @@ def _rotated(
     """Returns heads whose first and second halves hold the two coordinates of each pair, turned."""
     cosine, sine = (turn[..., None, :] for turn in turns)
     pairs = heads.reshape(*heads.shape[:-1], 2, -1)
-    turned = pairs * cosine + pairs[..., ::-1, :] * sine * jnp.array([[-1.0], [1.0]])
+    signs = 2.0 * jnp.arange(2)[:, None] - 1.0  # traced: the door refuses captured arrays
+    turned = pairs * cosine + pairs[..., ::-1, :] * sine * signs
     return turned.reshape(heads.shape)
 
 
