@@ -46,10 +46,6 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
     config_type = FunctionalQConfig
     units = "transitions"
 
-    def num_updates(self, config: FunctionalQConfig) -> int:
-        """Returns the number of updates of the whole training."""
-        return config.num_updates
-
     def steps_per_update(self, config: FunctionalQConfig) -> int:
         """Returns the environment steps of one update, rounded up."""
         return -(-config.samples // config.num_updates)
