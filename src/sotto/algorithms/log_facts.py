@@ -96,15 +96,11 @@ class LogAlgorithm(Algorithm[_Config]):
         unit: protected unit of the ledger.
     """
 
+    charged = True
     unit: ClassVar[Unit]
 
     def __init__(self) -> None:
         self._records = Log()
-
-    def has_ledger(self, config: _Config) -> bool:
-        """Returns True: every run is charged."""
-        del config
-        return True
 
     def check_numbered(self, config: _Config) -> None:
         """Refuses a shared budget, since nobody knows which place of a log is whose.
