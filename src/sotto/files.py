@@ -5,6 +5,7 @@ import ctypes
 import io
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -95,6 +96,20 @@ def _failures_of(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
+def private_directory(path: Path) -> Iterator[None]:
+    """Makes a directory for its owner alone. One that is new is removed after an error within."""
+    existed = path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+    try:
+        yield
+    except BaseException:
+        if not existed:
+            shutil.rmtree(path, ignore_errors=True)
         raise
 
 
