@@ -155,6 +155,20 @@ def read_at_most(path: Path, most: int) -> bytes:
     return content
 
 
+def read_given(path: Path, most: int) -> bytes:
+    """Reads a file that the user named, as `read_at_most`.
+
+    Raises:
+        RunError: it is larger, or cannot be read.
+    """
+    try:
+        return read_at_most(path, most)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
+
+
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Returns the JSON object of these pairs, as `object_pairs_hook` of `json.loads`.
 
