@@ -1,6 +1,5 @@
 """The start of a campaign: its directory, its ledger and its database."""
 
-import json
 from pathlib import Path
 
 from sotto.algorithms.dppg.training import create_ledger
@@ -12,6 +11,7 @@ from sotto.people.database.store import Store
 from sotto.people.plan import Plan, Published
 from sotto.people.units import packed
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.entries import plain
 from sotto.runs.budgets import give_budget
 
 
@@ -52,7 +52,7 @@ def _create(campaign: Campaign) -> None:
     # The stream is opened here, so that a budget that does not cover it is refused at once.
     plan.open(ledger, plan.first)
     facts = {
-        "certificate": json.loads(derive(ledger).model_dump_json()),
+        "certificate": plain(derive(ledger)),
         "returns": [],
         "settings": campaign.settings.fingerprint,
     }
