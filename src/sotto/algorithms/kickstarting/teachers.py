@@ -134,12 +134,7 @@ class LocalTeacher:
         self._ledger = ledger
         self._student = student
         self._noise = noise or GeneratorSource()
-        if self._noise.entropy != ledger.statement.entropy:
-            raise ValueError(
-                f"the statement promises noise from {ledger.statement.entropy} entropy, "
-                f"not {self._noise.entropy}"
-            )
-        require_proved(rows, ledger.statement.distance)
+        require_proved(rows, self._noise, ledger.statement)
         self.statement = ledger.statement
         self.actions = self.statement.mechanism.actions
         self.observation_size = self.statement.observation_size
@@ -158,13 +153,19 @@ class LocalTeacher:
         return Answers(answered.policies, np.asarray(answered.levels, int), True)
 
 
-def require_proved(rows: RowsFunction, distance: Distance) -> None:
-    """Refuses rows that may move further than the stated distance.
+def require_proved(rows: RowsFunction, noise: GeneratorSource, statement: AnswerStatement) -> None:
+    """Refuses rows that may move further than the statement says, and noise of another kind.
 
     Raises:
-        ValueError: the distance is one of observations, and is not proved for these rows; or it is
-            that of one of several teachers, and the rows are not their mean.
+        ValueError: the noise is not of the stated kind; the distance is one of observations, and
+            is not proved for these rows; or it is that of one of several teachers, and the rows are
+            not their mean.
     """
+    if noise.entropy != statement.entropy:
+        raise ValueError(
+            f"the statement promises noise from {statement.entropy} entropy, not {noise.entropy}"
+        )
+    distance = statement.distance
     if isinstance(distance, TrainingShards):
         answering = rows.teachers if isinstance(rows, Ensemble) else 1
         if answering != distance.teachers:
