@@ -149,7 +149,7 @@ class LocalTeacher:
         try:
             answered = self._ledger.answer(self._student, len(observations), compute)
         except BudgetExceeded:
-            return silence(len(observations), self.actions)
+            return silent_answers(len(observations), self.actions)
         return Answers(answered.policies, np.asarray(answered.levels, int), True)
 
 
@@ -181,7 +181,7 @@ def require_proved(rows: RowsFunction, noise: GeneratorSource, statement: Answer
         )
 
 
-def silence(rows: int, actions: int) -> Answers:
+def silent_answers(rows: int, actions: int) -> Answers:
     """Returns the answers of a silent teacher: the uniform row for every observation."""
     return Answers(np.full((rows, actions), 1 / actions), np.zeros(rows, int), False)
 
