@@ -20,7 +20,6 @@ import numpy as np
 import tyro
 
 from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
-from sotto.privacy.mechanisms.functions.gaussian_process import Path as SamplePath
 from sotto.privacy.mechanisms.functions.grid import sample_grid
 
 
@@ -47,10 +46,10 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def singles(points: np.ndarray, beta: float) -> None:
+def singles(points: np.ndarray, kernel: Kernel) -> None:
     """One path, point by point, shown each time it has grown tenfold."""
     print(f"{'stored':>12}{'seconds so far':>16}{'us/query':>10}{'bytes/point':>13}")
-    path, done, spent, empty = SamplePath(beta, 1.0), 0, 0.0, resident()
+    path, done, spent, empty = Paths(kernel), 0, 0.0, resident()
 
     def ask(piece: list[float]) -> None:
         for point in piece:
@@ -73,24 +72,24 @@ def main(settings: Settings) -> None:
     grid = np.linspace(0.0, 1.0, settings.points)
     kernel = Kernel(beta=settings.beta, sigma=1.0)
     print(f"{os.cpu_count()} cores (load {os.getloadavg()[0]:.1f}), CPU seconds\n")
-    singles(scattered, settings.beta)
+    singles(scattered, kernel)
 
     def arrays_of_one() -> None:
-        path = SamplePath(settings.beta, 1.0)
+        path = Paths(kernel)
         for point in scattered:
             path(point[None])
 
-    half = SamplePath(settings.beta, 1.0)
+    half = Paths(kernel)
     half(scattered)
     small = settings.cholesky
     coarse = np.linspace(0.0, 1.0, small)
     distance = np.abs(coarse[:, None] - coarse)
     tasks: dict[str, tuple[Callable[[], object], int]] = {
         "arrays of one point": (arrays_of_one, 1),
-        "grid, one batch": (lambda: SamplePath(settings.beta, 1.0)(grid), settings.repeats),
+        "grid, one batch": (lambda: Paths(kernel)(grid), settings.repeats),
         "grid, asked again": (lambda: half(scattered), settings.repeats),
         "random order, one batch": (
-            lambda: SamplePath(settings.beta, 1.0)(scattered),
+            lambda: Paths(kernel)(scattered),
             settings.repeats,
         ),
         "grid, two paths": (lambda: Paths(kernel, 2)(grid), settings.repeats),

@@ -5,6 +5,7 @@ import ctypes
 import io
 import os
 import secrets
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -98,6 +99,20 @@ def _failures_of(path: Path) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def private_directory(path: Path) -> Iterator[None]:
+    """Makes a directory for its owner alone. One that is new is removed after an error within."""
+    existed = path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+    try:
+        yield
+    except BaseException:
+        if not existed:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
 def write_whole(path: Path, text: str) -> None:
     """Writes a text file atomically.
 
@@ -138,6 +153,20 @@ def read_at_most(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise ValueError(f"it is larger than {most >> 20} MiB")
     return content
+
+
+def read_given(path: Path, most: int) -> bytes:
+    """Reads a file that the user named, as `read_at_most`.
+
+    Raises:
+        RunError: it is larger, or cannot be read.
+    """
+    try:
+        return read_at_most(path, most)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from norms import norm_at_points
 
 from sotto.algorithms.functional_q import functions, network, training
 from sotto.algorithms.functional_q.accounts import Account
@@ -18,7 +19,6 @@ from sotto.privacy.audits.audit import audit_mechanism
 from sotto.privacy.audits.function_trials import FunctionTrials
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.mechanisms.functions.calibration import multiplier_for
-from sotto.privacy.mechanisms.functions.rkhs import norm_at_points
 from sotto.privacy.release.functions import FunctionRelease
 from sotto.privacy.units import Adjacency, Unit
 

@@ -13,7 +13,7 @@ from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting import student
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.student import Rows, hinge
-from sotto.algorithms.kickstarting.teachers import Answers, ExactTeacher, silence
+from sotto.algorithms.kickstarting.teachers import Answers, ExactTeacher, silent_answers
 from sotto.algorithms.kickstarting.training import Training, radius
 from sotto.privacy.answers.distances import AnyTwoTeachers
 from sotto.privacy.answers.statement import AnswerStatement, Schedule
@@ -63,7 +63,7 @@ class Scripted:
     def answer(self, observations):
         self.asked += 1
         if self.asked > self.times:
-            return silence(len(observations), 2)
+            return silent_answers(len(observations), 2)
         levels = np.full(len(observations), self.asked - 1)
         return Answers(balance(observations), levels, True)
 

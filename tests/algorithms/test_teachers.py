@@ -10,7 +10,12 @@ import pytest
 
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import promise
-from sotto.algorithms.kickstarting.teachers import Ensemble, ExactTeacher, LocalTeacher, silence
+from sotto.algorithms.kickstarting.teachers import (
+    Ensemble,
+    ExactTeacher,
+    LocalTeacher,
+    silent_answers,
+)
 from sotto.privacy.answers.digests import DigestKey
 from sotto.privacy.answers.distances import AnyTwoTeachers, TrainingShards
 from sotto.privacy.answers.ledger import AnswerLedger
@@ -129,7 +134,7 @@ def test_a_local_teacher_charges_and_then_falls_silent(tmp_path):
     spent = account.spent().epsilon
     second = teacher.answer(OBSERVATIONS[:60])  # 40 are left: all or none
     assert not second.released
-    np.testing.assert_array_equal(second.policies, silence(60, 3).policies)
+    np.testing.assert_array_equal(second.policies, silent_answers(60, 3).policies)
     assert account.spent().answered == 60
     assert account.spent().epsilon == spent > 0
     assert teacher.answer(OBSERVATIONS[:40]).released

@@ -246,7 +246,13 @@ def test_wrong_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="5 observations of 2 numbers"):
         votes.ask(np.zeros((4, 2)))
     assert votes.rounds_left == 1
-    settings = {"rounds": 1, "noise_multiplier": 1.0, "population": "simulated"}
+    settings = {
+        "rounds": 1,
+        "noise_multiplier": 1.0,
+        "population": "simulated",
+        "kind": "experts",
+        "first_policy": False,
+    }
     with pytest.raises(ValueError, match="at least one state"):
         vote_release(everybody(make_voters(6)), queries=0, **settings)
     continuous = Policy(2, Box((-1.0,), (1.0,)), (4,), jax.random.key(0))
@@ -273,6 +279,8 @@ def _trials(noise_multiplier: float) -> ReleaseTrials:
         rounds=_ROUNDS,
         noise_multiplier=noise_multiplier,
         population="simulated",
+        kind="experts",
+        first_policy=False,
     )
 
     def inputs(present: bool) -> tuple[np.ndarray, Voter]:
@@ -531,6 +539,7 @@ def test_a_first_policy_is_an_assumption_of_the_certificate() -> None:
             rounds=1,
             noise_multiplier=1.0,
             population="real",
+            kind="experts",
             first_policy=first,
         )
         assert (FIRST_POLICY.assumption() in release.assumptions) == first

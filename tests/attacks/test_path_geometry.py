@@ -17,6 +17,7 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import pytest
+from norms import norm_at_points
 from scipy.linalg import solve_triangular
 
 from sotto.privacy.accounting.composition import Gaussian, compose
@@ -32,7 +33,6 @@ from sotto.privacy.mechanisms.functions.rkhs import (
     Sensitivity,
     generic_sensitivity,
     mixed_partials_sensitivity,
-    norm_at_points,
 )
 from sotto.privacy.mechanisms.functions.rounding import LEAST_SPREAD, NUGGET, dot
 from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths

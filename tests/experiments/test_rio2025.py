@@ -67,8 +67,8 @@ def test_our_preset_adds_its_goal_and_leaves_out_what_no_certificate_can_cover()
     }
     assert noise["CartPole-v1"] == [(1.0, None), (3.0, None), (None, 0.05)]
     assert noise["Dosing-0"] == [(0.1, None), (0.5, None), (None, 0.1)]
-    assert not rio2025.certifiable(0.08)
-    assert rio2025.certifiable(0.1)
+    assert not rio2025.certifiable(0.08, rio2025.DELTA)
+    assert rio2025.certifiable(0.1, rio2025.DELTA)
 
 
 def test_a_cell_says_what_its_noise_is_worth():

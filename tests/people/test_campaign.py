@@ -285,7 +285,9 @@ def test_a_device_may_give_updates(tmp_path):
         size = sum(leaf.size for leaf in jax.tree.leaves(plan.first.policy))
         for number in range(SLOTS):
             with live.person(number) as one:
-                one.give_update(one.take_place(), np.full(size, 1e5))  # far beyond the clip norm
+                place = one.take_place()["place"]
+                update = [1e5] * size  # far beyond the clip norm
+                one._ask("POST", "v1/contributions", {"place": place, "update": update})
         assert live.updater.step()
         said = json.dumps(live.get(0, "/v1/certificate").json())
         assert "people.sees-updates" in said

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from jaxtyping import Float
+from norms import norm_at_points
 
 from sotto.privacy.audits.audit import audit_mechanism
 from sotto.privacy.audits.function_trials import FunctionTrials
@@ -26,7 +27,6 @@ from sotto.privacy.mechanisms.functions.rkhs import (
     Sensitivity,
     hat_basis_sensitivity,
     mixed_partials_sensitivity,
-    norm_at_points,
     vector_sensitivity,
 )
 from sotto.privacy.release.functions import FunctionRelease, OpenFunctionRelease, kept_files

@@ -10,7 +10,7 @@ import pytest
 from sotto.privacy.mechanisms.functions import gaussian_process
 from sotto.privacy.mechanisms.functions import grid as process_grid
 from sotto.privacy.mechanisms.functions import scattered as scattered_paths
-from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Path, Paths
+from sotto.privacy.mechanisms.functions.gaussian_process import Kernel, Paths
 from sotto.privacy.mechanisms.functions.grid import grid_rounding, sample_grid
 from sotto.privacy.mechanisms.functions.rounding import LEAST_SPREAD, NUGGET
 from sotto.privacy.mechanisms.functions.scattered import ScatteredPaths
@@ -121,7 +121,7 @@ def test_beyond_the_last_point_the_nearest_one_counts() -> None:
 def test_a_wrong_scale_would_be_noticed() -> None:
     """The sum of squares of whitened values is chi-squared, so 5 per cent off is far out."""
     points = np.linspace(0, 1, 20_001)
-    values = Path(beta=30.0, sigma=2.0)(points)
+    values = Paths(Kernel(beta=30.0, sigma=2.0))(points)[:, 0]
     decay = math.exp(-30.0 * 5e-5)
     white = (values[1:] - decay * values[:-1]) / math.sqrt(1 - decay**2)
     ratio = float(np.mean((white / 2.0) ** 2))
@@ -132,14 +132,14 @@ def test_a_wrong_scale_would_be_noticed() -> None:
 
 def test_a_point_keeps_its_value_in_any_company() -> None:
     generator = np.random.default_rng(4)
-    path = Path(beta=5.0, sigma=1.0)
+    path = Paths(Kernel(beta=5.0, sigma=1.0))
     known: dict[float, float] = {}
     for size in (1, 300, 3, 5000, 1, 40, 900):
         points = generator.integers(0, 4000, size) / 4000
-        for point, value in zip(points.tolist(), path(points).tolist(), strict=True):
+        for point, value in zip(points.tolist(), path(points)[:, 0].tolist(), strict=True):
             assert known.setdefault(point, value) == value
     assert len(path) == len(known)
-    assert path(np.array(list(known))).tolist() == list(known.values())
+    assert path(np.array(list(known)))[:, 0].tolist() == list(known.values())
 
 
 def test_many_single_points_stay_sorted() -> None:
@@ -167,9 +167,9 @@ def test_paths_are_of_their_own_and_from_fresh_entropy() -> None:
 
 
 def test_points_next_to_each_other_and_far_apart_stay_finite() -> None:
-    path = Path(beta=1e-3, sigma=1.0)
+    path = Paths(Kernel(beta=1e-3, sigma=1.0))
     points = np.array([0.5, np.nextafter(0.5, 1), 0.0, 5e-324, 1.0, 1e300, -1e300, 0.25])
-    values = path(points)
+    values = path(points)[:, 0]
     assert np.isfinite(values).all()
     assert values[0] == pytest.approx(values[1], abs=7 * LEAST_SPREAD)
     assert np.isfinite([path.at(point) for point in (0.3, -5.0, 1e299)]).all()
@@ -309,10 +309,10 @@ def test_scattered_points_on_a_line_agree_with_the_path() -> None:
 @pytest.mark.parametrize(
     ("ask", "says"),
     [
-        (lambda: Path(0.0, 1.0), "greater than or equal"),
-        (lambda: Path(1.0, math.inf), "finite"),
-        (lambda: Path(1.0, 1.0)(np.array([math.nan])), "finite"),
-        (lambda: Path(1.0, 1.0)(np.zeros((2, 2))), "list of finite numbers"),
+        (lambda: Kernel(beta=0.0, sigma=1.0), "greater than or equal"),
+        (lambda: Kernel(beta=1.0, sigma=math.inf), "finite"),
+        (lambda: Paths(Kernel(beta=1, sigma=1))(np.array([math.nan])), "finite"),
+        (lambda: Paths(Kernel(beta=1, sigma=1))(np.zeros((2, 2))), "list of finite numbers"),
         (lambda: Paths(Kernel(beta=1, sigma=1), 0), "at least one path"),
         (
             lambda: sample_grid([np.array([0.0, 0.0])], 1.0, 1.0, np.random.default_rng()),

@@ -111,7 +111,8 @@ def test_all_bounds_of_a_run_hold_together_as_often_as_stated(monkeypatch) -> No
     monkeypatch.setattr(leaks, "CATALOGUE", tuple(coins))
 
     def wrong(confidence: float) -> int:
-        runs = [run_catalogue(None, 4000, 0, confidence) for _ in range(25)]
+        monkeypatch.setattr(leaks, "CONFIDENCE", confidence)
+        runs = [run_catalogue(None, 4000, 0) for _ in range(25)]
         return sum(
             any(one.leaky_lower_bound > 0 or one.sound_lower_bound > 0 for one in run)
             for run in runs

@@ -3,7 +3,7 @@
 import math
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from sotto.privacy.mechanisms.prefix_calibration import (
     calibrate_floor,
     calibrate_random_stop,
 )
-from sotto.privacy.mechanisms.sparse_vector import NAMES, UNIT, NoiseName, named
+from sotto.privacy.mechanisms.sparse_vector import UNIT, NoiseName, named
 from sotto.privacy.mechanisms.stable_prefixes import (
     Consensus,
     Floor,
@@ -142,7 +142,7 @@ def farthest(found: Law, law: Law) -> float:
 # --- the law -------------------------------------------------------------------------------------
 
 LAWS = [
-    *(small(FLOOR, name, experts=SLOTS) for name in NAMES),
+    *(small(FLOOR, name, experts=SLOTS) for name in get_args(NoiseName)),
     small(RandomStop(hazard=0.2, floor=0.1, ratio=2.0), experts=SLOTS),
 ]
 

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import dp_accounting
 import numpy as np
@@ -27,7 +28,7 @@ from sotto.privacy.mechanisms.prefix_calibration import (
     fixed_log_delta,
     theorem1,
 )
-from sotto.privacy.mechanisms.sparse_vector import NAMES, NoiseName, SparseVector, named
+from sotto.privacy.mechanisms.sparse_vector import NoiseName, SparseVector, named
 from sotto.privacy.mechanisms.stable_prefixes import (
     Consensus,
     Floor,
@@ -199,7 +200,7 @@ def runs(certified: StablePrefixMechanism) -> Run:
 RULES = [Floor(floor=0.05, ratio=0.5), RandomStop(hazard=0.05, ratio=0.5)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", get_args(NoiseName))
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
 def test_no_tree_exceeds_the_certificate(rule: Rule, name: NoiseName) -> None:
     """It covers floor and floor-free, all noise laws, masses around and above the threshold."""
@@ -216,7 +217,7 @@ def test_no_tree_exceeds_the_certificate(rule: Rule, name: NoiseName) -> None:
     assert max(found) > 0.02  # the trees are not trivially private
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", get_args(NoiseName))
 def test_no_vote_exceeds_the_certificate(name: NoiseName) -> None:
     certified = mechanism(Consensus(), named(name, 0.5, 0.6))
     run = runs(certified)

@@ -11,8 +11,8 @@ from sotto.rl.networks import MLP, Policy, Value
 
 
 def test_orthogonal_weights_with_the_given_gains():
-    net = MLP(6, 3, (16, 8), jax.random.key(0), gain=2.0, last_gain=0.01)
-    for weight, gain in zip(net.weights, (2.0, 2.0, 0.01), strict=True):
+    net = MLP(6, 3, (16, 8), jax.random.key(0), last_gain=0.01)
+    for weight, gain in zip(net.weights, (2**0.5, 2**0.5, 0.01), strict=True):
         singular = np.linalg.svd(np.array(weight), compute_uv=False)
         np.testing.assert_allclose(singular, gain, rtol=1e-4)
     assert all(not np.any(bias) for bias in net.biases)

@@ -95,6 +95,7 @@ class Algorithm(ABC, Generic[Config]):
         config_type: dataclass of the settings. Each field is a flag. It has a `seed`; and
             `num_updates` and `steps_per_update`, unless the algorithm has methods for them.
         default_policy: name of the policy that is meant to be used.
+        charged: whether every run has a ledger, see `has_ledger`.
         teaches: whether runs of this algorithm can be teachers of students.
         acts: whether policies choose actions from observations. Otherwise they are language models.
         evaluates_greedily: whether policies are evaluated by their most likely actions by default.
@@ -108,6 +109,7 @@ class Algorithm(ABC, Generic[Config]):
     summary: ClassVar[str]
     config_type: type[Config]
     default_policy: ClassVar[str] = "last"
+    charged: ClassVar[bool] = False
     teaches: ClassVar[bool] = False
     acts: ClassVar[bool] = True
     evaluates_greedily: ClassVar[bool] = True
@@ -168,7 +170,7 @@ class Algorithm(ABC, Generic[Config]):
     def has_ledger(self, config: Config) -> bool:
         """Returns whether a run with these settings has a ledger, to which it is charged."""
         del config
-        return False
+        return self.charged
 
     def population(self, config: Config) -> PopulationKind:
         """Returns whether people are simulated or real, which decides what a run may write.

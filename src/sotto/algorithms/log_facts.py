@@ -1,11 +1,16 @@
-"""An imported log, and its public facts as settings of the algorithms that learn from it."""
+"""An imported log, its public facts as settings, and what the algorithms on such logs share."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
+from sotto.algorithms.base import Algorithm
 from sotto.algorithms.settings import Settings
-from sotto.data.imports.records import Records, load
+from sotto.data.imports.records import Records, load, require_numbered
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.spending import Budget
+from sotto.privacy.units import Unit
 
 _Config = TypeVar("_Config", bound=Settings)
 
@@ -82,3 +87,41 @@ def with_facts(config: _Config, records: Records, facts: Mapping[str, Any]) -> _
     if wanted.delta is None:
         found["delta"] = 0.1 / declaration.people
     return replace(config, **found)
+
+
+class LogAlgorithm(Algorithm[_Config]):
+    """Algorithm that learns once from an imported log, each of whose people is protected.
+
+    Attributes:
+        unit: protected unit of the ledger.
+    """
+
+    charged = True
+    unit: ClassVar[Unit]
+
+    def __init__(self) -> None:
+        self._records = Log()
+
+    def check_numbered(self, config: _Config) -> None:
+        """Refuses a shared budget, since nobody knows which place of a log is whose.
+
+        Raises:
+            ValueError: always, for all datasets are imported.
+        """
+        wanted: Any = config
+        require_numbered(wanted.on)
+
+    def create_ledger(self, config: _Config, where: Path | str, run_id: str) -> Ledger:
+        """Creates the ledger of a new run."""
+        wanted: Any = config
+        budget = Budget(epsilon=wanted.target_epsilon, delta=wanted.delta)
+        return Ledger.create(where, run_id, unit=self.unit, budget=budget)
+
+    def check_seeds(self, config: _Config, seeds: Sequence[int]) -> None:
+        """Refuses several seeds, whose costs for the same people would add up."""
+        del config
+        if len(seeds) > 1:
+            raise ValueError(
+                "every seed would learn from the same people, and their privacy costs add up; "
+                "leave out --seeds"
+            )

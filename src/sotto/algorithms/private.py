@@ -46,6 +46,7 @@ class PrivateAlgorithm(Algorithm[Config]):
     noise, for people who have not taken part.
     """
 
+    charged = True
     _last: tuple[Any, Release] | None = None
 
     @abstractmethod
@@ -74,11 +75,6 @@ class PrivateAlgorithm(Algorithm[Config]):
     def steps_per_update(self, config: Config) -> int:
         """Returns the largest number of environment steps behind one update: one per person."""
         return self._made(config).slots
-
-    def has_ledger(self, config: Config) -> bool:
-        """Returns True: every run of a private algorithm is charged."""
-        del config
-        return True
 
     def population(self, config: Config) -> PopulationKind:
         """Returns what the release says of its people."""

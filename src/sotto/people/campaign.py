@@ -10,19 +10,19 @@ no tokens. The key in contributions.key encrypts the keys of releases; it is nev
 """
 
 import hashlib
-import json
 import shlex
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.settings import Settings
-from sotto.errors import RunError, first_problem
+from sotto.errors import RunError
+from sotto.files import read_model
 from sotto.people.spaces import Spaces
 from sotto.privacy.ledger.entries import canonical, now, versions
 from sotto.privacy.ledger.ledger import Ledger
@@ -286,10 +286,5 @@ def open_campaign(
         raise RunError(
             f"there is no campaign at {path}; start one with: sotto campaign start {place}"
         )
-    try:
-        settings = CampaignSettings.model_validate(json.loads(file.read_bytes()))
-    except ValidationError as error:
-        raise RunError(f"{file} cannot be read: {first_problem(error)}") from error
-    except ValueError as error:
-        raise RunError(f"{file} is not JSON: {error}") from error
+    settings = read_model(file, CampaignSettings)
     return Campaign(path, settings, named_database, named_budget)

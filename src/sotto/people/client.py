@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 import numpy as np
-from jaxtyping import Float
 
 from sotto.people.policy import NumpyPolicy
 from sotto.serving.patient import PATIENCE_SECONDS, PatientHttp, fields_of, message_of
@@ -163,13 +162,6 @@ class Person:
         if self._given is None:
             raise ValueError("this person has given nothing yet")
         return self._ask("POST", "v1/contributions", self._given)
-
-    def give_update(
-        self, place: dict[str, Any], update: Float[np.ndarray, " parameters"]
-    ) -> dict[str, Any]:
-        """Gives the policy's update that this device computed for a place."""
-        given = {"place": place["place"], "update": np.asarray(update, float).tolist()}
-        return self._ask("POST", "v1/contributions", given)
 
     def withdraw(self) -> dict[str, Any]:
         """Ends this person's part; returns a receipt and what it means."""

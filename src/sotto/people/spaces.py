@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from sotto.errors import RunError, first_problem
+from sotto.files import read_given
 from sotto.rl.envs.base import AnyEnvironment, Box, Discrete
 from sotto.rl.envs.gymnasium.described import Described
 
@@ -101,12 +102,9 @@ class Spaces(BaseModel):
         Raises:
             RunError: there is no such file, or it does not describe spaces.
         """
+        content = read_given(path, _LARGEST_FILE)
         try:
-            with path.open("rb") as file:
-                found = json.loads(file.read(_LARGEST_FILE))
-            return cls.model_validate(found)
-        except OSError as error:
-            raise RunError(f"{path} cannot be read: {error.strerror}") from error
+            return cls.model_validate(json.loads(content))
         except ValidationError as error:
             raise RunError(f"{path} does not describe spaces: {first_problem(error)}") from error
         except ValueError as error:

@@ -1,18 +1,17 @@
 """The start of a campaign: its directory, its ledger and its database."""
 
-import json
-import shutil
 from pathlib import Path
 
 from sotto.algorithms.dppg.training import create_ledger
 from sotto.errors import RunError
-from sotto.files import write_model
+from sotto.files import private_directory, write_model
 from sotto.people.campaign import SETTINGS, Campaign, CampaignSettings
 from sotto.people.database.sealing import MasterKey
 from sotto.people.database.store import Store
 from sotto.people.plan import Plan, Published
 from sotto.people.units import packed
 from sotto.privacy.certificates.derive import derive
+from sotto.privacy.ledger.entries import plain
 from sotto.runs.budgets import give_budget
 
 
@@ -35,15 +34,9 @@ def create(
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} exists already; give another directory")
-    campaign, existed = Campaign(path, settings, named_database, named_budget), path.exists()
-    path.mkdir(parents=True, exist_ok=True)
-    path.chmod(0o700)
-    try:
+    campaign = Campaign(path, settings, named_database, named_budget)
+    with private_directory(path):
         _create(campaign)
-    except BaseException:
-        if not existed:
-            shutil.rmtree(path, ignore_errors=True)
-        raise
     write_model(path / SETTINGS, settings)
     (path / SETTINGS).chmod(0o600)
     return campaign
@@ -59,7 +52,7 @@ def _create(campaign: Campaign) -> None:
     # The stream is opened here, so that a budget that does not cover it is refused at once.
     plan.open(ledger, plan.first)
     facts = {
-        "certificate": json.loads(derive(ledger).model_dump_json()),
+        "certificate": plain(derive(ledger)),
         "returns": [],
         "settings": campaign.settings.fingerprint,
     }

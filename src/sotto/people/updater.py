@@ -15,7 +15,6 @@ Guarantee:
     more than one release, or the settings are not those of the start.
 """
 
-import json
 import logging
 import secrets
 import threading
@@ -37,6 +36,7 @@ from sotto.people.units import packed, unpacked
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.model import Certificate
 from sotto.privacy.errors import LedgerOlder, LedgerUnavailable
+from sotto.privacy.ledger.entries import plain
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.stream import Stream
 from sotto.runs import marks
@@ -183,8 +183,7 @@ class Updater:
     ) -> None:
         """Publishes the next version, with the certificate as of now."""
         assert self._ledger is not None
-        found = json.loads(derive(self._ledger).model_dump_json())
-        facts = facts | {"certificate": found, "made": self._clock()}
+        facts = facts | {"certificate": plain(derive(self._ledger)), "made": self._clock()}
         data = Published(facts, state).to_bytes()
         self._store.finish(release, self._holder, data, lost=lost)
         self._keep_certificate()

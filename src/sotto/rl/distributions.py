@@ -42,11 +42,6 @@ class Categorical(eqx.Module):
         """Returns the most probable action, the first of several."""
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
-    def kl(self, other: "Categorical") -> Float[Array, "*batch"]:
-        """Returns KL(self || other) in nats."""
-        mine, theirs = jax.nn.log_softmax(self.logits), jax.nn.log_softmax(other.logits)
-        return jnp.sum(jnp.exp(mine) * (mine - theirs), axis=-1)
-
 
 class DiagonalGaussian(eqx.Module):
     """Independent normal distributions, one for each dimension of the action."""
@@ -72,12 +67,6 @@ class DiagonalGaussian(eqx.Module):
     def mode(self) -> Float[Array, "*batch a"]:
         """Returns the mean."""
         return self.mean
-
-    def kl(self, other: "DiagonalGaussian") -> Float[Array, "*batch"]:
-        """Returns KL(self || other) in nats."""
-        ratio = jnp.exp(2 * (self.log_std - other.log_std))
-        shift = jnp.square((self.mean - other.mean) * jnp.exp(-other.log_std))
-        return jnp.sum(0.5 * (ratio + shift - 1) - (self.log_std - other.log_std), axis=-1)
 
 
 Distribution = Categorical | DiagonalGaussian

@@ -26,12 +26,11 @@ class MLP(eqx.Module):
         hidden: tuple[int, ...],
         key: PRNGKeyArray,
         *,
-        gain: float = math.sqrt(2),
         last_gain: float = 1.0,
     ):
-        """Draws orthogonal weights with `gain` (`last_gain` in the last layer); biases are zero."""
+        """Draws orthogonal weights of gain sqrt(2), `last_gain` in the last layer; biases are 0."""
         sizes = (in_size, *hidden, out_size)
-        gains = [gain] * len(hidden) + [last_gain]
+        gains = [math.sqrt(2)] * len(hidden) + [last_gain]
         keys = jax.random.split(key, len(gains))
         self.weights = tuple(
             _orthogonal(g, k, shape)

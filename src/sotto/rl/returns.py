@@ -11,6 +11,8 @@ from jaxtyping import Array, Bool, Float
 
 from sotto.rl.rollout import Trajectory
 
+_AT_LEAST = 1e-4  # added to the standard deviation, so that equal advantages stay near zero
+
 
 def gae(
     trajectory: Trajectory,
@@ -57,7 +59,7 @@ def discounted_returns(
 
 
 def normalise_advantages(
-    advantages: Float[Array, " T"], alive: Bool[Array, " T"], epsilon: float = 1e-8
+    advantages: Float[Array, " T"], alive: Bool[Array, " T"]
 ) -> Float[Array, " T"]:
     """Scales one user's advantages to mean zero and variance one over the steps that are alive.
 
@@ -68,7 +70,7 @@ def normalise_advantages(
     mean = jnp.sum(jnp.where(alive, advantages, 0.0)) / count
     centred = jnp.where(alive, advantages - mean, 0.0)
     variance = jnp.sum(jnp.square(centred)) / count
-    return centred / (jnp.sqrt(variance) + epsilon)
+    return centred / (jnp.sqrt(variance) + _AT_LEAST)
 
 
 def running_returns(

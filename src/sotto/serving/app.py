@@ -131,12 +131,7 @@ class _Service:
         charged: Callable[[], None],
         noise: GeneratorSource,
     ) -> None:
-        if noise.entropy != ledger.statement.entropy:
-            raise ValueError(
-                f"the statement promises noise from {ledger.statement.entropy} entropy, "
-                f"not {noise.entropy}"
-            )
-        require_proved(rows, ledger.statement.distance)
+        require_proved(rows, noise, ledger.statement)
         self.metrics = Metrics()
         self._rows = rows
         self._ledger = ledger

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from sotto.algorithms.kickstarting.teachers import Answers, silence
+from sotto.algorithms.kickstarting.teachers import Answers, silent_answers
 from sotto.privacy.answers.observations import checked
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.serving.patient import PATIENCE_SECONDS, PatientHttp, fields_of, message_of
@@ -205,7 +205,7 @@ class RemoteTeacher:
         if not self._said_so:
             _log.warning("the teacher at %s is silent now: its budget is spent", self._url)
             self._said_so = True
-        return silence(rows, self.actions)
+        return silent_answers(rows, self.actions)
 
     def _understood(self, model: type[_M], response: httpx.Response) -> _M:
         """Returns the response as a model.

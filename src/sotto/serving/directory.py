@@ -13,7 +13,6 @@ the owner may read the directory and its files.
 """
 
 import os
-import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from sotto.errors import RunError
-from sotto.files import read_model, write_model
+from sotto.files import private_directory, read_model, write_model
 from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
@@ -183,19 +182,12 @@ def create_service(
         raise RunError(f"{path} exists and is no teacher's service; give another --out")
     elsewhere = None if settings.ledger == ledger_place(None) else settings.ledger
     service = Service(path, settings, elsewhere)
-    existed = path.exists()
-    path.mkdir(parents=True, exist_ok=True)
-    path.chmod(0o700)
-    try:
+    with private_directory(path):
         ledger = AnswerLedger.create(
             service._ledger_location, settings.run_id, statement=statement, budget=budget
         )
         ledger.close()
         DigestKey.create(path / _KEY)
-    except BaseException:
-        if not existed:
-            shutil.rmtree(path, ignore_errors=True)
-        raise
     write_model(path / _SETTINGS, settings)
     service.protect()
     return service

@@ -1,13 +1,11 @@
 """The operator's token of a service. A file holds its hash, and the token itself is not stored."""
 
-import hashlib
 import hmac
-import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-_TOKEN_BYTES = 32
+from sotto.files import replacing
+from sotto.tokens import new_token, token_hash
 
 
 @dataclass(frozen=True)
@@ -22,12 +20,9 @@ class OperatorToken:
 
     def renew(self) -> str:
         """Returns a new token, which replaces any earlier one and is not stored."""
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
-        temporary = self.file.with_name(f".{self.file.name}")
-        with temporary.open("w", encoding="ascii") as stream:
-            os.fchmod(stream.fileno(), 0o600)
-            stream.write(_hash(token))
-        os.replace(temporary, self.file)
+        token = new_token()
+        with replacing(self.file, 0o600) as file:
+            file.write(token_hash(token).encode())
         return token
 
     def matches(self, token: str) -> bool:
@@ -36,8 +31,4 @@ class OperatorToken:
             known = self.file.read_text(encoding="ascii")
         except FileNotFoundError:
             return False
-        return hmac.compare_digest(known, _hash(token))
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
+        return hmac.compare_digest(known, token_hash(token))

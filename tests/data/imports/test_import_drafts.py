@@ -156,6 +156,7 @@ def test_files(tmp_path):
         ("a.json", "[]", "must hold one object"),
         ("a.toml", "=", "is not TOML"),
         ("a.yaml", "", "must be named .json or .toml"),
+        ("a.toml", "people = 6\n" + "#" * 2**20, "a.toml cannot be read: it is larger than 1 MiB"),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=message):

@@ -9,12 +9,11 @@ import pytest
 from gymnasium.envs.mujoco.hopper_v5 import HopperEnv
 
 from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
-from sotto.rl.envs.gymnasium.described import described
+from sotto.rl.envs.gymnasium.described import SCALES, described
 from sotto.rl.envs.gymnasium.mujoco_bodies import RULES, Moved, bodies_of
-from sotto.rl.envs.gymnasium.mujoco_facts import FACTS
 
 
-@pytest.mark.parametrize("env_id", sorted(FACTS))
+@pytest.mark.parametrize("env_id", sorted(SCALES))
 def test_public_facts_fit(env_id, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     env = described(env_id)

@@ -35,7 +35,7 @@ def lean(observations, key):
 
 def processes_of(users: GymnasiumUsers) -> list[int]:
     assert isinstance(users._envs, ProcessEnvs)
-    return users._envs.process_ids
+    return [process.pid for process, _ in users._envs._workers]
 
 
 def gone(pid: int) -> bool:
@@ -135,7 +135,7 @@ def test_processes_do_not_outlive_the_one_that_started_them(end):
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
         from sotto.rl.envs.gymnasium.bridge import GymnasiumUsers
         users = GymnasiumUsers("CartPole-v1", 4, 2)
-        print(*users._envs.process_ids, flush=True)
+        print(*(process.pid for process, _ in users._envs._workers), flush=True)
         time.sleep(60)
     """
     starter = subprocess.Popen(

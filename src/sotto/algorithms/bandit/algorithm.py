@@ -20,14 +20,12 @@ from sotto.algorithms.bandit.release import (
     prior_of,
     sum_variances,
 )
-from sotto.algorithms.base import Algorithm, Progress, Words
-from sotto.algorithms.log_facts import Log
+from sotto.algorithms.base import Progress, Words
+from sotto.algorithms.log_facts import LogAlgorithm
 from sotto.algorithms.settings import known
-from sotto.data.imports.records import require_numbered
 from sotto.keys import keys_of
 from sotto.privacy.errors import NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.ledger.spending import Budget
 from sotto.rl.distributions import Categorical
 
 
@@ -51,7 +49,7 @@ class Ranking(eqx.Module):
         return jax.random.uniform(key, (*shape, 1), jnp.float32)
 
 
-class Bandit(Algorithm[BanditConfig]):
+class Bandit(LogAlgorithm[BanditConfig]):
     """A contextual bandit that learns what people like, each of whom is protected with all ratings.
 
     A row of the log is an item that a person rated: the item's features are its observation and its
@@ -72,6 +70,7 @@ class Bandit(Algorithm[BanditConfig]):
     name = "bandit"
     summary = "a contextual bandit for people who rated items, each person protected"
     config_type = BanditConfig
+    unit = UNIT
     words = Words(
         steps="rated items",
         decimals=4,
@@ -84,9 +83,6 @@ class Bandit(Algorithm[BanditConfig]):
         "deviation is stated, and empty places count as zero.",
     )
 
-    def __init__(self) -> None:
-        self._records = Log()
-
     def resolved(self, config: BanditConfig) -> BanditConfig:
         """Returns the settings with the public facts of the dataset."""
         return filled(config, self._records(config))
@@ -94,33 +90,6 @@ class Bandit(Algorithm[BanditConfig]):
     def steps_per_update(self, config: BanditConfig) -> int:
         """Returns the most rated items behind one block."""
         return config.slots * known(config.horizon)
-
-    def has_ledger(self, config: BanditConfig) -> bool:
-        """Returns True: every run is charged."""
-        del config
-        return True
-
-    def check_numbered(self, config: BanditConfig) -> None:
-        """Refuses a shared budget, since nobody knows which place of a log is whose.
-
-        Raises:
-            ValueError: always, for all datasets are imported.
-        """
-        require_numbered(known(config.on))
-
-    def create_ledger(self, config: BanditConfig, where: Path | str, run_id: str) -> Ledger:
-        """Creates the ledger of a new run."""
-        budget = Budget(epsilon=config.target_epsilon, delta=known(config.delta))
-        return Ledger.create(where, run_id, unit=UNIT, budget=budget)
-
-    def check_seeds(self, config: BanditConfig, seeds: Sequence[int]) -> None:
-        """Refuses several seeds, whose costs for the same people would add up."""
-        del config
-        if len(seeds) > 1:
-            raise ValueError(
-                "every seed would learn from the same people, and their privacy costs add up; "
-                "leave out --seeds"
-            )
 
     def initial_states(self, config: BanditConfig, seeds: Sequence[int]) -> PyTree:
         """Returns the state before the first release, leaves of shape [1, ...]."""

@@ -42,6 +42,7 @@ class DPPG(Algorithm[DPPGConfig]):
     default_policy = "ema"
     presets = ("sotto", "paper")
     teaches = True
+    charged = True
 
     def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
         """Returns the preset that the flags ask for. It may depend on the target epsilon."""
@@ -63,11 +64,6 @@ class DPPG(Algorithm[DPPGConfig]):
         if config.first_policy is not None:
             training.initial_states(config, [config.seed])  # reads the file
         return config
-
-    def has_ledger(self, config: DPPGConfig) -> bool:
-        """Returns True: every run is charged, also with the paper's preset."""
-        del config
-        return True
 
     def population(self, config: DPPGConfig) -> PopulationKind:
         """Returns whether users are simulated or real.

@@ -33,7 +33,6 @@ def own_values(
     scale: tuple[float, ...],
     constant: float | Float[Array, ""],
     discount: float | Float[Array, ""],
-    penalty: float = 1.0,
     centre: tuple[float, ...] | None = None,
 ) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
     """Returns values from a ridge regression of one user's own returns on quadratic features.
@@ -47,7 +46,7 @@ def own_values(
     targets = jnp.where(
         trajectory.alive, discounted_returns(trajectory, unfinished, discount) - constant, 0.0
     )
-    gram = features.T @ features + penalty * jnp.eye(features.shape[1], dtype=jnp.float32)
+    gram = features.T @ features + jnp.eye(features.shape[1], dtype=jnp.float32)
     weights = jnp.linalg.solve(gram, features.T @ targets)
     after = _quadratic(scaled(trajectory.next_observations, scale, centre))
     return constant + features @ weights, constant + after @ weights

@@ -233,7 +233,7 @@ def _local(
     gae_lambda = config.gae_lambda ** (repeat / config.action_repeat)
     raw = gae(trajectory, values, next_values, discount, gae_lambda)
     if config.advantage_scale is None:
-        advantages = normalise_advantages(raw, trajectory.alive, epsilon=1e-4)
+        advantages = normalise_advantages(raw, trajectory.alive)
     else:
         advantages = raw / config.advantage_scale
     if config.local_update == "one-step":

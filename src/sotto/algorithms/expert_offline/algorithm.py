@@ -126,10 +126,6 @@ class ExpertOffline(Algorithm[ExpertOfflineConfig]):
                 "leave out --seeds, and run seeds one by one if you accept the sum"
             )
 
-    def num_updates(self, config: ExpertOfflineConfig) -> int:
-        """Returns the number of parts of the training."""
-        return config.num_updates
-
     def steps_per_update(self, config: ExpertOfflineConfig) -> int:
         """Returns a bound on the environment steps of one part."""
         return math.ceil(training.env_steps(config) / config.num_updates)

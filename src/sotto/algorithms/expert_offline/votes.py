@@ -71,7 +71,7 @@ class KeptVotes(Votes):
         weights: Float[np.ndarray, " voters"],
         ledger: Ledger,
         config: ExpertOfflineConfig,
-        file: Path | None = None,
+        file: Path | None,
     ) -> None:
         super().__init__(
             voters,

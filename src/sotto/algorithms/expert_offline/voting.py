@@ -102,8 +102,8 @@ def vote_release(
     rounds: int,
     noise_multiplier: float,
     population: PopulationKind,
-    kind: Voters = "experts",
-    first_policy: bool = False,
+    kind: Voters,
+    first_policy: bool,
 ) -> Release:
     """Returns the release of votes. Its state is the states of a round, its log the noisy counts.
 

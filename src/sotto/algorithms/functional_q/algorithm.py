@@ -45,10 +45,7 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
     name, summary = "functional-q", "Q-learning that protects rewards"
     config_type = FunctionalQConfig
     units = "transitions"
-
-    def num_updates(self, config: FunctionalQConfig) -> int:
-        """Returns the number of updates of the whole training."""
-        return config.num_updates
+    charged = True
 
     def steps_per_update(self, config: FunctionalQConfig) -> int:
         """Returns the environment steps of one update, rounded up."""
@@ -63,11 +60,6 @@ class FunctionalQ(Algorithm[FunctionalQConfig]):
     def notes(self, config: FunctionalQConfig) -> tuple[str, ...]:
         """Returns sentences about the protection that the settings give."""
         return tuple(config.notes(planned_epsilon(config)))
-
-    def has_ledger(self, config: FunctionalQConfig) -> bool:
-        """Returns True, since every run is charged, also in mode paper."""
-        del config
-        return True
 
     def create_ledger(self, config: FunctionalQConfig, where: Path | str, run_id: str) -> Ledger:
         """Creates the ledger of a new run, with the budget and the unit of these settings."""

@@ -134,12 +134,7 @@ class LocalTeacher:
         self._ledger = ledger
         self._student = student
         self._noise = noise or GeneratorSource()
-        if self._noise.entropy != ledger.statement.entropy:
-            raise ValueError(
-                f"the statement promises noise from {ledger.statement.entropy} entropy, "
-                f"not {self._noise.entropy}"
-            )
-        require_proved(rows, ledger.statement.distance)
+        require_proved(rows, self._noise, ledger.statement)
         self.statement = ledger.statement
         self.actions = self.statement.mechanism.actions
         self.observation_size = self.statement.observation_size
@@ -154,17 +149,23 @@ class LocalTeacher:
         try:
             answered = self._ledger.answer(self._student, len(observations), compute)
         except BudgetExceeded:
-            return silence(len(observations), self.actions)
+            return silent_answers(len(observations), self.actions)
         return Answers(answered.policies, np.asarray(answered.levels, int), True)
 
 
-def require_proved(rows: RowsFunction, distance: Distance) -> None:
-    """Refuses rows that may move further than the stated distance.
+def require_proved(rows: RowsFunction, noise: GeneratorSource, statement: AnswerStatement) -> None:
+    """Refuses rows that may move further than the statement says, and noise of another kind.
 
     Raises:
-        ValueError: the distance is one of observations, and is not proved for these rows; or it is
-            that of one of several teachers, and the rows are not their mean.
+        ValueError: the noise is not of the stated kind; the distance is one of observations, and
+            is not proved for these rows; or it is that of one of several teachers, and the rows are
+            not their mean.
     """
+    if noise.entropy != statement.entropy:
+        raise ValueError(
+            f"the statement promises noise from {statement.entropy} entropy, not {noise.entropy}"
+        )
+    distance = statement.distance
     if isinstance(distance, TrainingShards):
         answering = rows.teachers if isinstance(rows, Ensemble) else 1
         if answering != distance.teachers:
@@ -180,7 +181,7 @@ def require_proved(rows: RowsFunction, distance: Distance) -> None:
         )
 
 
-def silence(rows: int, actions: int) -> Answers:
+def silent_answers(rows: int, actions: int) -> Answers:
     """Returns the answers of a silent teacher: the uniform row for every observation."""
     return Answers(np.full((rows, actions), 1 / actions), np.zeros(rows, int), False)
 

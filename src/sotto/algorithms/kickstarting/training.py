@@ -18,7 +18,7 @@ from sotto.algorithms.baselines.ppo import Collected, PPOConfig
 from sotto.algorithms.kickstarting import student
 from sotto.algorithms.kickstarting.config import KickstartConfig, RadiusName
 from sotto.algorithms.kickstarting.student import KickstartMetrics, KickstartState, Rows
-from sotto.algorithms.kickstarting.teachers import Answers, Teacher, silence
+from sotto.algorithms.kickstarting.teachers import Answers, Teacher, silent_answers
 from sotto.keys import keys_of
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.mechanisms.dirichlet.radius import estimated_radius, radii, valid_radius
@@ -167,7 +167,7 @@ class Training:
     def _answers(self, run: int, observations: Float[np.ndarray, "queries obs"]) -> Answers:
         teacher = self._teachers[run]
         if self._silent[run] or self.done >= self.config.asking_updates:
-            return silence(len(observations), teacher.actions)
+            return silent_answers(len(observations), teacher.actions)
         answers = teacher.answer(observations)
         self._silent[run] = not answers.released
         return answers

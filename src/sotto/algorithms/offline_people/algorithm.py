@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from sotto.algorithms.base import Algorithm, Progress, Words
-from sotto.algorithms.log_facts import Log
+from sotto.algorithms.base import Progress, Words
+from sotto.algorithms.log_facts import LogAlgorithm
 from sotto.algorithms.log_release import through_the_door
 from sotto.algorithms.offline_people import learning, moments, rounds, steps
 from sotto.algorithms.offline_people.config import NO_ENVIRONMENT, OfflinePeopleConfig, filled
@@ -19,11 +19,10 @@ from sotto.algorithms.offline_people.moments import Logged, Scales
 from sotto.algorithms.offline_people.rounds import Known
 from sotto.algorithms.offline_people.steps import StepsState
 from sotto.algorithms.settings import known
-from sotto.data.imports.records import Records, require_numbered
+from sotto.data.imports.records import Records
 from sotto.keys import keys_of
 from sotto.privacy.errors import LedgerOlder, NothingReleased
 from sotto.privacy.ledger.ledger import Ledger
-from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.release import Release
 from sotto.rl.envs.gymnasium.described import described, evaluation_notes
 from sotto.rl.envs.registry import is_native, make
@@ -44,7 +43,7 @@ _CHUNKS = 20
 """Parts of a training in steps, after each of which it can be interrupted."""
 
 
-class Offline(Algorithm[OfflinePeopleConfig]):
+class Offline(LogAlgorithm[OfflinePeopleConfig]):
     """Offline reinforcement learning from the logs of people, each of whom is protected with
     everything that they logged.
 
@@ -67,10 +66,8 @@ class Offline(Algorithm[OfflinePeopleConfig]):
 
     name, summary = "offline", "offline learning from people's logs, each person protected"
     config_type = OfflinePeopleConfig
+    unit = moments.UNIT
     words = Words(steps="logged rows")
-
-    def __init__(self) -> None:
-        self._records = Log()
 
     def resolved(self, config: OfflinePeopleConfig) -> OfflinePeopleConfig:
         """Returns the settings with the public facts of the dataset."""
@@ -91,33 +88,6 @@ class Offline(Algorithm[OfflinePeopleConfig]):
     def most_steps(self, config: OfflinePeopleConfig) -> int:
         """Returns the largest number of rows in the log, all of them in some release."""
         return config.steps_per_update
-
-    def has_ledger(self, config: OfflinePeopleConfig) -> bool:
-        """Returns True: every run is charged."""
-        del config
-        return True
-
-    def check_numbered(self, config: OfflinePeopleConfig) -> None:
-        """Refuses a shared budget, since nobody knows which place of a log is whose.
-
-        Raises:
-            ValueError: always, for all datasets are imported.
-        """
-        require_numbered(known(config.on))
-
-    def create_ledger(self, config: OfflinePeopleConfig, where: Path | str, run_id: str) -> Ledger:
-        """Creates the ledger of a new run."""
-        budget = Budget(epsilon=config.target_epsilon, delta=known(config.delta))
-        return Ledger.create(where, run_id, unit=moments.UNIT, budget=budget)
-
-    def check_seeds(self, config: OfflinePeopleConfig, seeds: Sequence[int]) -> None:
-        """Refuses several seeds, whose costs for the same people would add up."""
-        del config
-        if len(seeds) > 1:
-            raise ValueError(
-                "every seed would learn from the same people, and their privacy costs add up; "
-                "leave out --seeds"
-            )
 
     def initial_states(self, config: OfflinePeopleConfig, seeds: Sequence[int]) -> PyTree:
         """Returns the state before the first release, leaves of shape [1, ...]."""

@@ -57,6 +57,7 @@ class RLHF(Algorithm[RLHFConfig]):
     name, summary = "rlhf", "a language model tuned to people's ratings"
     config_type = RLHFConfig
     presets = ("sotto", "paper")
+    charged = True
     acts = False
     evaluates_greedily = False
     words = Words(
@@ -113,11 +114,6 @@ class RLHF(Algorithm[RLHFConfig]):
     def most_steps(self, config: RLHFConfig) -> int:
         """Returns the number of tokens that people rate, at most: all of them in releases."""
         return config.releases * config.steps_per_update
-
-    def has_ledger(self, config: RLHFConfig) -> bool:
-        """Returns True: every run is charged."""
-        del config
-        return True
 
     def create_ledger(self, config: RLHFConfig, where: Path | str, run_id: str) -> Ledger:
         """Creates the ledger of a new run."""

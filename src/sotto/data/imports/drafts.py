@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sotto.errors import RunError
+from sotto.files import read_given
 
 Draft = dict[str, Any]
 
@@ -31,12 +32,10 @@ def read(path: Path) -> Draft:
     """
     if path.suffix not in (".json", ".toml"):
         raise RunError(f"{path} must be named .json or .toml, for the format that it has")
+    content = read_given(path, _LARGEST_FILE)
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE).decode()
-        found = json.loads(content) if path.suffix == ".json" else tomllib.loads(content)
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+        text = content.decode()
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise RunError(f"{path} is not {path.suffix[1:].upper()}: {error}") from error
     if not isinstance(found, dict):

@@ -256,7 +256,7 @@ def reported(cell: Cell) -> Reported | None:
             return None if z is None else row.dppg.get(z)
 
 
-def certifiable(noise_multiplier: float, delta: float = DELTA) -> bool:
+def certifiable(noise_multiplier: float, delta: float) -> bool:
     """Returns whether a certificate is possible with so little noise.
 
     Below a z of about 0.086, the finite tails of the sampler cost too much delta: 7e-6 at 0.08. The

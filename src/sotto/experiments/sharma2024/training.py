@@ -40,7 +40,7 @@ def train_arm(
     seeds: Sequence[int],
     sources: Sources,
     folder: Path,
-    episodes: int = 100,
+    episodes: int,
 ) -> Trained:
     """Trains several seeds, each with a separate ledger, and evaluates them.
 

@@ -8,7 +8,7 @@ the intervals, and the value of the policy that is selected (`simulated`).
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from sotto.algorithms.evaluation.policies import Linear, Target, named
 from sotto.algorithms.evaluation.release import UNIT, Spending
 from sotto.data.imports.records import Records
 from sotto.experiments.figure_files import write_data
-from sotto.experiments.trials.plots import draw
+from sotto.experiments.plots import COLOURS, GREY, headline, panels, title
 from sotto.experiments.trials.simulated import Learner, Mechanism, drawn
 from sotto.experiments.trials.sources import TRIALS, Trial, imported
 from sotto.files import write_whole
@@ -60,7 +60,7 @@ def make(out: Path, resamples: int, selections: int, say: Say) -> dict[str, Any]
     plain = [{name: one[name] for name in one if name not in _NESTED} for one in rows]
     summary = {"delta": DELTA, "level": _LEVEL, "resamples": resamples, "cells": found}
     write_data(out / "trials", plain, summary)
-    draw(out / "trials.png", found)
+    _draw(out / "trials.png", found)
     return summary
 
 
@@ -256,3 +256,33 @@ def _selected(
 
 def _numbers(found: list[Value]) -> np.ndarray:
     return np.array([one.value for one in found])
+
+
+def _draw(path: Path, cells: Sequence[dict[str, Any]]) -> None:
+    """Draws private values with their intervals beside the values without privacy."""
+    trials = list(dict.fromkeys(one["trial"] for one in cells))
+    with panels(path, (5.2, 4.2), columns=len(trials)) as axes:
+        for plot, trial in zip(axes, trials, strict=True):
+            own = [one for one in cells if one["trial"] == trial]
+            names = [one["action"] for one in own[0]["policies"]]
+            for place, name in enumerate(names):
+                color = COLOURS[place]
+                for column, cell in enumerate(own):
+                    one = cell["policies"][place]
+                    x = column + 0.16 * (place - (len(names) - 1) / 2)
+                    plot.plot(
+                        [x, x], [one["low"], one["high"]], color=color, linewidth=2.2, alpha=0.8
+                    )
+                    plot.plot(
+                        x, one["value"], "o", color=color, label=name if column == 0 else None
+                    )
+                truth = own[0]["policies"][place]
+                plot.axhline(truth["without_privacy"], color=color, linewidth=1, linestyle=":")
+            plot.set_xticks(range(len(own)), [f"{one['epsilon']:g}" for one in own])
+            plot.set_xlabel("epsilon")
+            plot.set_ylabel(own[0]["unit"])
+            title(plot, own[0]["title"], "dotted: value without privacy")
+            plot.legend(
+                fontsize=8, labelcolor=GREY, loc="center left", bbox_to_anchor=(0, -0.24), ncols=3
+            )
+        headline(axes[0], "Private values of policies, with joint intervals of 95% (public data)")

@@ -1,7 +1,5 @@
 """The people of a campaign and their secret tokens, of which the database holds hashes."""
 
-import hashlib
-import secrets
 import threading
 from collections.abc import Sequence
 
@@ -11,8 +9,8 @@ from sotto.people.database.tables import people, reading, writing
 from sotto.people.errors import UnknownPerson
 from sotto.privacy.answers.storage import KnownTokens
 from sotto.privacy.ledger.persons import LARGEST_PERSON
+from sotto.tokens import new_token, token_hash
 
-_TOKEN_BYTES = 32
 WITHDREW = sa.select(people.c.withdrew).where(people.c.person == sa.bindparam("who"))
 """Whether the person `who` has withdrawn; no row for an unknown person."""
 
@@ -69,14 +67,14 @@ class Tokens:
         Raises:
             UnknownPerson: there is no such person.
         """
-        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        token = new_token()
         with writing(self._engine) as (connection, _):
             has_withdrawn(connection, person)  # refuses an unknown person
             last = connection.scalar(sa.select(sa.func.max(people.c.replaced))) or 0
             change = sa.update(people).where(people.c.person == person)
-            connection.execute(change.values(token_hash=_hash(token), replaced=last + 1))
+            connection.execute(change.values(token_hash=token_hash(token), replaced=last + 1))
         with self._reading_tokens:
-            self._known.add([(str(person), _hash(token))])
+            self._known.add([(str(person), token_hash(token))])
         return token
 
     def authenticate(self, token: str) -> str | None:
@@ -84,7 +82,7 @@ class Tokens:
 
         People who have withdrawn keep their token.
         """
-        query = sa.select(people.c.person).where(people.c.token_hash == _hash(token))
+        query = sa.select(people.c.person).where(people.c.token_hash == token_hash(token))
         with reading(self._engine) as connection:
             person = connection.scalar(query)
         return None if person is None else str(person)
@@ -111,11 +109,11 @@ def _add(
     connection: sa.Connection, numbers: Sequence[int], replaced: int | None = None
 ) -> list[str]:
     """Adds people under these numbers; `replaced` is that of the first one, if others need it."""
-    tokens = [secrets.token_urlsafe(_TOKEN_BYTES) for _ in numbers]
+    tokens = [new_token() for _ in numbers]
     rows = [
         {
             "person": person,
-            "token_hash": _hash(token),
+            "token_hash": token_hash(token),
             "withdrew": False,
             "replaced": None if replaced is None else replaced + place,
         }
@@ -131,7 +129,3 @@ def has_withdrawn(connection: sa.Connection, person: int) -> bool:
     if found is None:
         raise UnknownPerson("the campaign has no such person; enrol them first")
     return found
-
-
-def _hash(token: str) -> str:
-    return hashlib.sha256(token.encode(errors="backslashreplace")).hexdigest()

@@ -8,7 +8,6 @@ charge's entry contains its hash, so a changed answer is detected.
 """
 
 import hashlib
-import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -17,10 +16,10 @@ import sqlalchemy as sa
 from jaxtyping import Float64
 
 from sotto.privacy.ledger.entries import canonical
+from sotto.tokens import new_token, token_hash
 
 _PAGE = 1000  # number of answers read at once
 _KEY_LENGTH = 255
-_TOKEN_BYTES = 32
 
 _metadata = sa.MetaData()
 _tokens = sa.Table(
@@ -49,9 +48,9 @@ TABLES = (_tokens, _answers)
 
 def issue_token(connection: sa.Connection, run_id: str, student: str) -> str:
     """Replaces the student's token by a new one of 256 random bits; only its hash is stored."""
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    token = new_token()
     remove_token(connection, run_id, student)
-    row = {"run_id": run_id, "student": student, "token_hash": _sha256(token.encode())}
+    row = {"run_id": run_id, "student": student, "token_hash": token_hash(token)}
     connection.execute(sa.insert(_tokens).values(**row))
     return token
 
@@ -76,17 +75,17 @@ class KnownTokens:
 
     def add(self, hashes: Iterable[tuple[str, str]]) -> None:
         """Adds tokens that were issued since; a holder's new token replaces the last one."""
-        for holder, token_hash in hashes:
+        for holder, new in hashes:
             last = self._hashes.get(holder)
-            self._holders[token_hash], self._hashes[holder] = holder, token_hash
-            if last not in (None, token_hash):
+            self._holders[new], self._hashes[holder] = holder, new
+            if last not in (None, new):
                 del self._holders[last]
 
     def holder(self, token: str) -> str | None:
         """Returns the holder of the token, in a time that does not grow with their number."""
         # A lookup may stop at the first differing character of a hash. That helps nobody: another
         # token has another hash altogether, so a near hash is no step towards a token.
-        return self._holders.get(_sha256(token.encode(errors="backslashreplace")))
+        return self._holders.get(token_hash(token))
 
 
 def known_tokens(connection: sa.Connection, run_id: str) -> KnownTokens:

@@ -36,6 +36,21 @@ def points(epsilon_at: Callable[[float], float]) -> tuple[tuple[float, float], .
     return tuple(found)
 
 
+class Stored(BaseModel):
+    """A certificate in a file."""
+
+    model_config = _FROZEN
+
+    def text(self) -> str:
+        """Returns the canonical JSON text of this certificate."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    def write(self, path: Path, mode: int = 0o644) -> None:
+        """Stores the certificate as JSON, atomically: `path` never holds half a certificate."""
+        with replacing(path, mode) as file:
+            file.write(self.text().encode())
+
+
 class CertifiedStream(BaseModel):
     """One stream of releases, as the ledger holds it.
 
@@ -116,7 +131,7 @@ class WorstPerson(BaseModel):
     sampler_delta: float
 
 
-class Certificate(BaseModel):
+class Certificate(Stored):
     """The guarantee for everything that one run has released.
 
     Attributes:
@@ -145,7 +160,6 @@ class Certificate(BaseModel):
         created: time when the ledger was created, ISO 8601 in UTC.
     """
 
-    model_config = _FROZEN
     schema_version: Literal[2] = 2
     run_id: str
     created: str
@@ -191,20 +205,10 @@ class Certificate(BaseModel):
             if one.section in ("code", "user")
         )
 
-    def text(self) -> str:
-        """Returns the canonical JSON text of this certificate."""
-        return self.model_dump_json(indent=2) + "\n"
 
-    def write(self, path: Path, mode: int = 0o644) -> None:
-        """Stores the certificate as JSON, atomically: `path` never holds half a certificate."""
-        with replacing(path, mode) as file:
-            file.write(self.text().encode())
-
-
-class CertificateOfSchema1(BaseModel):
+class CertificateOfSchema1(Stored):
     """A certificate as earlier versions wrote it, with its sentences as words."""
 
-    model_config = _FROZEN
     schema_version: Literal[1]
     run_id: str
     created: str
@@ -227,10 +231,6 @@ class CertificateOfSchema1(BaseModel):
     versions: dict[str, str]
     head_hash: str
 
-    def text(self) -> str:
-        """Returns the canonical JSON text of this certificate."""
-        return self.model_dump_json(indent=2) + "\n"
-
 
 class DescribedPerson(BaseModel):
     """The cost to a person with several records, by group privacy (docs/other_trainings.md).
@@ -245,7 +245,7 @@ class DescribedPerson(BaseModel):
     epsilon: float
 
 
-class DescribedCertificate(BaseModel):
+class DescribedCertificate(Stored):
     """The guarantee of a training that somebody describes. No ledger recorded it.
 
     Attributes:
@@ -268,7 +268,6 @@ class DescribedCertificate(BaseModel):
         versions: software that computed the certificate, with version numbers.
     """
 
-    model_config = _FROZEN
     schema_version: Literal[2] = 2
     run_id: str
     status: Literal["described"] = "described"
@@ -284,12 +283,3 @@ class DescribedCertificate(BaseModel):
     events: tuple[Event, ...]
     person: DescribedPerson | None = Field(default=None, exclude_if=lambda value: value is None)
     versions: dict[str, str]
-
-    def text(self) -> str:
-        """Returns the canonical JSON text of this certificate."""
-        return self.model_dump_json(indent=2) + "\n"
-
-    def write(self, path: Path) -> None:
-        """Stores the certificate as JSON, atomically."""
-        with replacing(path) as file:
-            file.write(self.text().encode())

@@ -78,16 +78,14 @@ def calibrate_floor(
 
 
 def calibrate_random_stop(
-    target: Target, hazard: float, noise: NoiseName = "exponential", floor: float = 0.0
+    target: Target, hazard: float, noise: NoiseName = "exponential"
 ) -> StablePrefixMechanism:
     """Returns the mechanism for any experts, whose prefixes end by themselves at rate `hazard`.
 
     Raises:
         ValueError: if no mechanism meets the target with so few experts.
     """
-    return _two_hop(
-        target, noise, lambda ratio: RandomStop(hazard=hazard, floor=floor, ratio=ratio)
-    )
+    return _two_hop(target, noise, lambda ratio: RandomStop(hazard=hazard, ratio=ratio))
 
 
 def calibrate_consensus(target: Target, noise: NoiseName = "exponential") -> StablePrefixMechanism:

@@ -1,7 +1,7 @@
 """Sparse vector (AboveThreshold): tells which queries are large, up to the first that is not.
 
 Each query is answered "pass" or "fail", and the first "fail" ends the sequence. The threshold has
-noise that is drawn once, and each query has fresh noise. There are three noise laws (`NAMES`):
+noise that is drawn once, and each query has fresh noise. There are three noise laws (`NoiseName`):
 
 * exponential: one-sided, -Exp(threshold_rate) on the threshold and -Exp(query_rate) on queries.
 * monotone-laplace: Laplace noise of scale 2/e' on both (Lyu, Su and Li 2017: monotone queries).
@@ -15,7 +15,7 @@ Guarantee:
     The unit is whatever moves every query by at most 1: here one expert, present or absent. If
     queries are monotone (all fall, or stay, when a unit is removed), then P(transcript | with) <=
     e^remove_cost P(transcript | without), and P(transcript | without) <=
-    e^add_cost P(transcript | with). Otherwise both hold with general_cost. There is no delta. A
+    e^query_rate P(transcript | with). Otherwise both hold with general_cost. There is no delta. A
     query at least `margin(d)` below the threshold passes with probability at most d. The proof is
     Lemma 1 of docs/privacy.md, section 14.
 """
@@ -41,7 +41,6 @@ _SCALE = 2**50  # rate * GRID = (rate * 2^30) / 2^50 is a fraction of integers
 
 Law = Literal["exponential", "laplace"]
 NoiseName = Literal["exponential", "monotone-laplace", "paper-laplace"]
-NAMES: tuple[NoiseName, ...] = ("exponential", "monotone-laplace", "paper-laplace")
 
 
 class SparseVector(BaseModel):
@@ -80,11 +79,6 @@ class SparseVector(BaseModel):
     def remove_cost(self) -> float:
         """Epsilon of monotone queries, from the larger input to the smaller one."""
         return self.threshold_rate + self.query_rate
-
-    @property
-    def add_cost(self) -> float:
-        """Epsilon of monotone queries, from the smaller input to the larger one."""
-        return self.query_rate
 
     @property
     def general_cost(self) -> float:

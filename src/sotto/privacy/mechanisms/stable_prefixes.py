@@ -142,9 +142,9 @@ class StablePrefixMechanism(BaseModel):
             epsilon=self.epsilon,
         )
 
-    def needed(self, horizon: int, misses: float = 0.1) -> float:
-        """Returns the mass at which the queries of a rollout pass with probability 1 - `misses`.
+    def needed(self, horizon: int) -> float:
+        """Returns the mass at which the queries of a rollout pass with probability 0.9.
 
         It tells how useful a threshold is. The threshold's noise is left out.
         """
-        return self.threshold + self.noise.query_quantile(misses / horizon)
+        return self.threshold + self.noise.query_quantile(0.1 / horizon)

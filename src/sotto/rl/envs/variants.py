@@ -42,9 +42,6 @@ _GRIDS: dict[str, dict[str, Float[np.ndarray, " values"]]] = {
     },
 }
 
-ENVIRONMENTS = tuple(_GRIDS)
-"""Names of the environments with a grid."""
-
 
 class Variants(NamedTuple):
     """Points of an environment's grid."""

@@ -43,10 +43,10 @@ STYLE: dict[Any, Any] = {
 
 
 @contextmanager
-def figure(path: Path, width: float = 7.2, height: float = 3.6) -> Iterator[Axes]:
+def figure(path: Path, height: float = 3.6) -> Iterator[Axes]:
     """Opens one plot in sotto's style and saves it as PNG at the end."""
     with mpl.rc_context(STYLE):
-        drawing = Figure(figsize=(width, height))
+        drawing = Figure(figsize=(7.2, height))
         yield drawing.add_subplot()
         path.parent.mkdir(exist_ok=True)
         drawing.savefig(path, dpi=160)
@@ -130,7 +130,7 @@ def quantities(
         drawing.savefig(path, dpi=160)
 
 
-def mean_and_spread(values: Sequence[float], decimals: int = 1) -> str:
+def mean_and_spread(values: Sequence[float], decimals: int) -> str:
     """Returns the mean over seeds, with the standard deviation if there are several."""
     spread = f" ± {np.std(values):.{decimals}f}" if len(values) > 1 else ""
     return f"{np.mean(values):.{decimals}f}{spread}"

@@ -177,7 +177,13 @@ def _pictures(
         return []
     certificate = _worst(certificates)
     if certificate.answers is not None:
-        return _cost_of_answers(folder, lines, certificate, shared)
+        budget = (
+            "Epsilon charged for the teacher's answers",
+            "updates",
+            "Joint epsilon of all answers that the teacher may give. All of it is charged with "
+            "the first answer, since a student may decide to stop because of answers.",
+        )
+        return _cost(folder, lines, certificate, shared, budget)
     found: list[str] = []
     part = certificate.streams[-1].statement.parts.get("policy")
     if part is not None:
@@ -189,37 +195,25 @@ def _pictures(
             f"clipped to {bound}, so the average without noise is not larger."
         )
         found.append(elements.picture(folder / "updates.png", text))
-    found += _cost(shared)
-    if certificate.status != "proved":
-        return [*found, elements.paragraph(_UNPROVED)]
     one = _whom(certificate)[0]
     title, steps = f"Epsilon charged to the most charged {one}", "releases" if part else "updates"
-    figures.budget(folder / "budget.png", lines, certificate.budget.epsilon, title, steps)
-    figures.privacy_curve(
-        folder / "guarantee.png", certificate.curve, certificate.epsilon, certificate.delta
-    )
-    once = certificate.streams[-1].statement.participation.kind == "once"
-    return [
-        *found,
-        elements.picture(
-            folder / "budget.png",
-            f"Epsilon of the {one} with the largest charge. "
-            + (
-                f"Each {one} takes part in one release, so the largest charge does not grow after "
-                "the first release."
-                if once
-                else ""
-            ),
-        ),
-        elements.picture(
-            folder / "guarantee.png",
-            _GUARANTEE,
-        ),
-    ]
+    text = f"Epsilon of the {one} with the largest charge. "
+    if certificate.streams[-1].statement.participation.kind == "once":
+        text += (
+            f"Each {one} takes part in one release, so the largest charge does not grow after the "
+            "first release."
+        )
+    return found + _cost(folder, lines, certificate, shared, (title, steps, text))
 
 
-def _cost(shared: Sharing | None) -> list[str]:
-    """Returns the heading of the privacy cost, and a remark if several seeds share people."""
+def _cost(
+    folder: Path,
+    lines: Sequence[Sequence[Line]],
+    certificate: Certificate,
+    shared: Sharing | None,
+    budget: tuple[str, str, str],
+) -> list[str]:
+    """Returns the part on the privacy cost; `budget` has its figure's title, steps and text."""
     found = [elements.heading("Privacy cost")]
     if shared is not None and shared.epsilon is not None:
         found.append(
@@ -227,44 +221,24 @@ def _cost(shared: Sharing | None) -> list[str]:
                 "The figures show each seed alone. The costs of the seeds add up, as said below."
             )
         )
-    return found
+    if certificate.status != "proved":
+        return [*found, elements.paragraph(_UNPROVED)]
+    *named, text = budget
+    figures.budget(folder / "budget.png", lines, certificate.budget.epsilon, *named)
+    figures.privacy_curve(
+        folder / "guarantee.png", certificate.curve, certificate.epsilon, certificate.delta
+    )
+    return [
+        *found,
+        elements.picture(folder / "budget.png", text),
+        elements.picture(folder / "guarantee.png", _GUARANTEE),
+    ]
 
 
 def _whom(certificate: Certificate) -> tuple[str, str]:
     """Returns the names of one protected unit and of several."""
     name = certificate.unit.name
     return name, "people" if name == "person" else f"{name}s"
-
-
-def _cost_of_answers(
-    folder: Path,
-    lines: Sequence[Sequence[Line]],
-    certificate: Certificate,
-    shared: Sharing | None,
-) -> list[str]:
-    """Draws the figures of a teacher's budget, and returns the HTML."""
-    found = _cost(shared)
-    if certificate.status != "proved":
-        return [*found, elements.paragraph(_UNPROVED)]
-    figures.budget(
-        folder / "budget.png",
-        lines,
-        certificate.budget.epsilon,
-        "Epsilon charged for the teacher's answers",
-        "updates",
-    )
-    figures.privacy_curve(
-        folder / "guarantee.png", certificate.curve, certificate.epsilon, certificate.delta
-    )
-    return [
-        *found,
-        elements.picture(
-            folder / "budget.png",
-            "Joint epsilon of all answers that the teacher may give. All of it is charged with "
-            "the first answer, since a student may decide to stop because of answers.",
-        ),
-        elements.picture(folder / "guarantee.png", _GUARANTEE),
-    ]
 
 
 def _radius(experiment: Experiment) -> float | None:

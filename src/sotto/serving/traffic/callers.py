@@ -7,7 +7,6 @@ once. Services with many requests believe the tokens in memory for a second inst
 """
 
 import asyncio
-import hashlib
 import hmac
 import math
 import re
@@ -28,6 +27,7 @@ from sotto.privacy.errors import (
 from sotto.serving.traffic.connections import Connections, network
 from sotto.serving.traffic.limits import Limits, RateLimiter
 from sotto.serving.traffic.refusals import Refusal, log
+from sotto.tokens import token_hash
 
 _RETRY_SECONDS = "1"
 _REFRESH_SECONDS = 0.25
@@ -83,7 +83,7 @@ class Callers:
         self._students = RateLimiter(limits.requests_per_second, limits.burst)
         self._strangers = RateLimiter(limits.stranger_requests_per_second, limits.stranger_burst)
         self._known = KnownTokens(())
-        self._operator = b""  # hash of the operator's token, once it was seen
+        self._operator = ""  # hash of the operator's token, once it was seen
         self._next_read: asyncio.Task[KnownTokens] | None = None
         self._reading: asyncio.Task[KnownTokens] | None = None  # the one that has begun
         self._last_read = -math.inf  # beginning of the last reading
@@ -158,7 +158,7 @@ class Callers:
     def _seems_known(self, token: str) -> bool:
         """Returns whether the token was known a moment ago."""
         student = self._known.holder(token)
-        return hmac.compare_digest(_hash(token), self._operator) or student is not None
+        return hmac.compare_digest(token_hash(token), self._operator) or student is not None
 
     def _is_out_of_date(self) -> bool:
         """Returns whether the tokens in memory are believed no more until they are read again."""
@@ -173,7 +173,7 @@ class Callers:
             return Caller(student)
         if not await self._in_thread(self._is_operator, token):
             raise unknown_token()
-        self._operator = _hash(token)
+        self._operator = token_hash(token)
         return Caller(None)
 
     async def _read_again(self) -> KnownTokens:
@@ -237,7 +237,3 @@ def _too_many(rate: float, wait: float) -> Refusal:
         f"more than {rate:g} requests per second; try again in {wait:.3f} seconds",
         headers={"Retry-After": str(math.ceil(wait))},
     )
-
-
-def _hash(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 _BYTES_PER_NUMBER = 32  # the longest float64 in JSON takes 25 characters with its comma
@@ -64,16 +63,13 @@ class RateLimiter:
     The `_MOST_NAMES` names that were used last are remembered. It is not safe for several threads.
     """
 
-    def __init__(
-        self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, float(burst)
-        self._clock = clock
         self._buckets: dict[str, tuple[float, float]] = {}  # tokens left, and when that was
 
     def seconds_to_wait(self, name: str) -> float:
         """Takes a token and returns 0; if there is none, returns the seconds until there is one."""
-        now = self._clock()
+        now = time.monotonic()
         tokens, since = self._buckets.pop(name, (self._burst, now))
         tokens = min(self._burst, tokens + self._rate * (now - since))
         wait = 0.0 if tokens >= 1 else (1 - tokens) / self._rate

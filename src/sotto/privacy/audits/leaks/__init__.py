@@ -107,26 +107,23 @@ def named(names: Sequence[str] | None = None) -> tuple[Leak, ...]:
 
 
 def run_catalogue(
-    names: Sequence[str] | None = None,
-    samples: int = 50_000,
-    seed: int = 0,
-    confidence: float = CONFIDENCE,
+    names: Sequence[str] | None = None, samples: int = 50_000, seed: int = 0
 ) -> list[LeakReport]:
-    """Runs entries of the catalogue.
+    """Runs entries of the catalogue. All their lower bounds hold together with `CONFIDENCE`.
+
+    Each of the two bounds of every leak gets an equal share of the doubt (Bonferroni).
 
     Args:
         names: names of leaks; None runs all of them.
         samples: runs of each variant on each of two neighbouring inputs. The first half trains
             the adversary, and the bounds come from the second half.
         seed: seed of the experiments; the same seed gives the same figures.
-        confidence: confidence with which all lower bounds hold together. Each of the two of every
-            leak gets an equal share of the doubt (Bonferroni).
 
     Raises:
         ValueError: a name is not in the catalogue.
     """
     chosen = named(names)
-    each = 1 - (1 - confidence) / (2 * len(chosen))
+    each = 1 - (1 - CONFIDENCE) / (2 * len(chosen))
     return [_report(leak, samples, seed, each) for leak in chosen]
 
 

@@ -21,7 +21,7 @@ import functools
 import math
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from scipy import optimize, special
 
 from sotto.privacy.mechanisms.dirichlet.simplex import capped_distance
@@ -31,25 +31,6 @@ ORDERS: tuple[float, ...] = tuple(1 + float(f"{2 ** (j / 10):.4g}") for j in ran
 
 _CELLS = 96  # cells on each side of zero, for the certified maximum over d
 _ROUNDING = 2.0**-46  # a relative bound on the errors of scipy's log-gamma and of the sums here
-
-
-def renyi_divergence(order: float, a: Float[np.ndarray, " m"], b: Float[np.ndarray, " m"]) -> float:
-    """Returns the Renyi divergence of Dir(a) from Dir(b); it may be infinite.
-
-    It is exact up to float64: results below about 1e-14 of the parameters' log-gammas are noise.
-
-    Args:
-        order: alpha > 1.
-        a: parameters of the first distribution.
-        b: parameters of the second, with the same sum.
-    """
-    tilted = order * np.asarray(a) - (order - 1) * np.asarray(b)
-    if (tilted <= 0).any():
-        return math.inf
-    log_moment = (
-        special.gammaln(tilted) - order * special.gammaln(a) + (order - 1) * special.gammaln(b)
-    ).sum()
-    return max(0.0, float(log_moment) / (order - 1))
 
 
 def renyi_curve(

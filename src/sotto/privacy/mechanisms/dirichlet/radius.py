@@ -19,6 +19,9 @@ from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet, TruncatedDir
 from sotto.privacy.mechanisms.dirichlet.sampling import acceptance
 from sotto.privacy.mechanisms.policies import GaussianPolicy, PolicyMechanism
 
+_CONFIDENCE = 0.999
+"""Confidence of an estimated radius."""
+
 
 @dataclass(frozen=True)
 class Radius:
@@ -102,18 +105,17 @@ def estimated_radius(
     generator: np.random.Generator,
     *,
     samples: int = 20_000,
-    confidence: float = 0.999,
 ) -> Radius:
     """Returns an upper confidence limit on the (1 - beta)-quantile of the distance.
 
-    With the stated confidence the limit is above the quantile of *every* row of a grid (order
+    With confidence 0.999 the limit is above the quantile of *every* row of a grid (order
     statistics, Clopper-Pearson). Nothing is proved for rows between those of the grid.
 
     Raises:
         ValueError: if there are too few samples for a limit.
     """
     rows = policy_grid(mechanism.actions)
-    miss = (1 - confidence) / len(rows)
+    miss = (1 - _CONFIDENCE) / len(rows)
     # The j-th smallest of n is below the quantile with probability P(Binomial(n, 1 - beta) >= j).
     rank = int(stats.binom.isf(miss, samples, 1 - beta)) + 1
     if rank > samples:
@@ -124,15 +126,15 @@ def estimated_radius(
         distances = np.linalg.norm(answers - mechanism.restrict(row[None]), axis=1)
         limits.append(float(np.partition(distances, rank - 1)[rank - 1]))
     return Radius(
-        f"Monte Carlo over {len(rows)} rows, confidence {confidence:g}", max(limits), "estimated"
+        f"Monte Carlo over {len(rows)} rows, confidence {_CONFIDENCE:g}", max(limits), "estimated"
     )
 
 
-def policy_grid(actions: int, parts: int = 6) -> Float64[np.ndarray, "rows actions"]:
-    """Returns the multiples of 1/parts, up to permutation, and the uniform row."""
+def policy_grid(actions: int) -> Float64[np.ndarray, "rows actions"]:
+    """Returns the multiples of 1/6, up to permutation, and the uniform row."""
     multiples = [
-        np.pad(np.array(partition) / parts, (0, actions - len(partition)))
-        for partition in _partitions(parts, parts, actions)
+        np.pad(np.array(partition) / 6, (0, actions - len(partition)))
+        for partition in _partitions(6, 6, actions)
     ]
     return np.stack([np.full(actions, 1.0 / actions), *multiples])
 

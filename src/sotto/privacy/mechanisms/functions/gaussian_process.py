@@ -1,6 +1,6 @@
 """Sample paths of the Gaussian process with kernel sigma^2 exp(-beta |x - y|_1).
 
-* `Path`, `Paths`: on a line, at any points in any order; a point keeps its value.
+* `Paths`: on a line, at any points in any order; a point keeps its value.
 * `grid.sample_grid`: on a grid in any number of dimensions, at once.
 * `scattered.ScatteredPaths`: at scattered points in any number of dimensions.
 
@@ -211,31 +211,6 @@ class _Gaps(NamedTuple):
     weight_left: Float64[np.ndarray, " q"]
     weight_right: Float64[np.ndarray, " q"]
     spread: Float64[np.ndarray, " q"]
-
-
-class Path:
-    """One sample path on a line: `path(points)` has the shape of `points`.
-
-    Args:
-        beta, sigma: of the kernel sigma^2 exp(-beta |x - y|).
-        generator: fresh entropy from the operating system by default.
-    """
-
-    def __init__(
-        self, beta: float, sigma: float, generator: np.random.Generator | None = None
-    ) -> None:
-        self._paths = Paths(Kernel(beta=beta, sigma=sigma), 1, generator)
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def __call__(self, points: Float[np.ndarray, " q"]) -> Float64[np.ndarray, " q"]:
-        """Returns values at these points; a point that was asked before keeps its value."""
-        return self._paths(points)[:, 0]
-
-    def at(self, point: float) -> float:
-        """Returns the value at one point, in O(log n)."""
-        return self._paths.at(point)[0]
 
 
 def _bridge(beta: float, left: float, right: float) -> tuple[float, float, float]:

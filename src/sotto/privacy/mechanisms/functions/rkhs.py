@@ -83,24 +83,6 @@ def norm_1d(nodes: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"], bet
     return math.sqrt(ends + slopes / (2 * beta) + beta / 2 * squares)
 
 
-def norm_at_points(
-    points: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"], beta: float
-) -> float:
-    """Returns sqrt(v' K^-1 v) of values v at sorted points, which noise there alone must hide.
-
-    It is never larger than the norm of a function with these values, and tends to it as points are
-    added.
-    """
-    steps = np.diff(np.asarray(points, dtype=np.float64))
-    if not (steps > 0).all():
-        raise ValueError("points must increase strictly")
-    _positive("beta", beta)
-    values = np.asarray(values, dtype=np.float64)
-    innovations = np.diff(values) - np.expm1(-beta * steps) * values[:-1]
-    total = float(values[0] ** 2 + np.sum(innovations**2 / -np.expm1(-2 * beta * steps)))
-    return math.sqrt(total)
-
-
 # --- sensitivities -------------------------------------------------------------------------------
 
 

@@ -274,11 +274,6 @@ class ProcessEnvs:
         """Ends the workers; a second call does nothing."""
         self._finalizer()
 
-    @property
-    def process_ids(self) -> list[int]:
-        """Process ids of the workers."""
-        return [process.pid for process, _ in self._workers]
-
     def _all(self, command: bytes) -> None:
         if not self._finalizer.alive:
             raise RuntimeError(f"the environments {self._what} are closed; make new ones")
