@@ -1,4 +1,4 @@
-"""Trainings whose people are on two devices, by the commands: the trained states stay the same."""
+"""Trainings whose people are on two devices, by the commands: only rounding changes the states."""
 
 import json
 import os
@@ -76,5 +76,7 @@ def test_gradients_of_experts_on_two_devices(tmp_path: Path) -> None:
 
 
 def test_raters_on_two_devices(tmp_path: Path) -> None:
+    """XLA may round a contribution otherwise for two devices: a sum may differ by a step of the
+    grid, 7e-10, which is 7e-8 of the largest weight, and what is computed of it by more."""
     install_films(tmp_path / "data")
-    check(0.0, tmp_path, *RATERS)
+    check(2e-6, tmp_path, *RATERS)

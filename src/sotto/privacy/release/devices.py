@@ -10,11 +10,12 @@ and noise is drawn, added and charged once.
 
 Guarantee:
     No equation of the proof has the number of devices: a person is on one device, and the total
-    is the exact sum over all devices. With the same noise and the same `microbatch`, all that is
-    released of people is bit for bit the same on any number of devices: each device then maps
-    `local` over as many people at once. This does not hold without `microbatch`, where a device
-    maps its whole share at once and a compiler may round `local` otherwise, nor for a `world` and
-    for `unprotected` parts, which are sums of floats.
+    is the exact sum over all devices. With the same noise, releases on another number of devices
+    differ only where the compiler rounds what `local` computes otherwise in a program for them, by
+    a step of the grid for such a person. With `microbatch` this is rare, since each device then
+    maps `local` over as many people at once. Contributions that are exact in float32, such as
+    votes, are the same bit for bit. A `world` and `unprotected` parts, which are sums of floats,
+    may differ by more.
 """
 
 import math
