@@ -165,7 +165,7 @@ class Crowd:
                 if who == person and place in self.told.kept}  # fmt: skip
         status, answer = await self._ask(person, "/v1/me", None)
         known = {one["release"] for one in answer.get("places", ()) if one["state"] in
-                 ("given", "released", "lost")}  # fmt: skip
+                 ("given", "released", "lost", "refused")}  # fmt: skip
         self._expect(status == 200 and kept <= known, person, f"page without {kept}", answer)
 
     # --- contributions ---------------------------------------------------------------------------

@@ -167,7 +167,8 @@ def test_people_whom_the_ledger_has_charged_do_not_stop_a_restored_campaign(
         assert sum(len(range(*block)) for blocks in taken for block in blocks) == 3
         assert charges(live) == 2
         assert live.store.counts().release == 2
-        assert live.store.history(0).places == ((1, "lost"),)
+        assert live.store.history(0).places == ((1, "refused"),)
+        assert live.get(0, "/v1/me").json()["cost"] is not None  # it was charged before the copy
         assert live.store.history(4).places == ((1, "released"),)
         assert "1 contributions to release 1 were dropped" in caplog.text
         refused(live.post(0, "/v1/places", {}), 403, "took-part")
@@ -204,6 +205,38 @@ def test_people_of_a_failed_release_are_told_what_it_costs(live, tmp_path):
     assert me["cost"] == stated is not None
     receipt = live.post(0, "/v1/withdrawals", {}).json()["receipt"]
     assert receipt["part_of_releases"] == [0]
+
+
+def test_who_withdrew_from_a_lost_release_is_told_so(live, tmp_path):
+    """The copy was made before the release and the withdrawal, which the file remembers."""
+    live.live(0, 1)
+    copied(live.campaign.people_place, tmp_path / "backup")
+    live.updater.step()
+    live.post(0, "/v1/withdrawals", {})
+    copied(tmp_path / "backup", live.campaign.people_place)
+    live.now += 31
+    assert live.new_updater().step()
+    assert live.store.history(0).withdrew
+    assert live.store.history(0).places == ((0, "lost"),)
+    assert live.get(0, "/v1/me").json()["cost"] is not None
+
+
+def test_an_updater_that_comes_back_reads_what_another_one_charged(live, monkeypatch):
+    live.live(0, 1)
+    assert live.updater.step()  # it has the ledger in memory from now on
+    live.live(2, 3)
+    live.now += 31
+    other = live.new_updater()
+    monkeypatch.setattr(other._store, "finish", lambda *_a, **_k: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        other.step()
+    receipt = live.post(2, "/v1/withdrawals", {}).json()["receipt"]
+    assert receipt["part_of_releases"] == [1]
+    live.now += 31
+    assert live.updater.step()
+    assert charges(live) == 2
+    assert live.store.history(2).places == ((1, "lost"),)
+    assert live.get(2, "/v1/me").json()["cost"] is not None
 
 
 # --- a release that was begun and not charged ----------------------------------------------------

@@ -56,6 +56,9 @@ def test_who_has_spent_the_budget_elsewhere_is_left_out_and_others_go_on(
     assert live.updater.step()
     assert people_of(live) == [1]
     assert "1 contributions to release 0 were dropped: their people have spent" in caplog.text
+    me = live.get(0, "/v1/me").json()
+    assert (me["places"], me["cost"]) == ([{"release": 0, "state": "refused"}], None)
+    assert live.post(0, "/v1/withdrawals", {}).json()["receipt"]["part_of_releases"] == []
     live.live(2, 3)
     assert live.updater.step()
     assert people_of(live) == [1, 2, 3]

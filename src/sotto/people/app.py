@@ -240,7 +240,10 @@ class _Service:
         person = await self._person(request)
         history = await self._read(self._store.history, person)
         facts = await self._read(self._desk.facts)
-        took_part = any(state in ("released", "lost") for _, state in history.places)
+        charged = {"released", "lost"}
+        if not self._desk.shares_budget:  # the ledger refuses only whom it has charged
+            charged.add("refused")
+        took_part = any(state in charged for _, state in history.places)
         privacy = facts["privacy"]
         cost = {name: privacy[name] for name in ("epsilon", "delta")} if took_part else None
         return _json(

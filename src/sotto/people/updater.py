@@ -6,8 +6,8 @@ the ledger before any noise is drawn, and the database publishes one policy for 
 Guarantee:
     The releases are those of `sotto.algorithms.dppg.release`, through the door, with the
     contributions that the database holds as unit data. A person's slot in a release is the person's
-    place. Someone who gave nothing, let the place expire, or withdrew before the charge began is in
-    no slot, and neither is who withdrew after a charge that began and failed. A
+    place. Someone who gave nothing, let the place expire, or withdrew before the release began is
+    in no slot, nor is anyone who withdrew after a release that began and was not charged. A
     release that was charged and lost with its process is never made again: its people's data are
     deleted, and the policy stays as it was. A release that nobody gave for is not made. Whoever
     withdrew on this machine is in no later release, also if the database is an older copy. Nothing
@@ -35,7 +35,7 @@ from sotto.people.plan import Plan, Published, one_run, require_as_started
 from sotto.people.units import packed, unpacked
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.certificates.model import Certificate
-from sotto.privacy.errors import LedgerOlder, LedgerUnavailable
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerOlder, LedgerUnavailable
 from sotto.privacy.ledger.entries import plain
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.stream import Stream
@@ -84,11 +84,10 @@ class Updater:
         closed = self._store.close_due(self._clock())
         if closed is None:
             return False
-        if self._ledger is None:
-            self._ledger = self._campaign.ledger_to_charge()
-        charged = sum(one.releases for one in self._ledger.streams)
+        ledger = self._ledger_as_it_is()
+        charged = sum(one.releases for one in ledger.streams)
         before = Published.from_bytes(self._store.policy()[1])
-        if not self._ledger.holds(before.facts["certificate"]["head_hash"]):
+        if not ledger.holds(before.facts["certificate"]["head_hash"]):
             made, version = closed.release, f"version {closed.release} of the policy"
             raise LedgerOlder("the campaign's ledger", version, made, charged)
         if charged > closed.release + 1:  # one more is lost with a process
@@ -100,14 +99,25 @@ class Updater:
             self._make(closed, before, lost=charged > closed.release)
         return True
 
+    def _ledger_as_it_is(self) -> Ledger:
+        """Returns the ledger, read again if another process has written to it."""
+        if self._ledger is not None:
+            with suppress(LedgerCorrupt, LedgerMismatch):  # the ledger is opened and checked again
+                self._ledger.verify()
+                return self._ledger
+        self._ledger, self._stream = self._campaign.ledger_to_charge(), None
+        return self._ledger
+
     def _make(self, closed: Closed, before: Published, lost: bool) -> None:
         """Makes a closed release without those who withdrew or cannot be charged, or loses it."""
-        if missing := self._store.withdraw_again():
-            _log.warning("%d withdrawals were missing in the database, and are made again", missing)
-        if not lost:
+        if lost:  # withdrawals that are made again delete nothing that was charged
+            final = self._store.begin(closed.release, self._holder)
+            self._withdraw_again()
+        else:
+            self._withdraw_again()
             closed = self._store.not_charged(closed.release, self._holder)
             self._drop_refused(closed, self._opened(before))
-        final = self._store.begin(closed.release, self._holder)
+            final = self._store.begin(closed.release, self._holder)
         if final is None:
             _log.warning("nobody gives for release %d any more; it is open again", closed.release)
         elif lost:
@@ -115,6 +125,10 @@ class Updater:
             self._publish(closed.release, before.facts, before.state, lost=True)
         else:
             self._release(final, before)
+
+    def _withdraw_again(self) -> None:
+        if missing := self._store.withdraw_again():
+            _log.warning("%d withdrawals were missing in the database, and are made again", missing)
 
     def _opened(self, before: Published) -> Stream:
         """Returns the stream of releases, which goes on from this policy."""

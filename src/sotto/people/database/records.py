@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Int64
 
-State = Literal["taken", "given", "expired", "withdrawn", "released", "lost"]
+State = Literal["taken", "given", "expired", "withdrawn", "released", "lost", "refused"]
 """The state of a place.
 
 `taken` and `given` places can still change. A given place becomes `released` when its release is
-made, and `lost` when its release was charged and cannot be made, or the ledger refuses its person.
+made, `lost` when its release was charged and cannot be made, and `refused` when the ledger or a
+shared budget refuses its person.
 """
 
 
@@ -86,8 +87,8 @@ class Receipt:
     Attributes:
         person: their number.
         dropped: releases whose contribution was deleted because of the withdrawal.
-        in_releases: releases that were made with their contribution, have begun, or failed after
-            they gave to them.
+        in_releases: releases that were made with their contribution, have begun, or were charged
+            and lost.
     """
 
     person: int

@@ -94,7 +94,7 @@ class Releases:
     def drop(self, release: int, persons: Collection[int]) -> None:
         """Deletes contributions to a closed release whose people the ledger would refuse.
 
-        Their places count as lost, so that they count as taking part.
+        Their places are refused, and count as taking part.
 
         Raises:
             StaleHolder: the release has begun, or is made.
@@ -105,7 +105,7 @@ class Releases:
                 raise _stale(release)
             for person in persons:
                 mine = (places.c.release == release, places.c.person == person)
-                drop(connection, "lost", *mine, places.c.state == "given")
+                drop(connection, "refused", *mine, places.c.state == "given")
 
     def not_charged(self, release: int, holder: str) -> Closed:
         """Returns a closed release after an updater may have begun it and not charged the ledger.

@@ -49,8 +49,8 @@ from sotto.people.errors import (
 )
 
 _PLACE_BYTES = 16
-GAVE = ("given", "released", "lost")
-"""States of places that count as taking part."""
+_USED = ("given", "released", "lost")  # states of places that have been, or may be, charged
+_GAVE = (*_USED, "refused")  # states of places that count as taking part
 
 _PlaceRow = sa.Row[tuple[object, ...]]
 
@@ -191,7 +191,7 @@ class Store(Tokens, Releases):
             here = next((one for one in mine if one.release == current.release), None)
             if here is not None and here.state == "taken" and now < here.expires:
                 return self._place(here, self._key(connection, here.release))
-            gave = [one.release for one in mine if one.state in GAVE]
+            gave = [one.release for one in mine if one.state in _GAVE]
             self._check_participation(gave, current.release)
             deadline = current.deadline
             if deadline is None:  # this would be the first place
@@ -310,7 +310,7 @@ class Store(Tokens, Releases):
         return Receipt(
             person,
             dropped=tuple(one.release for one in gave if one.state == "withdrawn"),
-            in_releases=tuple(one.release for one in gave if one.state in GAVE),
+            in_releases=tuple(one.release for one in gave if one.state in _USED),
         )
 
     def withdraw_again(self) -> int:

@@ -11,6 +11,8 @@ const MEANINGS = {
   released: "A policy was made with your contribution, and the contribution was deleted.",
   lost: "This release failed. Your contribution was deleted, and counts in your cost. No " +
     "policy has it, unless the campaign’s database was restored from an older copy.",
+  refused: "Your contribution was deleted and not used: your budget is spent, or you were " +
+    "charged before.",
 };
 let person;
 
