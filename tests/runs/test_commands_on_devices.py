@@ -76,7 +76,7 @@ def test_gradients_of_experts_on_two_devices(tmp_path: Path) -> None:
 
 
 def test_raters_on_two_devices(tmp_path: Path) -> None:
-    """XLA may round a contribution otherwise for two devices: a sum may differ by a step of the
-    grid, 7e-10, which is 7e-8 of the largest weight, and what is computed of it by more."""
+    """XLA may round a contribution otherwise for two devices. Sums were seen to differ by a step of
+    the grid, which is 6e-8 of the largest weight, and what is computed of them by more."""
     install_films(tmp_path / "data")
     check(2e-6, tmp_path, *RATERS)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from sotto.algorithms.base import Algorithm
-from sotto.algorithms.settings import Settings
+from sotto.algorithms.settings import Settings, known
 from sotto.data.imports.records import Records, load, require_numbered
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
@@ -109,12 +109,12 @@ class LogAlgorithm(Algorithm[_Config]):
             ValueError: always, for all datasets are imported.
         """
         wanted: Any = config
-        require_numbered(wanted.on)
+        require_numbered(known(wanted.on))
 
     def create_ledger(self, config: _Config, where: Path | str, run_id: str) -> Ledger:
         """Creates the ledger of a new run."""
         wanted: Any = config
-        budget = Budget(epsilon=wanted.target_epsilon, delta=wanted.delta)
+        budget = Budget(epsilon=wanted.target_epsilon, delta=known(wanted.delta))
         return Ledger.create(where, run_id, unit=self.unit, budget=budget)
 
     def check_seeds(self, config: _Config, seeds: Sequence[int]) -> None:

@@ -115,8 +115,8 @@ class Updater:
             self._withdraw_again()
         else:
             self._withdraw_again()
-            closed = self._store.not_charged(closed.release, self._holder)
-            self._drop_refused(closed, self._opened(before))
+            gave = self._store.not_charged(closed.release, self._holder)
+            self._drop_refused(closed.release, gave, self._opened(before))
             final = self._store.begin(closed.release, self._holder)
         if final is None:
             _log.warning("nobody gives for release %d any more; it is open again", closed.release)
@@ -137,20 +137,19 @@ class Updater:
             self._stream = self._plan.open(self._ledger, self._plan.state(before))
         return self._stream
 
-    def _drop_refused(self, closed: Closed, stream: Stream) -> None:
+    def _drop_refused(self, release: int, gave: list[int], stream: Stream) -> None:
         """Drops what people gave whom the ledger would refuse.
 
         There are such people if the database is an older copy, and has forgotten that they gave, or
         if they have spent the budget that the campaign shares with other products.
         """
-        gave = [person for person in closed.persons.tolist() if person != -1]
         if refused := stream.hold(gave):
-            self._store.drop(closed.release, refused)
+            self._store.drop(release, refused)
             copied = "the ledger has charged their people before, so the database is an older copy"
             shared = "their people have spent the shared budget, or were charged before"
             _log.warning(
                 "%d contributions to release %d were dropped: %s",
-                *(len(refused), closed.release),
+                *(len(refused), release),
                 copied if self._campaign.named_budget is None else shared,
             )
 

@@ -107,11 +107,14 @@ class Releases:
                 mine = (places.c.release == release, places.c.person == person)
                 drop(connection, "refused", *mine, places.c.state == "given")
 
-    def not_charged(self, release: int, holder: str) -> Closed:
-        """Returns a closed release after an updater may have begun it and not charged the ledger.
+    def not_charged(self, release: int, holder: str) -> list[int]:
+        """Takes `begin` back for a release that the ledger has not charged.
 
         Contributions of people who withdrew since are deleted. Contributions can be deleted again
         until the next `begin`, and only the holder of that one can finish the release.
+
+        Returns:
+            The people who give to it.
 
         Raises:
             StaleHolder: the release is made, or another updater has the lease.
@@ -122,7 +125,7 @@ class Releases:
             withdrew = sa.select(people.c.person).where(people.c.withdrew)
             here = (places.c.release == release, places.c.state == "given")
             drop(connection, "withdrawn", *here, places.c.person.in_(withdrew))
-            return self._closed_release(connection, release)
+            return list(connection.execute(sa.select(places.c.person).where(*here)).scalars())
 
     def begin(self, release: int, holder: str) -> Closed | None:
         """Returns a closed release as it will be made; nothing can be deleted from it any more.

@@ -11,11 +11,11 @@ and noise is drawn, added and charged once.
 Guarantee:
     No equation of the proof has the number of devices: a person is on one device, and the total
     is the exact sum over all devices. With the same noise, releases on another number of devices
-    differ only where the compiler rounds what `local` computes otherwise in a program for them, by
-    a step of the grid for such a person. With `microbatch` this is rare, since each device then
-    maps `local` over as many people at once. Contributions that are exact in float32, such as
-    votes, are the same bit for bit. A `world` and `unprotected` parts, which are sums of floats,
-    may differ by more.
+    differ only where the compiler rounds what `local` computes otherwise in a program for them.
+    With `microbatch` this is rare, since each device then maps `local` over as many people at once.
+    It is small unless large numbers cancel in `local`. Contributions that are exact in float32,
+    such as votes, are the same bit for bit. A `world` and `unprotected` parts, which are sums of
+    floats, may differ by more.
 """
 
 import math
