@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from scipy.stats import binom
 
 from sotto.algorithms.base import Algorithm
@@ -19,16 +19,16 @@ from sotto.federated.network import Network
 from sotto.federated.plan import Plan
 from sotto.federated.training import on_devices
 from sotto.files import read_model
+from sotto.frozen import FrozenModel
 from sotto.privacy.release.noise_shares import Promise
 from sotto.runs import start, training
 from sotto.runs.directory import DEVICES, Experiment, Named, open_experiment
 from sotto.runs.registry import algorithm_named
 
 
-class _Stored(BaseModel):
+class _Stored(FrozenModel):
     """Contents of devices.json."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     promised: int = Field(ge=1)
     colluding: int = Field(ge=0)
     bits: int = Field(ge=8, le=32)

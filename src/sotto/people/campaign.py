@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sotto.algorithms.dppg.algorithm import DPPG
 from sotto.algorithms.dppg.config import DPPGConfig
 from sotto.algorithms.settings import Settings
 from sotto.errors import RunError
 from sotto.files import read_model
+from sotto.frozen import FrozenModel
 from sotto.people.spaces import Spaces
 from sotto.privacy.ledger.entries import canonical, now, versions
 from sotto.privacy.ledger.ledger import Ledger
@@ -85,7 +86,7 @@ class Terms(Settings):
             raise ValueError("a device that computes updates needs the policy; use acts device")
 
 
-class CampaignSettings(BaseModel):
+class CampaignSettings(FrozenModel):
     """The contents of campaign.json.
 
     Attributes:
@@ -100,7 +101,6 @@ class CampaignSettings(BaseModel):
             under the operator's numbers.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: Literal[1] = 1
     campaign_id: str
     name: str

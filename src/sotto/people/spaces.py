@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     Tag,
@@ -16,6 +14,7 @@ from pydantic import (
 
 from sotto.errors import RunError, first_problem
 from sotto.files import read_given
+from sotto.frozen import FrozenModel
 from sotto.rl.envs.base import AnyEnvironment, Box, Discrete
 from sotto.rl.envs.gymnasium.described import Described
 
@@ -24,7 +23,7 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Range(BaseModel):
+class Range(FrozenModel):
     """Bounds of real actions: one number of each field for each number of an action.
 
     Attributes:
@@ -35,7 +34,6 @@ class Range(BaseModel):
             bounds.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     low: tuple[Number, ...] = Field(min_length=1, max_length=64)
     high: tuple[Number, ...] = Field(min_length=1, max_length=64)
     centre: tuple[Number, ...] | None = None
@@ -66,7 +64,7 @@ Actions = Annotated[
 """Number of discrete actions, or bounds of real ones; an error is about the kind that was given."""
 
 
-class Spaces(BaseModel):
+class Spaces(FrozenModel):
     """Public facts about the world that people live in. No simulator is needed.
 
     Example:
@@ -80,7 +78,6 @@ class Spaces(BaseModel):
         reward_per_step: public reward of an ordinary step.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     observations: int = Field(ge=1, le=4096)
     actions: Actions
     observation_scale: tuple[Factor, ...] | None = None

@@ -8,8 +8,9 @@ from it, and anybody can recompute the epsilon later without the training code.
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.composition import (
     Event,
     Gaussian,
@@ -22,21 +23,17 @@ from sotto.privacy.mechanisms.noisy_max import NoisyMax
 from sotto.privacy.mechanisms.stable_prefixes import StablePrefixMechanism
 from sotto.privacy.units import PopulationKind, Unit
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
-
-
 UNBOUNDED_DRAWS = 2**40
 """Number of draws charged for a release whose number of answers is not fixed."""
 
 
-class Once(BaseModel):
+class Once(FrozenModel):
     """Each person takes part in at most one release of the whole ledger."""
 
-    model_config = _FROZEN
     kind: Literal["once"] = "once"
 
 
-class Returning(BaseModel):
+class Returning(FrozenModel):
     """A person takes part in at most `max_participations` releases of the stream.
 
     Attributes:
@@ -45,14 +42,13 @@ class Returning(BaseModel):
         exclusive: whether people of the stream are in no other stream, as with `Once`.
     """
 
-    model_config = _FROZEN
     kind: Literal["returning"] = "returning"
     max_participations: int = Field(ge=1)
     min_separation: int = Field(ge=1)
     exclusive: bool = Field(default=False, exclude_if=lambda value: not value)
 
 
-class Poisson(BaseModel):
+class Poisson(FrozenModel):
     """Every release draws each person of the population in secret, with a public rate.
 
     Attributes:
@@ -60,7 +56,6 @@ class Poisson(BaseModel):
         population: number of people who may be drawn.
     """
 
-    model_config = _FROZEN
     kind: Literal["poisson"] = "poisson"
     sampling_rate: float = Field(gt=0, lt=1)
     population: int = Field(ge=1)
@@ -85,7 +80,7 @@ the budget. `assumed`: the rule of earlier versions, which left it to the user t
 """
 
 
-class Part(BaseModel):
+class Part(FrozenModel):
     """One named part of what a person contributes.
 
     Attributes:
@@ -95,12 +90,11 @@ class Part(BaseModel):
             in independent noise.
     """
 
-    model_config = _FROZEN
     clip_norm: float = Field(gt=0, allow_inf_nan=False)
     noise_multiplier: float = Field(gt=0, allow_inf_nan=False)
 
 
-class Correlation(BaseModel):
+class Correlation(FrozenModel):
     """Correlation of noise over releases.
 
     It is none, that of the square root of a (decayed) prefix-sum workload, or that of a tree.
@@ -110,7 +104,6 @@ class Correlation(BaseModel):
         workload_decay: factor by which earlier releases count less in its sums; 1 for no decay.
     """
 
-    model_config = _FROZEN
     kind: Literal["independent", "prefix-sum", "binary-tree"] = "independent"
     workload_decay: float = Field(default=1.0, gt=0, le=1)
 
@@ -121,7 +114,7 @@ class Correlation(BaseModel):
         return self
 
 
-class Gap(BaseModel):
+class Gap(FrozenModel):
     """A named step that is not private. One gap makes the whole stream a paper claim.
 
     Attributes:
@@ -129,12 +122,11 @@ class Gap(BaseModel):
         why: reason why it is not private.
     """
 
-    model_config = _FROZEN
     name: str
     why: str
 
 
-class Assumption(BaseModel):
+class Assumption(FrozenModel):
     """A condition of the proof, and the part of the system, or the user, that ensures it.
 
     Attributes:
@@ -143,13 +135,12 @@ class Assumption(BaseModel):
         how: the way in which it is ensured.
     """
 
-    model_config = _FROZEN
     statement: str
     enforced_by: Literal["code", "user"]
     how: str
 
 
-class Selection(BaseModel):
+class Selection(FrozenModel):
     """The stream is run a secret number of times, and the releases of the best try are published.
 
     Attributes:
@@ -159,14 +150,13 @@ class Selection(BaseModel):
         accounting: accounting of the event (`RepeatAndSelect`); 1 where the statement is silent.
     """
 
-    model_config = _FROZEN
     tries: Literal["geometric", "poisson"] = "geometric"
     mean: float = Field(ge=1, allow_inf_nan=False)
     candidates: int = Field(ge=1)
     accounting: Literal[1, 2] = Field(default=1, exclude_if=lambda value: value == 1)
 
 
-class ShareOfNoise(BaseModel):
+class ShareOfNoise(FrozenModel):
     """One device's share of the noise in one part.
 
     Attributes:
@@ -174,12 +164,11 @@ class ShareOfNoise(BaseModel):
         variance: of the share, in squared steps of the grid.
     """
 
-    model_config = _FROZEN
     grid: float = Field(gt=0, allow_inf_nan=False)
     variance: float = Field(ge=discrete_gaussian.LEAST_VARIANCE, allow_inf_nan=False)
 
 
-class NoiseShares(BaseModel):
+class NoiseShares(FrozenModel):
     """Noise that people's devices make together; the server sees masked sums modulo 2^bits.
 
     Attributes:
@@ -190,7 +179,6 @@ class NoiseShares(BaseModel):
         parts: share of the noise in each part.
     """
 
-    model_config = _FROZEN
     bits: int = Field(ge=8, le=32)
     slots: int = Field(ge=2)
     promised: int = Field(ge=2)
@@ -212,7 +200,7 @@ class NoiseShares(BaseModel):
         return self
 
 
-class StreamStatement(BaseModel):
+class StreamStatement(FrozenModel):
     """Everything that the privacy analysis of one stream needs, fixed before the first release.
 
     `clipping="joint"` bounds the parts together: the norm of all parts, each divided by its clip
@@ -244,13 +232,11 @@ class StreamStatement(BaseModel):
         shares: noise that devices make together; absent if the server makes it.
     """
 
-    model_config = _FROZEN
-
     name: str
     unit: Unit
     participation: Participation
-    parts: dict[str, Part] = {}
-    dimensions: dict[str, int] = {}
+    parts: dict[str, Part] = Field(default={})
+    dimensions: dict[str, int] = Field(default={})
     clipping: Literal["separate", "joint"] = "separate"
     divisor: float = Field(gt=0, allow_inf_nan=False)
     correlation: Correlation = Correlation()

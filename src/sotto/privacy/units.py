@@ -8,7 +8,7 @@ sotto states no epsilon without both.
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from sotto.frozen import FrozenModel
 
 
 class Adjacency(StrEnum):
@@ -101,7 +101,7 @@ _MEANING: dict[UnitKind, str] = {
 }
 
 
-class Unit(BaseModel):
+class Unit(FrozenModel):
     """The unit of privacy and its adjacency.
 
     Under `Unit(kind="trajectory", adjacency="zero-out")` neighbouring inputs differ in whether one
@@ -111,8 +111,6 @@ class Unit(BaseModel):
         kind: the unit that is protected as a whole.
         adjacency: way in which neighbouring inputs differ in one unit.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: UnitKind
     adjacency: Adjacency

@@ -22,13 +22,14 @@ from pathlib import Path
 from platform import python_version
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError
 
 from sotto.algorithms.base import AnyLedger
 from sotto.errors import RunError
 from sotto.files import read_model, write_model
+from sotto.frozen import FrozenModel
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.ledger.entries import now
 from sotto.privacy.units import PopulationKind
@@ -45,7 +46,7 @@ _LARGEST_SETTINGS = 2**20  # bytes of config.json
 _VERSIONS = ("sotto", "jax", "jax-privacy", "dp-accounting", "equinox", "optax", "gymnasium")
 
 
-class RunSettings(BaseModel):
+class RunSettings(FrozenModel):
     """Contents of config.json: everything that resuming, evaluating and reporting need.
 
     Attributes:
@@ -60,7 +61,6 @@ class RunSettings(BaseModel):
         command: command that started the run.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: Literal[1] = 1
     run_id: str
     algorithm: str

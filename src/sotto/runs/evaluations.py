@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from sotto.errors import RunError
 from sotto.files import read_model, write_model
+from sotto.frozen import FrozenModel
 from sotto.privacy.ledger.entries import now, versions
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
@@ -27,7 +26,7 @@ SETTINGS = "evaluation.json"
 _LEDGER = "ledger.sqlite"
 
 
-class EvaluationSettings(BaseModel):
+class EvaluationSettings(FrozenModel):
     """Contents of evaluation.json.
 
     Attributes:
@@ -38,7 +37,6 @@ class EvaluationSettings(BaseModel):
         created: time of creation, ISO 8601 in UTC.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     format: Literal[1] = 1
     run_id: str
     log: str

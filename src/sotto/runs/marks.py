@@ -11,9 +11,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sotto.errors import RunError
+from sotto.frozen import FrozenModel
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger.ledger import Ledger
@@ -22,7 +23,7 @@ FILE = "ledger.json"
 """File name of the mark in a checkpoint's folder, and in the directory of a service."""
 
 
-class Mark(BaseModel):
+class Mark(FrozenModel):
     """An entry of a ledger.
 
     Attributes:
@@ -30,7 +31,6 @@ class Mark(BaseModel):
         charges: number of releases, or of a teacher's answered rows, that are charged up to it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     head_hash: str = Field(pattern="^[0-9a-f]{64}$")
     charges: int = Field(ge=0)
 

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
-
 from sotto.errors import RunError
 from sotto.files import private_directory, read_model, write_model
+from sotto.frozen import FrozenModel
 from sotto.privacy.answers.digests import DigestKey, DigestKeyLost
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement
@@ -38,7 +37,7 @@ _KEY = "digests.key"
 _MARK_BYTES = 160  # a mark in JSON has fewer, and all of one length leave nothing of each other
 
 
-class ServiceSettings(BaseModel):
+class ServiceSettings(FrozenModel):
     """The contents of service.json.
 
     Attributes:
@@ -51,7 +50,6 @@ class ServiceSettings(BaseModel):
         command: command that made it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
     format: Literal[1] = 1
     run_id: str
     run: str

@@ -9,8 +9,6 @@ from typing import Annotated, Any, Literal, Self
 import gymnasium as gym
 import numpy as np
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     StrictFloat,
@@ -22,6 +20,7 @@ from pydantic import (
 )
 
 from sotto.errors import RunError
+from sotto.frozen import FrozenModel
 
 LARGEST = 1e30
 """Largest absolute value of a bound, so that float32 can hold it."""
@@ -36,10 +35,9 @@ Category = (
     | Annotated[StrictInt, Field(ge=-(2**53), le=2**53)]
     | Annotated[StrictFloat, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 )
-_MODEL = ConfigDict(frozen=True, extra="forbid")
 
 
-class Range(BaseModel):
+class Range(FrozenModel):
     """A column of real numbers with public bounds.
 
     Attributes:
@@ -49,7 +47,6 @@ class Range(BaseModel):
         fill: number in the place of a missing one; None drops the row.
     """
 
-    model_config = _MODEL
     column: Name
     low: Number
     high: Number
@@ -69,7 +66,7 @@ class Range(BaseModel):
         return 1
 
 
-class Categories(BaseModel):
+class Categories(FrozenModel):
     """A column that holds one of several public categories.
 
     Attributes:
@@ -78,7 +75,6 @@ class Categories(BaseModel):
         fill: category in the place of a missing or an unknown one; None drops the row.
     """
 
-    model_config = _MODEL
     column: Name
     categories: tuple[Category, ...] = Field(min_length=2, max_length=MOST_CATEGORIES)
     fill: Category | None = None
@@ -115,7 +111,7 @@ Column = Annotated[
 """A column with its public bounds or categories; an error is about the kind that was given."""
 
 
-class Propensity(BaseModel):
+class Propensity(FrozenModel):
     """The column with the probability with which the logged action was chosen.
 
     Attributes:
@@ -123,12 +119,11 @@ class Propensity(BaseModel):
         low: public lower bound of the probabilities, from 1e-9 to 1.
     """
 
-    model_config = _MODEL
     column: Name
     low: float = Field(ge=1e-9, le=1)
 
 
-class Density(BaseModel):
+class Density(FrozenModel):
     """The column with the density from which the logged real action was drawn.
 
     Attributes:
@@ -136,12 +131,11 @@ class Density(BaseModel):
         low: public lower bound of the densities, in units of the log.
     """
 
-    model_config = _MODEL
     column: Name
     low: float = Field(ge=1e-30, le=LARGEST)
 
 
-class Declaration(BaseModel):
+class Declaration(FrozenModel):
     """The columns of a log and the public facts about it.
 
     Attributes:
@@ -164,7 +158,6 @@ class Declaration(BaseModel):
         already_public: whether the log has been published already.
     """
 
-    model_config = _MODEL
     person: Name
     time: Name | None = None
     episode: Name | None = None

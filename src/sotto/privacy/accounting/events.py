@@ -12,13 +12,13 @@ independent draws, which costs less than the truth.
 import math
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from sotto.frozen import FrozenModel
 
 
-class _Event(BaseModel):
-    """Base of the events: frozen, without other fields, infinities written to JSON as strings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+class _Event(FrozenModel):
+    """Base of the events, which checks the numbers that most of them have."""
 
     @field_validator("noise_multiplier", check_fields=False)
     @classmethod

@@ -8,17 +8,16 @@ it (docs/privacy.md, section 12).
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.units import Adjacency, Unit
 
 OFF = 5e-10
 """Bound on how far rounding moves a row, if none is stated; a distance includes it twice."""
 
 
-class _Distance(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class _Distance(FrozenModel):
     def between(self, actions: int, floor: float) -> float:
         """Returns a bound c on the L2 distance of neighbouring restricted rows.
 

@@ -13,8 +13,9 @@ from typing import Literal, Self
 
 import numpy as np
 from jaxtyping import Float, Float64
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.composition import compose
 from sotto.privacy.accounting.events import ApproximateDP, Event, Gaussian, NoGuarantee, Renyi
 from sotto.privacy.answers.distances import (
@@ -27,10 +28,8 @@ from sotto.privacy.mechanisms.policies import GaussianPolicy, PolicyMechanism
 from sotto.privacy.statements import Gap
 from sotto.privacy.units import PopulationKind
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
-
-class Schedule(BaseModel):
+class Schedule(FrozenModel):
     """A schedule of the concentration of a student's answers, by the number of the answer.
 
     Attributes:
@@ -41,7 +40,6 @@ class Schedule(BaseModel):
         rollouts: number of levels. After the last one the student gets no answer; this is public.
     """
 
-    model_config = _FROZEN
     kind: Literal["constant", "vanishing"] = "constant"
     coefficient: float = Field(default=1.0, gt=0, le=1)
     queries_per_rollout: int | None = Field(default=None, ge=1)
@@ -73,7 +71,7 @@ class Schedule(BaseModel):
         return self.queries_per_rollout * self.rollouts
 
 
-class AnswerStatement(BaseModel):
+class AnswerStatement(FrozenModel):
     """All that the privacy analysis of a teacher's answers needs, fixed before the first answer.
 
     Attributes:
@@ -92,8 +90,6 @@ class AnswerStatement(BaseModel):
         accounting: 2 if a known L1 distance lowers the cost of answers, 1 if only the L2 distance
             counts. Statements of earlier versions do not have this field and keep the cost of 1.
     """
-
-    model_config = _FROZEN
 
     name: str = Field(min_length=1)
     mechanism: PolicyMechanism

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sotto.files import replacing
+from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.events import Event
 from sotto.privacy.answers.statement import AnswerStatement
 from sotto.privacy.claims import Reference, Said
@@ -19,7 +20,6 @@ from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Assumption, Gap, StreamStatement
 from sotto.privacy.units import Unit
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 Status = Literal["proved", "paper-claim", "none"]
 
 _CURVE_DELTAS = tuple(float(f"{m}e-{k}") for k in range(10, 1, -1) for m in (1, 3))
@@ -36,10 +36,8 @@ def points(epsilon_at: Callable[[float], float]) -> tuple[tuple[float, float], .
     return tuple(found)
 
 
-class Stored(BaseModel):
+class Stored(FrozenModel):
     """A certificate in a file."""
-
-    model_config = _FROZEN
 
     def text(self) -> str:
         """Returns the canonical JSON text of this certificate."""
@@ -51,7 +49,7 @@ class Stored(BaseModel):
             file.write(self.text().encode())
 
 
-class CertifiedStream(BaseModel):
+class CertifiedStream(FrozenModel):
     """One stream of releases, as the ledger holds it.
 
     Attributes:
@@ -63,7 +61,6 @@ class CertifiedStream(BaseModel):
         settings: JAX and XLA settings under which it was opened; empty in earlier versions.
     """
 
-    model_config = _FROZEN
     statement: StreamStatement
     releases: int
     persons: int
@@ -72,7 +69,7 @@ class CertifiedStream(BaseModel):
     settings: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
 
 
-class CertifiedStudent(BaseModel):
+class CertifiedStudent(FrozenModel):
     """The answers of one student, and their cost without those of other students.
 
     Attributes:
@@ -86,7 +83,6 @@ class CertifiedStudent(BaseModel):
             `epsilon` has this meaning.
     """
 
-    model_config = _FROZEN
     name: str
     queries: int
     answered: int
@@ -95,7 +91,7 @@ class CertifiedStudent(BaseModel):
     spent_epsilon: float | None = Field(default=None, exclude_if=lambda value: value is None)
 
 
-class CertifiedAnswers(BaseModel):
+class CertifiedAnswers(FrozenModel):
     """A teacher's answers, as the ledger holds them.
 
     Attributes:
@@ -108,7 +104,6 @@ class CertifiedAnswers(BaseModel):
         students: students in the order in which they were added.
     """
 
-    model_config = _FROZEN
     statement: AnswerStatement
     answered: int
     planned_epsilon: float
@@ -116,7 +111,7 @@ class CertifiedAnswers(BaseModel):
     students: tuple[CertifiedStudent, ...]
 
 
-class WorstPerson(BaseModel):
+class WorstPerson(FrozenModel):
     """The person who pays most. A teacher has no streams, and all answers together count.
 
     Attributes:
@@ -125,7 +120,6 @@ class WorstPerson(BaseModel):
         sampler_delta: delta that the samplers of the noise cost; it is taken off `delta` first.
     """
 
-    model_config = _FROZEN
     streams: tuple[str, ...]
     events: tuple[Event, ...]
     sampler_delta: float
@@ -232,7 +226,7 @@ class CertificateOfSchema1(Stored):
     head_hash: str
 
 
-class DescribedPerson(BaseModel):
+class DescribedPerson(FrozenModel):
     """The cost to a person with several records, by group privacy (docs/other_trainings.md).
 
     Attributes:
@@ -240,7 +234,6 @@ class DescribedPerson(BaseModel):
         epsilon: cost of all of them together, at the delta of the certificate.
     """
 
-    model_config = _FROZEN
     records: int
     epsilon: float
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.claims import (
     answers,
     described,
@@ -149,10 +150,9 @@ EARLIER: tuple[Claim, ...] = (*sentences.PRESENT, *brought.OF_SCHEMA_2)
 # --- in a certificate ----------------------------------------------------------------------------
 
 
-class Reference(BaseModel):
+class Reference(FrozenModel):
     """A sentence in a certificate: its identifier, its version and the numbers in it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     claim: str
     version: int
     numbers: dict[str, str] = Field(default={}, exclude_if=lambda value: not value)
@@ -191,7 +191,7 @@ class Reference(BaseModel):
         return by_name()[self.claim, self.version]
 
 
-class Quoted(BaseModel):
+class Quoted(FrozenModel):
     """A sentence of a stream's statement that sotto does not know, in its own words.
 
     Attributes:
@@ -200,7 +200,6 @@ class Quoted(BaseModel):
         how: for an assumption, the way in which it is ensured.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     section: Section
     sentence: str
     how: str = ""

@@ -5,10 +5,11 @@ import math
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from sotto.errors import first_problem
 from sotto.files import once, read_at_most
+from sotto.frozen import FrozenModel
 from sotto.privacy.errors import PrivacyError
 
 Verdict = Literal["holds", "false", "vacuous", "undecided"]
@@ -19,7 +20,7 @@ _LARGEST = 1 << 20
 _MOST_STEPS = 10**9
 
 
-class Claimed(BaseModel):
+class Claimed(FrozenModel, allow_inf_nan=False):
     """The claim that somebody makes about a training.
 
     Attributes:
@@ -30,7 +31,6 @@ class Claimed(BaseModel):
         orders: smallest and largest order of the accountant, if it is one of Renyi divergences.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     epsilon: float | None = Field(ge=0)
     delta: float = Field(gt=0, lt=1)
     adjacency: Literal["add-remove", "zero-out", "replace"]
@@ -44,7 +44,7 @@ class Claimed(BaseModel):
         return self
 
 
-class Description(BaseModel):
+class Description(FrozenModel, allow_inf_nan=False):
     """A DP-SGD training in somebody's words.
 
     Attributes:
@@ -71,7 +71,6 @@ class Description(BaseModel):
         claimed: the claim.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     name: str = Field(min_length=1, max_length=200)
     source: str = Field(max_length=500)
     notes: str = Field(default="", max_length=2000)

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.composition import Gaussian, NoGuarantee, RepeatAndSelect, compose
 from sotto.privacy.accounting.gaussian import epsilon_of_shift
 from sotto.privacy.errors import BudgetExceeded, LedgerMismatch
@@ -35,7 +36,7 @@ Cost = tuple[int, int, int, int]
 """Units of each of the `PARTS` that one stream costs a person, to its horizon."""
 
 
-class Allowance(BaseModel):
+class Allowance(FrozenModel):
     """The most that each person may pay in all products together.
 
     Attributes:
@@ -45,7 +46,6 @@ class Allowance(BaseModel):
         other_delta: part of delta for them. Both are zero, or both are positive.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     epsilon: float = Field(gt=0, allow_inf_nan=False)
     delta: float = Field(gt=0, lt=1)
     other_epsilon: float = Field(default=0.0, ge=0)

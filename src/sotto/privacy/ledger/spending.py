@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import field_validator
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.composition import Gaussian, NoGuarantee, compose
 from sotto.privacy.errors import BudgetExceeded, HorizonExceeded, LedgerCorrupt, LedgerMismatch
 from sotto.privacy.ledger.costs import (
@@ -46,7 +47,7 @@ from sotto.privacy.units import Unit
 _FILTER = "privacy filter of Gaussian releases, whose bound is the budget (docs/privacy.md, 8)"
 
 
-class Budget(BaseModel):
+class Budget(FrozenModel):
     """The most that the worst person may pay: (epsilon, delta).
 
     Attributes:
@@ -54,7 +55,6 @@ class Budget(BaseModel):
         delta: strictly between 0 and 1, and below 1 / (number of persons).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
     epsilon: float
     delta: float
 

@@ -14,8 +14,9 @@ from typing import Literal, Self
 
 import numpy as np
 from jaxtyping import Float, Float64
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.events import Event, Gaussian, NoGuarantee
 from sotto.privacy.mechanisms.dirichlet import simplex
 from sotto.privacy.mechanisms.noise import rounded_normal
@@ -25,7 +26,7 @@ _LEAST_MULTIPLIER = 0.2
 from the end of the sampler's range, which a million answers reach with probability below 1e-25."""
 
 
-class GaussianPolicy(BaseModel):
+class GaussianPolicy(FrozenModel):
     """The nearest policy to row + N(0, noise_stddev^2 I).
 
     Guarantee:
@@ -36,8 +37,6 @@ class GaussianPolicy(BaseModel):
         noise_stddev: standard deviation of the noise in each probability.
         floor: rows are mixed with the uniform row to (1 - m floor) pi + floor; 0 leaves them.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["gaussian-policy"] = "gaussian-policy"
     actions: int = Field(ge=2)

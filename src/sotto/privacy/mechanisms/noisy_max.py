@@ -16,8 +16,9 @@ import math
 
 import numpy as np
 from jaxtyping import Float, Int64
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.events import ApproximateDP
 from sotto.privacy.mechanisms.sparse_vector import GRID, RATE_GRID, UNIT, geometric, rounded_rate
 
@@ -33,7 +34,7 @@ MOST = 2**22
 _LEAST, _LARGEST = 1e-200, 1e200  # sensitivities whose grid float64 represents in full precision
 
 
-class NoisyMax(BaseModel):
+class NoisyMax(FrozenModel):
     """The noise of one choice, and its cost.
 
     Attributes:
@@ -42,7 +43,6 @@ class NoisyMax(BaseModel):
         rate: inverse scale of the noise, per unit of sensitivity; a multiple of 2^-30.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     candidates: int = Field(ge=2)
     sensitivity: float = Field(ge=_LEAST, le=_LARGEST)
     rate: float = Field(gt=0, le=64)

@@ -25,8 +25,10 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Int64
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 from scipy import optimize
+
+from sotto.frozen import FrozenModel
 
 GRID = 2.0**-20
 """Spacing of the public grid, in units of the queries' sensitivity."""
@@ -43,7 +45,7 @@ Law = Literal["exponential", "laplace"]
 NoiseName = Literal["exponential", "monotone-laplace", "paper-laplace"]
 
 
-class SparseVector(BaseModel):
+class SparseVector(FrozenModel):
     """The noise of one run of sparse vector, and what it costs.
 
     Attributes:
@@ -53,7 +55,6 @@ class SparseVector(BaseModel):
             makes them so.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     law: Law
     threshold_rate: float = Field(gt=0, le=64)
     query_rate: float = Field(gt=0, le=64)

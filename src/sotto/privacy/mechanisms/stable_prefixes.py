@@ -21,17 +21,17 @@ Guarantee:
 import math
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.events import PrefixReleases
 from sotto.privacy.mechanisms.sparse_vector import UNIT, SparseVector
 
-_FROZEN = ConfigDict(frozen=True, extra="forbid")
 _UP = 1 + 2.0**-30
 """Surplus of the least mass; the probabilities of float64 coins and actions are off by less."""
 
 
-class Floor(BaseModel):
+class Floor(FrozenModel):
     """Rule in which every action has at least probability `floor`, whoever is drawn.
 
     Attributes:
@@ -39,7 +39,6 @@ class Floor(BaseModel):
         ratio: rho, the weight of one expert in the end of a prefix, relative to all the others.
     """
 
-    model_config = _FROZEN
     kind: Literal["floor"] = "floor"
     floor: float = Field(gt=0, le=0.5)
     ratio: float = Field(gt=0, allow_inf_nan=False)
@@ -50,7 +49,7 @@ class Floor(BaseModel):
         return (1 + 1 / self.ratio) / self.floor * _UP
 
 
-class RandomStop(BaseModel):
+class RandomStop(FrozenModel):
     """Rule in which a secret coin of public rate may end every prefix, even the empty one.
 
     Attributes:
@@ -60,7 +59,6 @@ class RandomStop(BaseModel):
         ratio: rho, as in `Floor`.
     """
 
-    model_config = _FROZEN
     kind: Literal["random-stop"] = "random-stop"
     hazard: float = Field(gt=0, lt=1)
     floor: float = Field(default=0.0, ge=0, le=0.5)
@@ -72,10 +70,9 @@ class RandomStop(BaseModel):
         return (1 + 1 / (self.hazard * self.ratio)) * _UP
 
 
-class Consensus(BaseModel):
+class Consensus(FrozenModel):
     """Rule in which experts vote and the winner must lead by more than one vote to go on."""
 
-    model_config = _FROZEN
     kind: Literal["consensus"] = "consensus"
     floor: Literal[0] = 0
     ratio: Literal[0] = 0
@@ -89,7 +86,7 @@ class Consensus(BaseModel):
 Rule = Annotated[Floor | RandomStop | Consensus, Field(discriminator="kind")]
 
 
-class StablePrefixMechanism(BaseModel):
+class StablePrefixMechanism(FrozenModel):
     """A rule, its noise and its failure probability, which give the threshold and the cost.
 
     Attributes:
@@ -100,7 +97,6 @@ class StablePrefixMechanism(BaseModel):
         failure: d', probability that one prefix continues below the least mass.
     """
 
-    model_config = _FROZEN
     experts: int = Field(ge=2)
     rule: Rule
     noise: SparseVector

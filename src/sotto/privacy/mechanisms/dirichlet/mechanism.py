@@ -19,8 +19,9 @@ from typing import Literal, Self
 
 import numpy as np
 from jaxtyping import Float, Float64
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.events import ApproximateDP, Event, Renyi
 from sotto.privacy.mechanisms.dirichlet import simplex
 from sotto.privacy.mechanisms.dirichlet.cost import ORDERS, largest_l1, renyi_curve
@@ -37,10 +38,8 @@ LARGEST_FAILURE = 1e-9
 _MOST_PROPOSALS = 100_000
 
 
-class _DirichletMechanism(BaseModel):
+class _DirichletMechanism(FrozenModel):
     """Base of both forms: the public parameters and the floor."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     actions: int = Field(ge=2)
     concentration: float = Field(gt=0, allow_inf_nan=False)

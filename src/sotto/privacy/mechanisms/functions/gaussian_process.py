@@ -35,8 +35,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from sotto.frozen import FrozenModel
 from sotto.privacy.mechanisms.functions import rounding as path_rounding
 from sotto.privacy.mechanisms.functions.rounding import LEAST_SPREAD
 from sotto.privacy.mechanisms.functions.sorted_points import SortedPoints
@@ -54,7 +55,7 @@ _BATCH_SHARE = 200  # a batch below this part of the stored points is inserted p
 _FEW = 8
 
 
-class Kernel(BaseModel):
+class Kernel(FrozenModel):
     """The kernel sigma^2 exp(-beta |x - y|_1).
 
     Attributes:
@@ -62,7 +63,6 @@ class Kernel(BaseModel):
         sigma: standard deviation at every point.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     beta: float = Field(ge=path_rounding.SMALLEST_BETA, le=path_rounding.LARGEST_BETA)
     sigma: float = Field(gt=0, allow_inf_nan=False)
 
