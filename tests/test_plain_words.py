@@ -30,7 +30,7 @@ NOT_PROSE = re.compile(r"\s{4}|\s*([-*|#>]|\d+\.) ?|\s*Args:|.*[=<>].*[=<>]")
 """A line of an indented block, list, table, heading or formula."""
 
 AVOIDED = {
-    r"theory notes": "put the proof into docs/privacy.md, or cite the paper",
+    r"theory notes": "put the proof into docs/proofs/, or cite the paper",
     r"design notes": "say the reason itself",
     r"\bhosted\b": "a Gymnasium environment",
     r"\blanes?\b": "parallel environments",
