@@ -137,7 +137,8 @@ def from_config(config: Mapping[str, Any]) -> Architecture:
         return _gpt2(fields)
     if family == "llama":
         return _llama(fields)
-    raise ValueError(f"config.json is of a {family!r} model; sotto reads 'gpt2' and 'llama'")
+    found = f"is of a {family!r} model" if family else "has no model_type"
+    raise ValueError(f"config.json {found}; sotto reads 'gpt2' and 'llama'")
 
 
 def _gpt2(fields: _Fields) -> Architecture:

@@ -43,6 +43,7 @@ td.bar div { height: 16px; background: var(--good); border-radius: 3px; }
 .wide { overflow-x: auto; }
 .columns { columns: 2; column-gap: 36px; }
 .columns table tr { break-inside: avoid; }
+.columns td.number, p { overflow-wrap: anywhere; }
 code, pre { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace; }
 pre { padding: 12px 16px; background: #f5f7f8; border-radius: 6px; white-space: pre-wrap;
       overflow-wrap: anywhere; }
