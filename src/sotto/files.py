@@ -7,7 +7,6 @@ import os
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
@@ -66,19 +65,19 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
 
     Args:
         path: the file.
-        mode: permissions of the new file.
+        mode: permissions of the new file, of which the process's umask takes some away.
 
     Raises:
         OSError: it cannot be written; an earlier file is unchanged. Or its directory cannot be
             synced; the new file is in its place then.
     """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with _failures_of(path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         with _failures_of(path):
             os.replace(temporary, path)
@@ -113,13 +112,13 @@ def private_directory(path: Path) -> Iterator[None]:
         raise
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Writes a text file atomically.
+def write_whole(path: Path, text: str, mode: int = 0o644) -> None:
+    """Writes a text file atomically; the arguments are those of `replacing`.
 
     Raises:
         OSError: it cannot be written; an earlier file is unchanged.
     """
-    with replacing(path) as file:
+    with replacing(path, mode) as file:
         file.write(text.encode())
 
 

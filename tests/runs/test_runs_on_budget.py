@@ -144,6 +144,8 @@ def test_an_import_is_refused_before_anybody_writes_its_numbers(folder, capsys, 
         ({"budget": None}, "numbers are for a shared budget"),
         ({"seeds": 2}, "several seeds each number their people from 0"),
         ({"budget": "postgresql://ann:secret@host/x"}, "would reveal the password"),
+        ({"budget": "postgresql:///x?host=h&password=secret"}, "would reveal the password"),
+        ({"budget": "postgresql:///x?sslpassword=secret"}, "would reveal the password"),
         ({"budget": "nowhere.budget"}, "there is no shared budget at"),
         ({"env_id": "CartPole-v1", "population": "simulated"}, "nobody to protect"),
         ({"target_epsilon": 3.0}, "alone costs each person epsilon 3"),
@@ -227,6 +229,7 @@ def test_commands_show_who_is_how_near(folder, capsys):
 def test_the_page_needs_nothing_else(folder, capsys):
     place, page = folder / "people.budget", folder / "page.html"
     assert main(["budget", "page", str(place), "--out", str(page)]) == 0
+    assert page.stat().st_mode & 0o777 == 0o600  # it lists people's numbers
     text = page.read_text()
     found = standing(SharedBudget.open(place))
     assert found.head_hash in text

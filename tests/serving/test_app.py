@@ -26,7 +26,8 @@ from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving.app import create_app
 from sotto.serving.traffic.limits import Limits
-from sotto.serving.traffic.refusals import Guard, SafeFormatter
+from sotto.serving.traffic.logs import SafeFormatter
+from sotto.serving.traffic.refusals import Guard
 
 OPERATOR = "operator-token"
 

@@ -57,11 +57,14 @@ class Updater:
         self._campaign, self._clock = campaign, clock
         self._plan = Plan(campaign)
         self._store = campaign.open_store()
+        self._store.require_clearing()
         require_as_started(campaign, self._store)
         self._holder = secrets.token_hex(8)
         self._ledger: Ledger | None = None
         self._stream: Stream | None = None
         self._certified = 0  # version whose certificate this process has written
+        # The release that is charged and not published, its next policy, and whether it is lost.
+        self._made: tuple[int, bytes, bool] | None = None
 
     def step(self) -> bool:
         """Makes the next release if it is due; returns whether the database changed.
@@ -80,6 +83,9 @@ class Updater:
         if not self._store.lease(self._holder, LEASE_SECONDS, self._clock()):
             self._ledger = self._stream = None  # another process may write to the ledger
             return False
+        if self._made is not None:
+            self._finish()
+            return True
         self._keep_certificate()
         closed = self._store.close_due(self._clock())
         if closed is None:
@@ -180,9 +186,13 @@ class Updater:
         ]
         stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves))[None, None], *units)
         key = jax.random.fold_in(new_key(self._plan.config.seed), closed.release)[None]
-        after, log, _ = self._opened(before).run(
-            one_run(state), key, closed.persons.reshape(1, 1, -1), stacked
-        )
+        stream, persons = self._opened(before), closed.persons.reshape(1, 1, -1)
+        try:
+            after, log, _ = stream.run(one_run(state), key, persons, stacked)
+        except LedgerMismatch as mismatch:  # this process had read the ledger just before
+            raise StaleHolder(
+                "another process has charged a release, so the ledger is read again"
+            ) from mismatch
         returns = before.facts["returns"]
         if "private_return" in log:
             value = float(np.asarray(log["private_return"]).reshape(-1)[0])
@@ -197,8 +207,19 @@ class Updater:
         """Publishes the next version, with the certificate as of now."""
         assert self._ledger is not None
         facts = facts | {"certificate": plain(derive(self._ledger)), "made": self._clock()}
-        data = Published(facts, state).to_bytes()
-        self._store.finish(release, self._holder, data, lost=lost)
+        self._made = release, Published(facts, state).to_bytes(), lost
+        self._finish()
+
+    def _finish(self) -> None:
+        """Publishes what was made. It is tried again where the database cannot be used."""
+        assert self._made is not None
+        release, data, lost = self._made
+        try:
+            self._store.finish(release, self._holder, data, lost=lost)
+        except StaleHolder:  # another updater has taken the release over
+            self._made = None
+            raise
+        self._made = None
         self._keep_certificate()
 
     def _keep_certificate(self) -> None:
@@ -219,7 +240,12 @@ class Updater:
 
 
 def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:
-    """Makes releases until `stop` says so. It tries again while the disk or a database fails."""
+    """Makes releases until `stop` says so. It tries again while the disk or a database fails.
+
+    Raises:
+        CampaignError: the database says that it must not go on, or
+        PrivacyError: the ledger says so.
+    """
     updater: Updater | None = None
     said = ""
     while not stop():

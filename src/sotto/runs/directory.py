@@ -123,7 +123,7 @@ def ledger_place(ledger: str | None, flag: str = "--ledger") -> str:
         raise RunError(
             f"{flag} {ledger} is not a SQLAlchemy URL; give one, or the path of a file"
         ) from error
-    if url.password:
+    if url.password or any("password" in option.lower() for option in url.query):
         raise RunError(
             "config.json would reveal the password in the ledger's URL; remove it from the URL "
             "and give it to the database driver (for PostgreSQL: PGPASSWORD or ~/.pgpass)"

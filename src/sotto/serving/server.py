@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import ipaddress
-import logging
 import os
 import signal
 import socket
@@ -20,8 +19,8 @@ from fastapi import FastAPI
 from uvicorn.loops.auto import auto_loop_factory
 
 from sotto.serving.traffic.connections import protocol
+from sotto.serving.traffic.logs import log_safely
 from sotto.serving.traffic.proxies import Proxies
-from sotto.serving.traffic.refusals import SafeFormatter
 
 _GRACE_SECONDS = 10
 _BACKLOG = 512
@@ -170,13 +169,6 @@ def listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise OSError(f"cannot listen on {host} port {port}: {reason}; give another") from error
-
-
-def log_safely() -> None:
-    """Sends warnings and errors to stderr, without requests and messages of exceptions."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
 
 
 def _is_loopback(host: str) -> bool:

@@ -18,11 +18,14 @@ from sotto.cli.terminal.options import Budget, Json, RunPath
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command, flags_given, parse
 from sotto.cli.terminal.settings import flags_of
+from sotto.errors import RunError, visible
 from sotto.extras import require
 from sotto.people import campaign as campaigns
 from sotto.people import recipe
 from sotto.people.campaign import Campaign, Terms
+from sotto.people.errors import CampaignError
 from sotto.people.spaces import Spaces
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch
 from sotto.privacy.ledger.shared import SharedBudget
 
 Database = Annotated[
@@ -59,6 +62,7 @@ class Start:
 
 
 _RESTART_SECONDS = 2.0
+_MUST_STOP = 4  # exit code of an updater that must not go on
 _HIDDEN = {  # settings of DPPG that have no flag here, and why
     **{name: why for name, (_, why) in campaigns.FIXED.items()},
     "env_id": "people live in the world; --spaces describes it",
@@ -209,12 +213,15 @@ def serve(
 
 @contextmanager
 def _updating(path: Path, database: str | None, budget: str | None) -> Iterator[None]:
-    """Runs an updater in another process meanwhile, and starts it again if it dies."""
+    """Runs an updater in another process meanwhile, and starts it again if it dies.
+
+    One that must not go on is not started again.
+    """
     context, over = multiprocessing.get_context("spawn"), threading.Event()
 
     def start() -> Any:
         given = (path, database, budget, os.getpid())
-        process = context.Process(target=_update, args=given, daemon=True)
+        process = context.Process(target=_update_beside, args=given, daemon=True)
         process.start()
         return process
 
@@ -223,6 +230,8 @@ def _updating(path: Path, database: str | None, budget: str | None) -> Iterator[
     def watch() -> None:
         nonlocal process
         while not over.wait(_RESTART_SECONDS):
+            if process.exitcode == _MUST_STOP:
+                return
             if not process.is_alive():
                 print("sotto: the updater died and is started again", file=sys.stderr, flush=True)
                 process = start()
@@ -271,6 +280,7 @@ def _update(
     It also ends when the process `parent` that started it has died.
     """
     from sotto.people.updater import run
+    from sotto.serving.traffic.logs import log_safely, without_values
 
     stopped = False
 
@@ -280,10 +290,25 @@ def _update(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    log_safely()
     campaign = campaigns.open_campaign(path, database, budget)
     if parent is None:
         print(f"Making the releases of {path} as people give. Ctrl-C stops it.", flush=True)
-    run(campaign, lambda: stopped or parent not in (None, os.getppid()))
+    try:
+        run(campaign, lambda: stopped or parent not in (None, os.getppid()))
+    except (CampaignError, LedgerCorrupt, LedgerMismatch):  # they name nobody
+        raise
+    except Exception as error:
+        raise RunError(f"the updater died: {without_values(error)}") from None
+
+
+def _update_beside(path: Path, database: str | None, budget: str | None, parent: int) -> None:
+    """Runs as the updater of the service whose process is `parent`."""
+    try:
+        _update(path, database, budget, parent)
+    except (ValueError, OSError) as error:
+        print(f"sotto: {visible(str(error))}", file=sys.stderr, flush=True)
+        sys.exit(1 if isinstance(error, RunError | OSError) else _MUST_STOP)
 
 
 @command("campaign status")

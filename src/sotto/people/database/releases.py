@@ -48,6 +48,10 @@ class Releases:
 
     # --- the updater -----------------------------------------------------------------------------
 
+    def require_clearing(self) -> None:
+        """Refuses a role that could not destroy contributions after their release."""
+        tables.require_clearing(self._engine)
+
     def lease(self, holder: str, seconds: float, now: float) -> bool:
         """Gets or extends the updater's lease; returns False if another holder has it.
 

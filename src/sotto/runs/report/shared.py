@@ -26,12 +26,12 @@ def sentence(found: Standing) -> str:
 
 
 def write_page(found: Standing, path: Path) -> None:
-    """Writes the page, which needs no network and no scripts.
+    """Writes the page, which needs no network and no scripts; only its owner may read it.
 
     Raises:
         OSError: it cannot be written.
     """
-    write_whole(path, elements.page("A shared budget", _body(found)))
+    write_whole(path, elements.page("A shared budget", _body(found)), 0o600)
 
 
 def _body(found: Standing) -> list[str]:

@@ -1,19 +1,15 @@
-"""Refusals that a client gets, and a log without private numbers.
-
-A refusal is JSON, `{"error": code, "message": one sentence, ...}`. The log of an unexpected
-exception has only its type and the lines of code that it passed through. Its message is left out,
-because it may hold arrays.
-"""
+"""Refusals that a client gets: JSON, `{"error": code, "message": one sentence, ...}`."""
 
 import logging
 import secrets
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sotto.serving.traffic.logs import without_values
 
 Code = Literal[
     "not-found",
@@ -147,19 +143,3 @@ class Guard:
         except Exception as error:  # not the cancellation by which a second Ctrl-C ends it
             log.error("the service failed to start or to stop: %s", without_values(error))
             raise
-
-
-def without_values(error: BaseException) -> str:
-    """Returns the type of an exception and where it came from, without its message."""
-    places = [
-        f"{f.filename}:{f.lineno} {f.name}" for f in traceback.extract_tb(error.__traceback__)
-    ]
-    return " < ".join([type(error).__name__, *reversed(places)])
-
-
-class SafeFormatter(logging.Formatter):
-    """A log formatter that writes exceptions without their messages."""
-
-    def formatException(self, ei: Any) -> str:
-        """Returns type and place of an exception."""
-        return without_values(ei[1]) if ei[1] is not None else ""

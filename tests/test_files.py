@@ -1,0 +1,35 @@
+"""Files that are written atomically."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sotto.files import replacing, write_whole
+
+
+@pytest.mark.parametrize(
+    ("umask", "mode", "found"),
+    [(0o022, 0o644, 0o644), (0o077, 0o644, 0o600), (0o022, 0o600, 0o600)],
+)
+def test_a_new_file_has_the_permissions_that_the_umask_leaves(
+    tmp_path: Path, umask: int, mode: int, found: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        write_whole(tmp_path / "file", "text", mode)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == found
+
+
+def test_a_failure_leaves_the_earlier_file_and_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    write_whole(file, "earlier")
+    with pytest.raises(TypeError), replacing(file) as new:
+        new.write("text and not bytes")  # type: ignore[arg-type]
+    assert file.read_text() == "earlier"
+    assert list(tmp_path.iterdir()) == [file]
+    with pytest.raises(FileNotFoundError) as missing:
+        write_whole(tmp_path / "absent" / "file", "text")
+    assert missing.value.filename == str(tmp_path / "absent" / "file")
