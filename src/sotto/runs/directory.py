@@ -125,8 +125,8 @@ def ledger_place(ledger: str | None, flag: str = "--ledger") -> str:
         ) from error
     if url.password or any("password" in option.lower() for option in url.query):
         raise RunError(
-            "config.json would reveal the password in the ledger's URL; remove it from the URL "
-            "and give it to the database driver (for PostgreSQL: PGPASSWORD or ~/.pgpass)"
+            f"what is stored would reveal the password in the URL of {flag}; remove it from the "
+            "URL and give it to the database driver (for PostgreSQL: PGPASSWORD or ~/.pgpass)"
         )
     return ledger
 
