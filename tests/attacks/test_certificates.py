@@ -305,7 +305,7 @@ def test_words_of_a_stranger_cannot_pass_for_ours(tmp_path: Path) -> None:
     assert "\x1b[2J" not in said
     assert "\u202e" not in said
     headlines = [line for line in said.splitlines() if line.startswith("Proved")]
-    assert [line[:21] for line in headlines] == ["Proved: epsilon 1.271"]
+    assert [line[:21] for line in headlines] == ["Proved: epsilon 1.272"]
     assert "\\nProved: epsilon 0.01" in said
 
 
@@ -432,7 +432,7 @@ def test_the_command_tells_stale_from_false(tmp_path: Path, capsys: Any) -> None
 def test_delta_is_told_with_the_numbers_of_the_run(stored: tuple[Path, Ledger]) -> None:
     _, ledger = stored
     said = meaning_of_delta(derive(ledger))
-    assert "for each person, epsilon 1.271 holds without exception outside an event" in said
+    assert "for each person, epsilon 1.272 holds without exception outside an event" in said
     assert "probability at most 1e-05 (about 1 in 100,000)" in said
     assert said.endswith("Over the 768 persons here, at most 0.0077 such events are expected.")
 

@@ -557,3 +557,14 @@ def test_errors_say_nothing_secret(ledger: AnswerLedger, where: str) -> None:
     assert token not in message
     assert hashed not in message
     assert "\n" not in message
+
+
+def test_a_delta_below_what_the_noise_sampler_leaves_out_is_refused(tmp_path: Path) -> None:
+    gaussian = statement(mechanism=GaussianPolicy(actions=3, noise_stddev=2.0))
+    budget = Budget(epsilon=1e3, delta=1e-24)
+    with pytest.raises(BudgetExceeded, match="finer than the noise sampler's precision"):
+        AnswerLedger.create(tmp_path / "ledger", statement=gaussian, budget=budget)
+    coarser = budget.model_copy(update={"delta": 1.1e-23})
+    AnswerLedger.create(tmp_path / "ledger", statement=gaussian, budget=coarser)
+    many = gaussian.model_copy(update={"queries": 10**8})
+    assert many.least_delta == pytest.approx(1e-21)

@@ -29,14 +29,14 @@ EXPECTED = {
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.correlated@3
-        people.settings@3 ledger.enrolment@3 noise.random@3 noise.scaled@2
+        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "dppg-paper of schema 1": """
         dppg.policies@3 dppg.patterns@2 dppg.own-trajectory@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 people.settings@3
-        ledger.enrolment@3 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing@2
+        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 general.timing@2
         population.simulated@3
     """,
     "q-iterations of schema 1": """
@@ -64,14 +64,14 @@ EXPECTED = {
         votes.experts-policy@3 votes.released@3 votes.how-many votes.most-experts
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 votes.own-experts
-        people.settings@3 ledger.enrolment@3 noise.random@3 noise.scaled@2
+        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "clones of schema 1": """
         votes.clones-log@3 votes.released@3 votes.how-many votes.most-experts
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         votes.own-clones@3 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        people.settings@3 ledger.enrolment@3 noise.random@3 noise.scaled@2
+        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "service of schema 1": """
@@ -84,57 +84,57 @@ EXPECTED = {
     "people of a plan": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@3
         ledger.planned door.contributed@2 gaussian.rounded@2 stream.settings@2
-        ledger.enrolment@3 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "people of an adaptive ledger": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@3
         ledger.filtered door.contributed@2 gaussian.rounded@2 stream.settings@2
-        ledger.enrolment@3 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "people who share a budget": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@3
         ledger.shared-budget door.contributed@2 gaussian.rounded@2 stream.settings@2
-        ledger.enrolment@3 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "a selection of a plan": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@3
         door.contributed@2 gaussian.rounded@2 selection.best-only@2 stream.candidates
-        ledger.enrolment@3 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         selection.how-long@3 general.timing@2
     """,
     "nothing charged": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 people.settings@3
-        ledger.enrolment@3 noise.random@3 general.timing@2
+        ledger.enrolment@4 noise.random@3 general.timing@2
     """,
     "people": """
         dppg.policies@3 general.what-is-true-of-all@2 general.other-runs@2
         general.side-channels@2 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        people.settings@3 ledger.enrolment@3 noise.random@3 noise.scaled@2
+        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
         door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "returning, correlated": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.correlated@3
-        dppg.no-memory@2 people.settings@3 ledger.enrolment@3 noise.random@3
+        dppg.no-memory@2 people.settings@3 ledger.enrolment@4 noise.random@3
         noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "a fixed seed": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 people.settings@3
-        ledger.enrolment@3 door.unchanged@2 runs.failure@2
+        ledger.enrolment@4 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "noise in shares": """
         shares.server@2 shares.everybody@2 shares.malicious-server shares.took-part
         shares.poison general.what-is-true-of-all@2 general.other-runs@2
         general.side-channels@2 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        shares.law shares.enough people.settings@3 ledger.enrolment@3
+        shares.law shares.enough people.settings@3 ledger.enrolment@4
         shares.honest-devices@2 shares.masks@2 noise.random@3 door.unchanged@2
         runs.failure@2 general.timing@2
     """,
@@ -142,7 +142,7 @@ EXPECTED = {
         ucb.counters@3 ucb.local-counters@2 ucb.own-actions@2 ucb.in-common@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.correlated@3
-        people.settings@3 ledger.enrolment@3 noise.random@3 noise.scaled@2
+        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "values from a published log": """
@@ -150,27 +150,27 @@ EXPECTED = {
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
         noise.law@2 evaluation.ids evaluation.columns evaluation.chosen@2
-        evaluation.source evaluation.licence people.settings@3 ledger.enrolment@3
+        evaluation.source evaluation.licence people.settings@3 ledger.enrolment@4
         noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "tables for values": """
         evaluation.values
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
-        noise.law@2 evaluation.chosen@2 evaluation.cells people.settings@3 ledger.enrolment@3
+        noise.law@2 evaluation.chosen@2 evaluation.cells people.settings@3 ledger.enrolment@4
         noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "a selection": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 selection.best-only@2
-        people.candidates@3 ledger.enrolment@3 noise.random@3 noise.scaled@2
+        people.candidates@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
         door.unchanged@2 runs.failure@2 selection.how-long@3 general.timing@2
     """,
     "DP-SGD over experts, sampled": """
         dp-sgd.logged dp-sgd.slots@3 general.what-is-true-of-all@2 general.other-runs@2
         general.side-channels@2 ledger.counted@3 door.contributed@2 factored.rounded@2
         draws.secret dp-sgd.own-logs@2 releases.pool@2 people.settings@3
-        ledger.enrolment@3 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
+        ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "DP-SGD on rewards": """
@@ -208,21 +208,21 @@ EXPECTED = {
     "parts beside the policy": """
         dppg.policies@3 dppg.parts@3 general.what-is-true-of-all@2 general.other-runs@2
         general.side-channels@2 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        people.settings@3 ledger.enrolment@3 noise.random@3 noise.scaled@2
+        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
         door.unchanged@2 runs.failure@2
         general.timing@2
     """,
     "on the grid, settings checked": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
-        noise.law@2 people.settings@3 ledger.enrolment@3 noise.random@3 door.unchanged@2
+        noise.law@2 people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
     "correlated on the grid": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.law@2
-        noise.correlated@3 noise.rounded@2 people.settings@3 ledger.enrolment@3
+        noise.correlated@3 noise.rounded@2 people.settings@3 ledger.enrolment@4
         noise.random@3 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
@@ -231,7 +231,7 @@ EXPECTED = {
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         dppg.unseen@2 ledger.counted@3 door.contributed@2 door.compiled@2
         gaussian.rounded@2 noise.law@2 dppg.first-policy dppg.no-memory@2 dppg.own-output@2
-        dppg.new-people people.settings@3 ledger.enrolment@3 noise.random@3 door.unchanged@2
+        dppg.new-people people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
@@ -240,7 +240,7 @@ EXPECTED = {
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         dppg.unseen@2 ledger.counted@3 door.contributed@2 door.compiled@2
         gaussian.rounded@2 noise.law@2 dppg.first-policy dppg.no-memory@2 dppg.own-output@2
-        dppg.meets-person people.settings@3 ledger.enrolment@3 noise.random@3 door.unchanged@2
+        dppg.meets-person people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
@@ -248,7 +248,7 @@ EXPECTED = {
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2
         gaussian.rounded@2 noise.law@2 draws.secret sampling.places
-        people.settings@3 ledger.enrolment@3 noise.random@3 door.unchanged@2
+        people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
@@ -257,7 +257,7 @@ EXPECTED = {
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2
         gaussian.rounded@2 noise.law@2 votes.own-experts votes.public-world
-        people.settings@3 ledger.enrolment@3 noise.random@3 door.unchanged@2
+        people.settings@3 ledger.enrolment@4 noise.random@3 door.unchanged@2
         runs.failure@2
         general.timing@2
     """,
@@ -266,27 +266,27 @@ EXPECTED = {
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
         noise.law@2 language.public-model language.own-completions@2 people.settings@3
-        ledger.enrolment@3 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "logs of people": """
         logs.learned logs.patterns
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
         noise.law@2 logs.one-person logs.settings people.settings@3
-        ledger.enrolment@3 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "noisy steps about people's logs": """
         logs.steps logs.patterns
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
         noise.law@2 logs.one-person logs.settings people.settings@3
-        ledger.enrolment@3 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "blocks of people who rated items": """
         logs.joint logs.patterns logs.own-offers@2 general.what-is-true-of-all@2
         general.other-runs@2 general.side-channels@2 ledger.counted@3 door.contributed@2
         door.compiled@2 gaussian.rounded@2 noise.law@2 noise.correlated@3 evaluation.ids
-        evaluation.columns logs.settings people.settings@3 ledger.enrolment@3 noise.random@3
+        evaluation.columns logs.settings people.settings@3 ledger.enrolment@4 noise.random@3
         door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "people who come one after the other": """
@@ -294,19 +294,19 @@ EXPECTED = {
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
         noise.law@2 people.own-world people.one-token people.settings@3
-        ledger.enrolment@3 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "updates of people's devices": """
         people.joint dppg.policies@3 dppg.patterns@2 people.sees-updates people.participation
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 door.compiled@2 gaussian.rounded@2
         noise.law@2 people.own-world people.one-token people.settings@3
-        ledger.enrolment@3 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
+        ledger.enrolment@4 noise.random@3 door.unchanged@2 runs.failure@2 general.timing@2
     """,
     "a selection without times": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 gaussian.rounded@2 noise.law@2
-        selection.best-only@2 selection.no-times people.candidates@3 ledger.enrolment@3
+        selection.best-only@2 selection.no-times people.candidates@3 ledger.enrolment@4
         noise.random@3 door.unchanged@2 runs.failure@2 selection.how-long@3
         general.timing@2
     """,
@@ -326,7 +326,7 @@ EXPECTED = {
         prefixes.in-the-clear@2 prefixes.beyond-actions@2 general.what-is-true-of-all@2
         general.other-runs@2 general.side-channels@2 ledger.counted@3 noise.law@2
         prefixes.fresh@2 prefixes.one-action@3 prefixes.silent@2 people.settings@3
-        ledger.enrolment@3 prefixes.one-world@2 prefixes.own-data noise.random@3
+        ledger.enrolment@4 prefixes.one-world@2 prefixes.own-data noise.random@3
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "prefixes, and DP-SGD in turns": """
@@ -334,14 +334,14 @@ EXPECTED = {
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
         ledger.counted@3 door.contributed@2 factored.rounded@2 noise.correlated@3
         prefixes.fresh@2 prefixes.one-action@3 prefixes.silent@2 dp-sgd.own-logs@2
-        releases.pool@2 people.settings@3 ledger.enrolment@3 prefixes.one-world@2
+        releases.pool@2 people.settings@3 ledger.enrolment@4 prefixes.one-world@2
         prefixes.own-data noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2 population.simulated@3
     """,
     "words of a stranger": """
         quoted general.what-is-true-of-all@2 general.other-runs@2
         general.side-channels@2 ledger.counted@3 door.contributed@2 gaussian.rounded@2
-        people.settings@3 ledger.enrolment@3 noise.random@3 noise.scaled@2
+        people.settings@3 ledger.enrolment@4 noise.random@3 noise.scaled@2
         door.unchanged@2 runs.failure@2
         general.timing@2
     """,

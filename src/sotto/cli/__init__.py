@@ -18,7 +18,7 @@ from sotto.extras import EXTRAS, missing
 from sotto.runs.registry import entries
 
 _COMMANDS = {
-    "tune dppg": ("sotto.cli.tune:dppg", "choose settings on private data, within a budget"),
+    "tune dppg": ("sotto.cli.tune:dppg", "choose settings on simulated people, within a budget"),
     "serve teacher": (
         "sotto.cli.live.serve:serve_teacher",
         "answer students over HTTP with a private teacher",

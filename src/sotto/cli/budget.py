@@ -9,6 +9,7 @@ import tyro
 from sotto.cli.terminal.options import Json
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
+from sotto.privacy.bounds import at_most
 from sotto.privacy.ledger.allowances import Allowance
 from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.standing import PersonStanding, Standing, person_standing, standing
@@ -54,7 +55,9 @@ def create(
     if json:
         print_json({"budget": made.budget_id, "place": place, **allowance.model_dump()})
         return
-    print(f"A new budget in {place}: epsilon {epsilon:.4g} at delta {delta:.3g} for each person.")
+    print(
+        f"A new budget in {place}: epsilon {at_most(epsilon)} at delta {delta:.3g} for each person."
+    )
     least = allowance.squared_shift**-0.5
     print(f"One Gaussian product that uses all of it has noise multiplier {least:.4g}.")
     print(f"Share it:             sotto campaign start DIR --budget {place} ...")
@@ -115,16 +118,16 @@ def _show(found: Standing) -> None:
     for number, one in enumerate(found.streams):
         named = (str(number), f"{one.name} ({one.product[:8]})", f"{one.people:,}")
         share = f"{100 * one.share:.3g}%"
-        streams.add_row(*named, f"{one.epsilon:.4g}", share, f"{one.refused:,}")
+        streams.add_row(*named, at_most(one.epsilon), share, f"{one.refused:,}")
     console.print(streams)
     people = Table("person", "spent epsilon", "used share", "room for epsilon", "streams")
     for near in found.nearest:
-        numbers = (str(near.person), f"{near.epsilon:.4g}", f"{100 * near.share:.3g}%")
+        numbers = (str(near.person), at_most(near.epsilon), f"{100 * near.share:.3g}%")
         people.add_row(*numbers, f"{near.room:.4g}", ", ".join(map(str, near.streams)))
     console.print(people)
     print(
         f"{found.people:,} people took part. The one who spent most has epsilon "
-        f"{found.largest:.4g} of {found.allowance.epsilon:.4g}. {CAVEAT}"
+        f"{at_most(found.largest)} of {at_most(found.allowance.epsilon)}. {CAVEAT}"
     )
 
 
@@ -134,7 +137,7 @@ def _show_person(found: PersonStanding, json: bool) -> None:
         return
     streams = ", ".join(map(str, found.streams)) or "none"
     print(
-        f"Person {found.person}: epsilon {found.epsilon:.4g} spent, {100 * found.share:.3g}% of "
-        f"the budget. Room for one more Gaussian stream of epsilon {found.room:.4g}. Streams: "
+        f"Person {found.person}: epsilon {at_most(found.epsilon)} spent, {100 * found.share:.3g}% "
+        f"of the budget. Room for one more Gaussian stream of epsilon {found.room:.4g}. Streams: "
         f"{streams}."
     )

@@ -13,6 +13,7 @@ from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.errors import visible
 from sotto.extras import require
+from sotto.privacy.bounds import at_most
 
 _EXIT_CODES = {"holds": 0, "false": 2, "vacuous": 2, "undecided": 4}
 
@@ -81,10 +82,12 @@ def dpsgd(
     print(visible(f"{d.name}: the claim {verdict} at delta {d.claimed.delta:.3g}."))
     print("The facts are somebody's words; only the arithmetic is checked here.")
     print(f"  epsilon claimed                                  {claim}")
-    print(f"  accounted for one run with Poisson sampling      {found.accounted:.4g}")
-    print(f"  proved for what is described                     {found.proved:.4g}")
+    print(f"  accounted for one run with Poisson sampling      {at_most(found.accounted)}")
+    print(f"  proved for what is described                     {at_most(found.proved)}")
     if found.proved_for_person is not None:
-        print(f"  proved for a person, by group privacy            {found.proved_for_person:.4g}")
+        print(
+            f"  proved for a person                              {at_most(found.proved_for_person)}"
+        )
     print(f"  shown by an attack (at least)                    {found.least:.4g}")
     for name in found.findings:
         print(f"  {name}: {FINDINGS[name]}")

@@ -279,8 +279,9 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     low, high = answer["returns"]
     lines += [
         _choice(answer),
-        f"All {len(policies)} intervals hold together with probability {percent}, beside the bias. "
-        "They include sampling and noise.",
+        f"All {len(policies)} intervals hold together with probability {percent}, approximately "
+        "and beside the bias. They include sampling and noise. Where few people have the outcome "
+        "that counts, and the noise is small, they hold less often.",
         f"Estimator {answer['estimator']}; returns are from {low:g} to {high:g}. A mean weight far "
         "from 1 says that weights are clipped, or that the probabilities in the log are not true.",
         f"Certificate {answer['certificate']}: epsilon {answer['epsilon']:g} at delta "

@@ -14,6 +14,7 @@ from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.errors import RunError
 from sotto.keys import new_key
+from sotto.privacy.bounds import at_most
 from sotto.runs.directory import Experiment, Named, Run, open_experiment
 from sotto.serving.directory import Service, is_service, open_service
 
@@ -354,7 +355,7 @@ def _verify(runs: Sequence["Certified"], json: bool) -> int:
                 print(
                     f"{run.certificate} is stale: it agrees with an earlier entry of the ledger. "
                     f"Now the ledger gives {one.current.status}, epsilon "
-                    f"{one.current.epsilon:.4g} at delta {one.current.delta:.3g}. "
+                    f"{at_most(one.current.epsilon)} at delta {one.current.delta:.3g}. "
                     "Write the current certificate with: sotto certificate "
                     f"{shlex.quote(str(run.path))} --write"
                 )

@@ -1,4 +1,4 @@
-"""`sotto tune`: chooses settings on the people that are learnt from, at a cost in privacy."""
+"""`sotto tune`: chooses settings on the simulated people that are learnt from, within a budget."""
 
 import ast
 import dataclasses
@@ -20,6 +20,7 @@ from sotto.cli.terminal.parsing import flags_given, parse
 from sotto.cli.terminal.settings import flags_of
 from sotto.cli.train import next_run
 from sotto.files import forget_times, silence, write_model
+from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.runs import checkpoints, metrics
@@ -49,7 +50,7 @@ def dppg(args: list[str]) -> int:
     options, settings = flags_of(Options), flags_of(DPPGConfig, default)
 
     def run(search: Any, training: Any) -> int:
-        """Chooses settings of `sotto train dppg` on the people it learns from.
+        """Chooses settings of `sotto train dppg` on the simulated people it learns from.
 
         The command makes a secret number of trainings on the same people. Each has random
         candidate settings and is scored by the returns it released (--private-return LOW HIGH).
@@ -58,7 +59,8 @@ def dppg(args: list[str]) -> int:
         The number of tries must stay secret, so nothing is shown until the end. How long the
         command runs tells how many tries there were: hide its run time and the resources that it
         uses. No file in --out holds a time, and there are no TensorBoard events. Publish a copy of
-        the result that you make at a time fixed in advance. Keep compilation caches private.
+        the result that you make at a time fixed in advance. Keep compilation caches private. Real
+        people are refused, because everybody who takes part learns the number of tries.
 
         Examples:
           sotto tune dppg --settings clip_norm=.02,.05 learning_rate=.2,.5 \\
@@ -129,7 +131,7 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     selected = ", ".join(f"{name} {getattr(best.config, name)}" for name in names)
     print(f"Selected: {selected}; mean released return {best.score:.1f}.")
     print(
-        f"Certificate: {certificate.status}, epsilon {certificate.epsilon:.4g} at delta "
+        f"Certificate: {certificate.status}, epsilon {at_most(certificate.epsilon)} at delta "
         f"{certificate.delta:.3g}. Read it with: sotto certificate {shlex.quote(str(options.out))}"
     )
     return 0

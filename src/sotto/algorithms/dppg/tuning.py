@@ -25,10 +25,9 @@ import numpy as np
 from jaxtyping import Float
 
 from sotto.algorithms.dppg.config import DPPGConfig
-from sotto.algorithms.dppg.gymnasium_users import require_numbered
 from sotto.algorithms.dppg.noise import event
 from sotto.algorithms.dppg.release import DPPGState
-from sotto.algorithms.dppg.training import Training, create_ledger, training_environment
+from sotto.algorithms.dppg.training import Training, create_ledger
 from sotto.errors import RunError
 from sotto.privacy.accounting.composition import (
     Gaussian,
@@ -82,7 +81,8 @@ def candidates(
 
     Raises:
         ValueError: settings may not be tried or contradict each other, a try is not proved,
-            returns are not released, or the environment does not know whom it meets.
+            returns are not released, or people are real. Everybody takes part in all tries, so real
+            people would learn their number, which must stay secret.
     """
     if unknown := sorted(set(settings) - {field.name for field in dataclasses.fields(config)}):
         raise ValueError(f"DPPG has no setting {unknown[0]!r}")
@@ -92,7 +92,6 @@ def candidates(
             "all tries; give it one value"
         )
     _check(config)
-    require_numbered(config, training_environment(config), "sotto tune")  # all tries meet everybody
     noise = _noise_multiplier(config, mean_tries)
     common = dataclasses.replace(
         config, target_epsilon=None, noise_multiplier=noise, evaluation_episodes=0
@@ -188,6 +187,11 @@ def _check(config: DPPGConfig) -> None:
     """Refuses a try without a score or without a proof."""
     if config.private_return is None:
         raise ValueError("tries are scored by released returns; give private_return their range")
+    if config.population == "real":
+        raise ValueError(
+            "real people would take part in every try and learn the number of tries, which must "
+            "stay secret; choose settings on simulated people"
+        )
     if not config.is_proved:
         raise ValueError("a selection needs tries that are proved; leave out the paper's settings")
 

@@ -20,6 +20,7 @@ from sotto.cli.terminal.options import (
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import compose
+from sotto.privacy.bounds import at_most
 from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet, TruncatedDirichlet
 from sotto.privacy.mechanisms.dirichlet.radius import estimated_radius, radii
 from sotto.privacy.mechanisms.dirichlet.theorem1 import PAPER_NOTE, paper_epsilon, repaired_epsilon
@@ -229,12 +230,12 @@ def _print(answer: dict[str, Any], json: bool) -> None:
         print_json(answer)
         return
     print(
-        f"epsilon {answer['epsilon']:.4g} at delta {answer['delta']:.3g} "
+        f"epsilon {at_most(answer['epsilon'])} at delta {answer['delta']:.3g} "
         f"({answer['queries']} answers of {answer['mechanism']}, rows {answer['distance']:g} apart)"
     )
     if "target_epsilon" in answer:
         print(f"Concentration: {answer['concentration']:.6g}.")
     print(f"Computed by: {answer['method']}.")
     if "paper_epsilon" in answer:
-        print(f"Theorem 1 of the paper, repaired: {answer['repaired_epsilon']:.4g}.")
+        print(f"Theorem 1 of the paper, repaired: {at_most(answer['repaired_epsilon'])}.")
         print(f"As the paper states it: {answer['paper_epsilon']:.4g} ({PAPER_NOTE}).")

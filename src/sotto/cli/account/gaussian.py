@@ -23,6 +23,7 @@ from sotto.privacy.accounting.composition import (
     calibrate_noise_multiplier,
     compose,
 )
+from sotto.privacy.bounds import at_most
 
 
 @command("account gaussian")
@@ -163,13 +164,14 @@ def _sampled(noise_multiplier: float, sampling_rate: float, steps: int) -> Sampl
 def _answer(mechanism: str, event: Event, delta: float, about: dict[str, Any], json: bool) -> None:
     """Prints the cost of an event and the settings that it follows from."""
     curve = compose([event])
-    answer = {"mechanism": mechanism, "epsilon": curve.epsilon(delta), "delta": delta}
+    epsilon = curve.epsilon(delta)
+    answer = {"mechanism": mechanism, "epsilon": epsilon, "delta": delta}
     answer |= about | {"method": curve.method}
     if json:
         print_json(answer)
         return
     print(
-        f"epsilon {answer['epsilon']:.4g} at delta {delta:.3g} "
+        f"epsilon {at_most(epsilon)} at delta {delta:.3g} "
         f"(noise multiplier {about['noise_multiplier']:.6g})"
     )
     if about.get("releases", 1) > 1:

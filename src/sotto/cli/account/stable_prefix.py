@@ -6,6 +6,7 @@ from sotto.cli.terminal.options import Json
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import ApproximateDP, compose
+from sotto.privacy.bounds import at_most
 from sotto.privacy.mechanisms.prefix_calibration import (
     COMPOSITIONS,
     Composition,
@@ -167,7 +168,7 @@ def _comparison(target: Target, floor: float | None, consensus: bool) -> dict[st
 def _print(answer: dict[str, Any]) -> None:
     print(
         f"threshold {answer['threshold']:.1f} of {answer['experts']} experts "
-        f"({answer['releases']} releases, epsilon {answer['epsilon']:.4g} at delta "
+        f"({answer['releases']} releases, epsilon {at_most(answer['epsilon'])} at delta "
         f"{answer['delta']:.3g}, {answer['accounting']} accounting, {answer['noise']} noise)"
     )
     if not answer["reachable"]:

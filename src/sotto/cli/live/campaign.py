@@ -25,6 +25,7 @@ from sotto.people import recipe
 from sotto.people.campaign import Campaign, Terms
 from sotto.people.errors import CampaignError
 from sotto.people.spaces import Spaces
+from sotto.privacy.bounds import at_most
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch
 from sotto.privacy.ledger.shared import SharedBudget
 
@@ -341,7 +342,7 @@ def status(path: RunPath, /, database: Database = None, json: Json = False) -> N
         f"{release['slots']}."
     )
     print(
-        f"Each person pays at most epsilon {privacy['epsilon']:.4g} at delta "
+        f"Each person pays at most epsilon {at_most(privacy['epsilon'])} at delta "
         f"{privacy['delta']:.3g}. {privacy['unit']}"
     )
 

@@ -14,6 +14,7 @@ from sotto.cli.terminal.parsing import flags_given, parse
 from sotto.cli.terminal.settings import flags_of
 from sotto.errors import RunError
 from sotto.privacy.answers.ledger import AnswerLedger
+from sotto.privacy.bounds import at_most
 from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
 from sotto.runs.directory import Named, ledger_place
 from sotto.serving.directory import (
@@ -217,7 +218,7 @@ def _announce(service: Service, ledger: AnswerLedger, url: str, again: bool, jso
     print(f"{statement.unit_sentence}")
     print(
         f"{statement.queries:,} answers to all students together cost at most epsilon "
-        f"{statement.planned_epsilon(budget.delta):.4g} at delta {budget.delta:.3g}. "
+        f"{at_most(statement.planned_epsilon(budget.delta))} at delta {budget.delta:.3g}. "
         f"So far {ledger.spent().answered:,} were given."
     )
     print(f"Token for a student:      sotto students issue {service.path} NAME{elsewhere}")

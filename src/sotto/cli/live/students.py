@@ -8,6 +8,7 @@ import tyro
 from sotto.cli.terminal.options import Json, Ledger, RunPath
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
+from sotto.privacy.bounds import at_most
 from sotto.serving.directory import open_service
 
 Name = tyro.conf.Positional[str]
@@ -73,13 +74,14 @@ def listed(path: RunPath, /, ledger: Ledger = None, json: Json = False) -> None:
     table = Table("student", "answered", "allowed", "epsilon, alone", "state")
     for one in spent.students:
         state = "revoked" if one.revoked else "active"
-        numbers = (f"{one.answered:,}", f"{one.queries:,}", f"{one.epsilon:.4g}")
+        numbers = (f"{one.answered:,}", f"{one.queries:,}", at_most(one.epsilon))
         table.add_row(one.name, *numbers, state)
     Console().print(table)
     print(
         f"All students together: {spent.answered:,} of {books.statement.queries:,} answers. All "
-        f"{books.statement.queries:,} cost epsilon {spent.epsilon:.4g} at delta {spent.delta:.3g}. "
-        f"Those given so far cost {spent.spent_epsilon:.4g} if their number was fixed in advance."
+        f"{books.statement.queries:,} cost epsilon {at_most(spent.epsilon)} at delta "
+        f"{at_most(spent.delta, 3)}. Those given so far cost {at_most(spent.spent_epsilon)} if "
+        "their number was fixed in advance."
     )
 
 

@@ -15,6 +15,7 @@ Guarantee:
 """
 
 import functools
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -114,6 +115,12 @@ class AnswerAccount:
                 f"delta {self.budget.delta:.2g} is vacuous for {distance.teachers} shards or more "
                 "people, since publishing one of them at random would meet it; use a budget with "
                 "delta below 1/people"
+            )
+        least = self.statement.least_delta
+        if self.budget.delta < least and self.budget.epsilon < math.inf:
+            raise BudgetExceeded(
+                f"delta {self.budget.delta:.2g} is finer than the noise sampler's precision, which "
+                f"is left out of it; use a delta of at least {least:.2g}"
             )
         planned = _planned(self.statement, self.statement.queries, self.budget.delta)
         if planned <= self.budget.epsilon:

@@ -24,6 +24,7 @@ from sotto.privacy.answers.distances import (
     PolicyDistance,
     TrainingShards,
 )
+from sotto.privacy.mechanisms.gaussian_policy import LEFT_OUT
 from sotto.privacy.mechanisms.policies import GaussianPolicy, PolicyMechanism
 from sotto.privacy.statements import Gap
 from sotto.privacy.units import PopulationKind
@@ -191,6 +192,13 @@ class AnswerStatement(FrozenModel):
         if self.one_student:
             return self.events(self.level_counts(queries))
         return tuple(_repeated(event, queries) for event in _worst_answer(self))
+
+    @property
+    def least_delta(self) -> float:
+        """Smallest delta of a budget, a hundred times the part that the noise leaves out of it."""
+        if not isinstance(self.mechanism, GaussianPolicy):
+            return 0.0
+        return 100 * LEFT_OUT * max(1.0, self.queries / 1e6)
 
     def planned_epsilon(self, delta: float) -> float:
         """Returns the largest cost of all `queries` answers at delta; it may be infinite."""

@@ -17,6 +17,7 @@ from sotto.privacy.accounting.events import (
     SampledGaussian,
 )
 from sotto.privacy.answers.statement import AnswerStatement
+from sotto.privacy.bounds import at_most, percent
 from sotto.privacy.certificates.check import AnyCertificate
 from sotto.privacy.certificates.model import Certificate, CertifiedAnswers, CertifiedStream
 from sotto.privacy.ledger.ledger import NO_TIME
@@ -33,7 +34,7 @@ def render(certificate: Certificate) -> RenderableType:
         Text(""),
         _headline(c),
         Text(""),
-        Text(c.unit_sentence),
+        Text(unit_sentence(c)),
     ]
     if meaning := meaning_of_delta(c):
         parts += [Text(""), Text(meaning)]
@@ -55,7 +56,7 @@ def render(certificate: Certificate) -> RenderableType:
 def sections(c: AnyCertificate) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Returns the lists of sentences in a certificate, each with its title; some are empty."""
     return (
-        ("Protected", c.protects),
+        ("Protected", c.protects if c.status == "proved" else ()),
         ("Not protected", c.does_not_protect),
         ("Steps that are not private", tuple(f"{gap.name}: {gap.why}" for gap in c.gaps)),
         ("Enforced by the code", _assumed(c, "code")),
@@ -63,6 +64,13 @@ def sections(c: AnyCertificate) -> tuple[tuple[str, tuple[str, ...]], ...]:
         ("Released", tuple(map(_stream_line, c.streams)) + _answer_lines(c)),
         ("What each student learns alone", _student_lines(c)),
     )
+
+
+def unit_sentence(c: AnyCertificate) -> str:
+    """Returns the protected unit in a sentence, or the unit of a claim without a proof."""
+    if c.status == "proved":
+        return c.unit_sentence
+    return c.unit_sentence.replace("Protected is", "The claim is about", 1)
 
 
 def _settings(c: Certificate) -> tuple[str, ...]:
@@ -83,7 +91,8 @@ def _headline(c: Certificate) -> Text:
     if c.status == "proved":
         return Text.assemble(
             ("Proved", "bold green"),
-            f": epsilon {c.epsilon:.4g} at delta {c.delta:.3g}. {meaning_of_epsilon(c)}",
+            f": epsilon {at_most(c.epsilon)} at delta {at_most(c.delta, 3)}. "
+            f"{meaning_of_epsilon(c)}",
         )
     if c.status == "paper-claim":
         return Text.assemble(
@@ -117,7 +126,7 @@ def meaning_of_epsilon(c: AnyCertificate) -> str:
     right = _accuracy(c.epsilon, c.delta)
     return (
         f"An observer who sees {_everything(c)} can tell the two neighbouring inputs apart "
-        f"correctly at most {100 * right:.1f}% of the time. Random guessing is correct 50% of the "
+        f"correctly at most {percent(right)} of the time. Random guessing is correct 50% of the "
         "time."
     )
 
@@ -133,15 +142,16 @@ def meaning_of_delta(c: AnyCertificate) -> str:
     if c.status != "proved":
         return ""
     each = "any two neighbouring inputs" if c.answers else f"each {c.unit.name}"
+    delta = at_most(c.delta, 3)
     sentence = (
-        f"Delta {c.delta:.3g} is the chance that epsilon leaves out: for {each}, epsilon "
-        f"{c.epsilon:.4g} holds without exception outside an event of probability at most "
-        f"{c.delta:.3g} (about 1 in {1 / c.delta:,.0f}). Inside that event, nothing is promised."
+        f"Delta {delta} is the chance that epsilon leaves out: for {each}, epsilon "
+        f"{at_most(c.epsilon)} holds without exception outside an event of probability at most "
+        f"{delta} (about 1 in {1 / c.delta:,.0f}). Inside that event, nothing is promised."
     )
     if c.persons > 1:
         sentence += (
-            f" Over the {c.unit.counted(c.persons)} here, at most {c.delta * c.persons:.2g} such "
-            "events are expected."
+            f" Over the {c.unit.counted(c.persons)} here, at most "
+            f"{at_most(c.delta * c.persons, 2)} such events are expected."
         )
     return sentence
 
@@ -149,6 +159,12 @@ def meaning_of_delta(c: AnyCertificate) -> str:
 def _everything(c: AnyCertificate) -> str:
     if c.answers:
         return "every answer to every student, and who knows everything else,"
+    if shares := [one.statement.shares for one in c.streams if one.statement.shares]:
+        return (
+            "everything released, who knows everybody else's data, and to whom at most "
+            f"{min(one.colluding for one in shares)} of all devices that are asked in a round tell "
+            "their noise and secrets,"
+        )
     return "everything released, and who knows everything about everybody else,"
 
 
@@ -216,7 +232,7 @@ def _choice(stream: CertifiedStream, epsilon: float) -> str:
     assert said is not None
     return (
         f"the noisy maximum of {said.candidates} candidates, sensitivity {said.sensitivity:.6g}, "
-        f"epsilon {epsilon:.4g} with delta 0"
+        f"epsilon {at_most(epsilon)} with delta 0"
     )
 
 
@@ -227,8 +243,8 @@ def _answer_lines(c: AnyCertificate) -> tuple[str, ...]:
     answers = f"{said.answered} of {statement.queries} answers of teacher {statement.name!r}"
     return (
         f"{answers}, {_mechanism(statement)}",
-        f"all {statement.queries} of them cost at most epsilon {said.planned_epsilon:.4g} at "
-        f"delta {c.delta:.3g}, no matter who asks for them and when they stop",
+        f"all {statement.queries} of them cost at most epsilon {at_most(said.planned_epsilon)} at "
+        f"delta {at_most(c.delta, 3)}, no matter who asks for them and when they stop",
         *_so_far(said),
     )
 
@@ -238,7 +254,7 @@ def _so_far(said: CertifiedAnswers) -> tuple[str, ...]:
     if said.spent_epsilon is None or said.answered == said.statement.queries:
         return ()
     return (
-        f"the answers given so far cost epsilon {said.spent_epsilon:.4g}, if their number was "
+        f"the answers given so far cost epsilon {at_most(said.spent_epsilon)}, if their number was "
         "fixed in advance; if students look at answers to decide whether to ask again, only the "
         "cost of all answers holds",
     )
@@ -267,6 +283,6 @@ def _student_lines(c: AnyCertificate) -> tuple[str, ...]:
         return ()
     return tuple(
         f"{one.name}{' (revoked)' if one.revoked else ''}: {one.answered} of {one.queries} "
-        f"answers, epsilon {one.epsilon:.4g} for all they may get"
+        f"answers, epsilon {at_most(one.epsilon)} for all they may get"
         for one in c.answers.students
     )

@@ -109,12 +109,12 @@ SHARED_BUDGET = Claim(
 ENROLMENT = Claim(
     "ledger.enrolment",
     "user",
-    "An enrolment number always stands for the same person. Who takes part does not depend on "
-    "people's data, except through releases. Nobody goes on with a copy of this ledger, or with an "
-    "earlier state of it: each copy counts its own releases only.",
+    "An enrolment number always stands for the same person, and no person has two numbers. Who "
+    "takes part does not depend on people's data, except through releases. Nobody goes on with a "
+    "copy of this ledger, or with an earlier state of it: each copy counts its own releases only.",
     "the owner of the data assigns the numbers and keeps one ledger; the code refuses a ledger "
     "older than the files made from it, and cannot notice a copy of all files",
-    version=3,
+    version=4,
     holds=about_people,
 )
 # ledger/ledger.py, ledger/spending.py

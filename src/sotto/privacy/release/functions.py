@@ -26,6 +26,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from sotto.privacy.bounds import at_most
 from sotto.privacy.claims.rewards import SENSITIVITY
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
@@ -202,7 +203,7 @@ class FunctionRelease:
         )
         stated = SENSITIVITY.assumption(
             name=repr(self.name),
-            bound=f"{self.sensitivity.value:.6g}",
+            bound=at_most(self.sensitivity.value, 6),
             norm=norm,
             because=self.sensitivity.because,
         )

@@ -5,10 +5,10 @@ import math
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Context, Decimal
 from pathlib import Path
 
 from sotto.errors import visible
+from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.check import AnyCertificate
 from sotto.privacy.certificates.lone import Finding
 from sotto.privacy.certificates.model import DescribedCertificate
@@ -17,6 +17,7 @@ from sotto.privacy.certificates.text import (
     meaning_of_delta,
     meaning_of_epsilon,
     sections,
+    unit_sentence,
     why_nothing,
 )
 from sotto.privacy.described.findings import FINDINGS
@@ -71,7 +72,7 @@ def page_of_finding(found: Finding, file: Path, signed_by: Path | None = None) -
     title = "Result of verifying a privacy certificate"
     if c is None or found.status in ("false", "unverifiable"):
         if c is not None:
-            epsilon, delta = _number(c.epsilon), _number(c.delta)
+            epsilon, delta = at_most(c.epsilon), at_most(c.delta)
             reasons.append(
                 f"The file claims: {c.status}, epsilon {epsilon} at delta {delta}, run "
                 f"{c.run_id}. Do not rely on it."
@@ -102,14 +103,14 @@ def _page_of_described(
     claimed = "none" if d.claimed.epsilon is None else f"{d.claimed.epsilon:.4g} ({c.verdict})"
     person = []
     if c.person is not None:
-        cost = f"epsilon {_number(c.person.epsilon)} for up to {c.person.records} records"
+        cost = f"epsilon {at_most(c.person.epsilon)} for up to {c.person.records} records"
         person = [("A person", f"{cost}, by group privacy")]
     steps = f"{d.total_steps:,} of {d.batch_size:,} in {d.records:,} records, {d.sampling}"
     facts = [
         ("Training", c.run_id),
-        ("Epsilon", f"{_number(c.epsilon)}, if the description is true"),
+        ("Epsilon", f"{at_most(c.epsilon)}, if the description is true"),
         *person,
-        ("Delta", _number(c.delta)),
+        ("Delta", at_most(c.delta)),
         ("Epsilon claimed", claimed),
         ("Unit", c.unit.sentence()),
         ("Steps", f"{steps}; runs: {d.runs}"),
@@ -154,7 +155,7 @@ def _standing(c: AnyCertificate) -> tuple[str, str]:
 
 
 def _numbers(c: AnyCertificate) -> list[tuple[str, str]]:
-    delta = _number(c.delta)
+    delta = at_most(c.delta)
     if c.status == "proved":
         each = "any two neighbouring inputs" if c.answers else f"each {c.unit.name}"
         most = math.floor((1 + 1e-9) / c.delta)  # a delta of 1e-5 is 1 in 100,000
@@ -162,10 +163,10 @@ def _numbers(c: AnyCertificate) -> list[tuple[str, str]]:
     people = [] if c.answers else [("Who took part", c.unit.counted(c.persons))]
     meaning = meaning_of_delta(c)
     return [
-        ("Epsilon", _number(c.epsilon)),
+        ("Epsilon", at_most(c.epsilon)),
         ("Delta", delta),
         *([("In words", meaning)] if meaning else []),
-        ("Unit", c.unit_sentence),
+        ("Unit", unit_sentence(c)),
         *people,
     ]
 
@@ -207,14 +208,6 @@ def _checks(file: Path, checker: str = "check_certificate.py") -> tuple[str, tup
             *((ledger,) if checker == "check_certificate.py" else ()),
         ),
     )
-
-
-def _number(value: float) -> str:
-    """Returns a number with four digits, rounded up: a page never states less than the file."""
-    if not math.isfinite(value):
-        return "infinite" if value > 0 else str(value)
-    up = Context(prec=4, rounding=ROUND_CEILING).create_decimal(Decimal(repr(value)))
-    return f"{float(up):.4g}"
 
 
 # --- texts ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 from sotto.algorithms.base import Words
 from sotto.errors import RunError
 from sotto.files import write_whole
+from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.derive import Certificate, derive
 from sotto.privacy.certificates.text import meaning_of_delta, meaning_of_epsilon
 from sotto.privacy.ledger.ledger import NO_TIME
@@ -126,8 +127,10 @@ def _card(
         if shared.epsilon is not None and math.isfinite(shared.epsilon):
             # The page is about all seeds, so its main number is the joint epsilon.
             epsilon = shared.epsilon
-            several = f" for all {len(certificates)} seeds together, {worst.epsilon:.4g} for each"
-    number = f"{epsilon:.4g}" if math.isfinite(epsilon) else "∞"
+            several = (
+                f" for all {len(certificates)} seeds together, {at_most(worst.epsilon)} for each"
+            )
+    number = at_most(epsilon) if math.isfinite(epsilon) else "∞"
     return (
         f'<div class="card{"" if worst.status == "proved" else " bad"}">'
         f'<div class="status">{status}</div>'
@@ -260,7 +263,7 @@ def _seeds(
         row = [str(run.seed), *(f"{value:.1f}" for value in last.evaluation.values())]
         if certificates:
             one = certificates[index]
-            row += [one.status, f"{one.epsilon:.4g}"]
+            row += [one.status, at_most(one.epsilon)]
         rows.append(row)
     header = ["seed", *(f"return ({name})" for name in lines[0][-1].evaluation)]
     header += ["certificate", "epsilon"] if certificates else []

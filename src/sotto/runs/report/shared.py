@@ -4,6 +4,7 @@ from html import escape
 from pathlib import Path
 
 from sotto.files import write_whole
+from sotto.privacy.bounds import at_most
 from sotto.privacy.ledger.standing import BINS, Standing
 from sotto.runs.report import elements
 
@@ -18,10 +19,11 @@ def sentence(found: Standing) -> str:
     """Returns the statement that the budget certifies about all products together."""
     allowance = found.allowance
     return (
-        f"All products together are (epsilon {allowance.epsilon:.4g}, delta {allowance.delta:.3g})-"
-        "differentially private for each person: for everything that the person contributes to any "
-        "of them, against contributing zero to all of them (zero-out adjacency). This assumes that "
-        "a person has one number, and that data decide about participation through releases only."
+        f"All products together are (epsilon {at_most(allowance.epsilon)}, delta "
+        f"{at_most(allowance.delta, 3)})-differentially private for each person: for everything "
+        "that the person contributes to any of them, against contributing zero to all of them "
+        "(zero-out adjacency). This assumes that a person has one number, and that data decide "
+        "about participation through releases only."
     )
 
 
@@ -42,14 +44,14 @@ def _body(found: Standing) -> list[str]:
         "<h1>A shared budget</h1>",
         elements.paragraph(f"Created {found.created.replace('T', ' ')[:16]} UTC.", soft=True),
         '<div class="card"><div class="status">Proved for each person</div>'
-        f'<div class="epsilon">ε = {allowance.epsilon:.4g} '
+        f'<div class="epsilon">ε = {at_most(allowance.epsilon)} '
         f"<small>at δ = {allowance.delta:.3g} for all products together</small></div>"
         f"<p>{escape(sentence(found))}</p></div>",
         elements.tiles(
             {
                 "products": f"{products:,}",
                 "people": f"{found.people:,}",
-                "epsilon of the person who spent most": f"{found.largest:.4g}",
+                "epsilon of the person who spent most": at_most(found.largest),
                 "people refused by the dearest stream": f"{refused:,}",
             }
         ),
@@ -84,7 +86,7 @@ def _streams(found: Standing) -> list[str]:
             str(number),
             f"{one.name} ({one.product[:8]})",
             f"{one.people:,}",
-            f"{one.epsilon:.4g}",
+            at_most(one.epsilon),
             f"{100 * one.share:.3g}%",
             f"{one.refused:,}",
         )
@@ -107,7 +109,7 @@ def _people(found: Standing) -> list[str]:
     rows = [
         (
             str(one.person),
-            f"{one.epsilon:.4g}",
+            at_most(one.epsilon),
             f"{100 * one.share:.3g}%",
             f"{one.room:.4g}",
             ", ".join(map(str, one.streams)),

@@ -44,6 +44,12 @@ PRESENT: tuple[Claim, ...] = (
         "not cover trying several settings on the same people.",
     ),
     ledgers.ENROLMENT.before(
+        3,
+        "An enrolment number always stands for the same person. Who takes part does not depend on "
+        "people's data, except through releases. Nobody goes on with a copy of this ledger, or "
+        "with an earlier state of it: each copy counts its own releases only.",
+    ),
+    ledgers.ENROLMENT.before(
         2,
         "An enrolment number always stands for the same person. Who takes part does not depend on "
         "people's data, except through releases.",

@@ -1,0 +1,22 @@
+"""Bounds in words: a printed number is never below the bound that it stands for."""
+
+import math
+from decimal import ROUND_CEILING, Context, Decimal
+
+
+def at_most(bound: float, digits: int = 4) -> str:
+    """Returns an upper bound with so many digits, rounded up.
+
+    Example:
+        at_most(1.2710878)  # '1.272'
+    """
+    if not math.isfinite(bound):
+        return "infinite" if bound > 0 else str(bound)
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(float(bound))))
+    return f"{float(up):.{digits}g}"
+
+
+def percent(share: float) -> str:
+    """Returns a share that is an upper bound in per cent, rounded up to a tenth."""
+    up = Decimal(repr(float(100 * share))).quantize(Decimal("0.1"), ROUND_CEILING)
+    return f"{min(up, Decimal(100)):.1f}%"
