@@ -17,6 +17,7 @@ from stored_files import changed
 
 from sotto.cli import main
 from sotto.privacy import claims
+from sotto.privacy.accounting.gaussian import gaussian_epsilon
 from sotto.privacy.certificates.check import read, read_stored
 from sotto.privacy.certificates.described import certified
 from sotto.privacy.certificates.lone import verify_file
@@ -208,6 +209,36 @@ def test_words_that_turned_out_to_be_untrue_are_corrected(
     assert found.status == "true"
     (correction,) = found.corrections
     assert correction.endswith("somebody has seen its code")
+
+
+def test_a_person_without_poisson_sampling_has_no_group_privacy(
+    certificate: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three records in one step of each of four epochs: z = 2 / (3 sqrt(4)), printed as such."""
+    c = json.loads(certificate.read_text())
+    assert c["person"]["epsilon"] == pytest.approx(gaussian_epsilon(1 / 3, 1e-5), rel=1e-9)
+    words = by_name()["described.person", 2].words({"records": "3"})
+    assert "All of these records may be in one step, so its noise counts 3 times less." in words
+    assert {"claim": "described.person", "version": 2, "numbers": {"records": "3"}} in c["claims"]
+    assert verify_file(certificate).corrections == ()
+    page = html(page_of_finding(verify_file(certificate), certificate)).decode()
+    assert "for up to 3 records<" in page
+    given = certificate.with_name("given.json")
+    capsys.readouterr()
+    main(["certify", "dpsgd", "--from", str(given)])
+    assert "by group privacy" not in capsys.readouterr().out
+
+
+def test_earlier_words_on_a_person_are_corrected(certificate: Path, checker: Any) -> None:
+    def earlier(c: dict[str, Any]) -> None:
+        (one,) = (one for one in c["claims"] if one["claim"] == "described.person")
+        one["version"] = 1
+
+    found = verify_file(changed(certificate, earlier))
+    assert found.status == "true"
+    (correction,) = found.corrections
+    assert answer(checker, certificate) == "0"
+    assert "this epsilon holds, but group privacy gives it only with Poisson sampling" in correction
 
 
 def test_a_signature_is_written_and_checked(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ class CertificateOfSchema1(Stored):
 
 
 class DescribedPerson(FrozenModel):
-    """The cost to a person with several records, by group privacy (docs/other_trainings.md).
+    """The cost to a person with several records (docs/other_trainings.md).
 
     Attributes:
         records: most records of one person.

@@ -22,10 +22,13 @@ PROTECTED = Claim(
 PERSON = Claim(
     "described.person",
     "protects",
-    "A person with up to {records} records is protected by group privacy, with the epsilon that "
-    "the certificate states for a person: if one record costs (epsilon, delta), then g records "
-    "cost (g epsilon, delta (e^(g epsilon) - 1) / (e^epsilon - 1)). The smaller delta of one "
-    "record is chosen such that the delta of the person is that of the certificate.",
+    "A person with up to {records} records is protected, with the epsilon that the certificate "
+    "states for a person. All of these records may be in one step, so its noise counts {records} "
+    "times less. With Poisson sampling, group privacy may give a lower epsilon, which then stands "
+    "instead: if one record costs (epsilon, delta), then g records cost (g epsilon, "
+    "delta (e^(g epsilon) - 1) / (e^epsilon - 1)). The smaller delta of one record is chosen such "
+    "that the delta of the person is that of the certificate. A replacement counts as two records.",
+    version=2,
 )
 ASSERTED = Claim(
     "described.asserted",

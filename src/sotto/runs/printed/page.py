@@ -104,7 +104,7 @@ def _page_of_described(
     person = []
     if c.person is not None:
         cost = f"epsilon {at_most(c.person.epsilon)} for up to {c.person.records} records"
-        person = [("A person", f"{cost}, by group privacy")]
+        person = [("A person", cost)]
     steps = f"{d.total_steps:,} of {d.batch_size:,} in {d.records:,} records, {d.sampling}"
     facts = [
         ("Training", c.run_id),
