@@ -64,7 +64,7 @@ def scales() -> Scales:
     )
 
 
-def write_visits(folder: Path, count: int, horizon: int = 4) -> Path:
+def write_visits(folder: Path, count: int, horizon: int = 4, **more: Any) -> Path:
     """Imports a log of people whose pain a high dose relieves if it is above 5, and not below."""
     rng = np.random.default_rng(0)
     with (folder / "visits.csv").open("w", newline="") as file:
@@ -82,6 +82,7 @@ def write_visits(folder: Path, count: int, horizon: int = 4) -> Path:
         "reward": {"column": "relief", "low": -1, "high": 1},
         "people": count,
         "horizon": horizon,
+        **more,
     }
     out = folder / "visits"
     import_log(str(folder / "visits.csv"), Declaration.of(declared), out, say=lambda _: None)

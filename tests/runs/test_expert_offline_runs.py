@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from people_logs import write_visits
 
 from sotto.algorithms.expert_offline import states as expert_offline_states
 from sotto.algorithms.expert_offline import votes
@@ -256,6 +257,25 @@ def test_without_an_environment_nothing_is_played(capsys, dataset: Path, tmp_pat
     assert "no environment" in refused(capsys, "eval", str(out))
     assert main(["report", str(out)]) == 0
     assert "no simulator" in (out / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [("--queries", "8", "--box-low", "0", "--box-high", "10"), (*DP_SGD, "--delta", "1e-3")],
+)
+def test_the_certificate_says_where_an_imported_log_comes_from(
+    method: tuple[str, ...], capsys, tmp_path: Path
+) -> None:
+    said = {"source": "a trial", "licence": "CC0", "already_public": True}
+    log, out = write_visits(tmp_path, COUNT, **said), tmp_path / "run"
+    assert main(words(out, log, *TARGET, "--env-id", "none", *method)) == 0
+    (run,) = open_experiment(out).runs
+    sentences = {one.claim: one.sentence for one in derive(run.open_ledger()).claims}
+    assert {"evaluation.published", "logs.one-person"} <= set(sentences)
+    assert sentences["evaluation.source"] == "The log has this origin: a trial"
+    assert sentences["evaluation.licence"] == "The log may be used under these terms: CC0"
+    capsys.readouterr()
+    assert main(["certificate", str(out), "--verify"]) == 0
 
 
 def test_references_have_no_certificate(capsys, dataset: Path, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from sotto.data.datasets import (
     understood,
     write,
 )
+from sotto.data.imports.declaration import Declaration
+from sotto.data.imports.records import declaration_of
 from sotto.data.trajectories import ExpertLog, checked
 
 
@@ -170,6 +172,8 @@ class Described(NamedTuple):
     """Whether `save` wrote the dataset, so that its experts come from `sotto experts train`."""
     identity: str | None
     """Identity of the import; None if the dataset was not imported."""
+    declaration: Declaration | None
+    """Declaration of the import."""
 
 
 def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
@@ -196,8 +200,11 @@ def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
                 "correct its metadata."
             )
         brought = storage.metadata.get(IMPORT)
-        identity = brought.get("identity") if isinstance(brought, dict) else None
-        return Described(env_id, actions, _stated(storage, id_column), bool(own), identity)
+        identity, declaration = None, None
+        if isinstance(brought, dict):
+            identity, declaration = brought.get("identity"), declaration_of(dataset, storage)
+        experts = _stated(storage, id_column)
+        return Described(env_id, actions, experts, bool(own), identity, declaration)
 
 
 _MOST_EXPERTS = 10**8

@@ -74,6 +74,7 @@ def first_state(config: BanditConfig) -> BanditState:
 def block_release(config: BanditConfig, horizon: int) -> Release:
     """Returns the release of one block, for a stream of `horizon` blocks."""
     whole = config.noise_multiplier
+    about = claims.about_log(config, claims.IDS, claims.COLUMNS, claims.SETTINGS)
     return Release(
         name="bandit block",
         local=partial(_local, config),
@@ -92,17 +93,8 @@ def block_release(config: BanditConfig, horizon: int) -> Release:
         correlation=config.correlation,
         microbatch=min(_PEOPLE, config.slots),
         protects=(claims.JOINT(),),
-        does_not_protect=(
-            claims.PATTERNS(),
-            claims.OWN_OFFERS(),
-            *((claims.PUBLISHED(),) if config.already_public else ()),
-        ),
-        assumptions=(
-            claims.IDS.assumption(),
-            claims.COLUMNS.assumption(),
-            claims.SETTINGS.assumption(),
-            *claims.origin(config.source, config.licence),
-        ),
+        does_not_protect=(claims.PATTERNS(), claims.OWN_OFFERS(), *about.does_not_protect),
+        assumptions=about.assumptions,
     )
 
 

@@ -86,6 +86,7 @@ def made(
 
 def about_a_log(declaration: Declaration, slots: int) -> dict[str, Any]:
     """Returns the fields of a release that all releases about an imported log have."""
+    about = claims.about_log(declaration, claims.IDS, claims.COLUMNS, claims.CHOSEN)
     return {
         "server": _shown,
         "unit": UNIT,
@@ -94,13 +95,8 @@ def about_a_log(declaration: Declaration, slots: int) -> dict[str, Any]:
         "horizon": 1,
         "population": "real",
         "microbatch": None if slots <= _AT_ONCE else _AT_ONCE,
-        "does_not_protect": (claims.PUBLISHED(),) if declaration.already_public else (),
-        "assumptions": (
-            claims.IDS.assumption(),
-            claims.COLUMNS.assumption(),
-            claims.CHOSEN.assumption(),
-            *claims.origin(declaration.source, declaration.licence),
-        ),
+        "does_not_protect": about.does_not_protect,
+        "assumptions": about.assumptions,
     }
 
 

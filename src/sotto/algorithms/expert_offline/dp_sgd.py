@@ -44,6 +44,7 @@ from sotto.data.trajectories import ExpertLog, Transitions, places, transitions
 from sotto.keys import new_key
 from sotto.privacy.accounting.composition import Event, Gaussian, SampledGaussian
 from sotto.privacy.claims import experts as claims
+from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
 from sotto.privacy.errors import LedgerOlder
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.mechanisms.noise import GeneratorSource
@@ -192,6 +193,7 @@ def gradient_release(
     offline: OfflineConfig,
     learner: OfflineLearner,
     multiplier: float,
+    about: AboutLog = NOT_IMPORTED,
 ) -> Release:
     """Returns the release of noisy clipped gradients.
 
@@ -201,6 +203,7 @@ def gradient_release(
         config, offline: settings.
         learner: loss on transitions.
         multiplier: noise multiplier, from `noise_multiplier`.
+        about: sentences of the certificate about an imported log.
     """
 
     def local(state: Any, unit: Any, key: PRNGKeyArray) -> tuple[dict[str, Any], tuple[()]]:
@@ -226,8 +229,8 @@ def gradient_release(
         microbatch=None if cyclic or config.batch <= _MICROBATCH else _MICROBATCH,
         correlation=Correlation(kind="prefix-sum") if cyclic else Correlation(),
         protects=(claims.LOGGED(),),
-        does_not_protect=(claims.SLOTS(),),
-        assumptions=(claims.OWN_LOGS.assumption(),),
+        does_not_protect=(claims.SLOTS(), *about.does_not_protect),
+        assumptions=(claims.OWN_LOGS.assumption(), *about.assumptions),
     )
 
 
@@ -241,6 +244,7 @@ def open_gradients(
     *,
     multiplier: float,
     chunk: int,
+    about: AboutLog = NOT_IMPORTED,
     noise_seed: int | None = None,
 ) -> tuple[Stream, DPSGDState]:
     """Opens the stream of gradients, with one run for each ledger.
@@ -256,6 +260,7 @@ def open_gradients(
         pool: log of the experts.
         multiplier: noise multiplier, from `noise_multiplier`.
         chunk: noisy steps of one call of `advance`.
+        about: sentences of the certificate about an imported log.
         noise_seed: fixed seed of the noise, for tests only. It voids the certificate.
 
     Returns:
@@ -265,7 +270,7 @@ def open_gradients(
         PrivacyError: the ledger holds fewer steps than the states have made, the budget does not
             cover the steps, or correlated noise was lost.
     """
-    release = gradient_release(config, offline, learner, multiplier)
+    release = gradient_release(config, offline, learner, multiplier, about)
     units: Any = pool
     if config.batches == "cyclic":
         units = pool.draw(np.zeros(release.slots, np.int32), np.random.default_rng(0))

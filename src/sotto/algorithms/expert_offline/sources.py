@@ -6,6 +6,7 @@ from sotto.algorithms.expert_offline.states import Sources
 from sotto.algorithms.experts import population
 from sotto.data import minari_files
 from sotto.data.datasets import ID_COLUMN
+from sotto.privacy.claims.logs import NOT_IMPORTED, ONE_PERSON, about_log
 
 
 def read_sources(
@@ -25,7 +26,7 @@ def read_sources(
     Raises:
         RunError, ValueError: the files cannot be read, or belong to different experts.
     """
-    env_id, actions, policies, log = None, None, None, None
+    env_id, actions, policies, log, about = None, None, None, None, NOT_IMPORTED
     if experts_path is not None:
         found = population.load(_folder(experts_path))
         env_id, policies = found.settings.env_id, found.policies
@@ -34,7 +35,9 @@ def read_sources(
         log = minari_files.load(dataset, id_column, count)
         said = minari_files.described(dataset)
         env_id, actions = env_id or said.env_id, said.actions
-    return Sources(policies, log, env_id, actions)
+        if said.declaration is not None:
+            about = about_log(said.declaration, ONE_PERSON)
+    return Sources(policies, log, env_id, actions, about)
 
 
 def absolute(path: str | None) -> str | None:

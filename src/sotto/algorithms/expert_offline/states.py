@@ -21,6 +21,7 @@ from sotto.algorithms.offline.learner import OfflineState
 from sotto.algorithms.settings import known
 from sotto.data.trajectories import ExpertLog, Transitions, all_transitions, ordered_sum
 from sotto.keys import keys_of, new_key
+from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
 from sotto.rl.envs.base import Discrete
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.evaluation import returns_in_jax
@@ -43,6 +44,7 @@ class Sources:
         log: episodes of the experts; row i belongs to expert i.
         env_id: environment of the experts, if known.
         actions: number of actions, if known.
+        about: sentences of certificates about an imported log.
 
     Attributes:
         facts: public facts, from which settings are completed.
@@ -57,6 +59,7 @@ class Sources:
         log: ExpertLog | None = None,
         env_id: str | None = None,
         actions: int | None = None,
+        about: AboutLog = NOT_IMPORTED,
     ) -> None:
         if experts is not None:
             count, size = experts.network.weights[0].shape[:2]
@@ -70,7 +73,7 @@ class Sources:
                 f"there are {count} experts with observations of {size} numbers, but the log is of "
                 f"{log.experts} experts with {log.observation_size}; give the log of these experts"
             )
-        self.experts, self.log = experts, log
+        self.experts, self.log, self.about = experts, log, about
         self.facts = DataFacts(env_id, count, size, actions)
         self._clones: dict[tuple[object, ...], Policy] = {}
         self._transitions: Transitions | None = None

@@ -203,7 +203,7 @@ def _gather_votes(
 ) -> tuple[State, dict[str, int]]:
     """Returns one run's state after the votes, rounds that were lost, and the chosen student."""
     voters, weights = sources.voters(config), sources.weights(config)
-    votes = KeptVotes(voters, weights, ledger, config, file)
+    votes = KeptVotes(voters, weights, ledger, config, file, sources.about)
     polled = poll(config, votes, keys_of([seed], GATHERING)[0], seed)
     facts = {"lost_rounds": votes.lost, "chosen_student": polled.chosen}
     if polled.transitions is None or isinstance(state, StudentState):
@@ -305,6 +305,7 @@ def _open_gradients(
         LogPool(sources.log),
         multiplier=gradient_multiplier(config, *charged[:1]),
         chunk=math.ceil(config.noisy_steps / LEARNING_PARTS),
+        about=sources.about,
     )
 
 

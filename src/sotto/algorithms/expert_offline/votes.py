@@ -29,6 +29,7 @@ from sotto.algorithms.expert_offline.voting_rounds import (
 from sotto.algorithms.settings import known
 from sotto.data.trajectories import Transitions
 from sotto.privacy.accounting.composition import Gaussian
+from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
 from sotto.privacy.errors import LedgerOlder, NothingReleased, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.storage import Store
@@ -56,6 +57,7 @@ class KeptVotes(Votes):
         ledger: ledger of the run. If it holds a poll, that poll continues.
         config: completed settings.
         file: file of the answers; None keeps them in memory.
+        about: sentences of the certificate about an imported log.
 
     Attributes:
         lost: number of rounds that were charged and not written. Their votes were never seen and
@@ -72,6 +74,7 @@ class KeptVotes(Votes):
         ledger: Ledger,
         config: ExpertOfflineConfig,
         file: Path | None,
+        about: AboutLog = NOT_IMPORTED,
     ) -> None:
         super().__init__(
             voters,
@@ -83,6 +86,7 @@ class KeptVotes(Votes):
             population=known(config.population),
             kind=known(config.voters),
             first_policy=config.first_policy is not None,
+            about=about,
             resume=bool(ledger.streams),
         )
         self._store = _store(file, {"kind": "votes", "run": ledger.run_id})

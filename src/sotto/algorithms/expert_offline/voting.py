@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from sotto.keys import new_key
 from sotto.privacy.claims import experts as claims
+from sotto.privacy.claims.logs import NOT_IMPORTED, AboutLog
 from sotto.privacy.claims.streams import FIRST_POLICY
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.release.release import Release
@@ -104,6 +105,7 @@ def vote_release(
     population: PopulationKind,
     kind: Voters,
     first_policy: bool,
+    about: AboutLog = NOT_IMPORTED,
 ) -> Release:
     """Returns the release of votes. Its state is the states of a round, its log the noisy counts.
 
@@ -121,6 +123,7 @@ def vote_release(
         population: whether the experts are simulated or real.
         kind: whether experts or clones vote, for the certificate.
         first_policy: whether students start from a policy that is said to be public.
+        about: sentences of the certificate about an imported log.
 
     Raises:
         ValueError: the actions are not discrete, or the numbers are not positive.
@@ -161,11 +164,13 @@ def vote_release(
             claims.RELEASED_VOTES(kind=kind),
             claims.HOW_MANY(),
             claims.MOST_EXPERTS(),
+            *about.does_not_protect,
         ),
         assumptions=(
             (claims.OWN_EXPERTS if kind == "experts" else claims.OWN_CLONES).assumption(),
             claims.PUBLIC_WORLD.assumption(),
             *((FIRST_POLICY.assumption(),) if first_policy else ()),
+            *about.assumptions,
         ),
     )
 
@@ -178,7 +183,7 @@ class Votes:
             enrolment number i in all streams of the ledger.
         weights: weights of the ballots, see `Voter`; None gives every ballot the weight 1.
         ledger: ledger of the unit `EXPERT`, which is charged before each round.
-        queries, rounds, noise_multiplier, population, kind, first_policy: settings of
+        queries, rounds, noise_multiplier, population, kind, first_policy, about: settings of
             `vote_release`.
         noise_seed: fixed seed of the noise, for tests only. It voids the certificate.
         resume: whether to ask the remaining rounds of an interrupted poll with the same settings.
@@ -206,6 +211,7 @@ class Votes:
         population: PopulationKind,
         kind: Voters = "experts",
         first_policy: bool = False,
+        about: AboutLog = NOT_IMPORTED,
         noise_seed: int | None = None,
         resume: bool = False,
     ) -> None:
@@ -218,6 +224,7 @@ class Votes:
             population=population,
             kind=kind,
             first_policy=first_policy,
+            about=about,
         )
         self.experts, self.actions = _sizes(electorate)
         self.queries = queries

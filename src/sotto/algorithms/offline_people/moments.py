@@ -213,18 +213,12 @@ def group_release(
 
 def declared(config: OfflinePeopleConfig, **release: Any) -> Release:
     """Returns a release about the people of the log, with what its certificate says of them."""
+    about = claims.about_log(config, claims.ONE_PERSON, claims.SETTINGS)
     return Release(
         unit=UNIT,
         population=config.population,
-        does_not_protect=(
-            claims.PATTERNS(),
-            *((claims.PUBLISHED(),) if config.already_public else ()),
-        ),
-        assumptions=(
-            claims.ONE_PERSON.assumption(),
-            claims.SETTINGS.assumption(),
-            *claims.origin(config.source, config.licence),
-        ),
+        does_not_protect=(claims.PATTERNS(), *about.does_not_protect),
+        assumptions=about.assumptions,
         **release,
     )
 

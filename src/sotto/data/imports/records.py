@@ -66,7 +66,7 @@ def load(path: Path | str) -> Records:
     """
     with understood(path):
         storage = storage_of(path)
-        declaration = _declaration(path, storage)
+        declaration = declaration_of(path, storage)
         step = 4 * declaration.observation_size + 4 * len(declaration.action) + 11
         people, horizon = declaration.people, declaration.horizon
         require_room(
@@ -78,7 +78,16 @@ def load(path: Path | str) -> Records:
         return _filled(path, storage, declaration)
 
 
-def _declaration(path: Path | str, storage: Any) -> Declaration:
+def declaration_of(path: Path | str, storage: Any) -> Declaration:
+    """Returns the declaration of an imported dataset, whose spaces must be as it says.
+
+    Args:
+        path: the dataset, for messages.
+        storage: its storage, from `sotto.data.datasets.storage_of`.
+
+    Raises:
+        ValueError: the dataset was not imported, or does not fit its declaration.
+    """
     stored = storage.metadata.get(IMPORT)
     if not isinstance(stored, dict) or stored.get("version") != 1:
         raise DatasetError(

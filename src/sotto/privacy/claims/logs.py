@@ -3,6 +3,8 @@
 A comment above a sentence names the module that makes it true.
 """
 
+from typing import NamedTuple, Protocol
+
 from sotto.privacy.claims.claim import Claim
 from sotto.privacy.statements import Assumption
 
@@ -145,10 +147,40 @@ BROUGHT = (
 )
 
 
-def origin(source: str | None, licence: str | None) -> tuple[Assumption, ...]:
-    """Returns the sentences about the declared origin and terms of a log."""
-    stated: tuple[tuple[Claim, str | None], ...] = (
-        (SOURCE, source),
-        (LICENCE, licence),
+class Declared(Protocol):
+    """Facts about the origin of an imported log, as its declaration and settings of runs have."""
+
+    @property
+    def source(self) -> str | None:
+        """Origin, in words."""
+
+    @property
+    def licence(self) -> str | None:
+        """Terms of use, in words."""
+
+    @property
+    def already_public(self) -> bool | None:
+        """Whether the log has been published already."""
+
+
+class AboutLog(NamedTuple):
+    """Sentences of a release about an imported log."""
+
+    does_not_protect: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
+
+
+NOT_IMPORTED = AboutLog()
+"""None, for data that were not imported."""
+
+
+def about_log(log: Declared, *duties: Claim) -> AboutLog:
+    """Returns these duties of whoever imported a log, and the sentences on its origin."""
+    stated = ((SOURCE, log.source), (LICENCE, log.licence))
+    return AboutLog(
+        (PUBLISHED(),) if log.already_public else (),
+        (
+            *(one.assumption() for one in duties),
+            *(one.assumption(words=words) for one, words in stated if words),
+        ),
     )
-    return tuple(one.assumption(words=words) for one, words in stated if words)
