@@ -518,6 +518,8 @@ def test_prefixes_are_released_once(sources: Sources, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
         assert one.dtype == other.dtype
     assert len(reopened.streams) == 1
+    (protected,) = derive(reopened).protects
+    assert protected.startswith("What each expert would do, as far as it shows in actions")
     other = new_ledger(tmp_path / "uncharged", config)
     with pytest.raises(LedgerCorrupt, match="restore the ledger from a newer backup"):
         prefixes.stable_transitions(*arguments, other, key, 0, file)

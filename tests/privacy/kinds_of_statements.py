@@ -368,6 +368,9 @@ KINDS: dict[str, Facts] = {
         )
     ),
     "prefixes": Facts((PREFIXES,)),
+    "prefixes that say what they protect": Facts(
+        (PREFIXES.model_copy(update={"protects": (of_experts.PREFIXES(),)}),)
+    ),
     "prefixes, and DP-SGD in turns": Facts(
         (
             PREFIXES,

@@ -330,6 +330,14 @@ EXPECTED = {
         ledger.enrolment@4 prefixes.one-world@2 prefixes.own-data noise.random@3
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
+    "prefixes that say what they protect": """
+        prefixes.policy prefixes.in-the-clear@2 prefixes.beyond-actions@2
+        general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2
+        ledger.counted@3 noise.law@2 prefixes.fresh@2 prefixes.one-action@3
+        prefixes.silent@2 people.settings@3 ledger.enrolment@4 prefixes.one-world@2
+        prefixes.own-data noise.random@3 door.unchanged@2 general.timing@2
+        population.simulated@3
+    """,
     "prefixes, and DP-SGD in turns": """
         dp-sgd.logged dp-sgd.slots@3 prefixes.in-the-clear@2 prefixes.beyond-actions@2
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2

@@ -17,6 +17,7 @@ from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.votes import world
 from sotto.algorithms.settings import known
 from sotto.data.trajectories import Transitions
+from sotto.privacy.claims.experts import PREFIXES
 from sotto.privacy.errors import LedgerOlder, PrivacyError
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.mechanisms.prefix_calibration import (
@@ -101,6 +102,7 @@ def stable_transitions(
         horizon=known(config.rollout_cap),
         actions=known(config.actions),
         population=known(config.population),
+        protects=(PREFIXES(),),
     )
     opened = release.open(ledger)
     with world(config, key, seed) as where:

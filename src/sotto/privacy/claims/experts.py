@@ -67,6 +67,13 @@ SILENT = Claim(
 
 # --- what a stream's statement brings ------------------------------------------------------------
 
+# algorithms/expert_offline/prefixes.py
+PREFIXES = Claim(
+    "prefixes.policy",
+    "protects",
+    "What each expert would do, as far as it shows in actions, against an observer who sees the "
+    "released prefixes, the learnt policies, and everything computed from them.",
+)
 # algorithms/expert_offline/voting.py
 EXPERTS_POLICY = Claim(
     "votes.experts-policy",
@@ -142,6 +149,7 @@ OWN_LOGS = Claim(
 )
 
 BROUGHT = (
+    PREFIXES,
     EXPERTS_POLICY,
     CLONES_LOG,
     RELEASED_VOTES,
