@@ -95,6 +95,14 @@ def test_a_joint_critic_costs_what_the_policy_alone_costs(tmp_path):
     assert derive(ledger).epsilon == pytest.approx(1.3, abs=1e-3)
 
 
+def test_the_certificate_names_a_critic_that_is_released(tmp_path):
+    for critic, seen in (("private", True), ("public", False)):
+        config = _tiny(critic=critic)
+        ledger = create_ledger(config, tmp_path / f"{critic}.sqlite")
+        protected = Training(config, [0], [ledger]).statement.protects
+        assert any("noisy sums that show a critic" in one for one in protected) is seen
+
+
 def test_replace_one_needs_twice_the_noise(tmp_path):
     zero_out, replace_one = _tiny(), _tiny(adjacency="replace-one")
     ratio = noise.total_noise_multiplier(replace_one, 50) / noise.total_noise_multiplier(

@@ -19,6 +19,9 @@ from sotto.rl.networks import Value, scaled
 from sotto.rl.returns import discounted_returns
 from sotto.rl.rollout import Trajectory
 
+DESCRIBED = "a critic, which estimates users' returns"
+"""Words of the certificate for a critic that is a part of the release."""
+
 
 def constant_values(
     trajectory: Trajectory, constant: float | Float[Array, ""]

@@ -128,16 +128,14 @@ def make_release(
     """
     # If adaptive, users divide by the current public clip norm, and the server multiplies by it.
     bound = 1.0 if config.adaptive_clip is not None else clip_norm
-    parts = {"policy": Part(clip_norm=bound, noise_multiplier=multipliers["policy"])}
+    norms, shown = {"policy": bound}, list[str]()
     if config.critic == "private":
-        parts["critic"] = Part(
-            clip_norm=config.critic_clip_norm, noise_multiplier=multipliers["critic"]
-        )
-    extras = dppg_parts.extra_parts(config, env)
-    for extra in extras:
-        parts[extra.name] = Part(
-            clip_norm=extra.clip_norm, noise_multiplier=multipliers[extra.name]
-        )
+        norms["critic"] = config.critic_clip_norm
+        shown.append(critics.DESCRIBED)
+    for extra in dppg_parts.extra_parts(config, env):
+        norms[extra.name] = extra.clip_norm
+        shown.append(extra.described)
+    parts = {p: Part(clip_norm=n, noise_multiplier=multipliers[p]) for p, n in norms.items()}
     continuing = config.unit == "segment"
     participation = config.participation
     return Release(
@@ -164,7 +162,7 @@ def make_release(
         unprotected={"critic": CRITIC_GAP} if config.critic == "paper" else None,
         world=partial(segments.following, config, env) if continuing and not collected else None,
         gaps=(segments.GAP,) if continuing else (),
-        protects=(claims.POLICIES(), *(claims.PARTS(what=extra.described) for extra in extras)),
+        protects=(claims.POLICIES(), *(claims.PARTS(what=one) for one in shown)),
         does_not_protect=(claims.PATTERNS(), claims.OWN_TRAJECTORY()),
         assumptions=(
             *((claims.FIRST_POLICY.assumption(),) if config.first_policy is not None else ()),

@@ -250,7 +250,7 @@ POLICIES = Claim(
     "after training, the averages of these policies, and everything computed from them.",
     version=3,
 )
-# algorithms/dppg/parts.py
+# algorithms/dppg/parts.py, algorithms/dppg/critics.py
 PARTS = Claim(
     "dppg.parts",
     "protects",
