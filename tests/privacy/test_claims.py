@@ -14,9 +14,11 @@ from sotto.privacy.claims import (
     Facts,
     Quoted,
     Reference,
+    by_name,
     described,
     said,
     said_by_schema_1,
+    same_sentences,
     same_stream,
 )
 from sotto.privacy.claims import experts as of_experts
@@ -76,7 +78,7 @@ EXPECTED = {
         door.unchanged@2 general.timing@2 population.simulated@3
     """,
     "service of schema 1": """
-        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
         answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
@@ -84,7 +86,7 @@ EXPECTED = {
     """,
     "people of a plan": """
         general.what-is-true-of-all@2 general.other-runs@2 general.side-channels@2 ledger.counted@3
-        ledger.planned door.contributed@2 gaussian.rounded@2 stream.settings@2
+        ledger.planned@2 door.contributed@2 gaussian.rounded@2 stream.settings@2
         ledger.enrolment@4 noise.random@3 noise.scaled@2 door.unchanged@2 runs.failure@2
         general.timing@2
     """,
@@ -355,35 +357,35 @@ EXPECTED = {
         general.timing@2
     """,
     "a teacher of shards": """
-        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
         answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
         noise.random@3 answers.earlier-law@2 general.timing@2
     """,
     "a teacher of shards, on the grid": """
-        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
         answers.grid-law@2 answers.settings answers.nothing-else@3 distance.disjoint
         answers.delta@2 noise.random@3 general.timing@2
     """,
     "a teacher of shards, on the grid, with a fixed seed": """
-        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
         answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
         general.timing@2
     """,
     "Dirichlet about shards, charged for its L1 distance": """
-        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
         answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
         noise.random@3 answers.law@2 general.timing@2
     """,
     "a teacher of simulated shards": """
-        distance.shards@2 distance.asked-observations general.what-is-true-of-all@2
+        distance.shards@3 distance.asked-observations general.what-is-true-of-all@2
         answers.other-ledgers@2 general.side-channels@2 answers.charged@2
         distance.mean@2 distance.rows@2 answers.levels@3 answers.rounded@3
         answers.settings answers.nothing-else@3 distance.disjoint answers.delta@2
@@ -396,14 +398,14 @@ EXPECTED = {
         general.timing@2
     """,
     "observations, truncated Dirichlet": """
-        distance.observations@2 distance.training-data distance.chosen-observations@3
+        distance.observations@3 distance.training-data distance.chosen-observations@3
         distance.no-training-claim@2 answers.other-ledgers@2 general.side-channels@2
         answers.charged@2 distance.lipschitz distance.float64 answers.levels@3
         answers.rounded@3 answers.settings answers.nothing-else@3 noise.random@3
         answers.law@2 general.timing@2
     """,
     "observations whose rounding is stated": """
-        distance.observations@2 distance.training-data distance.chosen-observations@3
+        distance.observations@3 distance.training-data distance.chosen-observations@3
         distance.refused@2 distance.no-training-claim@2 answers.other-ledgers@2
         general.side-channels@2 answers.charged@2 distance.lipschitz distance.analysed
         answers.levels@3 answers.rounded@3 answers.settings answers.nothing-else@3
@@ -422,6 +424,27 @@ EXPECTED = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_certificate_says_exactly_these(kind: str) -> None:
     assert [_name(one) for one in said(KINDS[kind])] == EXPECTED[kind].split()
+
+
+_PLANNED = "ledger.planned@2"
+
+
+def test_streams_about_rewards_are_planned_for_rewards() -> None:
+    again = KINDS["functions of an earlier ledger"].streams
+    (rewards,) = (one for one in said(Facts(again, sharing="planned")) if _name(one) == _PLANNED)
+    assert rewards.sentence.startswith("All streams that may be about the same rewards are opened")
+    assert "people" not in rewards.sentence
+    (people,) = (one for one in said(KINDS["people of a plan"]) if _name(one) == _PLANNED)
+    assert people.sentence == by_name()["ledger.planned", 1].sentence  # in the words of before
+    earlier = Reference(claim="ledger.planned", version=1)
+    assert same_sentences([earlier], [rewards])
+
+
+def test_what_answers_protect_is_said_once_for_all_of_them() -> None:
+    shards, *_ = said(KINDS["a teacher of shards"])
+    assert shards.sentence.endswith("contributed, in the one of the 100 shards that holds it.")
+    observations, *_ = said(KINDS["observations, truncated Dirichlet"])
+    assert observations.sentence.endswith("; epsilon already counts all allowed answers.")
 
 
 def test_every_sentence_is_said_somewhere() -> None:

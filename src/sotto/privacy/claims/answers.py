@@ -71,8 +71,9 @@ OBSERVATIONS = Claim(
     "distance.observations",
     "protects",
     "Each observation, against every other observation within L2 distance {radius} of it. For "
-    "several observations that change together, the costs of their answers add up.",
-    version=2,
+    "several observations that change together, the costs of their answers add up; epsilon already "
+    "counts all allowed answers.",
+    version=3,
     holds=_about(ObservationDistance),
     numbers=_radius,
 )
@@ -96,9 +97,9 @@ TEACHER = Claim(
 SHARDS = Claim(
     "distance.shards",
     "protects",
-    "Each person's training data: everything that this person contributed, in any of the "
-    "{teachers} shards.",
-    version=2,
+    "Each person's training data: everything that this person contributed, in the one of the "
+    "{teachers} shards that holds it.",
+    version=3,
     holds=_about(TrainingShards),
     numbers=_teachers,
 )

@@ -1,7 +1,13 @@
 """Sentences about participation, and about streams that the same people may take part in."""
 
 from sotto.privacy.claims.claim import Claim, Facts
-from sotto.privacy.claims.conditions import about_people, both, has_selection, some
+from sotto.privacy.claims.conditions import (
+    about_people,
+    about_rewards,
+    both,
+    has_selection,
+    some,
+)
 from sotto.privacy.statements import StreamStatement, is_exclusive
 
 
@@ -66,13 +72,27 @@ CANDIDATES = Claim(
     "choose candidates on public data, in a simulator, or on other people",
     holds=both(_ruled, has_selection),
 )
+
+
+def _of_whom(facts: Facts) -> dict[str, str]:
+    """Returns the words for the streams that share people or rewards, and for who pays."""
+    if about_rewards(facts):
+        return {"streams": "that may be about the same rewards", "who": "A reward in one"}
+    return {
+        "streams": "in which the same people may take part",
+        "who": "A person who takes part in one",
+    }
+
+
 # ledger/spending.py
 PLANNED = Claim(
     "ledger.planned",
     "code",
-    "All streams in which the same people may take part are opened before the first of them is "
-    "charged. A person who takes part in one of them pays for all of them.",
+    "All streams {streams} are opened before the first of them is charged. {who} of them pays for "
+    "all of them.",
     "the ledger refuses to open another such stream after the first charge",
+    version=2,
+    numbers=_of_whom,
     # A stream of which nothing is proved may be opened late: epsilon is infinite from then on.
     holds=both(some(shared), lambda facts: facts.sharing == "planned" and not facts.unplanned),
 )

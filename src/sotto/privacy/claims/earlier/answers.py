@@ -9,6 +9,11 @@ OF_ANSWERS: tuple[Claim, ...] = (
         "each observation, against any other within L2 distance {radius} of it; answers to "
         "observations that move together add up",
     ),
+    answers.OBSERVATIONS.before(
+        2,
+        "Each observation, against every other observation within L2 distance {radius} of it. For "
+        "several observations that change together, the costs of their answers add up.",
+    ),
     answers.POLICY.before(
         1,
         "which of two policies answers, if their rows are within L2 distance {distance} of each "
@@ -22,6 +27,11 @@ OF_ANSWERS: tuple[Claim, ...] = (
         1,
         "the training data of every person: everything they contributed, in whichever of the "
         "{teachers} shards they are",
+    ),
+    answers.SHARDS.before(
+        2,
+        "Each person's training data: everything that this person contributed, in any of the "
+        "{teachers} shards.",
     ),
     answers.CHOSEN.before(
         1,

@@ -44,6 +44,11 @@ PRESENT: tuple[Claim, ...] = (
         "was charged for. Between releases, the state changes only through releases. Epsilon does "
         "not cover trying several settings on the same people.",
     ),
+    ledgers.PLANNED.before(
+        1,
+        "All streams in which the same people may take part are opened before the first of them is "
+        "charged. A person who takes part in one of them pays for all of them.",
+    ),
     ledgers.ENROLMENT.before(
         3,
         "An enrolment number always stands for the same person. Who takes part does not depend on "
