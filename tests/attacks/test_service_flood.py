@@ -260,6 +260,17 @@ def test_requests_of_strangers_are_counted_for_each_address(opened):
     door.ask()  # and a student of the same address is answered
 
 
+@pytest.mark.parametrize(("method", "path"), [("GET", "/nothing"), ("DELETE", "/healthz")])
+def test_who_asks_for_what_is_not_there_is_a_stranger(opened, method, path):
+    door = opened(stranger_burst=5, stranger_requests_per_second=0.01)
+    door.ask()  # whose new token is a stranger's until it is looked up
+    with httpx.Client(base_url=f"http://127.0.0.1:{door.port}", trust_env=False) as client:
+        found = [client.request(method, path).status_code for _ in range(5)]
+    assert set(found[:4]) <= {404, 405}
+    assert found[4] == 429
+    door.ask()
+
+
 def test_requests_sent_together_are_not_answered_together(opened):
     door = opened(stranger_burst=5, stranger_requests_per_second=0.1, pause_seconds=0.3)
     request = b"GET /v1/budget HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer x\r\n\r\n"

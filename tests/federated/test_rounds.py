@@ -81,9 +81,9 @@ def test_devices_in_no_sum_hold_shares_and_count_as_colluding(silent, read):
     threshold = agreed.circle(people).threshold
     seeds = [(place[p] + 1, one[place[0]]) for p, one in answers.items() if p][:threshold]
     keys = {at: both[secrets.SHARE_BYTES :] for at, both in told.items()}
-    own = masked[0] - secrets.mask(secrets.joined(dict(seeds)), size, agreed.bits)
+    own = masked[0] - secrets.mask(secrets.joined(dict(seeds), threshold), size, agreed.bits)
     try:
-        key = secrets.joined(keys)
+        key = secrets.joined(keys, len(keys))
         for other, public in seats[0].keys.items():
             own = own - pair_mask(agreed, key, public, place[0], other, size)
     except ProtocolError:
@@ -371,3 +371,21 @@ def test_a_wrong_share_is_noticed_where_a_key_is_opened():
         answer[dropped] = bytes(33)
     with pytest.raises(RoundLost, match="wrong share"):
         server.open(answers)
+
+
+def test_a_wrong_share_of_a_seed_is_noticed_whoever_gives_it():
+    agreed, people = terms(7), 20
+    vectors = random_vectors(people, 2, 16)
+    server, devices = Round(agreed, 2), [Device(agreed) for _ in range(people)]
+    seats = server.begin({p: d.announce() for p, d in enumerate(devices)})
+    passed = server.pass_on(
+        {p: d.share(seats[p].place, people, seats[p].keys) for p, d in enumerate(devices)}
+    )
+    masked = {p: devices[p].mask(passed[p], vectors[p]).tobytes() for p in range(people)}
+    questions = server.collect(masked)
+    answers = {p: devices[p].unmask(q.active, q.dropped, q.count) for p, q in questions.items()}
+    assert np.array_equal(server.open(answers), plain(vectors, range(people), 16))
+    for liar, answer in answers.items():
+        for other in answer:
+            with pytest.raises(RoundLost, match="wrong share"):
+                server.open(answers | {liar: answer | {other: bytes(32) + b"\x05"}})

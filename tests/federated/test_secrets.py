@@ -88,13 +88,14 @@ def test_any_threshold_shares_give_the_secret(threshold):
     secret, points = secrets.new_secret(), [1, 2, 5, 9, 400]
     shares = secrets.split(secret, threshold, points)
     for chosen in itertools.combinations(points, threshold):
-        assert secrets.joined({point: shares[point] for point in chosen}) == secret
+        assert secrets.joined({point: shares[point] for point in chosen}, threshold) == secret
+    assert secrets.joined(dict(reversed(shares.items())), threshold) == secret
 
 
 def test_extreme_secrets_survive():
     for secret in (bytes(32), b"\xff" * 32):
         shares = secrets.split(secret, 3, [1, 2, 3])
-        assert secrets.joined(shares) == secret
+        assert secrets.joined(shares, 3) == secret
 
 
 def test_fewer_shares_fit_every_secret():
@@ -104,8 +105,8 @@ def test_fewer_shares_fit_every_secret():
     for value in (0, 1, 2**255):
         # The third share that makes this value: by Lagrange, f(0) = 3 f(1) - 3 f(2) + f(3).
         third = (value - 3 * shares[1] + 3 * shares[2]) % q
-        fitting = {1: shares[1], 2: shares[2], 3: third}
-        assert secrets.joined({p: s.to_bytes(33) for p, s in fitting.items()}) == value.to_bytes(32)
+        fitting = {p: s.to_bytes(33) for p, s in {1: shares[1], 2: shares[2], 3: third}.items()}
+        assert secrets.joined(fitting, 3) == value.to_bytes(32)
 
 
 def test_one_share_is_uniform():
@@ -128,4 +129,15 @@ def test_the_modulus_is_prime():
 
 def test_shares_that_do_not_fit_are_noticed_if_the_value_is_no_secret():
     with pytest.raises(ProtocolError, match="fit each other"):
-        secrets.joined({1: (secrets.PRIME - 1).to_bytes(33)})
+        secrets.joined({1: (secrets.PRIME - 1).to_bytes(33)}, 1)
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_as_many_wrong_shares_are_noticed_as_there_are_more_than_needed(wrong):
+    """Also if those who give them choose them together, for a secret of their own."""
+    points, threshold = [1, 2, 5, 9, 400], 3
+    shares = secrets.split(secrets.new_secret(), threshold, points)
+    others = secrets.split(secrets.new_secret(), threshold, points)
+    for liars in itertools.combinations(points, wrong):
+        with pytest.raises(ProtocolError, match="fit each other"):
+            secrets.joined(shares | {point: others[point] for point in liars}, threshold)

@@ -270,7 +270,8 @@ def test_the_server_sees_keys_seals_and_masked_numbers_only(tmp_path):
     trained(experiment, grid)
     seen = {frozenset(record) for m in grid.seen for record in m.content.config_records.values()}
     assert seen == {frozenset(one) for one in (["persons"], ["value"], ["places", "values"])}
-    assert all(not context.state for context in grid.contexts.values())  # nothing is left
+    left = {name for context in grid.contexts.values() for name in context.state}
+    assert left == {f"begun-{person}" for person in range(SLOTS)}  # ids of rounds, and no secret
 
 
 def test_simulated_people_share_nodes_and_drop_out(tmp_path):

@@ -56,6 +56,11 @@ def refused(response, status: int, code: str) -> None:
     assert (response.status_code, response.json()["error"]) == (status, code)
 
 
+def test_nobody_is_sent_to_another_address(live):
+    for path in ("/me/", "/v1/contributions/"):
+        refused(live.post(0, path, {}), 404, "not-found")
+
+
 # --- the whole campaign --------------------------------------------------------------------------
 
 

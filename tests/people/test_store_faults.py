@@ -5,7 +5,9 @@ import itertools
 import json
 import os
 import random
+import re
 import signal
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,14 +16,20 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+
+sys.path.append(str(Path(__file__).parents[1] / "privacy"))
+
 from nursery import Nursery, is_running, wait_for
-from small_campaign import MASTER, create
+from products import BUDGET, UNIT, statement
+from small_campaign import MASTER, create, make_release, serve
 from store_replica import PEOPLE, contribution, whole_release
 
 from sotto.people.database import tables
 from sotto.people.database.store import Store
 from sotto.people.database.tables import reading
 from sotto.people.errors import NoPlace
+from sotto.privacy.ledger.ledger import Ledger
+from sotto.privacy.ledger.persons import PersonBlock
 
 SIZE = 600
 RULES = {
@@ -275,3 +283,28 @@ def test_updaters_who_begin_and_finish_at_once(where: str) -> None:
         assert store.policy() == (number + 1, makers[0].encode())
     for one in (store, *stores.values()):
         one.close()
+
+
+def test_a_role_needs_the_rights_of_the_guide_only(postgresql_url: str) -> None:
+    """It makes a whole release and charges a ledger, in tables that another role has made."""
+    create(postgresql_url).close()
+    Ledger.create(postgresql_url, unit=UNIT, budget=BUDGET)
+    guide = (Path(__file__).parents[2] / "docs" / "people.md").read_text()
+    rights = re.search(r"All other commands need (.*?) on these tables", guide, re.DOTALL)
+    assert rights
+    named = ", ".join(re.findall("`([A-Z]+)`", rights[1]))
+    admin = sa.create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.exec_driver_sql("CREATE ROLE small LOGIN")
+        connection.exec_driver_sql(f"GRANT {named} ON ALL TABLES IN SCHEMA public TO small")
+    admin.dispose()
+    small = postgresql_url.replace("sotto@", "small@")
+    store = Store.open(small, "campaign", MASTER)
+    store.enrol(3)
+    for person in range(3):
+        serve(store, person)
+    make_release(store)
+    store.withdraw(0)
+    assert store.version() == 1
+    store.close()
+    Ledger.open(small).open_stream(statement()).charge(0, 1, [PersonBlock(0, 3)])

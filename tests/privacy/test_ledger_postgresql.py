@@ -177,6 +177,21 @@ def test_nobody_waits_for_ever(postgresql_url: str, monkeypatch: pytest.MonkeyPa
     ledger.open_stream(STATEMENT)
 
 
+def test_a_server_that_does_not_answer_is_given_up(postgresql_url: str) -> None:
+    def parameters(url: str) -> dict[str, str]:
+        engine = databases.database(url)
+        with engine.connect() as connection:
+            found: dict[str, str] = connection.connection.dbapi_connection.info.get_parameters()
+        engine.dispose()
+        return found
+
+    ours = parameters(postgresql_url)
+    assert (ours["connect_timeout"], ours["tcp_user_timeout"]) == ("10", "30000")
+    assert ours["keepalives_idle"] == ours["keepalives_interval"] == "10"
+    own = parameters(postgresql_url + "&connect_timeout=3")
+    assert (own["connect_timeout"], own["tcp_user_timeout"]) == ("3", "30000")
+
+
 # --- durability ----------------------------------------------------------------------------------
 
 
@@ -237,6 +252,26 @@ def test_a_commit_that_reports_failure_is_charged_once(
     stream.charge(0, 1, [np.array([0])])
     stream.charge(1, 1, [np.array([1])])
     assert stream.releases == 2
+    assert state(Ledger.open(postgresql_url)) == state(ledger)
+
+
+def test_a_commit_with_a_warning_has_failed(ledger: Ledger, postgresql_url: str) -> None:
+    """As if somebody had cancelled its wait for a synchronous standby."""
+    stream = ledger.open_stream(STATEMENT)
+    with connected(postgresql_url) as admin:
+        admin.exec_driver_sql(
+            "CREATE FUNCTION warn() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN RAISE WARNING 'no standby has it'; RETURN NULL; END $$"
+        )
+        admin.exec_driver_sql(
+            "CREATE CONSTRAINT TRIGGER warning AFTER INSERT ON entries "
+            "DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION warn()"
+        )
+        with pytest.raises(LedgerUnavailable, match=r"no standby has it"):
+            stream.charge(0, 1, [np.array([0])])
+        admin.exec_driver_sql("DROP TRIGGER warning ON entries")
+    stream.charge(0, 1, [np.array([0])])
+    assert stream.releases == 1
     assert state(Ledger.open(postgresql_url)) == state(ledger)
 
 

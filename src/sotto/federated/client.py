@@ -63,19 +63,20 @@ def client_app(
         present: which simulated people answer.
     """
 
-    def keys(message: Message, _context: Context, _person: int, _request: ConfigRecord) -> _Turn:
+    def keys(message: Message, context: Context, person: int, _request: ConfigRecord) -> _Turn:
         device = Device(messages.terms_in(message.content))
+        _begin(context, person, device.terms.round)
         return device, messages.of_bytes(device.announce())
 
     def shares(message: Message, context: Context, person: int, request: ConfigRecord) -> _Turn:
-        device, seat = _recalled(message, context, person), messages.seat_in(request)
+        device, seat = _recalled(message, context, person, "share"), messages.seat_in(request)
         given = device.share(seat.place, seat.people, seat.keys)
         return device, messages.of_places(given)
 
     def vector(message: Message, context: Context, person: int, request: ConfigRecord) -> _Turn:
         from sotto.federated.plan import Plan
 
-        device, sealed = _recalled(message, context, person), messages.places_in(request)
+        device, sealed = _recalled(message, context, person, "mask"), messages.places_in(request)
         plan = Plan.from_json(messages.settings_in(message.content), _named(context))
         state = plan.state_in(message.content)
         if own_data is not simulated and plan.shared.release.population == "simulated":
@@ -87,7 +88,7 @@ def client_app(
         return device, messages.of_bytes(device.mask(sealed, own).tobytes())
 
     def answer(message: Message, context: Context, person: int, request: ConfigRecord) -> _Turn:
-        device, asked = _recalled(message, context, person), messages.question_in(request)
+        device, asked = _recalled(message, context, person, "unmask"), messages.question_in(request)
         given = device.unmask(asked.active, asked.dropped, asked.count)
         return None, messages.of_places(given)
 
@@ -128,19 +129,30 @@ _Turn: TypeAlias = tuple[Device | None, ConfigRecord]
 """The device after a stage, None at the end of the round, and its answer."""
 
 
-def _recalled(message: Message, context: Context, person: int) -> Device:
+def _begin(context: Context, person: int, round_id: bytes) -> None:
+    """Notes that the device begins a round, which it does once."""
+    begun = context.state.config_records.get(f"begun-{person}", ConfigRecord({"rounds": []}))
+    rounds: Any = begun["rounds"]
+    if round_id in rounds:
+        raise ProtocolError("this device has begun this round before")
+    context.state[f"begun-{person}"] = ConfigRecord({"rounds": [*rounds, round_id]})
+
+
+def _recalled(message: Message, context: Context, person: int, stage: str) -> Device:
     """Returns the device as it was after the last stage, and forgets it until it is remembered.
 
-    A stage that fails thus ends the device's part in the round.
+    A stage that fails thus ends the device's part in the round. A message about another stage than
+    the next one is refused, and the round goes on: it may have been delivered twice.
     """
     record = context.state.config_records.get(_name(person))
     terms = messages.terms_in(message.content)
     if record is None or record["round"] != terms.round:
         raise ProtocolError("this device has not begun this round, or has ended it")
-    del context.state[_name(person)]
     memory = record["memory"]
     assert isinstance(memory, bytes)
     device = Device.from_bytes(memory)
+    device.require(stage)
+    del context.state[_name(person)]
     if device.terms != terms:  # a larger promise now would mean smaller shares of noise
         raise ProtocolError("the terms of a round have changed since it began")
     return device

@@ -44,7 +44,7 @@ class Terms:
     """Public terms of a round, which every device knows before it takes part.
 
     Attributes:
-        round: id of the round, never used before.
+        round: id of the round, which no other round has.
         bits: number of bits of each number of a vector.
         promised: fewest devices in a sum that is opened.
         colluding: most of all devices that are asked in the round, in the sum or not, that may
@@ -205,6 +205,11 @@ class Device:
         self._held = {}
         return answer
 
+    def require(self, stage: str) -> None:
+        """Raises ProtocolError if the stage, named as its method, is not the next one."""
+        if self._stage >= len(_STAGES) or _STAGES[self._stage] != stage:
+            raise ProtocolError(f"the stage {stage!r} is not this device's next one")
+
     def to_bytes(self) -> bytes:
         """Returns everything that the device must remember between stages; it is secret."""
         memory: dict[str, Any] = {
@@ -233,8 +238,7 @@ class Device:
 
     def _next(self, stage: str) -> None:
         """Enters a stage, also if it then fails: a second try could show more than the first."""
-        if self._stage >= len(_STAGES) or _STAGES[self._stage] != stage:
-            raise ProtocolError(f"the stage {stage!r} is not this device's next one")
+        self.require(stage)
         self._stage += 1
 
     def _opened(self, giver: int, data: bytes) -> bytes:

@@ -177,7 +177,7 @@ class Round:
                 "opened; it stays charged"
             )
         try:
-            return secrets.joined(dict(list(fitting.items())[:threshold]))
+            return secrets.joined(fitting, threshold)
         except ProtocolError as error:
             raise RoundLost("a device gave a wrong share, so the sum cannot be opened") from error
 

@@ -10,6 +10,8 @@ modulo the prime 2^256 + 297 (Shamir 1979).
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import cache
+from math import prod
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -132,21 +134,37 @@ def split(secret: bytes, threshold: int, points: Sequence[int]) -> dict[int, byt
     return shares
 
 
-def joined(shares: Mapping[int, bytes]) -> bytes:
-    """Returns the secret of `threshold` shares, or some other secret if one of them is wrong.
+def joined(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Returns the secret of `threshold` shares or more.
+
+    Shares that do not lie on one polynomial are noticed, so up to n - threshold wrong ones of n
+    always are. With exactly `threshold` shares, a wrong one gives some other secret.
 
     Raises:
         ProtocolError: no secret of 32 bytes has these shares.
     """
-    total = 0
-    for point, share in shares.items():
-        above = below = 1
-        for other in shares:
-            if other != point:
-                above = above * other % PRIME
-                below = below * (other - point) % PRIME
-        total += int.from_bytes(share) * above * pow(below, -1, PRIME)
-    found = total % PRIME
-    if found >= 2 ** (8 * KEY_BYTES):
+    first = list(shares)[:threshold]
+    scaled = {
+        point: int.from_bytes(shares[point])
+        * pow(prod(point - other for other in first if other != point), -1, PRIME)
+        % PRIME
+        for point in first
+    }
+
+    def value(at: int) -> int:
+        """Returns the value of the polynomial through the first shares, by Lagrange."""
+        total = sum(one * _inverse(at - point) for point, one in scaled.items())
+        return prod(at - point for point in first) * total % PRIME
+
+    others = list(shares)[threshold:]
+    fits = all(int.from_bytes(shares[point]) == value(point) for point in others)
+    found = value(0)
+    if not fits or found >= 2 ** (8 * KEY_BYTES):
         raise ProtocolError("the shares of a secret do not fit each other")
     return found.to_bytes(KEY_BYTES)
+
+
+@cache  # places are few, and their differences come again and again
+def _inverse(number: int) -> int:
+    """Returns the inverse modulo the prime."""
+    return pow(number, -1, PRIME)

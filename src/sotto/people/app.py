@@ -25,15 +25,14 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import resources
 from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from sotto.people import openapi
 from sotto.people.campaign import Campaign
@@ -42,11 +41,12 @@ from sotto.people.database.writer import Writer
 from sotto.people.desk import COLLECTED, WITHDRAWN, Desk
 from sotto.people.errors import CampaignError
 from sotto.people.units import packed
+from sotto.serving.traffic.apps import new_app
 from sotto.serving.traffic.bodies import parsed, read_body
 from sotto.serving.traffic.callers import Caller, Callers
 from sotto.serving.traffic.connections import Connections
 from sotto.serving.traffic.limits import Limits
-from sotto.serving.traffic.refusals import Code, Guard, Refusal, log, of_framework
+from sotto.serving.traffic.refusals import Code, Refusal, log
 
 _PAGES = {"/": "dashboard.html", "/me": "me.html", "/play": "play.html"}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
@@ -98,17 +98,8 @@ def create_app(
         clock: returns the time in seconds, as the updater's clock does.
     """
     service = _Service(campaign, store, is_operator, limits or Limits(), clock)
-
-    @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        yield
-        service.close()
-
-    app = FastAPI(title="A campaign of private learning", openapi_url=None, lifespan=lifespan)
-    app.state.connections = service.connections
-    app.add_middleware(Guard, refused=lambda _code: None)
-    app.add_exception_handler(Refusal, service.refusal)
-    app.add_exception_handler(HTTPException, service.http_refusal)
+    of_all = (service.callers, service.connections, service.close)
+    app = new_app("A campaign of private learning", *of_all)
     for method, path, endpoint in (
         ("GET", "/v1/campaign", service.campaign),
         ("GET", "/v1/policy", service.policy),
@@ -146,8 +137,8 @@ class _Service:
         self._desk = Desk(campaign, store, clock)
         self.connections = Connections(limits)
         callers = (store, is_operator, limits, self.connections, failures, _BELIEVED_SECONDS)
-        self._callers = Callers(*callers)
-        self._callers.read_now()
+        self.callers = Callers(*callers)
+        self.callers.read_now()
         store.withdraw_again()
         self._writer = Writer(store)
         self._sending = Counter[int | None]()  # bodies that are on their way, of each person
@@ -156,19 +147,19 @@ class _Service:
 
     def close(self) -> None:
         """Finishes the work that has begun."""
-        self._callers.close()
+        self.callers.close()
         self._writer.close()
 
     # --- for people ------------------------------------------------------------------------------
 
     async def campaign(self, request: Request) -> Response:
         """Returns public facts and terms."""
-        await self._callers.caller(request)
+        await self.callers.caller(request)
         return _json(await self._read(self._desk.facts))
 
     async def policy(self, request: Request) -> Response:
         """Returns the current policy; 304 if the caller has it."""
-        await self._callers.caller(request)
+        await self.callers.caller(request)
         version = await self._read(self._store.version)
         tag = f'"{version}"'
         if request.headers.get("if-none-match") == tag:
@@ -178,7 +169,7 @@ class _Service:
 
     async def state(self, request: Request) -> Response:
         """Returns the public state of the current version, which its ETag names."""
-        await self._callers.caller(request)
+        await self.callers.caller(request)
         version = await self._read(self._store.version)
         found = await self._read(self._desk.state, version)
         headers = {"etag": f'"{version}"'}
@@ -186,7 +177,7 @@ class _Service:
 
     async def result(self, request: Request) -> Response:
         """Returns the moving average of the released policies, which is the campaign's result."""
-        await self._callers.caller(request)
+        await self.callers.caller(request)
         version = await self._read(self._store.version)
         found = await self._read(self._desk.policy_json, version, True)
         return Response(found, media_type="application/json")
@@ -258,19 +249,19 @@ class _Service:
 
     async def certificate(self, request: Request) -> Response:
         """Returns the certificate as of the last release."""
-        await self._callers.caller(request)
+        await self.callers.caller(request)
         return _json(await self._read(self._desk.certificate))
 
     # --- for the operator ------------------------------------------------------------------------
 
     async def operator(self, request: Request) -> Response:
         """Returns counts, the budget and the state of the updater."""
-        self._require_operator(await self._callers.caller(request))
+        self._require_operator(await self.callers.caller(request))
         return _json(await self._read(self._desk.overview))
 
     async def people(self, request: Request) -> Response:
         """Makes tokens of new people, which are shown once."""
-        self._require_operator(await self._callers.caller(request))
+        self._require_operator(await self.callers.caller(request))
         if self._desk.shares_budget:
             raise _bad("this campaign shares a budget; enrol with sotto campaign invite --numbers")
         given = await self._object(request, None)
@@ -283,7 +274,7 @@ class _Service:
 
     async def health(self, request: Request) -> Response:
         """Returns whether the database can be read; it needs no token."""
-        self._callers.stranger(request)
+        self.callers.stranger(request)
         try:
             async with asyncio.timeout(2.0):
                 await run_in_threadpool(self._store.version)
@@ -293,29 +284,19 @@ class _Service:
 
     async def description(self, request: Request) -> Response:
         """Returns the description of this interface (OpenAPI 3.1); it needs no token."""
-        self._callers.stranger(request)
+        self.callers.stranger(request)
         return _json(openapi.description(self._campaign.settings.name))
 
     async def page(self, request: Request) -> Response:
         """Returns a page, a script or the style; it needs no token."""
-        self._callers.stranger(request)
+        self.callers.stranger(request)
         contents, media_type = _FILES[request.url.path]
         return Response(contents, media_type=media_type)
-
-    async def refusal(self, _request: Request, error: Exception) -> Response:
-        """Returns a refusal."""
-        assert isinstance(error, Refusal)
-        return error.response()
-
-    async def http_refusal(self, request: Request, error: Exception) -> Response:
-        """Refuses unknown paths and methods, which the framework detects."""
-        assert isinstance(error, HTTPException)
-        return of_framework(request.method, error).response()
 
     # --- reading and writing ---------------------------------------------------------------------
 
     async def _person(self, request: Request) -> int:
-        caller = await self._callers.caller(request)
+        caller = await self.callers.caller(request)
         if caller.name is None:
             raise Refusal(403, "not-a-person", "this needs the token of a person who takes part")
         return int(caller.name)

@@ -22,9 +22,8 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -33,7 +32,6 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from jaxtyping import Float64
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 
 from sotto.algorithms.kickstarting.teachers import RowsFunction, require_proved
 from sotto.privacy.answers.digests import DigestKey
@@ -49,10 +47,11 @@ from sotto.privacy.mechanisms.noise import GeneratorSource
 from sotto.serving import metrics
 from sotto.serving.metrics import Metrics
 from sotto.serving.questions import Question, read_question
+from sotto.serving.traffic.apps import new_app
 from sotto.serving.traffic.callers import Caller, Callers, ledger_failures
 from sotto.serving.traffic.connections import Connections
 from sotto.serving.traffic.limits import Limits
-from sotto.serving.traffic.refusals import Guard, Refusal, of_framework
+from sotto.serving.traffic.refusals import Refusal
 
 _HEALTH_SECONDS = 2.0
 _PAGE = {
@@ -96,17 +95,8 @@ def create_app(
         *(limits or Limits(), is_operator, charged, noise or GeneratorSource()),
     )
 
-    @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        yield
-        service.close()
-
-    # No interactive documentation: it would load scripts from elsewhere.
-    app = FastAPI(title="A private teacher", openapi_url=None, lifespan=lifespan)
-    app.state.connections = service.connections
-    app.add_middleware(Guard, refused=service.metrics.refused)
-    app.add_exception_handler(Refusal, service.refusal)
-    app.add_exception_handler(HTTPException, service.http_refusal)
+    of_all = (service.callers, service.connections, service.close, service.metrics.refused)
+    app = new_app("A private teacher", *of_all)
     app.add_api_route("/v1/answers", service.answers, methods=["POST"])
     app.add_api_route("/v1/teacher", service.teacher, methods=["GET"])
     app.add_api_route("/v1/budget", service.budget, methods=["GET"])
@@ -140,7 +130,7 @@ class _Service:
         self._env_id = env_id
         self._limits = limits
         self.connections = Connections(limits)
-        self._callers = Callers(ledger, is_operator, limits, self.connections)
+        self.callers = Callers(ledger, is_operator, limits, self.connections)
         self._charged = charged
         self._noise = noise
         self._ledger_thread = ThreadPoolExecutor(1, "ledger")
@@ -152,7 +142,7 @@ class _Service:
 
     def close(self) -> None:
         """Finishes the work that has begun."""
-        self._callers.close()
+        self.callers.close()
         self._ledger_thread.shutdown()
 
     # --- endpoints -------------------------------------------------------------------------------
@@ -160,7 +150,7 @@ class _Service:
     async def answers(self, request: Request) -> Response:
         """Answers a batch of observations."""
         arrived = time.perf_counter()
-        student = await self._callers.student(request)
+        student = await self.callers.student(request)
         question = await read_question(request, self._statement.observation_size, self._limits)
         answered = await self._queued(self._answer, student, question)
         self.metrics.answered(
@@ -177,7 +167,7 @@ class _Service:
 
     async def teacher(self, request: Request) -> Response:
         """Returns the statement of the teacher and the limits of a request."""
-        student = await self._callers.student(request)
+        student = await self.callers.student(request)
         return _json(
             {
                 "statement": self._statement.model_dump(mode="json"),
@@ -191,13 +181,13 @@ class _Service:
 
     async def budget(self, request: Request) -> Response:
         """Returns the spent and the remaining budget."""
-        caller = await self._callers.caller(request)
+        caller = await self.callers.caller(request)
         with ledger_failures():
             return _json(await run_in_threadpool(self._budget, caller))
 
     async def health(self, request: Request) -> Response:
         """Returns whether the ledger can be read; it needs no token."""
-        self._callers.stranger(request)
+        self.callers.stranger(request)
         try:
             async with asyncio.timeout(_HEALTH_SECONDS):
                 # This read does not wait for the answer that is being charged.
@@ -208,27 +198,14 @@ class _Service:
 
     async def counts(self, request: Request) -> Response:
         """Returns counters for Prometheus, which are not private; it needs no token."""
-        self._callers.stranger(request)
+        self.callers.stranger(request)
         return PlainTextResponse(self.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
     async def page(self, request: Request) -> Response:
         """Returns the page of budgets, its script or its style."""
-        self._callers.stranger(request)
+        self.callers.stranger(request)
         contents, media_type = self._files[request.url.path]
         return Response(contents, media_type=media_type)
-
-    # --- refusals --------------------------------------------------------------------------------
-
-    async def refusal(self, _request: Request, error: Exception) -> Response:
-        """Counts a refusal and returns it."""
-        assert isinstance(error, Refusal)
-        self.metrics.refused(error.code)
-        return error.response()
-
-    async def http_refusal(self, request: Request, error: Exception) -> Response:
-        """Refuses unknown paths and methods, which the framework detects."""
-        assert isinstance(error, HTTPException)
-        return await self.refusal(request, of_framework(request.method, error))
 
     # --- in the ledger's thread ------------------------------------------------------------------
 

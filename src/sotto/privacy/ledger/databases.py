@@ -21,6 +21,15 @@ from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailabl
 
 LOCK_WAIT_SECONDS = 5.0
 _IDLE_SECONDS = 60.0  # after which PostgreSQL takes the lock away from a writer that hangs
+_TIMEOUTS = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": 30_000,  # for what was sent, and with probes also for an answer to come
+    "keepalives_idle": 10,
+    "keepalives_interval": 10,
+}
+"""When a client gives up a server that does not answer, for libpq, unless the URL says it."""
+
+_WARNINGS = "sotto_warnings"  # key of what the server has warned of over a connection
 _FILE = "sotto_file"  # key of what is known of a connection: which file it opened
 _READS = "sotto_reads"  # execution option of transactions that write nothing, and lock nobody out
 _NAMES = ("sqlite", "postgresql")
@@ -240,6 +249,8 @@ def _prepare_postgresql(engine: sa.Engine) -> None:
 
     Every transaction looks at the settings, since a server can be reconfigured.
     """
+    if engine.dialect.driver == "psycopg":
+        _prepare_psycopg(engine)
     settings = (
         "SELECT current_setting('fsync'), current_setting('synchronous_commit'), "
         f"set_config('lock_timeout', '{int(1000 * LOCK_WAIT_SECONDS)}', true), "
@@ -257,3 +268,36 @@ def _prepare_postgresql(engine: sa.Engine) -> None:
                     f"the PostgreSQL server at {place(engine)} may forget what was committed "
                     f"({name} is off); turn {name} on, nothing was written"
                 )
+
+
+def _prepare_psycopg(engine: sa.Engine) -> None:
+    """Gives up servers that do not answer, and takes a commit with a warning for a failed one.
+
+    If somebody cancels the wait for a synchronous standby, the server commits alone and warns.
+    """
+    dialect: Any = engine.dialect
+    commit = dialect.do_commit
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connecting(_dialect: Any, _record: Any, _given: Any, named: dict[str, Any]) -> None:
+        for name, value in _TIMEOUTS.items():
+            named.setdefault(name, value)
+
+    @sa.event.listens_for(engine, "connect")
+    def connected(connection: Any, record: Any) -> None:
+        warnings = record.info[_WARNINGS] = []
+
+        def noticed(said: Any) -> None:
+            if said.severity_nonlocalized == "WARNING":
+                warnings.append(said.message_primary)
+
+        connection.add_notice_handler(noticed)
+
+    def commit_without_warning(connection: Any) -> None:
+        warnings = connection.info[_WARNINGS]
+        warnings.clear()
+        commit(connection)
+        if warnings:
+            raise dialect.dbapi.OperationalError(warnings[0])
+
+    dialect.do_commit = commit_without_warning
