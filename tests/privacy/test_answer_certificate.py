@@ -21,6 +21,7 @@ from sotto.privacy.answers.distances import (
 )
 from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.answers.statement import AnswerStatement, Schedule
+from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.derive import Certificate, derive, render, verify
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
@@ -92,12 +93,12 @@ def test_a_certificate_says_what_all_students_together_learnt(tmp_path: Path) ->
     assert dict(map(reversed, certificate.curve))[1e-5] == pytest.approx(certificate.epsilon)
     words = text_of(certificate)
     for line in (
-        f"Proved: epsilon {certificate.epsilon:.4g} at delta 1e-05. An observer who sees every "
-        "answer",
+        f"Proved: epsilon {at_most(certificate.epsilon)} at delta 1e-05. An observer who sees "
+        "every answer",
         "42 of 100 answers of teacher 'kartini', the policy with Gaussian noise",
-        f"all 100 of them cost at most epsilon {epsilon(100):.4g}",
-        f"given so far cost epsilon {epsilon(42):.4g}, if their number was fixed in advance",
-        f"ann: 30 of 60 answers, epsilon {epsilon(60):.4g} for all they may get",
+        f"all 100 of them cost at most epsilon {at_most(epsilon(100))}",
+        f"given so far cost epsilon {at_most(epsilon(42))}, if their number was fixed in advance",
+        f"ann: 30 of 60 answers, epsilon {at_most(epsilon(60))} for all they may get",
         "mean of 100 teachers trained on disjoint people",
     ):
         assert line in words

@@ -31,6 +31,7 @@ from sotto.cli.train import _conclude
 from sotto.data import minari_files
 from sotto.data.trajectories import ExpertLog
 from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.derive import derive, verify
 from sotto.rl.envs.base import Discrete
 from sotto.rl.networks import Policy
@@ -122,7 +123,7 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     assert 7 < both < 9
     assert answer["epsilon_of_all_seeds"] == pytest.approx(both, rel=1e-4)
     assert "asked or learned from the same experts" in said
-    assert f"the costs add up, to epsilon {both:.4g} at delta" in said
+    assert f"the costs add up, to epsilon {at_most(both)} at delta" in said
     assert main(["certificate", str(out), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["epsilon_of_all_seeds"] == answer["epsilon_of_all_seeds"]
@@ -131,14 +132,15 @@ def test_a_run_directory_holds_everything(capsys, dataset: Path, tmp_path: Path)
     update = Update(1, 1, tuple(metrics.read(run.metrics)))
     _conclude(algorithm, experiment, config_of(experiment), update, 1.0)
     assert (
-        f"for each of 2 seeds, and {both:.4g} for all of them together" in capsys.readouterr().out
+        f"for each of 2 seeds, and {at_most(both)} for all of them together"
+        in capsys.readouterr().out
     )
     assert main(["eval", str(out), "--episodes", "5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["policy"] == "ema"
     assert main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
     assert "EXPERT-OFFLINE on CartPole-v1" in page
-    assert f"{both:.4g} <small>" in page
+    assert f"{at_most(both)} <small>" in page
     assert "for all 2 seeds together" in page
     assert "the same experts" in page
     assert "separate runs" not in page
