@@ -227,7 +227,7 @@ def test_a_person_sees_their_part_and_withdraws(visit):
     page.until("!document.getElementById('receipt').hidden")
     page.until("document.getElementById('places').innerText.includes('withdrawn')")
     assert page.text("meaning") == "The contribution of release 4 was deleted."
-    assert json.loads(page.text("receipt-text"))["dropped"] == [4]
+    assert json.loads(page.text("receipt-text"))["deleted_from_releases"] == [4]
     assert page.text("withdraw") == "Show my receipt"
     page.until("!document.getElementById('withdraw').disabled")
     page.press("withdraw")
