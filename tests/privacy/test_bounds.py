@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from sotto.privacy.bounds import at_most, percent
+from sotto.privacy.bounds import at_most, guarantee, percent
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,7 @@ def test_no_bound_is_stated_below_itself_or_far_above() -> None:
 )
 def test_a_share_is_rounded_up(share: float, words: str) -> None:
     assert percent(share) == words
+
+
+def test_a_guarantee_in_words() -> None:
+    assert guarantee(1.2710878, 1.0001e-5) == "epsilon 1.272 at delta 1.01e-05"

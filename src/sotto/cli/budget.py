@@ -9,7 +9,7 @@ import tyro
 from sotto.cli.terminal.options import Json
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import at_most, guarantee
 from sotto.privacy.ledger.allowances import Allowance
 from sotto.privacy.ledger.shared import SharedBudget
 from sotto.privacy.ledger.standing import PersonStanding, Standing, person_standing, standing
@@ -55,9 +55,7 @@ def create(
     if json:
         print_json({"budget": made.budget_id, "place": place, **allowance.model_dump()})
         return
-    print(
-        f"A new budget in {place}: epsilon {at_most(epsilon)} at delta {delta:.3g} for each person."
-    )
+    print(f"A new budget in {place}: {guarantee(epsilon, delta)} for each person.")
     least = allowance.squared_shift**-0.5
     print(f"One Gaussian product that uses all of it has noise multiplier {least:.4g}.")
     print(f"Share it:             sotto campaign start DIR --budget {place} ...")

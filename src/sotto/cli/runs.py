@@ -14,7 +14,7 @@ from sotto.cli.terminal.parsing import command
 from sotto.cluster import on_cluster
 from sotto.errors import RunError
 from sotto.keys import new_key
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import guarantee
 from sotto.runs.directory import Experiment, Named, Run, open_experiment
 from sotto.serving.directory import Service, is_service, open_service
 
@@ -354,8 +354,8 @@ def _verify(runs: Sequence["Certified"], json: bool) -> int:
             elif one.status == "stale" and one.current is not None:
                 print(
                     f"{run.certificate} is stale: it agrees with an earlier entry of the ledger. "
-                    f"Now the ledger gives {one.current.status}, epsilon "
-                    f"{at_most(one.current.epsilon)} at delta {one.current.delta:.3g}. "
+                    f"Now the ledger gives {one.current.status}, "
+                    f"{guarantee(one.current.epsilon, one.current.delta)}. "
                     "Write the current certificate with: sotto certificate "
                     f"{shlex.quote(str(run.path))} --write"
                 )

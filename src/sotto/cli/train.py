@@ -21,7 +21,7 @@ from sotto.cli.terminal.parsing import flags_given, parse
 from sotto.cli.terminal.progress import Display
 from sotto.cli.terminal.settings import flags_of
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import at_most, guarantee
 from sotto.privacy.certificates.derive import derive
 from sotto.runs import start
 from sotto.runs.directory import Experiment
@@ -242,8 +242,7 @@ def _conclude(
     if "epsilon" in summary:
         count, together = len(experiment.runs), summary.get("epsilon_of_all_seeds")
         print(
-            f"Certificate: {summary['status']}, epsilon {at_most(summary['epsilon'])} at delta "
-            f"{summary['delta']:.3g}"
+            f"Certificate: {summary['status']}, {guarantee(summary['epsilon'], summary['delta'])}"
             + (f" for each of {count} seeds" if count > 1 else "")
             + (
                 f", and {at_most(together)} for all of them together"

@@ -20,7 +20,7 @@ from sotto.cli.terminal.parsing import flags_given, parse
 from sotto.cli.terminal.settings import flags_of
 from sotto.cli.train import next_run
 from sotto.files import forget_times, silence, write_model
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import guarantee
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.runs import checkpoints, metrics
@@ -131,8 +131,8 @@ def _tune(options: Options, config: DPPGConfig, command: str) -> int:
     selected = ", ".join(f"{name} {getattr(best.config, name)}" for name in names)
     print(f"Selected: {selected}; mean released return {best.score:.1f}.")
     print(
-        f"Certificate: {certificate.status}, epsilon {at_most(certificate.epsilon)} at delta "
-        f"{certificate.delta:.3g}. Read it with: sotto certificate {shlex.quote(str(options.out))}"
+        f"Certificate: {certificate.status}, {guarantee(certificate.epsilon, certificate.delta)}. "
+        f"Read it with: sotto certificate {shlex.quote(str(options.out))}"
     )
     return 0
 

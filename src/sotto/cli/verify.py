@@ -9,7 +9,7 @@ from sotto.cli.terminal.options import Json, Page, RunPath
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.errors import visible
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import guarantee
 
 if TYPE_CHECKING:
     from sotto.privacy.certificates.lone import Finding
@@ -78,7 +78,7 @@ def verify(
     for line in found.corrections:
         print(visible(f"Corrected words of an earlier version: {line}."))
     if stored is not None and found.status in ("true", "stale"):
-        cost = f"{stored.status}, epsilon {at_most(stored.epsilon)} at delta {stored.delta:.3g}"
+        cost = f"{stored.status}, {guarantee(stored.epsilon, stored.delta)}"
         print(visible(f"{path} is {found.status}: {cost} ({_compared(found, ledger)})."))
         if signed_by is not None:
             print(visible(f"The key {signed_by} signed it."))

@@ -20,3 +20,8 @@ def percent(share: float) -> str:
     """Returns a share that is an upper bound in per cent, rounded up to a tenth."""
     up = Decimal(repr(float(100 * share))).quantize(Decimal("0.1"), ROUND_CEILING)
     return f"{min(up, Decimal(100)):.1f}%"
+
+
+def guarantee(epsilon: float, delta: float) -> str:
+    """Returns a guarantee in words, such as 'epsilon 1.3 at delta 1e-05', rounded up."""
+    return f"epsilon {at_most(epsilon)} at delta {at_most(delta, 3)}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sotto.algorithms.base import AnyLedger
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import guarantee
 from sotto.privacy.certificates.joint import together
 from sotto.runs.directory import RunSettings
 from sotto.runs.registry import algorithm_named, config_from_json
@@ -56,11 +56,7 @@ def sharing(settings: RunSettings, ledgers: Sequence[AnyLedger]) -> Sharing:
         )
         return Sharing(words, None)
     epsilon, delta = together(ledgers)
-    cost = (
-        f", to epsilon {at_most(epsilon)} at delta {at_most(delta, 3)}"
-        if math.isfinite(epsilon)
-        else ""
-    )
+    cost = f", to {guarantee(epsilon, delta)}" if math.isfinite(epsilon) else ""
     words = (
         f"{these} {same}. Each has its own ledger, and its certificate is about that ledger "
         "alone. Whoever sees all seeds, or one that was chosen among them, has seen results of "

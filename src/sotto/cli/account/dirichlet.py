@@ -20,7 +20,7 @@ from sotto.cli.terminal.options import (
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import compose
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import at_most, guarantee
 from sotto.privacy.mechanisms.dirichlet.mechanism import Dirichlet, TruncatedDirichlet
 from sotto.privacy.mechanisms.dirichlet.radius import estimated_radius, radii
 from sotto.privacy.mechanisms.dirichlet.theorem1 import PAPER_NOTE, paper_epsilon, repaired_epsilon
@@ -230,7 +230,7 @@ def _print(answer: dict[str, Any], json: bool) -> None:
         print_json(answer)
         return
     print(
-        f"epsilon {at_most(answer['epsilon'])} at delta {answer['delta']:.3g} "
+        f"{guarantee(answer['epsilon'], answer['delta'])} "
         f"({answer['queries']} answers of {answer['mechanism']}, rows {answer['distance']:g} apart)"
     )
     if "target_epsilon" in answer:

@@ -23,7 +23,7 @@ from sotto.privacy.accounting.composition import (
     calibrate_noise_multiplier,
     compose,
 )
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import guarantee
 
 
 @command("account gaussian")
@@ -170,10 +170,7 @@ def _answer(mechanism: str, event: Event, delta: float, about: dict[str, Any], j
     if json:
         print_json(answer)
         return
-    print(
-        f"epsilon {at_most(epsilon)} at delta {delta:.3g} "
-        f"(noise multiplier {about['noise_multiplier']:.6g})"
-    )
+    print(f"{guarantee(epsilon, delta)} (noise multiplier {about['noise_multiplier']:.6g})")
     if about.get("releases", 1) > 1:
         print(
             f"{about['releases']} releases to the same person cost as much as one whose noise is "

@@ -6,7 +6,7 @@ from sotto.cli.terminal.options import Json
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
 from sotto.privacy.accounting.composition import ApproximateDP, compose
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import guarantee
 from sotto.privacy.mechanisms.prefix_calibration import (
     COMPOSITIONS,
     Composition,
@@ -168,8 +168,8 @@ def _comparison(target: Target, floor: float | None, consensus: bool) -> dict[st
 def _print(answer: dict[str, Any]) -> None:
     print(
         f"threshold {answer['threshold']:.1f} of {answer['experts']} experts "
-        f"({answer['releases']} releases, epsilon {at_most(answer['epsilon'])} at delta "
-        f"{answer['delta']:.3g}, {answer['accounting']} accounting, {answer['noise']} noise)"
+        f"({answer['releases']} releases, {guarantee(answer['epsilon'], answer['delta'])}, "
+        f"{answer['accounting']} accounting, {answer['noise']} noise)"
     )
     if not answer["reachable"]:
         print("No prefix reaches it, since all experts together have less mass.")

@@ -25,7 +25,7 @@ from sotto.people import recipe
 from sotto.people.campaign import Campaign, Terms
 from sotto.people.errors import CampaignError
 from sotto.people.spaces import Spaces
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import guarantee
 from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch
 from sotto.privacy.ledger.shared import SharedBudget
 
@@ -341,10 +341,8 @@ def status(path: RunPath, /, database: Database = None, json: Json = False) -> N
         f"Places of the open release: {release['given']} given and {release['taken']} taken, of "
         f"{release['slots']}."
     )
-    print(
-        f"Each person pays at most epsilon {at_most(privacy['epsilon'])} at delta "
-        f"{privacy['delta']:.3g}. {privacy['unit']}"
-    )
+    most = guarantee(privacy["epsilon"], privacy["delta"])
+    print(f"Each person pays at most {most}. {privacy['unit']}")
 
 
 def open_store(found: Campaign) -> Any:

@@ -14,7 +14,7 @@ from sotto.cli.terminal.parsing import flags_given, parse
 from sotto.cli.terminal.settings import flags_of
 from sotto.errors import RunError
 from sotto.privacy.answers.ledger import AnswerLedger
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import guarantee
 from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
 from sotto.runs.directory import Named, ledger_place
 from sotto.serving.directory import (
@@ -217,8 +217,8 @@ def _announce(service: Service, ledger: AnswerLedger, url: str, again: bool, jso
     print(f"{'Continued' if again else 'A new'} service in {service.path}: {statement.name}")
     print(f"{statement.unit_sentence}")
     print(
-        f"{statement.queries:,} answers to all students together cost at most epsilon "
-        f"{at_most(statement.planned_epsilon(budget.delta))} at delta {budget.delta:.3g}. "
+        f"{statement.queries:,} answers to all students together cost at most "
+        f"{guarantee(statement.planned_epsilon(budget.delta), budget.delta)}. "
         f"So far {ledger.spent().answered:,} were given."
     )
     print(f"Token for a student:      sotto students issue {service.path} NAME{elsewhere}")

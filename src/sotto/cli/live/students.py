@@ -8,7 +8,7 @@ import tyro
 from sotto.cli.terminal.options import Json, Ledger, RunPath
 from sotto.cli.terminal.output import print_json
 from sotto.cli.terminal.parsing import command
-from sotto.privacy.bounds import at_most
+from sotto.privacy.bounds import at_most, guarantee
 from sotto.serving.directory import open_service
 
 Name = tyro.conf.Positional[str]
@@ -79,8 +79,8 @@ def listed(path: RunPath, /, ledger: Ledger = None, json: Json = False) -> None:
     Console().print(table)
     print(
         f"All students together: {spent.answered:,} of {books.statement.queries:,} answers. All "
-        f"{books.statement.queries:,} cost epsilon {at_most(spent.epsilon)} at delta "
-        f"{at_most(spent.delta, 3)}. Those given so far cost {at_most(spent.spent_epsilon)} if "
+        f"{books.statement.queries:,} cost {guarantee(spent.epsilon, spent.delta)}. "
+        f"Those given so far cost {at_most(spent.spent_epsilon)} if "
         "their number was fixed in advance."
     )
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from sotto.algorithms.base import Words
 from sotto.errors import visible
+from sotto.privacy.bounds import at_most
 from sotto.runs.training import Update
 
 _SAMPLES = 8
@@ -117,7 +118,7 @@ class Display:
             shown.append(f"released return {np.mean([one[-1] for one in released if one]):.1f}")
         epsilons = [line.epsilon for line in update.lines if line.epsilon is not None]
         if epsilons:
-            shown.append(f"epsilon {max(epsilons):.3g}")
+            shown.append(f"epsilon {at_most(max(epsilons), 3)}")
         return shown
 
     def _time_left(self, update: Update) -> str:

@@ -17,7 +17,7 @@ from sotto.privacy.accounting.events import (
     SampledGaussian,
 )
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.bounds import at_most, percent
+from sotto.privacy.bounds import at_most, guarantee, percent
 from sotto.privacy.certificates.check import AnyCertificate
 from sotto.privacy.certificates.model import Certificate, CertifiedAnswers, CertifiedStream
 from sotto.privacy.ledger.ledger import NO_TIME
@@ -91,8 +91,7 @@ def _headline(c: Certificate) -> Text:
     if c.status == "proved":
         return Text.assemble(
             ("Proved", "bold green"),
-            f": epsilon {at_most(c.epsilon)} at delta {at_most(c.delta, 3)}. "
-            f"{meaning_of_epsilon(c)}",
+            f": {guarantee(c.epsilon, c.delta)}. {meaning_of_epsilon(c)}",
         )
     if c.status == "paper-claim":
         return Text.assemble(

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sotto.files import write_whole
+from sotto.privacy.bounds import at_most
 from sotto.runs.registry import algorithm_named
 from sotto.runs.report import elements, figures, learning
 from sotto.runs.summaries import NOT_PRIVATE, Summary, differing
@@ -55,7 +56,7 @@ def guarantee(summary: Summary) -> str:
     """Returns the certified epsilon and delta, or why there is none."""
     if summary.epsilon is None or summary.delta is None:
         return summary.status
-    return f"{summary.epsilon:.4g} at delta {summary.delta:.3g}"
+    return f"{at_most(summary.epsilon)} at delta {at_most(summary.delta, 3)}"
 
 
 def _trained(summary: Summary) -> str:
@@ -194,7 +195,7 @@ def _curves(summaries: Sequence[Summary]) -> list[str]:
                 mean, spread = values.mean(axis=0), values.std(axis=0)
                 colour = _COLOURS[place % len(_COLOURS)]
                 style = "-" if place < len(_COLOURS) else "--"
-                label = name + (f" (epsilon {one.epsilon:.3g})" if one.epsilon else "")
+                label = name + (f" (epsilon {at_most(one.epsilon, 3)})" if one.epsilon else "")
                 axes.plot(x, mean, style, color=colour, label=label, marker="o", markersize=3)
                 if len(values) > 1:
                     axes.fill_between(

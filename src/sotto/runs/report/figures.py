@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from sotto.privacy.bounds import at_most
 from sotto.runs.metrics import Line
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
@@ -243,7 +244,7 @@ def privacy_curve(
         axes.plot(deltas, epsilons, color=BLUE)
         axes.plot([delta], [epsilon], "o", color=ORANGE, markersize=8)
         axes.annotate(
-            f"epsilon {epsilon:.3g} at delta {delta:.2g}",
+            f"epsilon {at_most(epsilon, 3)} at delta {at_most(delta, 2)}",
             (delta, epsilon),
             xytext=(10, 6),
             textcoords="offset points",

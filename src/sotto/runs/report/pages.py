@@ -134,7 +134,8 @@ def _card(
     return (
         f'<div class="card{"" if worst.status == "proved" else " bad"}">'
         f'<div class="status">{status}</div>'
-        f'<div class="epsilon">ε = {number} <small>at δ = {worst.delta:.3g}{several}</small></div>'
+        f'<div class="epsilon">ε = {number} <small>at δ = {at_most(worst.delta, 3)}'
+        f"{several}</small></div>"
         f"<p>{escape(sentence)}</p></div>"
     )
 

@@ -45,7 +45,7 @@ def _body(found: Standing) -> list[str]:
         elements.paragraph(f"Created {found.created.replace('T', ' ')[:16]} UTC.", soft=True),
         '<div class="card"><div class="status">Proved for each person</div>'
         f'<div class="epsilon">ε = {at_most(allowance.epsilon)} '
-        f"<small>at δ = {allowance.delta:.3g} for all products together</small></div>"
+        f"<small>at δ = {at_most(allowance.delta, 3)} for all products together</small></div>"
         f"<p>{escape(sentence(found))}</p></div>",
         elements.tiles(
             {
