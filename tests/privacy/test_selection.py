@@ -279,6 +279,30 @@ def test_the_bound_holds_where_selection_can_be_computed_and_one_try_would_not_d
     assert single < true <= bound
 
 
+def test_the_bound_does_not_hold_for_whoever_knows_the_number_of_tries() -> None:
+    """Real people would know it, since they take part in every try (`dppg/tuning.py` refuses them).
+
+    The try with the largest noisy value is chosen, and the observer sees the number of tries, too.
+    """
+    z, mean, delta = 1.4085, 2.0, 1e-4
+    bound = compose([best_of(z, mean)]).epsilon(delta)
+    x = np.linspace(-9 * z, 9 * z + 1, 8001)
+    tries = np.arange(1, 60)[:, None]
+    chance = (1 - 1 / mean) ** (tries - 1) / mean
+
+    def joint(shift: float) -> np.ndarray:
+        best = stats.norm.cdf(x, shift, z) ** (tries - 1) * stats.norm.pdf(x, shift, z)
+        return chance * tries * best * (x[1] - x[0])
+
+    def delta_of(one: np.ndarray, other: np.ndarray) -> float:
+        return float(np.maximum(one - math.exp(bound) * other, 0).sum())
+
+    absent, present = joint(0.0), joint(1.0)
+    assert delta_of(absent.sum(axis=0), present.sum(axis=0)) < delta
+    assert delta_of(present.sum(axis=0), absent.sum(axis=0)) < delta
+    assert max(delta_of(absent, present), delta_of(present, absent)) > 10 * delta
+
+
 def test_selections_compose_with_everything_else() -> None:
     """They compose by their Renyi curve, which alone costs more than the profile."""
     alone = epsilon(best_of(5.0, accounting=1))
