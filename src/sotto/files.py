@@ -71,7 +71,7 @@ def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
         OSError: it cannot be written; an earlier file is unchanged. Or its directory cannot be
             synced; the new file is in its place then.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with _failures_of(path):
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:

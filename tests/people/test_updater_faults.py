@@ -16,11 +16,13 @@ from live import SLOTS, SPACES, config
 from sotto.cli.live import campaign as command
 from sotto.people import campaign as campaigns
 from sotto.people import start
+from sotto.people import updater as updaters
 from sotto.people.campaign import Campaign, Terms
 from sotto.people.database import tables
 from sotto.people.database.store import Store
 from sotto.people.errors import CampaignMismatch, StaleHolder, StoreUnavailable
-from sotto.people.updater import Updater
+from sotto.people.plan import Plan
+from sotto.people.updater import Updater, run
 from sotto.privacy.errors import LedgerMismatch
 from sotto.privacy.ledger import databases
 from sotto.serving.traffic import logs
@@ -81,6 +83,57 @@ def test_what_another_updater_has_taken_over_is_not_published(tmp_path: Path) ->
         updater.step()
     assert not updater.step()
     assert losses(store) == [(0, True)]
+
+
+def test_a_stop_waits_for_what_was_charged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    campaign, store = given(tmp_path)
+    finish, tries = Store.finish, []
+
+    def fails_twice(self: Store, *what: Any, **how: Any) -> None:
+        tries.append(what)
+        if len(tries) < 3:
+            raise StoreUnavailable("the database is away")
+        finish(self, *what, **how)
+
+    monkeypatch.setattr(Store, "finish", fails_twice)
+    run(campaign, lambda: bool(tries), pause=0.01)
+    assert store.version() == 1
+    assert losses(store) == [(0, False)]
+
+
+def test_a_stop_does_not_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    campaign, store = given(tmp_path)
+
+    def fails(*_what: Any, **_how: Any) -> None:
+        raise StoreUnavailable("the database is away")
+
+    monkeypatch.setattr(Store, "finish", fails)
+    monkeypatch.setattr(updaters, "_LAST_SECONDS", 0.2)
+    began = time.monotonic()
+    run(campaign, lambda: True, pause=0.01)
+    assert time.monotonic() - began < 5  # nothing was begun
+    assert store.version() == 0
+    asked = iter([False])
+    run(campaign, lambda: next(asked, True), pause=0.01)
+    assert store.version() == 0
+
+
+def test_another_process_that_writes_to_the_ledger_does_not_end_the_updater(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found out when a stream is opened, or when it is charged."""
+    campaign, store = given(tmp_path)
+    opened, tries = Plan.open, []
+
+    def fails_once(self: Plan, *what: Any) -> Any:
+        tries.append(what)
+        if len(tries) == 1:
+            raise LedgerMismatch("another process has written to the ledger")
+        return opened(self, *what)
+
+    monkeypatch.setattr(Plan, "open", fails_once)
+    run(campaign, lambda: store.version() == 1, pause=0.01)
+    assert losses(store) == [(0, False)]
 
 
 def test_a_backup_delays_a_release_and_does_not_lose_it(

@@ -16,6 +16,8 @@ from sotto.privacy.claims import (
     Reference,
     by_name,
     described,
+    logs,
+    rewards,
     said,
     said_by_schema_1,
     same_sentences,
@@ -504,6 +506,27 @@ def test_an_unknown_sentence_is_refused() -> None:
 
 
 # --- streams that go on --------------------------------------------------------------------------
+
+
+def test_a_stream_goes_on_without_sentences_that_were_added_since() -> None:
+    today = StreamStatement.model_validate(SCHEMA_1["words"]["votes"]["streams"][0])
+    added = (logs.ONE_PERSON.assumption(), logs.SOURCE.assumption(words="a clinic"))
+    more = today.model_copy(update={"assumptions": (*today.assumptions, *added)})
+    assert same_stream(today, more)
+    assert not same_stream(more, today)  # whoever asks says today's sentences
+    other = (*more.assumptions, of_experts.OWN_CLONES.assumption())
+    assert not same_stream(today, more.model_copy(update={"assumptions": other}))
+
+
+def test_a_bound_that_was_rounded_otherwise_is_of_the_same_stream() -> None:
+    votes = StreamStatement.model_validate(SCHEMA_1["words"]["votes"]["streams"][0])
+
+    def bounded(bound: str, name: str = "'values'") -> StreamStatement:
+        said = rewards.SENSITIVITY.assumption(name=name, bound=bound, norm="norm", because="why")
+        return votes.model_copy(update={"assumptions": (*votes.assumptions, said)})
+
+    assert same_stream(bounded("1.40712"), bounded("1.40713"))
+    assert not same_stream(bounded("1.40712"), bounded("1.40712", "'others'"))
 
 
 def test_a_stream_is_the_same_under_earlier_words_and_no_other() -> None:

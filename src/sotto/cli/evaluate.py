@@ -32,6 +32,7 @@ from sotto.data.imports.records import load
 from sotto.errors import RunError
 from sotto.extras import require
 from sotto.files import write_whole
+from sotto.privacy.bounds import guarantee
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.ledger.spending import Budget
 from sotto.runs.agents import agent
@@ -284,8 +285,8 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         "that counts, and the noise is small, they hold less often.",
         f"Estimator {answer['estimator']}; returns are from {low:g} to {high:g}. A mean weight far "
         "from 1 says that weights are clipped, or that the probabilities in the log are not true.",
-        f"Certificate {answer['certificate']}: epsilon {answer['epsilon']:g} at delta "
-        f"{answer['delta']:g} for each person, in {answer['directory']}.",
+        f"Certificate {answer['certificate']}: {guarantee(answer['epsilon'], answer['delta'])} "
+        f"for each person, in {answer['directory']}.",
     ]
     if answer["estimator"] == "marginalised":
         most = max(one["added_for_tables"] for one in policies)

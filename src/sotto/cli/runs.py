@@ -301,9 +301,11 @@ def _print_page(
 
 def _in_words(certificate: "Certificate") -> dict[str, Any]:
     """Returns the sentences of a certificate, which stores only their identifiers."""
+    from sotto.privacy.certificates.text import unit_sentence
+
     return {
-        "unit_sentence": certificate.unit_sentence,
-        "protects": certificate.protects,
+        "unit_sentence": unit_sentence(certificate),
+        "protects": certificate.protects if certificate.status == "proved" else (),
         "does_not_protect": certificate.does_not_protect,
         "assumptions": [one.model_dump() for one in certificate.assumptions],
     }

@@ -25,6 +25,7 @@ from jaxtyping import Float
 from sotto import cluster
 from sotto.errors import RunError
 from sotto.files import write_whole
+from sotto.privacy.bounds import at_most
 from sotto.processes import at_once, finished
 
 _SECONDS_BETWEEN_REPORTS = 15
@@ -334,7 +335,7 @@ def _train(store: Store, arm: Arm) -> str:
         store.keep(one)
     result = joined(results)
     kind, values = result.last
-    private = result.status if result.epsilon is None else f"epsilon {result.epsilon:.4g}"
+    private = result.status if result.epsilon is None else f"epsilon {at_most(result.epsilon)}"
     spread = f" ± {values.std():.3g}" if len(values) > 1 else ""
     note = f" ({arm.note})" if arm.note else ""
     return f"{arm}: {kind} {values.mean():.4g}{spread}, {private}{note}"

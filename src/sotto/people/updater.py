@@ -16,6 +16,7 @@ Guarantee:
 """
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -42,6 +43,7 @@ from sotto.privacy.release.stream import Stream
 from sotto.runs import marks
 
 LEASE_SECONDS = 30.0
+_LAST_SECONDS = 15.0  # for which a charged release is still published after the updater was stopped
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +67,11 @@ class Updater:
         self._certified = 0  # version whose certificate this process has written
         # The release that is charged and not published, its next policy, and whether it is lost.
         self._made: tuple[int, bytes, bool] | None = None
+
+    @property
+    def owes(self) -> bool:
+        """Whether a release is charged and waits for the database to be published."""
+        return self._made is not None
 
     def step(self) -> bool:
         """Makes the next release if it is due; returns whether the database changed.
@@ -102,7 +109,12 @@ class Updater:
                 f"{charged} releases, and no later withdrawal; restore it from a newer backup"
             )
         with self._keeping_the_lease():
-            self._make(closed, before, lost=charged > closed.release)
+            try:
+                self._make(closed, before, lost=charged > closed.release)
+            except LedgerMismatch as mismatch:  # this process had read the ledger just before
+                raise StaleHolder(
+                    "another process has written to the ledger, so it is read again"
+                ) from mismatch
         return True
 
     def _ledger_as_it_is(self) -> Ledger:
@@ -186,13 +198,9 @@ class Updater:
         ]
         stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves))[None, None], *units)
         key = jax.random.fold_in(new_key(self._plan.config.seed), closed.release)[None]
-        stream, persons = self._opened(before), closed.persons.reshape(1, 1, -1)
-        try:
-            after, log, _ = stream.run(one_run(state), key, persons, stacked)
-        except LedgerMismatch as mismatch:  # this process had read the ledger just before
-            raise StaleHolder(
-                "another process has charged a release, so the ledger is read again"
-            ) from mismatch
+        after, log, _ = self._opened(before).run(
+            one_run(state), key, closed.persons.reshape(1, 1, -1), stacked
+        )
         returns = before.facts["returns"]
         if "private_return" in log:
             value = float(np.asarray(log["private_return"]).reshape(-1)[0])
@@ -242,13 +250,19 @@ class Updater:
 def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:
     """Makes releases until `stop` says so. It tries again while the disk or a database fails.
 
+    A release that is charged and not published then is tried for some seconds more.
+
     Raises:
         CampaignError: the database says that it must not go on, or
         PrivacyError: the ledger says so.
     """
     updater: Updater | None = None
-    said = ""
-    while not stop():
+    said, until = "", math.inf
+    while True:
+        if stop():
+            until = min(until, time.monotonic() + _LAST_SECONDS)
+            if updater is None or not updater.owes or time.monotonic() >= until:
+                return
         try:
             updater = updater or Updater(campaign)
             changed, said = updater.step(), ""

@@ -26,7 +26,7 @@ from sotto.people.campaign import Campaign, Terms
 from sotto.people.errors import CampaignError
 from sotto.people.spaces import Spaces
 from sotto.privacy.bounds import guarantee
-from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch
+from sotto.privacy.errors import LedgerCorrupt, LedgerMismatch, LedgerUnavailable
 from sotto.privacy.ledger.shared import SharedBudget
 
 Database = Annotated[
@@ -309,7 +309,8 @@ def _update_beside(path: Path, database: str | None, budget: str | None, parent:
         _update(path, database, budget, parent)
     except (ValueError, OSError) as error:
         print(f"sotto: {visible(str(error))}", file=sys.stderr, flush=True)
-        sys.exit(1 if isinstance(error, RunError | OSError) else _MUST_STOP)
+        again = isinstance(error, RunError | LedgerUnavailable | OSError)  # also StoreUnavailable
+        sys.exit(1 if again else _MUST_STOP)
 
 
 @command("campaign status")

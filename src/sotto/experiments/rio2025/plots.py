@@ -17,6 +17,7 @@ from sotto.experiments.rio2025.cells import TABLE1, Cell, EpsilonPoint, reported
 from sotto.experiments.rio2025.trainings import judged
 from sotto.experiments.statistics import half_width
 from sotto.privacy.accounting.composition import gaussian_epsilon
+from sotto.privacy.bounds import at_most
 
 _LIGHT = "#b8b8b8"
 _COLOURS = {"sotto": BLUE, "paper": ORANGE, None: GREY}
@@ -253,7 +254,7 @@ def _about(result: Result) -> str:
         return f"{cell.label} (noise: {cell.noise_epsilon:.3g}; not proved)"
     if cell.noise_multiplier is None:
         return f"{cell.label} (proved)"
-    return f"{cell.label} (epsilon {result.epsilon:.3g}, proved)"
+    return f"{cell.label} (epsilon {at_most(result.epsilon, 3)}, proved)"
 
 
 def _place(result: Result, by_noise: bool) -> float:

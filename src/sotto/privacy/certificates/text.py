@@ -230,7 +230,8 @@ def _choice(stream: CertifiedStream, epsilon: float) -> str:
     said = stream.statement.choice
     assert said is not None
     return (
-        f"the noisy maximum of {said.candidates} candidates, sensitivity {said.sensitivity:.6g}, "
+        f"the noisy maximum of {said.candidates} candidates, sensitivity "
+        f"{at_most(said.sensitivity, 6)}, "
         f"epsilon {at_most(epsilon)} with delta 0"
     )
 

@@ -302,9 +302,26 @@ def said_by_schema_1(facts: Facts) -> SaidBySchema1:
     )
 
 
-def same_stream(one: StreamStatement, other: StreamStatement) -> bool:
-    """Whether two statements are the same, up to earlier words of the same sentences."""
-    return one == other or _without_words(one) == _without_words(other)
+_ADDED = (
+    "dppg.parts",
+    "evaluation.published",
+    "evaluation.source",
+    "evaluation.licence",
+    "logs.one-person",
+)
+"""Sentences that earlier versions did not say of some streams, which go on all the same."""
+
+
+def same_stream(stored: StreamStatement, asked: StreamStatement) -> bool:
+    """Whether two statements are the same, up to earlier words of the same sentences.
+
+    The stored one may be of a version that did not say all of today's sentences.
+    """
+    if stored == asked:
+        return True
+    (one, said), (other, now) = _without_words(stored), _without_words(asked)
+    added = {words for words in now - said if words[0] in _ADDED}
+    return one == other and said == now - added
 
 
 def _without_words(statement: StreamStatement) -> tuple[StreamStatement, frozenset[Any]]:
@@ -312,7 +329,9 @@ def _without_words(statement: StreamStatement) -> tuple[StreamStatement, frozens
     said_there = set()
     for words in _brought_words(statement):
         claim, numbers = _identified(*words)
-        known = None if claim is None else (claim.identifier, frozenset(numbers.items()))
+        # A bound repeats a number of the statement, and may be rounded otherwise.
+        exact = frozenset((name, value) for name, value in numbers.items() if name != "bound")
+        known = None if claim is None else (claim.identifier, exact)
         said_there.add(known or words)
     return statement.model_copy(update=bare), frozenset(said_there)
 
