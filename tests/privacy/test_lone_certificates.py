@@ -110,7 +110,7 @@ def test_a_choice_is_verified_with_sotto_and_without(tmp_path: Path) -> None:
         wrong = changed(path, change)
         assert (verify_file(wrong).status, check(wrong)) == ("false", 1)
     released = dict(sections(derive(ledger)))["Released"]
-    assert "the noisy maximum of 2 candidates, sensitivity 0.1, epsilon 0.9 with" in released[0]
+    assert "of 2 candidates, sensitivity 0.100001, epsilon 0.9 with" in released[0]
 
 
 def charged(contents: Any) -> Any:

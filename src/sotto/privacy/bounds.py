@@ -3,22 +3,26 @@
 import math
 from decimal import ROUND_CEILING, Context, Decimal
 
+_EXACT = 1 - 1e-12  # float64 has rounded the bound itself, which is not rounded up
+
 
 def at_most(bound: float, digits: int = 4) -> str:
     """Returns an upper bound with so many digits, rounded up.
+
+    What float64 has rounded, up to 1e-12 of the bound, does not count.
 
     Example:
         at_most(1.2710878)  # '1.272'
     """
     if not math.isfinite(bound):
         return "infinite" if bound > 0 else str(bound)
-    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(repr(float(bound))))
+    up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(float(bound) * _EXACT))
     return f"{float(up):.{digits}g}"
 
 
 def percent(share: float) -> str:
     """Returns a share that is an upper bound in per cent, rounded up to a tenth."""
-    up = Decimal(repr(float(100 * share))).quantize(Decimal("0.1"), ROUND_CEILING)
+    up = Decimal(float(100 * share) * _EXACT).quantize(Decimal("0.1"), ROUND_CEILING)
     return f"{min(up, Decimal(100)):.1f}%"
 
 
