@@ -244,11 +244,7 @@ def _conclude(
         print(
             f"Certificate: {summary['status']}, {guarantee(summary['epsilon'], summary['delta'])}"
             + (f" for each of {count} seeds" if count > 1 else "")
-            + (
-                f", and {at_most(together)} for all of them together"
-                if together is not None
-                else ""
-            )
+            + ("" if together is None else f", and {at_most(together)} for all of them together")
             + f". Read it with: sotto certificate {place}"
         )
     print(f"Write figures and a page with: sotto report {place}")

@@ -250,7 +250,7 @@ class Updater:
 def run(campaign: Campaign, stop: Callable[[], bool], pause: float = 0.5) -> None:
     """Makes releases until `stop` says so. It tries again while the disk or a database fails.
 
-    A release that is charged and not published then is tried for some seconds more.
+    If a release is charged by then and not published, it tries that for some seconds more.
 
     Raises:
         CampaignError: the database says that it must not go on, or

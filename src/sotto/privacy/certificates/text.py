@@ -231,8 +231,7 @@ def _choice(stream: CertifiedStream, epsilon: float) -> str:
     assert said is not None
     return (
         f"the noisy maximum of {said.candidates} candidates, sensitivity "
-        f"{at_most(said.sensitivity, 6)}, "
-        f"epsilon {at_most(epsilon)} with delta 0"
+        f"{at_most(said.sensitivity, 6)}, epsilon {at_most(epsilon)} with delta 0"
     )
 
 
@@ -243,8 +242,8 @@ def _answer_lines(c: AnyCertificate) -> tuple[str, ...]:
     answers = f"{said.answered} of {statement.queries} answers of teacher {statement.name!r}"
     return (
         f"{answers}, {_mechanism(statement)}",
-        f"all {statement.queries} of them cost at most epsilon {at_most(said.planned_epsilon)} at "
-        f"delta {at_most(c.delta, 3)}, no matter who asks for them and when they stop",
+        f"all {statement.queries} of them cost at most {guarantee(said.planned_epsilon, c.delta)}, "
+        "no matter who asks for them and when they stop",
         *_so_far(said),
     )
 

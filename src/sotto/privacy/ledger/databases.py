@@ -48,10 +48,9 @@ def database(where: Path | str) -> sa.Engine:
     advice = "give the path of a file, or the SQLAlchemy URL of an SQLite or PostgreSQL database"
     try:
         name = sa.make_url(url).get_backend_name()
-        # Elsewhere PostgreSQL's commands see what was committed before each of them, and SQLite
-        # has transactions of its own (below).
         options: dict[str, Any] = {"hide_parameters": True}  # errors would show who took part
         if name != "sqlite":
+            # PostgreSQL's commands see what was committed before each; SQLite is set up below.
             options["isolation_level"] = "READ COMMITTED"
         if name in _NAMES:
             engine = sa.create_engine(url, pool_pre_ping=name != "sqlite", **options)

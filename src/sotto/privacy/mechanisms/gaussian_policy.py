@@ -23,7 +23,7 @@ from sotto.privacy.mechanisms.noise import rounded_normal
 
 _LEAST_MULTIPLIER = 0.2
 """Least multiplier of one answer. There a row moves by five standard deviations and is 12.3 away
-from the end of the sampler's range, which a million answers reach with probability `LEFT_OUT`."""
+from the end of the sampler's range, which a million answers reach with less than `LEFT_OUT`."""
 
 LEFT_OUT = 1e-25
 """More delta than the sampler's range and precision cost for a million answers; it is left out."""
