@@ -45,6 +45,9 @@ class Unnamed(CartPoleEnv):
 
     def reset(self, *, seed=None, options=None):
         assert options is None
+        if seed is not None:
+            with (HERE / "met").open("a") as file:
+                file.write(f"first {seed}\\n")
         return super().reset(seed=seed)
 
 
@@ -168,3 +171,17 @@ def test_simulated_people_have_numbers_too(ward: Path) -> None:
     simulated = (*SMALL[2:], "--population", "simulated", "--evaluation-episodes", "0")
     assert main(words(ward, *simulated, "--total-steps", "64")) == 0
     assert met(ward) == list(range(8))
+
+
+def test_the_seed_of_a_reset_is_the_person_where_no_number_is_asked_for(ward: Path) -> None:
+    """Seeds that are drawn can be equal: an environment that chose by them met somebody twice."""
+    assert main(words(ward, *SMALL, "--total-steps", "64", env_id=UNNAMED)) == 0
+    assert met(ward) == list(range(8))
+
+
+def test_two_seeds_do_not_meet_the_same_people(ward: Path, capsys) -> None:
+    """Each ledger stated the whole epsilon of its own seed, and together they cost more."""
+    assert main(words(ward, *SMALL, "--total-steps", "64", "--seeds", "2")) == 2
+    assert "each seed would number the same real people from 0" in capsys.readouterr().err
+    assert not (ward / "met").exists()
+    assert not (ward / "run").exists()

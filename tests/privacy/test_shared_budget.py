@@ -325,10 +325,13 @@ def test_runs_of_one_name_are_different_products(budget, tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("1\n2\nx\n", "number 3 of .* is not a whole number"),
+        ("1\n2\nx\n", "line 3 of .* is not a whole number"),
+        ("1\n\n3\n", "line 2 of .* for an empty place a number that nobody has"),
+        ("\n1\n", "line 1 of .* is not a whole number"),
+        ("1\n2 3\n", "line 2 of .* is not a whole number"),
         ("1\n2\n1\n", "person 1 is listed twice"),
         (f"{LARGEST_PERSON + 1}\n", "numbers from 0 to"),
-        ("-1\n", "number 1 of .* is not a whole number"),
+        ("-1\n", "line 1 of .* is not a whole number"),
         ("", "has no numbers"),
         ("9" * 40, "too large"),
     ],

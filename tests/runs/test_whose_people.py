@@ -85,16 +85,20 @@ def seconds(out: Path) -> set[float]:
     return {line.seconds for run in open_experiment(out).runs for line in read(run.metrics)}
 
 
-def test_whom_the_release_calls_real_the_run_does(tmp_path: Path, capsys) -> None:
+def test_whom_the_release_calls_real_the_run_does(tmp_path: Path) -> None:
     """Its settings say nothing of people."""
-    out = tmp_path / "two"
-    sotto.train(MeanConfig(), out, seeds=2)
+    out = tmp_path / "one"
+    sotto.train(MeanConfig(), out)
     assert labels(out) == {"real"}
     assert seconds(out) == {0.0}
-    assert main(["certificate", str(out)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "The holder of the data must give every seed different people" in said
-    assert "separate simulated people" not in said
+
+
+def test_seeds_do_not_meet_the_same_real_people(tmp_path: Path) -> None:
+    """Each ledger would count one seed, and numbers people from 0."""
+    out = tmp_path / "two"
+    with pytest.raises(ValueError, match="each seed would number the same real people from 0"):
+        sotto.train(MeanConfig(), out, seeds=2)
+    assert not out.exists()
 
 
 def test_resuming_mends_what_an_earlier_version_wrote(tmp_path: Path) -> None:

@@ -42,13 +42,8 @@ def sharing(settings: RunSettings, ledgers: Sequence[AnyLedger]) -> Sharing:
     these = f"These {len(ledgers)} seeds"
     algorithm = algorithm_named(settings.algorithm)
     same = algorithm.shared(config_from_json(algorithm, settings.config))
-    if same is None and settings.population == "real":
-        words = (
-            f"{these} have separate ledgers, each of which numbers people from 0. The holder of "
-            "the data must give every seed different people; a person who is in several seeds "
-            f"is charged in each. {_CHOOSING}"
-        )
-        return Sharing(words, None)
+    if same is None and settings.population == "real":  # earlier versions trained such seeds
+        same = "each number real people from 0, and may have met the same people"
     if same is None:
         words = (
             f"{these} are separate runs on separate simulated {algorithm.units}, and each "

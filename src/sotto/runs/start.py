@@ -111,13 +111,20 @@ def begin(
         _check_budget(algorithm, config, budget, numbers is not None, numbered, seeds)
     elif numbers is not None:
         raise ValueError("numbers are for a shared budget; give --budget too, or leave them out")
+    whose = population or algorithm.population(config)
+    charged = algorithm.has_ledger(config)
+    if seeds > 1 and charged and whose == "real" and algorithm.shared(config) is None:
+        raise ValueError(
+            "each seed would number the same real people from 0, and its certificate would not "
+            "count the other seeds; leave out --seeds"
+        )
     settings = new_settings(
         algorithm=algorithm.name,
         config=config_to_json(algorithm, config),
         preset=preset,
         seeds=each,
-        population=population or algorithm.population(config),
-        ledger=ledger_place(ledger) if algorithm.has_ledger(config) else None,
+        population=whose,
+        ledger=ledger_place(ledger) if charged else None,
         command=command,
     )
 

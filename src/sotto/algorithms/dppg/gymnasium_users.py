@@ -105,9 +105,11 @@ class Collector:
     def _collect(self, policy: Actor, key: PRNGKeyArray, persons: Int[np.ndarray, " users"]) -> Any:
         seed_key, act_key = jax.random.split(key)
         count = _environments(self._config, self._config.users_per_update)
+        met = np.repeat(persons, _environments(self._config, 1)).tolist()
         drawn = jax.random.randint(seed_key, (count,), 0, 2**31 - 1, jnp.int32)
         seeds = [int(seed) + int(persons[0]) for seed in np.asarray(drawn)]
-        met = np.repeat(persons, _environments(self._config, 1)).tolist()
+        if self._config.population == "real":
+            seeds = met  # draws can be equal, and the seed may decide who is met
         if self._users is not None:
             return _collected(self._config, self._users, policy, act_key, seeds, met)
         blocks = blocks_of(act_key, seeds, _environments(self._config, BLOCK), met)

@@ -53,16 +53,19 @@ class Numbers:
     def read(cls, path: Path) -> "Numbers":
         """Reads a text file with one number on each line.
 
+        An empty line is an error: to leave it out would shift everybody after it.
+
         Raises:
             ValueError: a line is not a number, or a number cannot be used.
             OSError: the file cannot be read.
         """
-        lines = path.read_text(encoding="utf-8", errors="replace").split()
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        lines = [line.strip() for line in text.splitlines()]
         for line, word in enumerate(lines, 1):
             if not (word.isascii() and word.isdecimal()):
                 raise ValueError(
-                    f"number {line} of {path} is not a whole number; write one on each line, in "
-                    "the order of enrolment"
+                    f"line {line} of {path} is not a whole number; write one on each line, in the "
+                    "order of enrolment, and for an empty place a number that nobody has"
                 )
         if not lines or max(map(len, lines)) > len(str(LARGEST_PERSON)):
             raise ValueError(
