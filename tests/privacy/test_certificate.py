@@ -13,6 +13,8 @@ from rich.console import Console
 from scipy import stats
 
 from sotto.privacy.certificates.derive import Certificate, derive, render, verify
+from sotto.privacy.certificates.text import QUOTED, sections
+from sotto.privacy.claims import streams
 from sotto.privacy.ledger.ledger import NO_TIME, Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
@@ -85,6 +87,24 @@ def test_a_certificate_says_what_the_ledger_holds(tmp_path: Path) -> None:
     assert len(certificate.curve) > 10
 
 
+def test_words_that_sotto_does_not_know_stand_apart(tmp_path: Path) -> None:
+    """An author's own "enforced by the code" stood among those that sotto's code enforces."""
+    known = streams.UNSEEN
+    own = Assumption(statement="No person has two numbers.", enforced_by="code", how="passports")
+    one = statement(protects=("Everybody, for ever.",), assumptions=(known.assumption(), own))
+    certificate = derive(ledger_of(tmp_path / "ledger", one))
+    found = dict(sections(certificate))
+    assert certificate.status == "proved"
+    assert found[QUOTED] == (
+        "Protected: Everybody, for ever.",
+        "Enforced by its code: No person has two numbers. (passports)",
+    )
+    assert known.words({}) in str(found["Enforced by the code"])
+    others = [lines for title, lines in found.items() if title != QUOTED]
+    assert not any("for ever" in line or "passports" in line for lines in others for line in lines)
+    assert QUOTED in text_of(certificate)
+
+
 def test_a_withheld_time_is_not_printed_as_a_date(tmp_path: Path) -> None:
     def made(name: str, created: str | None) -> str:
         ledger = Ledger.create(
@@ -122,9 +142,10 @@ def test_what_always_is_assumed_is_listed_once(tmp_path: Path) -> None:
         "key from the operating system's entropy",
     ):
         assert topic in text
-    for topic in ("Timing", "integers on a public grid", "simulated", "A. B. [user]"):
+    for topic in ("Timing", "integers on a public grid", "simulated"):
         assert topic in text
-    assert certificate.protects == ("Every state, action and reward.",)
+    own = ("Protected: Every state, action and reward.", "Up to you: A. (B.)")
+    assert certificate.quoted == own
     assert any("other runs" in line for line in certificate.does_not_protect)
     real = derive(ledger_of(tmp_path / "real", statement(population="real")))
     assert not any("simulated" in assumption.statement for assumption in real.assumptions)

@@ -12,7 +12,6 @@ import pytest
 
 import sotto
 from sotto.algorithms.base import Algorithm, Progress
-from sotto.cli import main
 from sotto.cli.train import _train
 from sotto.errors import RunError
 from sotto.keys import new_key

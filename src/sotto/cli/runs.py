@@ -308,6 +308,7 @@ def _in_words(certificate: "Certificate") -> dict[str, Any]:
         "protects": certificate.protects if certificate.status == "proved" else (),
         "does_not_protect": certificate.does_not_protect,
         "assumptions": [one.model_dump() for one in certificate.assumptions],
+        "quoted": certificate.quoted,
     }
 
 

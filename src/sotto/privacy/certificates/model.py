@@ -14,13 +14,20 @@ from sotto.files import replacing
 from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.events import Event
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.claims import Reference, Said
+from sotto.privacy.claims import Quoted, Reference, Said
 from sotto.privacy.described.description import Description, Verdict
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.statements import Assumption, Gap, StreamStatement
 from sotto.privacy.units import Unit
 
 Status = Literal["proved", "paper-claim", "none"]
+
+_SECTIONS = {
+    "protects": "Protected",
+    "does-not-protect": "Not protected",
+    "code": "Enforced by its code",
+    "user": "Up to you",
+}
 
 _CURVE_DELTAS = tuple(float(f"{m}e-{k}") for k in range(10, 1, -1) for m in (1, 3))
 
@@ -183,21 +190,37 @@ class Certificate(Stored):
     @property
     def protects(self) -> tuple[str, ...]:
         """Sentences about what the certificate protects."""
-        return tuple(one.sentence for one in self.claims if one.section == "protects")
+        return tuple(one.sentence for one in self._known if one.section == "protects")
 
     @property
     def does_not_protect(self) -> tuple[str, ...]:
         """Sentences about what the certificate does not protect."""
-        return tuple(one.sentence for one in self.claims if one.section == "does-not-protect")
+        return tuple(one.sentence for one in self._known if one.section == "does-not-protect")
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """Assumptions of the proof in words, with what enforces them."""
         return tuple(
             Assumption(statement=one.sentence, enforced_by=one.section, how=one.how)
-            for one in self.claims
+            for one in self._known
             if one.section in ("code", "user")
         )
+
+    @property
+    def quoted(self) -> tuple[str, ...]:
+        """Sentences of an algorithm that sotto does not know, each with its section.
+
+        Without a proof nothing is said to be protected.
+        """
+        return tuple(
+            f"{_SECTIONS[one.section]}: {one.sentence}" + (f" ({one.how})" if one.how else "")
+            for one in self.claims
+            if isinstance(one, Quoted) and (self.status == "proved" or one.section != "protects")
+        )
+
+    @property
+    def _known(self) -> tuple[Reference, ...]:
+        return tuple(one for one in self.claims if isinstance(one, Reference))
 
 
 class CertificateOfSchema1(Stored):

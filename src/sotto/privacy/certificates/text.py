@@ -25,6 +25,9 @@ from sotto.privacy.mechanisms.policies import Dirichlet, GaussianPolicy, Truncat
 from sotto.privacy.mechanisms.stable_prefixes import Consensus, Floor, RandomStop
 from sotto.privacy.statements import Returning
 
+QUOTED = "In the words of the algorithm's author, which sotto does not check"
+"""Title of sentences that are not in the catalogue. No proof stands behind them."""
+
 
 def render(certificate: Certificate) -> RenderableType:
     """Returns the certificate in plain words, for `rich.console.Console.print`."""
@@ -61,6 +64,7 @@ def sections(c: AnyCertificate) -> tuple[tuple[str, tuple[str, ...]], ...]:
         ("Steps that are not private", tuple(f"{gap.name}: {gap.why}" for gap in c.gaps)),
         ("Enforced by the code", _assumed(c, "code")),
         ("Up to you", _assumed(c, "user")),
+        (QUOTED, c.quoted if isinstance(c, Certificate) else ()),
         ("Released", tuple(map(_stream_line, c.streams)) + _answer_lines(c)),
         ("What each student learns alone", _student_lines(c)),
     )

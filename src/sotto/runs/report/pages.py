@@ -14,7 +14,7 @@ from sotto.errors import RunError
 from sotto.files import write_whole
 from sotto.privacy.bounds import at_most
 from sotto.privacy.certificates.derive import Certificate, derive
-from sotto.privacy.certificates.text import meaning_of_delta, meaning_of_epsilon
+from sotto.privacy.certificates.text import QUOTED, meaning_of_delta, meaning_of_epsilon
 from sotto.privacy.ledger.ledger import NO_TIME
 from sotto.runs.directory import Experiment, Run
 from sotto.runs.metrics import Line, read
@@ -290,6 +290,7 @@ def _certificate(c: Certificate, runs: int) -> list[str]:
         elements.bullets("Steps that are not private", [(gap.name, gap.why) for gap in c.gaps]),
         elements.bullets("Enforced by the code", _assumptions(c, "code")),
         elements.bullets("Up to you", _assumptions(c, "user")),
+        elements.bullets(QUOTED, [(line, "") for line in c.quoted]),
         elements.paragraph(
             f"Computed by: {c.method}. "
             + (f"Ledger head {c.head_hash}." if runs == 1 else "Each seed has its own ledger."),
