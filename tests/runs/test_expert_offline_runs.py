@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from minari.dataset.minari_storage import MinariStorage
 from people_logs import write_visits
 
 from sotto.algorithms.expert_offline import states as expert_offline_states
@@ -336,13 +337,36 @@ def test_killed_it_goes_on_without_paying_twice(dataset: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (("--expert-count", "30", "--id-column", "doctor"), "in its metadata 'doctor', a number below"),
+        ((), "does not state the number of experts"),
+        (("--expert-count", "60", "--id-column", "id"), "names no expert"),
+    ],
+)
+def test_experts_of_somebody_elses_dataset(
+    capsys, dataset: Path, tmp_path: Path, more: tuple[str, ...], message: str
+) -> None:
+    foreign = tmp_path / "foreign-v0"
+    shutil.copytree(dataset, foreign)
+    MinariStorage.read(foreign / "data").update_metadata({"sotto": {}})
+    out = tmp_path / "run"
+    assert message in refused(capsys, *words(out, foreign, *TARGET, *more))
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
         ((), "needs --target-epsilon"),
         ((*TARGET, "--method", "stable-prefix"), "a fixed log cannot take their place"),
         ((*TARGET, "--delta", "0.04"), "vacuous for 30 experts"),
-        ((*TARGET, "--id-column", "doctor"), "does not state the number of experts"),
+        ((*TARGET, "--id-column", "doctor"), "'expert_id' names the experts of this dataset"),
         (
             (*TARGET, "--id-column", "doctor", "--expert-count", "30"),
-            "'doctor' is not in the metadata",
+            "'expert_id' names the experts of this dataset",
+        ),
+        (
+            (*TARGET, "--id-column", "id", "--expert-count", "60"),
+            "'id' is what Minari notes of an episode, and names no expert",
         ),
         (("--method", "bc", *TARGET), "protects nobody"),
         ((*TARGET, "--ledger", "x", "--states", "box", "--box-low", "0"), "has 1 numbers"),

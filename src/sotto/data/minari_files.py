@@ -115,8 +115,8 @@ def load(dataset: Path | str, id_column: str = ID_COLUMN, experts: int | None = 
 def _load(dataset: Path | str, id_column: str, experts: int | None) -> ExpertLog:
     storage = storage_of(dataset)
     size, first_action, actions = _sizes(dataset, storage)
-    if experts is None:
-        experts = _stated(storage, id_column)
+    stated = _stated(storage, id_column)
+    experts = stated if experts is None else experts
     numbers = range(storage.total_episodes)
     metadata = list(storage.get_episode_metadata(numbers))
     lengths = np.array([_length(dataset, episode) for episode in metadata], np.int64)
@@ -208,6 +208,8 @@ def described(dataset: Path | str, id_column: str = ID_COLUMN) -> Described:
 
 
 _MOST_EXPERTS = 10**8
+_MINARIS = frozenset({"id", "total_steps", "seed"})
+"""Keys of an episode's metadata that Minari writes."""
 
 
 def _own(storage: Any) -> dict[str, Any]:
@@ -219,10 +221,22 @@ def _own(storage: Any) -> dict[str, Any]:
 
 
 def _stated(storage: Any, id_column: str) -> int | None:
-    """Returns the number that `save` or an import wrote; None for other columns and datasets."""
-    if id_column != ID_COLUMN:
-        return None
+    """Returns the number of experts that `save` or an import wrote; None for other datasets.
+
+    Raises:
+        DatasetError: the column cannot name experts: another one does, or it is Minari's own.
+    """
     brought = storage.metadata.get(IMPORT)
+    if id_column in _MINARIS:
+        raise DatasetError(
+            f"{id_column!r} is what Minari notes of an episode, and names no expert: one of many "
+            "episodes would count as one of many experts; name the column with the expert's id."
+        )
+    if id_column != ID_COLUMN and (isinstance(brought, dict) or "experts" in _own(storage)):
+        raise DatasetError(
+            f"{ID_COLUMN!r} names the experts of this dataset, and {id_column!r} would protect "
+            "less than an expert with all episodes; leave out --id-column."
+        )
     stated = brought.get("declaration") if isinstance(brought, dict) else None
     count = stated.get("people") if isinstance(stated, dict) else _own(storage).get("experts")
     if count is None:
