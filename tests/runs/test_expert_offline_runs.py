@@ -337,7 +337,7 @@ def test_killed_it_goes_on_without_paying_twice(dataset: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--expert-count", "30", "--id-column", "doctor"), "in its metadata 'doctor', a number below"),
+        (("--expert-count", "30", "--id-column", "doctor"), "in its metadata 'doctor', a number"),
         ((), "does not state the number of experts"),
         (("--expert-count", "60", "--id-column", "id"), "names no expert"),
     ],
