@@ -210,3 +210,8 @@ def sync_directory(path: Path) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def absolute(path: str | None) -> str | None:
+    """Returns an existing path as an absolute one; any other name stays as it is."""
+    return str(Path(path).absolute()) if path is not None and Path(path).exists() else path

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from sotto.errors import visible
 from sotto.privacy.certificates.derive import verify
 from sotto.rl.language import batches
 from sotto.runs import checkpoints, metrics
-from sotto.runs.directory import open_experiment
+from sotto.runs.directory import open_experiment, resume_command
 from sotto.runs.training import load_states
 
 TRAIN = ("train", "rlhf", *TINY)
@@ -95,7 +96,7 @@ def test_a_long_update_says_how_far_it_is(simulated):
     _, said = simulated
     before, after = said.split("\n     1/2 updates", 1)
     assert f"\n    8 of {PEOPLE * 3} completions, about " in before
-    assert "\n    release 1 of 1 is computed\n" in before
+    assert before.endswith("\n    computing release 1 of 1, which is charged first")
     assert " s left\n" in after
     samples = "    a sample: "  # which may hold any sign
     assert not any("%" in line for line in said.splitlines() if not line.startswith(samples))
@@ -148,8 +149,12 @@ def test_the_report_has_a_figure_of_each_quantity_and_samples(simulated):
     }
     page = (out / "report.html").read_text()
     assert "rated tokens, at most" in page
-    assert "<th>after update 1</th><th>after update 2</th>" in page
+    assert "<th>base model</th><th>after update 2</th>" in page
     (run,) = open_experiment(out).runs
+    first = metrics.read(run.metrics)[0]
+    assert first.before["kl"] == 0
+    assert first.before == first.evaluation  # the release alone does not change the model
+    assert first.samples_before == first.samples
     for value in metrics.read(run.metrics)[-1].evaluation.values():
         assert f"<b>{value:.3f}</b>" in page
     for line in (metrics.read(run.metrics)[0], metrics.read(run.metrics)[-1]):
@@ -200,6 +205,35 @@ def test_other_public_prompts_are_refused(capsys, tmp_path, monkeypatch):
     assert says in refused(capsys, *resume(out, *flags))
     new = (*TRAIN, *flags, "--prompts-identity", "0" * 64, "--out", str(tmp_path / "new"))
     assert says in refused(capsys, *new)
+
+
+def test_files_that_have_moved_are_known_by_what_they_hold(real, tmp_path, monkeypatch, capsys):
+    """A run whose release is charged could not go on from another folder."""
+    monkeypatch.chdir(tmp_path)
+    (first := tmp_path / "first").mkdir()
+    flags, out = write_feedback(first), tmp_path / "run"
+    model = Path(shutil.copytree(MODEL, first / "model"))
+    near = [f"./{Path(one).relative_to(tmp_path)}" if "/" in one else one for one in flags]
+    interrupt(monkeypatch, 1, *near, "--model", "first/model", "--json", "--out", str(out))
+    moved = Path(shutil.copytree(first, tmp_path / "second"))
+    other = [one.replace(str(first), str(moved)) for one in flags]
+    again = ["train", "rlhf", "--out", str(out), "--resume", "--json"]
+    says = f"was started with --feedback {flags[1]}; give the same, or start a new run"
+    assert says in refused(capsys, *again, "--model", str(moved / "model"), *other)
+    shutil.rmtree(model)
+    (first / "prompts.txt").unlink(missing_ok=True)
+    assert main([*again, "--model", str(moved / "model"), *other[2:], *flags[:2]]) == 0
+    stored = open_experiment(out).settings.config
+    assert (stored["model"], stored["feedback"]) == (str(moved / "model"), flags[1])
+    assert stored["public_prompts"] == other[other.index("--public-prompts") + 1]
+
+
+def test_the_command_that_goes_on_names_every_file(real, tmp_path, monkeypatch):
+    out, flags = tmp_path / "run", write_feedback(tmp_path)
+    interrupt(monkeypatch, 1, *flags, "--json", "--out", str(out))
+    told = shlex.split(resume_command(open_experiment(out)))
+    assert told[:2] == ["sotto", "train"]
+    assert main([*told[1:], "--json"]) == 0
 
 
 class Killed(BaseException):
@@ -283,7 +317,10 @@ def test_interrupted_policy_gradients_go_on_without_the_release_that_was_lost(
     assert lines[-1].env_steps == PEOPLE * 3 * 6
     assert main(["report", str(out)]) == 0
     assert (out / "figures" / "updates.png").is_file()
-    assert "after update 1" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "<th>base model</th><th>after update 4</th>" in page
+    assert lines[0].before["kl"] == 0 != lines[0].evaluation["kl"]
+    assert [line.before for line in lines[1:]] == [{}, {}]
 
 
 @pytest.mark.parametrize(

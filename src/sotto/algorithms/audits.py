@@ -30,8 +30,9 @@ def auditable(
     name = algorithm.name
     if type(algorithm).on_devices is Algorithm.on_devices:
         raise ValueError(
-            f"sotto audit cannot make a training of {name} again: its updates are not single "
-            "releases about people; describe its release as a sotto.Auditable instead"
+            f"sotto audit cannot make a training of {name} again, only those whose updates are "
+            "each one release about people of a simulator, such as dppg; attack the known leaks "
+            "with sotto audit --leaks, or describe its release as a sotto.Auditable"
         )
     if algorithm.population(config) == "real":
         raise ValueError(

@@ -74,6 +74,8 @@ class Progress:
         env_steps: number of environment steps so far. None: `steps_per_update` for each update.
         learned: whether the policies have changed.
         samples: prompts and completions of simulated people, as the first run's model writes them.
+        before, samples_before: evaluation and samples of the model before training, in the first
+            chunk of an algorithm that begins with a public model.
     """
 
     updates: int
@@ -84,6 +86,8 @@ class Progress:
     env_steps: int | None = None
     learned: bool = True
     samples: tuple[tuple[str, str], ...] = ()
+    before: dict[str, np.ndarray] = field(default_factory=dict)
+    samples_before: tuple[tuple[str, str], ...] = ()
 
 
 class Algorithm(ABC, Generic[Config]):
@@ -103,6 +107,8 @@ class Algorithm(ABC, Generic[Config]):
         words: names of the measured quantities.
         options_type: dataclass of further flags, which are not settings and are not stored.
         presets: names of settings that `--preset` offers. The first one is the default.
+        files: settings that name files, which must be given again to resume, each with the setting
+            that holds the file's identity. A file that has moved is known by it; None: by its path.
     """
 
     name: ClassVar[str]
@@ -117,6 +123,7 @@ class Algorithm(ABC, Generic[Config]):
     words: ClassVar[Words] = Words()
     options_type: ClassVar[type[Any]] = NoOptions
     presets: ClassVar[tuple[str, ...]] = ()
+    files: ClassVar[Mapping[str, str | None]] = {}
 
     def defaults(self, flags: Mapping[str, str]) -> dict[str, Any]:
         """Returns settings that differ from the defaults of `config_type`, which `--help` shows.

@@ -43,9 +43,9 @@ def audit(
     without one person, makes many runs with and without, and one run with many canaries. It states
     lower bounds on epsilon beside your claim. A claim that is not refuted is not proved.
 
-    With RUN, the directory of a training, it trains once more with the same settings. Each person
-    is a canary who is in or out by a coin. Lower bounds stand beside the certificate. It takes
-    about as long as the training.
+    With RUN, a training of dppg or of your own algorithm, it trains once more with the same
+    settings. Each person is a canary who is in or out by a coin. Lower bounds stand beside the
+    certificate. It takes about as long as the training.
 
       exit code 0: nothing refutes the claim
       exit code 2: the audit could not be made

@@ -24,7 +24,7 @@ from sotto.privacy.answers.ledger import AnswerLedger
 from sotto.privacy.bounds import at_most, guarantee
 from sotto.privacy.certificates.derive import derive
 from sotto.runs import start
-from sotto.runs.directory import Experiment
+from sotto.runs.directory import Experiment, resume_command
 from sotto.runs.registry import algorithm_named, config_from_json, former_names
 from sotto.runs.seeds import sharing
 from sotto.runs.summaries import task
@@ -180,10 +180,9 @@ def _show(
         _conclude(algorithm, experiment, config, last, seconds)
     if finished:
         return 0
-    place = shlex.quote(str(experiment.path))
     print(
         f"sotto: stopped after {last.updates} of {last.total_updates} updates, all saved; continue "
-        f"with: sotto train {algorithm.name} --out {place} --resume",
+        f"with: {resume_command(experiment)}",
         file=sys.stderr,
     )
     return 130

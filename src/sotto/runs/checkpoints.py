@@ -24,7 +24,7 @@ from jaxtyping import PyTree
 from sotto.algorithms.base import Algorithm
 from sotto.errors import RunError
 from sotto.files import write_whole
-from sotto.runs.directory import Experiment, Run
+from sotto.runs.directory import Experiment, Run, resume_command
 from sotto.runs.marks import FILE, Mark
 
 # Orbax warns of an incomplete checkpoint of a killed run, and then removes it.
@@ -182,7 +182,7 @@ def last_checkpoint(experiment: Experiment) -> int:
     if done == 0:
         raise RunError(
             f"{experiment.path} has no checkpoint yet; continue the training with: "
-            f"sotto train {experiment.settings.algorithm} --out {experiment.path} --resume"
+            f"{resume_command(experiment)}"
         )
     return done
 

@@ -304,6 +304,22 @@ def create_experiment(
     return Experiment(out, settings, runs, named)
 
 
+def resume_command(experiment: Experiment) -> str:
+    """Returns the command that continues an experiment, with all that must be named again."""
+    settings, named = experiment.settings, experiment.named
+    algorithm = algorithm_named(settings.algorithm)
+    words = ["sotto", "train", settings.algorithm, "--out", str(experiment.path), "--resume"]
+    for name in algorithm.files:
+        if (file := settings.config.get(name)) != getattr(algorithm.config_type, name):
+            words += [f"--{name.replace('_', '-')}", str(file)]
+    given = {"ledger": named.ledger, "budget": named.budget, "numbers": named.numbers}
+    if named.env_id is not None and ":" in named.env_id:  # its module is imported
+        given["env-id"] = named.env_id
+    for flag, value in given.items():
+        words += [] if value is None else [f"--{flag}", str(value)]
+    return shlex.join(words)
+
+
 def with_settings(experiment: Experiment, **changes: Any) -> Experiment:
     """Returns the experiment with changed fields of `RunSettings`; `store` writes them."""
     settings = experiment.settings.model_copy(update=changes)
@@ -332,7 +348,7 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
     """
     file, place = path / "config.json", shlex.quote(str(path))
     if not path.exists():
-        raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {place}")
+        raise RunError(f"there is no run at {path}; train one with: sotto train NAME --out {place}")
     if path.is_file():
         lone = f", or for this file alone: sotto verify {place}" if path.suffix == ".json" else ""
         raise RunError(f"{path} is a file; give the directory of its run{lone}")

@@ -37,6 +37,8 @@ class Line:
             that the algorithm's `words` name.
         simulated: one value for each update of this chunk; NaN if no episode ended.
         samples: prompts of simulated people, and what the model writes after them.
+        before, samples_before: evaluation and samples of the model before training, in the first
+            line, if the algorithm begins with a public model.
         charges, head_hash: the ledger's mark (`marks.Mark`); None for a run without a ledger, and
             in lines of earlier versions.
     """
@@ -52,6 +54,8 @@ class Line:
     charges: int | None = None
     head_hash: str | None = None
     samples: tuple[tuple[str, str], ...] = ()
+    before: dict[str, float] = field(default_factory=dict)
+    samples_before: tuple[tuple[str, str], ...] = ()
 
 
 _LINE = TypeAdapter(Line)

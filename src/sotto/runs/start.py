@@ -3,7 +3,7 @@
 import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -194,11 +194,20 @@ def go_on(
     asked, changed = _changes(algorithm, config, stored)
     if changed not in ([], [_LENGTH]):
         # The stored settings are filled in, and those given from Python may still be open.
-        with suppress(ValueError, RunError):  # settings that cannot be run differ anyway
+        try:
             config = algorithm.resolved(config)
+        except (ValueError, RunError):  # settings that cannot be run differ anyway
+            if not set(changed).isdisjoint(algorithm.files):  # the error says what is wrong with it
+                raise
+        else:
             asked, now = _changes(algorithm, config, stored)
             # What an earlier version left open may be filled in by this one, and is no change.
             changed = [one for one in changed if one in now]
+            moved = {
+                name: asked[name] for name in changed if _same_file(algorithm, asked, stored, name)
+            }
+            experiment = with_settings(experiment, config=settings.config | moved)
+            changed = [one for one in changed if one not in moved]
     if seeds not in (1, len(settings.seeds)):
         changed.append("seeds")
     if preset not in (None, settings.preset):
@@ -212,6 +221,10 @@ def go_on(
             f"{out} was started with {settings.config[_LENGTH]} steps and cannot have fewer; "
             "leave out --total-steps, or give more"
         )
+    if changed and changed[0] in algorithm.files:
+        flag, file = changed[0].replace("_", "-"), stored[changed[0]]
+        before = f"without --{flag}" if file is None else f"with --{flag} {shlex.quote(str(file))}"
+        raise RunError(f"{out} was started {before}; give the same, or start a new run")
     if changed:
         raise RunError(
             f"a run must be resumed with the settings with which it was started; leave out "
@@ -239,6 +252,14 @@ def _changes(
     """Returns the settings in JSON, and the names of those that differ from the stored ones."""
     asked = config_to_json(algorithm, config)
     return asked, [key for key, value in asked.items() if value != stored[key]]
+
+
+def _same_file(
+    algorithm: Algorithm[Any], asked: dict[str, Any], stored: dict[str, Any], name: str
+) -> bool:
+    """Whether a setting names the same file in another place, by its identity."""
+    identity = algorithm.files.get(name)
+    return identity is not None and asked[identity] == stored[identity] is not None
 
 
 def _longer(algorithm: Algorithm[Any], config: Any, experiment: Experiment) -> Experiment:

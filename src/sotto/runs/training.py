@@ -205,6 +205,8 @@ def _lines(
                 evaluation={n: float(x[index]) for n, x in progress.evaluation.items()},
                 simulated=_series(progress.simulated, index),
                 samples=progress.samples,
+                before={n: float(x[index]) for n, x in progress.before.items()},
+                samples_before=progress.samples_before,
             )
         )
     return tuple(found)

@@ -17,13 +17,13 @@ from sotto.algorithms.base import Algorithm, Progress
 from sotto.algorithms.expert_offline import training
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
-from sotto.algorithms.expert_offline.sources import absolute, read_sources
+from sotto.algorithms.expert_offline.sources import read_sources
 from sotto.algorithms.expert_offline.states import Sources
 from sotto.algorithms.log_facts import require_same
 from sotto.data import minari_files
 from sotto.data.imports.records import require_numbered
 from sotto.errors import RunError
-from sotto.files import silence
+from sotto.files import absolute, silence
 from sotto.keys import new_key
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.ledger.ledger import Ledger

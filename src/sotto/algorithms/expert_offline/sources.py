@@ -40,11 +40,6 @@ def read_sources(
     return Sources(policies, log, env_id, actions, about)
 
 
-def absolute(path: str | None) -> str | None:
-    """Returns an existing path as an absolute one; the name of a dataset stays as it is."""
-    return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
-
-
 def _folder(experts_path: str) -> Path:
     path = Path(experts_path)
     return path.parent if path.is_file() else path

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from sotto.algorithms.rlhf.people import (
     read_model,
 )
 from sotto.algorithms.rlhf.release import RLHFState
+from sotto.files import absolute
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.rl.language import LanguageModel
@@ -57,6 +58,11 @@ class RLHF(Algorithm[RLHFConfig]):
     name, summary = "rlhf", "a language model tuned to people's ratings"
     config_type = RLHFConfig
     presets = ("sotto", "paper")
+    files: ClassVar[Mapping[str, str | None]] = {
+        "model": "model_identity",
+        "public_prompts": "prompts_identity",
+        "feedback": None,
+    }
     charged = True
     acts = False
     evaluates_greedily = False
@@ -98,8 +104,8 @@ class RLHF(Algorithm[RLHFConfig]):
     def use(self, options: Any, config: RLHFConfig, named: Mapping[str, str]) -> None:
         """Refuses files that only config.json names."""
         del options
-        for name, harmless in (("model", SMOLLM2), ("feedback", None), ("public_prompts", None)):
-            if getattr(config, name) != harmless and name not in named:
+        for name in self.files:
+            if getattr(config, name) != getattr(RLHFConfig, name) and name not in named:
                 raise _unnamed(name, getattr(config, name))
 
     def resolved(self, config: RLHFConfig) -> RLHFConfig:
@@ -107,7 +113,14 @@ class RLHF(Algorithm[RLHFConfig]):
         self.language(config)
         assert self._read is not None
         prompts = prompts_identity(config)
-        config = replace(config, model_identity=self._read[2], prompts_identity=prompts)
+        config = replace(
+            config,
+            model=config.model if config.model == SMOLLM2 else str(Path(config.model).absolute()),
+            model_identity=self._read[2],
+            public_prompts=absolute(config.public_prompts),
+            prompts_identity=prompts,
+            feedback=absolute(config.feedback),
+        )
         self._people(config)
         return config
 

@@ -62,7 +62,8 @@ class RLHFConfig(Settings):
     """
 
     model: str = SMOLLM2
-    """Language model: smollm2, a folder in Hugging Face's layout, or a GGUF file."""
+    """Language model: smollm2, a folder in Hugging Face's layout (GPT-2 or Llama), or a GGUF file
+    (Llama)."""
     model_identity: str | None = None
     """SHA-256 of the model's files. None takes that of the model. A run goes on, and is tried, with
     this model only."""
@@ -151,8 +152,9 @@ class RLHFConfig(Settings):
     scales the whole change such that it is about met."""
     reranked: Count = 1
     """Number of completions that the tuned model samples for each answer, of which the released
-    reward model chooses one. More give better answers at the same kl_target and take longer. It is
-    for reward-model. Other tools that load the adapter do not choose."""
+    reward model chooses one. With more of them people rate answers higher at the same kl_target,
+    the judge shows no clear difference, and answers take longer. It is for reward-model. Other
+    tools that load the adapter do not choose."""
     evaluation_prompts: Count = 256
     """Number of fresh simulated people's prompts with which released adapters are evaluated."""
     judge: bool = True

@@ -79,6 +79,10 @@ def base_name(model: str) -> str | None:
     return model if Path(model).is_dir() else None
 
 
+_Measured = tuple[dict[str, float], tuple[tuple[str, str], ...]]
+"""Means of the measurements by name, and samples: prompts and completions."""
+
+
 class Training:
     """One training, from any state to the end."""
 
@@ -94,6 +98,7 @@ class Training:
         self._config, self._people, self._ledger, self._folder = config, people, ledger, folder
         self._done = done
         self._state: RLHFState = jax.tree.map(lambda x: x[0], states)
+        self._before: _Measured = {}, ()
 
     def run(self) -> Iterator[Progress]:
         """Makes the updates that are left, and yields after each chunk.
@@ -103,6 +108,8 @@ class Training:
                 lost.
         """
         config, done = self._config, self._done
+        if done == 0:
+            self._before = self._measured()
         if done < config.releases:
             yield from self._release(done)
         yield self._finish()
@@ -137,7 +144,9 @@ class Training:
             persons = update * release.slots + np.arange(release.slots).reshape(1, 1, -1)
             units = jax.tree.map(lambda x: jnp.asarray(x)[None, None], rated)
             keys = key_of(config.seed, Use.PEOPLE)[None]
-            _log.info("release %d of %d is computed", update + 1, config.releases)
+            _log.info(
+                "computing release %d of %d, which is charged first", update + 1, config.releases
+            )
             opened, log, simulated = stream.run(opened, keys, persons, units)
             self._state = jax.tree.map(lambda x: x[0], opened.state)
             ratings = {} if simulated is None else {"rating": simulated["rating"].mean(axis=2)}
@@ -191,28 +200,39 @@ class Training:
                 for name, x in found.items()
             }
 
-        measured: dict[str, float] = {}
-        samples: tuple[tuple[str, str], ...] = ()
-        if self._config.population == "simulated":
-            found = evaluation.measure(
-                self._config,
-                self._people,
-                self._model(self._state.adapter),
-                key_of(self._config.seed, Use.EVALUATION),
-                self._config.evaluation_prompts,
-            )
-            measured = {"last": (means := found.means()).pop("rating"), **means}
-            samples = tuple(zip(found.prompts, found.completions, strict=True))[:_SHOWN]
+        # Before the model is tuned against the released reward model, it is the base model.
+        before, self._before = self._before, ({}, ())
+        measured, samples = self._measured() if learned or not before[0] else before
         return Progress(
             updates,
             jax.tree.map(lambda x: jnp.asarray(x)[None], self._state),
             series(released),
-            {name: np.array([value]) for name, value in measured.items()},
+            _of_one_run(measured),
             series(simulated or {}),
             env_steps=min(updates, self._config.releases) * self._config.steps_per_update,
             learned=learned,
             samples=samples,
+            before=_of_one_run(before[0]),
+            samples_before=before[1],
         )
+
+    def _measured(self) -> _Measured:
+        """Returns measurements of the present model and samples; empty where people are real."""
+        if self._config.population == "real":
+            return {}, ()
+        found = evaluation.measure(
+            self._config,
+            self._people,
+            self._model(self._state.adapter),
+            key_of(self._config.seed, Use.EVALUATION),
+            self._config.evaluation_prompts,
+        )
+        measured = {"last": (means := found.means()).pop("rating"), **means}
+        return measured, tuple(zip(found.prompts, found.completions, strict=True))[:_SHOWN]
+
+
+def _of_one_run(measured: dict[str, float]) -> dict[str, np.ndarray]:
+    return {name: np.array([value]) for name, value in measured.items()}
 
 
 def train(

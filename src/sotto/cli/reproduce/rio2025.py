@@ -56,6 +56,15 @@ def rio(
                   (sotto install smollm2 and sotto install films come first)
       fig8        learning curves of the trainings of table1
 
+    Arms of fig7 (a core needs about 25 minutes for the first arm of a seed, 5 to 15 for others):
+      reward-model     the default of sotto train rlhf; reranked: with --reranked 4
+      policy-gradient  each person's own update, averaged; best-of-n: imitation of what each person
+                       rates best
+      many-features, ratings, preferences
+                       without privacy: a larger reward model, people's ratings regressed, and
+                       low-rank updates by pairs of each person's completions
+      paper            the paper's settings, which protect nobody
+
     The command first prints how long it will take. Every training is kept in OUT with its ledger
     and certificate as soon as it ends. Table and figures share these trainings. If the command is
     stopped, the same command continues. OUT receives FIGURE.png, FIGURE.parquet and FIGURE.json.
@@ -65,6 +74,7 @@ def rio(
       sotto reproduce rio2025 fig2 --env-id CartPole-v1 --preset sotto
       sotto reproduce rio2025 fig8 --env-id CartPole-v1 --seeds 2 --total-steps 100000
       sotto reproduce rio2025 fig1 --env-id RiverSwimExchanged-v0
+      sotto reproduce rio2025 fig7 --arms reward-model --epsilons 1 --people 512 --seeds 1
 
     Args:
         figure: table1, fig1, fig2, fig3, fig5, fig6, fig7 or fig8.
@@ -75,7 +85,8 @@ def rio(
         noise_multipliers: Noise multipliers, for fig6.
         episodes: Number of users of each training, for fig1 and fig5.
         people: Number of people who rate, for fig7.
-        arms: Kinds of training, for fig7; by default all.
+        arms: Kinds of training, for fig7; by default all. Each is trained without noise, too, and
+            the base model is measured once.
         total_steps: Environment steps of every training, in place of the preset's, for table1,
             fig2, fig6 and fig8.
         out: Folder for figures, data and kept trainings.

@@ -27,6 +27,7 @@ LanguageArm = Literal[
     "preferences",
     "policy-gradient",
     "best-of-n",
+    "paper",
 ]
 """Kind of training of a language model in figure 7."""
 Mode = Literal["greedy", "sampled"]

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from sotto.algorithms.rlhf import improvement, training
 from sotto.algorithms.rlhf.algorithm import RLHF
 from sotto.algorithms.rlhf.answers import TunedModel
-from sotto.algorithms.rlhf.config import RLHFConfig
+from sotto.algorithms.rlhf.config import PAPER, RLHFConfig
 from sotto.algorithms.rlhf.directions import first_adapter
 from sotto.algorithms.rlhf.evaluation import Measured, measure
 from sotto.algorithms.rlhf.keys import Use, key_of
@@ -97,8 +97,9 @@ def arms(
     base = Arm("base-model", "base model", plain, (0,), measured, measure_base, BASE_SECONDS)
 
     def arm(name: str, label: str, epsilon: float | None, config: RLHFConfig, seed: int) -> Arm:
-        noise = None if epsilon is not None else NO_NOISE
-        config = replace(config, target_epsilon=epsilon, noise_multiplier=noise)
+        if name != "paper":  # whose noise is a setting of the paper
+            noise = None if epsilon is not None else NO_NOISE
+            config = replace(config, target_epsilon=epsilon, noise_multiplier=noise)
         file = f"{name}-{digest(config.first_repr() + name + measured)}"
         return Arm(name, label, config, (seed,), file, train, SECONDS, (base,), True, epsilon)
 
@@ -107,6 +108,8 @@ def arms(
     features = replace(common, features=MANY_FEATURES)
     low_rank = replace(gradient, adapter="lora", blocks=())
     best = replace(common, reranked=RERANKED)
+    batches = next(n for n in range(max(1, people // 128), 0, -1) if people % n == 0)
+    paper = replace(common, **PAPER | {"releases": batches})  # of about 128 people each
     private = (None, *epsilons)
     few = [epsilon for epsilon in epsilons if epsilon in BASELINE_EPSILONS]
     chosen = [
@@ -117,6 +120,7 @@ def arms(
         ("preferences", "people's own preferences, optimised", None, low_rank),
         *(("policy-gradient", "policy gradient", one, gradient) for one in (None, *few)),
         *(("best-of-n", "imitation of the best", one, imitation) for one in (None, *few)),
+        ("paper", "settings of the paper, which protect nobody", None, paper),
     ]
     wanted = [one for one in chosen if not names or one[0] in names]
     return [arm(*one, seed) for seed in seeds for one in wanted]

@@ -114,7 +114,8 @@ def quantities(
             axes = drawing.add_subplot(math.ceil(len(there) / 2), min(2, len(there)), place)
             updates, values = aligned(
                 [
-                    [
+                    [(0, line.before[name]) for line in lines if name in line.before]
+                    + [
                         (line.updates, line.evaluation[name])
                         for line in lines
                         if name in line.evaluation

@@ -73,14 +73,18 @@ def _quantities(folder: Path, lines: Sequence[Sequence[Line]], words: Words) -> 
 
 
 def _samples(lines: Sequence[Line]) -> list[str]:
-    """Returns a table of the first and the last samples of texts, if there are any."""
+    """Returns a table of texts before and after training, if there are any.
+
+    Runs of earlier versions have no texts of the base model; their first samples are shown.
+    """
     written = [line for line in lines if line.samples]
     if not written:
         return []
     first, last = written[0], written[-1]
-    before, after = dict(first.samples), dict(last.samples)
+    before, after = dict(first.samples_before or first.samples), dict(last.samples)
     rows = [[prompt, before[prompt], after[prompt]] for prompt in before if prompt in after]
-    header = ["prompt", f"after update {first.updates}", f"after update {last.updates}"]
+    then = "base model" if first.samples_before else f"after update {first.updates}"
+    header = ["prompt", then, f"after update {last.updates}"]
     return [
         "<h3>Samples</h3>",
         elements.table(header, [[visible(text) for text in row] for row in rows]),
