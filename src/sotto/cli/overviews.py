@@ -51,7 +51,13 @@ def runs(folder: Folder = Path("runs"), /, page: Path | None = None, json: Json 
         print_json({"runs": [one.as_json() for one in found], "left_out": others, **written})
         return
     if found:
-        _print_table(*rows(found))
+        header, body = rows(found)
+
+        def together(row: list[str]) -> list[str]:  # algorithms measure other things each
+            pairs = zip(header[5:-1], row[5:-1], strict=True)
+            return [*row[:5], "; ".join(f"{name} {x}" for name, x in pairs if x), row[-1]]
+
+        _print_table([*header[:5], "measured", header[-1]], [together(row) for row in body])
     else:
         print(f"There are no runs in {folder}; train one with: sotto train dppg --out {folder}/x")
     for one in others:
