@@ -175,6 +175,7 @@ def budget(
             axes.set_ylim(0, 1.25 * target)
         axes.set_title(what)
         axes.set_xlabel(steps)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel("epsilon")
 
 
@@ -216,6 +217,7 @@ def update_size(
         axes.set_ylim(bottom=0)
         axes.set_title("Size of released updates" + (", range over seeds" if len(runs) > 1 else ""))
         axes.set_xlabel("releases")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel("L2 norm")
         axes.legend(loc="best")
 
@@ -232,6 +234,7 @@ def released_returns(path: Path, runs: Sequence[Sequence[Line]]) -> None:
         several = f", mean of {len(runs)} seeds" if len(runs) > 1 else ""
         axes.set_title(f"Return of users, released with noise{several}")
         axes.set_xlabel("releases")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylabel("return within the public range")
         axes.legend(loc="best")
 
