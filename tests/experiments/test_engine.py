@@ -1,4 +1,4 @@
-"""The engine: what is kept is not trained again, a stopped run goes on, and time is told."""
+"""The engine: results keep their names and are not trained again, and what was stopped goes on."""
 
 import json
 import math
@@ -7,14 +7,33 @@ import re
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sotto.algorithms.expert_offline.presets import DataFacts, filled
 from sotto.errors import RunError
 from sotto.experiments import engine
 from sotto.experiments.engine import Arm, Result, Store, joined
 from sotto.experiments.figure_files import plain, write_table
+from sotto.experiments.gohari2021 import figures as gohari
+from sotto.experiments.gohari2021 import tradeoff
+from sotto.experiments.gohari2021.arms import FIGURES, TEACHER
+from sotto.experiments.rio2025 import cells, regret, trainings
+from sotto.experiments.sharma2024 import arms as sharma_arms
+from sotto.experiments.sharma2024 import figures as sharma
+from sotto.experiments.wang2019 import arms as wang_arms
+from sotto.experiments.wang2019 import figures as wang
+
+REPOSITORY = Path(__file__).parents[2]
+NAMES = json.loads(Path(__file__).with_name("names_of_results.json").read_text())
+FACTS = {
+    "CartPole-v1": DataFacts("CartPole-v1", 3000, 4, 2),
+    "Acrobot-v1": DataFacts("Acrobot-v1", 3000, 6, 3),
+    "HIV-v0": DataFacts("HIV-v0", 3000, 6, 4),
+    "LunarLander-v3": DataFacts("LunarLander-v3", 300, 8, 4),
+}
 
 
 def train(arm, seeds, folder, report):
@@ -196,3 +215,62 @@ def test_tables_and_json_know_nan_and_infinity(tmp_path):
     assert (table["a"].null_count, str(table["b"].type)) == (1, "int64")
     said = plain({"a": [math.inf, -math.inf, math.nan], "b": (1, "x", None)})
     assert json.loads(json.dumps(said)) == {"a": ["inf", "-inf", None], "b": [1, "x", None]}
+
+
+# --- names of kept results -----------------------------------------------------------------------
+
+
+def test_names_of_gohari_et_al(tmp_path):
+    found = {}
+    for env_id in ("CartPole-v1", "Acrobot-v1", "AirRaid"):
+        experiment = gohari.Reproduction(env_id, 1.0, (0, 1), tmp_path)
+        for figure in FIGURES.values():
+            for one in (TEACHER, *figure.learners):
+                found[f"{env_id} {one.name}"] = [arm.file for arm in experiment.arms(one)]
+    what = tradeoff.Tradeoff("CartPole-v1", 1.0, (0, 1), 70, (1.0, 8.0), tmp_path)
+    found["shards"] = [arm.file for arm in what.shards()]
+    found["plain"], found["exact"] = [what.plain().file], [what.student(None).file]
+    for point in tradeoff.points(what.epsilons):
+        found[point.learner.name] = [what.student(point).file]
+    assert found == NAMES["gohari2021"]
+
+
+def test_names_of_rio_et_al():
+    rows = [row.env_id for row in cells.TABLE1]
+    every = cells.table1(rows, ["sotto", "paper"])
+    every += cells.table1(["CartPole-v1"], ["sotto"], 1e-6, 100_000)
+    found = {f"{c} {c.delta} {c.total_steps}": trainings.arms(c, (0,))[0].file for c in every}
+    assert found == NAMES["rio2025"]
+
+
+@pytest.mark.parametrize("figure", ["fig1", "fig5"])
+def test_names_of_regret(figure):
+    chosen = regret.arms(regret.ENVIRONMENTS[figure], (0,))
+    assert [arm.file for arm in chosen] == NAMES["regret"][figure]
+
+
+def test_names_of_sharma_et_al():
+    found = {}
+    for env_id, facts in FACTS.items():
+        for figure in ("fig3", "fig4", "table1"):
+            for one in sharma_arms.methods(figure, env_id, facts):
+                does = one.does if isinstance(one.does, str) else filled(one.does, facts)
+                arm = sharma.arm(replace(one, does=does), env_id, (100, 101), None, "data")
+                found[f"{figure} {env_id} {arm.name}"] = arm.file
+    assert found == NAMES["sharma2024"]
+
+
+def test_names_of_wang_and_hegde():
+    for figure, expected in NAMES["wang2019"].items():
+        name, _, quick = figure.partition("-")
+        made = [wang.arm(one, (0,)) for one in wang_arms.methods(name, bool(quick))]
+        assert {one.name: one.file for one in made} == expected
+
+
+def test_results_that_come_with_sotto_are_found(tmp_path):
+    kept = Store(REPOSITORY / "docs" / "kept" / "airraid" / "arms")
+    experiment = gohari.Reproduction("AirRaid", 1.0, tuple(range(5)), tmp_path)
+    learners = {one for figure in FIGURES.values() for one in (TEACHER, *figure.learners)}
+    every = {arm.file: arm for learner in learners for arm in experiment.arms(learner)}
+    for path in kept.folder.iterdir():
+        assert kept.read(every[path.name]).seeds == every[path.name].seeds

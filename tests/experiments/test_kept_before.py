@@ -1,22 +1,20 @@
 """What was kept before there was one engine is found again; the code of then made `kept`."""
 
-import hashlib
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
-from sotto.algorithms.expert_offline.presets import DataFacts, filled
+from sotto.algorithms.expert_offline.presets import DataFacts
 from sotto.errors import RunError
 from sotto.experiments import engine, kept_before
 from sotto.experiments.engine import Store
 from sotto.experiments.gohari2021 import figures as gohari
-from sotto.experiments.gohari2021 import tradeoff, training
-from sotto.experiments.gohari2021.arms import FIGURES, TEACHER
+from sotto.experiments.gohari2021 import training
+from sotto.experiments.gohari2021.arms import TEACHER
 from sotto.experiments.rio2025 import cells, regret, trainings
 from sotto.experiments.sharma2024 import arms as sharma_arms
 from sotto.experiments.sharma2024 import figures as sharma
@@ -26,7 +24,6 @@ from sotto.privacy.certificates.derive import verify
 from sotto.privacy.ledger.ledger import Ledger
 
 KEPT = Path(__file__).parent / "kept"
-NAMES = json.loads((KEPT / "keys.json").read_text())
 FACTS = {
     "CartPole-v1": DataFacts("CartPole-v1", 3000, 4, 2),
     "Acrobot-v1": DataFacts("Acrobot-v1", 3000, 6, 3),
@@ -48,59 +45,6 @@ def nothing_is_trained(monkeypatch):
         raise AssertionError("an arm that was kept is trained again")
 
     monkeypatch.setattr(engine, "_train", refuses)
-
-
-# --- names of files ------------------------------------------------------------------------------
-
-
-def test_names_of_gohari_et_al():
-    found = {}
-    for env_id in ("CartPole-v1", "Acrobot-v1", "AirRaid"):
-        experiment = gohari.Reproduction(env_id, 1.0, (0, 1), KEPT)
-        for figure in FIGURES.values():
-            for one in (TEACHER, *figure.learners):
-                found[f"{env_id} {one.name}"] = [arm.file for arm in experiment.arms(one)]
-    what = tradeoff.Tradeoff("CartPole-v1", 1.0, (0, 1), 70, (1.0, 8.0), KEPT)
-    found["shards"] = [arm.file for arm in what.shards()]
-    found["plain"], found["exact"] = [what.plain().file], [what.student(None).file]
-    for point in tradeoff.points(what.epsilons):
-        found[point.learner.name] = [what.student(point).file]
-    assert found == NAMES["gohari2021"]
-
-
-def test_names_of_rio_et_al():
-    rows = [row.env_id for row in cells.TABLE1]
-    every = cells.table1(rows, ["sotto", "paper"])
-    every += cells.table1(["CartPole-v1"], ["sotto"], 1e-6, 100_000)
-    found = {f"{c} {c.delta} {c.total_steps}": trainings.arms(c, (0,))[0].file for c in every}
-    assert found == NAMES["rio2025"]
-
-
-@pytest.mark.parametrize("figure", ["fig1", "fig5"])
-def test_names_of_regret(figure):
-    chosen = regret.arms(regret.ENVIRONMENTS[figure], (0,))
-    settings = [arm.settings.first_repr() for arm in chosen]
-    assert [engine.digest(one) for one in settings] == NAMES["regret"][figure]
-
-
-def test_names_of_sharma_et_al():
-    found = {}
-    for env_id, facts in FACTS.items():
-        for figure in ("fig3", "fig4", "table1"):
-            for one in sharma_arms.methods(figure, env_id, facts):
-                does = one.does if isinstance(one.does, str) else filled(one.does, facts)
-                arm = sharma.arm(replace(one, does=does), env_id, (100, 101), None, "data")
-                found[f"{figure} {env_id} {arm.name}"] = arm.file
-    assert found == NAMES["sharma2024"]
-
-
-def test_names_of_wang_and_hegde():
-    for figure, expected in NAMES["wang2019"].items():
-        name, _, quick = figure.partition("-")
-        methods = wang_arms.methods(name, bool(quick))
-        found = {one.name: hashlib.sha256(one.settings.encode()).hexdigest() for one in methods}
-        # Methods that came later have no earlier name.
-        assert {name: found[name][:12] for name in expected} == expected
 
 
 # --- results -------------------------------------------------------------------------------------
