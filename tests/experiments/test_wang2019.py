@@ -1,9 +1,7 @@
 """Figures of Wang and Hegde 2019: what is compared, and that it is trained, kept and drawn."""
 
 import json
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -123,21 +121,6 @@ def test_figures_are_drawn_and_data_kept(figure, tmp_path, monkeypatch, capsys):
     assert {row["seed"] for row in table} == {100, 101, 102}
 
 
-def test_what_is_proved_no_longer_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(figures, "train", fake)
-    shutil.copy(Path(__file__).parent / "kept" / "wang2019" / "fig2a-quick.json", tmp_path)
-    command = ["fig2a", "--quick", "--seeds", "1", "--out", str(tmp_path)]
-    assert wang(command) == 0
-    said = capsys.readouterr().out
-    assert "output-release: trained by an earlier version, whose certificates" in said
-    data = json.loads((tmp_path / "fig2a-quick.json").read_text())
-    assert {one["arm"] for one in data if one["status"] == "none"} == {"output-release"}
-    (tmp_path / "fig2a-quick.json").unlink()
-    shutil.rmtree(tmp_path / "arms")
-    assert wang(command) == 0  # as the sentence says
-    assert "earlier version" not in capsys.readouterr().out
-
-
 def test_a_stopped_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     trained = []
 
@@ -165,12 +148,6 @@ def test_a_stopped_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert wang(["fig2a", "--seeds", "2", "--out", str(tmp_path), "--json"]) == 0
     assert len(trained) == 2 * len(methods("fig2a"))  # and both are kept
-
-
-def test_foreign_data_is_refused(tmp_path):
-    (tmp_path / "fig1.json").write_text('[{"nothing": 1}]')
-    with pytest.raises(ValueError, match="move it to another folder"):
-        wang(["fig1", "--out", str(tmp_path)])
 
 
 def test_curves_of_one_status_are_not_labelled_with_it(tmp_path):

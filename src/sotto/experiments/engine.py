@@ -13,7 +13,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -164,6 +164,11 @@ def digest(what: str) -> str:
     return hashlib.sha256(what.encode()).hexdigest()[:12]
 
 
+def row_file(arm: str, settings: str, seeds: Sequence[int]) -> str:
+    """Returns the file name of an arm whose seeds are kept together."""
+    return f"{arm}-{digest(repr((settings, tuple(seeds))))}"
+
+
 # --- the store -----------------------------------------------------------------------------------
 
 
@@ -202,9 +207,11 @@ class Store:
         return self._read(arm, self._path(arm))
 
     def keep(self, result: Result) -> None:
-        """Writes a result; it has one seed if seeds are kept separately."""
+        """Writes a result with exact numbers; it has one seed if seeds are kept separately."""
         seed = result.seeds[0] if result.arm.by_seed else None
-        write_result(self._path(result.arm, seed), result.data())
+        path = self._path(result.arm, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(result.data()) + "\n")
 
     def packed(self, arm: Arm) -> bytes:
         """Returns all files of an arm as an archive."""
@@ -238,12 +245,6 @@ class Store:
             return Result(arm, **json.loads(path.read_text()))
         except (TypeError, ValueError, OSError) as error:
             raise RunError(f"{path} is not a result; delete it to train it again") from error
-
-
-def write_result(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes a result's data; all numbers are exact, and infinity and NaN are kept."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(data) + "\n")
 
 
 # --- running -------------------------------------------------------------------------------------

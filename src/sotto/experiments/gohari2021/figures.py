@@ -10,7 +10,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 
-from sotto.experiments import kept_before, plots
+from sotto.experiments import plots
 from sotto.experiments.engine import Arm, Result, Say, Store, joined, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.gohari2021 import training
@@ -88,7 +88,6 @@ def make_figure(
     if experiment.env_id == AIR_RAID:
         air_raid(1)[0].close()  # raises now if a package is missing
     chosen, store = FIGURES[name], experiment.store
-    kept_before.curve_tables(store)
     learners = dict.fromkeys((TEACHER, *chosen.learners))
     arms = [arm for learner in learners for arm in experiment.arms(learner)]
     every = run(arms, store, workers, say)

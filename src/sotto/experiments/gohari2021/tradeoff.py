@@ -21,7 +21,7 @@ from sotto.algorithms.baselines.ppo import PPOConfig
 from sotto.algorithms.kickstarting.config import KickstartConfig
 from sotto.algorithms.kickstarting.promises import CONCENTRATIONS, STDDEVS, promise
 from sotto.algorithms.kickstarting.teachers import Ensemble
-from sotto.experiments import kept_before, plots
+from sotto.experiments import plots
 from sotto.experiments.engine import Arm, Result, Say, Store, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.gohari2021 import figures, training
@@ -190,7 +190,6 @@ def make_tradeoff(what: Tradeoff, workers: int, say: Say) -> dict[str, Any]:
     """
     chosen = [point for point in points(what.epsilons) if _possible(what, point, say)]
     store = Store(what.out / "arms")
-    kept_before.curve_tables(store)
     arms = [what.plain(), what.student(None), *(what.student(point) for point in chosen)]
     plain, exact, *students = run(arms, store, workers, say)
     level = _levels(what, store, plain)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sotto.algorithms.dppg.presets import PresetName
-from sotto.experiments import kept_before
 from sotto.experiments.engine import Result, Say, Store, run
 from sotto.experiments.figure_files import write_data
 from sotto.experiments.rio2025 import cells as rio2025
@@ -52,7 +51,6 @@ class Reproduction:
     def train(self, cells: Sequence[Cell]) -> list[Result]:
         """Returns the results of all cells; kept ones are not trained again."""
         store = Store(self.out / "trainings")
-        kept_before.outcomes_by_seed(store)
         planned = [arm for cell in cells for arm in trainings.arms(cell, self.seeds)]
         return run(planned, store, self.workers, self.say)
 

@@ -21,11 +21,10 @@ from sotto.algorithms.ucb import calibrated as ucb_vi
 from sotto.algorithms.ucb import published
 from sotto.algorithms.ucb.calibrated import UCBConfig
 from sotto.algorithms.ucb.published import OfficialConfig
-from sotto.experiments import kept_before, plots
+from sotto.experiments import plots
 from sotto.experiments.certified import certificates
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, run
+from sotto.experiments.engine import Arm, Report, Result, Say, Store, row_file, run
 from sotto.experiments.figure_files import write_data
-from sotto.experiments.kept_before import row_file
 from sotto.experiments.statistics import over_seeds
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.tabular import FiniteMDP, regret, softmax
@@ -181,8 +180,6 @@ def make_regret(
     shown = f"{name}-exchanged" if env_id == EXCHANGED[name] else name
     stem = out / (shown if episodes == 2000 else f"{shown}-{episodes}-episodes")
     store = Store(out / "trainings")
-    before = stem.with_name(f"{stem.name}-curves.json")
-    kept_before.rows(before, store, "regret", values="regret", steps="episodes")
     results = run(arms(env_id, seeds, episodes, delta), store, 1, say)
     first = results[0]
     users, uniform = int(first.points[-1]), _uniform(env_id)

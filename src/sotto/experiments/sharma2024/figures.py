@@ -19,7 +19,6 @@ import numpy as np
 from sotto.algorithms.expert_offline.config import ExpertOfflineConfig
 from sotto.algorithms.expert_offline.presets import filled
 from sotto.algorithms.expert_offline.states import Sources, evaluate, initial_states, policies
-from sotto.experiments import kept_before
 from sotto.experiments.certified import certificates
 from sotto.experiments.engine import Arm, Report, Result, Say, Store, digest, run
 from sotto.experiments.figure_files import write_data
@@ -65,7 +64,6 @@ def make_figure(
         quick: whether to run a quick test, as in `methods`.
     """
     store = Store(out / "arms")
-    kept_before.outcomes(store)
     results = run(arms(figure, env_id, seeds, sources, quick), store, 1, say)
     stem = out / f"{figure}-{env_id}{'-quick' if quick else ''}"
     experts = sources.facts.experts

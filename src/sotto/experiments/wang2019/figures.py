@@ -3,7 +3,7 @@
 All seeds of an arm are trained at once. Status and epsilon are those of the certificates.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,9 @@ from sotto.algorithms.baselines.dqn import DQNConfig
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy
 from sotto.algorithms.functional_q import dp_sgd, training
 from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
-from sotto.experiments import kept_before
 from sotto.experiments.certified import certificates, stated
-from sotto.experiments.engine import Arm, Report, Result, Say, Store, run
+from sotto.experiments.engine import Arm, Report, Result, Say, Store, row_file, run
 from sotto.experiments.figure_files import write_data
-from sotto.experiments.kept_before import row_file
 from sotto.experiments.plots import in_seeds
 from sotto.experiments.wang2019 import baselines, plots
 from sotto.experiments.wang2019.arms import (
@@ -55,32 +53,10 @@ def make_figure(
     """
     out.mkdir(parents=True, exist_ok=True)
     stem, store = out / (f"{figure}-quick" if quick else figure), Store(out / "arms")
-    bring_in(stem.with_suffix(".json"), store)
     results = run([arm(one, seeds) for one in methods(figure, quick)], store, 1, say)
-    if lapsed := [one.arm.name for one in results if one.status == "none"]:
-        say(
-            f"{', '.join(lapsed)}: trained by an earlier version, whose certificates of functions "
-            f"are no longer proved; delete {stem}.json and {store.folder} to train them again"
-        )
     write_data(stem, rows(figure, results), [_about(one, figure) for one in results])
     draw(stem.with_suffix(".png"), figure, results)
     return {"curves": [_summary(one, figure) for one in results]}
-
-
-def bring_in(path: Path, store: Store) -> None:
-    """Copies the curves that an earlier version kept at `path` into the store."""
-    kept_before.rows(path, store, "return", values="returns", steps="samples", holds=_holds)
-
-
-def _holds(old: Mapping[str, Any]) -> bool:
-    """Returns whether the certificate of an earlier version is still proved.
-
-    That version released functions and their values on a grid that is finer than its noise
-    (`StreamStatement.event`). Their ledgers were not kept.
-    """
-    learned = "method='functional'" in old["settings"]
-    values = learned and "mode='reward-release'" not in old["settings"]
-    return old["status"] != "proved" or not (old["unit"] == "reward-function" or values)
 
 
 def arm(one: Method, seeds: Sequence[int], episodes: int = _EPISODES) -> Arm:
@@ -209,10 +185,10 @@ def _summary(result: Result, figure: FigureName) -> dict[str, Any]:
 def draw(path: Path, figure: FigureName, results: Sequence[Result]) -> None:
     """Draws a figure into a PNG."""
     seeds = in_seeds(len(results[0].seeds))
-    every = all(one.status != "none" for one in results)
-    proved = "all certificates proved" if every else "some earlier certificates no longer hold"
     if figure == "tradeoff":
         samples = int(results[0].points[-1])
+        every = all(one.status == "proved" for one in results)
+        proved = "all certificates proved" if every else "not all certificates proved"
         plots.tradeoff(
             path,
             results,
@@ -242,7 +218,5 @@ def draw(path: Path, figure: FigureName, results: Sequence[Result]) -> None:
     elif figure == "cartpole":
         panels = {"ours": "Unit: the reward of one transition, delta = 1e-6"}
         title = "CartPole with a private reward of the state (4 dimensions)"
-    if not every:
-        title += f"; {proved}"
     references = {} if figure == "cartpole" else _LINE
     plots.learning_curves(path, results, f"{title}, {seeds}", panels, references)
