@@ -96,23 +96,6 @@ def test_other_seeds_or_lengths_are_other_trainings(tmp_path, trainings):
     assert len(trainings) == 8
 
 
-def test_a_stopped_experiment_goes_on(tmp_path, trainings, monkeypatch):
-    train = training.train
-
-    def stops(arm, *rest):
-        if arm.name == EXACT.name:
-            raise KeyboardInterrupt
-        return train(arm, *rest)
-
-    monkeypatch.setattr(training, "train", stops)
-    with pytest.raises(KeyboardInterrupt):
-        make_figure(experiment(tmp_path), "fig2b", 1, lambda _: None)
-    monkeypatch.setattr(training, "train", train)
-    trainings.clear()
-    make_figure(experiment(tmp_path), "fig2b", 1, lambda _: None)
-    assert [name for name, *_ in trainings] == ["exact"]
-
-
 def test_student_i_asks_teacher_i(tmp_path, trainings):
     make_figure(experiment(tmp_path), "fig2c", 1, lambda _: None)
     name, seeds, count, ensembles = trainings[1]

@@ -92,28 +92,6 @@ def test_more_seeds_train_only_what_is_missing(tmp_path, trained):
     assert found["cells"][0]["mean"] == pytest.approx(450 + (0 + 1 + 5**1.5) / 3)
 
 
-def test_a_stopped_command_goes_on(tmp_path, trained, monkeypatch):
-    train = trainings.train
-
-    def stops(arm, seeds, folder, report):
-        (folder / f"seed-{seeds[0]}" / "ledger.sqlite").write_text("of a stopped attempt")
-        if len(trained) == 2:
-            raise KeyboardInterrupt
-        return train(arm, seeds, folder, report)
-
-    monkeypatch.setattr(trainings, "train", stops)
-    with pytest.raises(KeyboardInterrupt):
-        make_table1(reproduction(tmp_path))
-
-    def goes_on(arm, seeds, folder, report):
-        assert not list(folder.glob("*/ledger.sqlite"))
-        return train(arm, seeds, folder, report)
-
-    monkeypatch.setattr(trainings, "train", goes_on)
-    make_table1(reproduction(tmp_path))
-    assert len(trained) == len(set(trained)) == 6
-
-
 def test_outside_jax_every_seed_is_a_training_of_its_own(tmp_path):
     hosted = Cell("MountainCar-v0", "dppg", "sotto", 1.0)
     assert [arm.seeds for arm in arms(SOTTO, (1, 2, 3))] == [(1, 2, 3)]

@@ -121,33 +121,16 @@ def test_figures_are_drawn_and_data_kept(figure, tmp_path, monkeypatch, capsys):
     assert {row["seed"] for row in table} == {100, 101, 102}
 
 
-def test_a_stopped_command_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+def test_other_seeds_are_other_data_and_both_are_kept(tmp_path, monkeypatch, capsys):
     trained = []
-
-    def stopping(arm, *rest, episodes):
-        if len(trained) == 2:
-            raise KeyboardInterrupt
-        trained.append(arm.name)
-        return fake(arm, *rest)
-
-    monkeypatch.setattr(figures, "train", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        wang(["fig2a", "--seeds", "2", "--out", str(tmp_path)])
-    first = list(trained)
     monkeypatch.setattr(
         figures, "train", lambda a, *rest, episodes: trained.append(a.name) or fake(a, *rest)
     )
-    capsys.readouterr()
-    assert wang(["fig2a", "--seeds", "2", "--out", str(tmp_path), "--json"]) == 0
-    assert trained == [arm.name for arm in methods("fig2a")]
-    assert trained[:2] == first
-    summary = json.loads(capsys.readouterr().out)["curves"]
-    assert [one["arm"] for one in summary] == trained
-    assert wang(["fig2a", "--seeds", "1", "--out", str(tmp_path), "--json"]) == 0
-    assert len(trained) == 2 * len(methods("fig2a"))  # other seeds are other data
-    capsys.readouterr()
-    assert wang(["fig2a", "--seeds", "2", "--out", str(tmp_path), "--json"]) == 0
-    assert len(trained) == 2 * len(methods("fig2a"))  # and both are kept
+    for seeds in ("2", "1", "2"):
+        assert wang(["fig2a", "--seeds", seeds, "--out", str(tmp_path), "--json"]) == 0
+        summary = json.loads(capsys.readouterr().out)["curves"]
+        assert [one["arm"] for one in summary] == [arm.name for arm in methods("fig2a")]
+    assert trained == 2 * [arm.name for arm in methods("fig2a")]
 
 
 def test_curves_of_one_status_are_not_labelled_with_it(tmp_path):
