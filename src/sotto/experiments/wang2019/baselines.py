@@ -25,14 +25,15 @@ from sotto.algorithms.baselines.q_learning import (
     learn,
 )
 from sotto.algorithms.functional_q import dp_sgd as dp_sgd_dqn
-from sotto.algorithms.functional_q import input_perturbation as reward_perturbation
-from sotto.algorithms.functional_q import policy_evaluation, training
 from sotto.algorithms.functional_q import release as functional_q
+from sotto.algorithms.functional_q import training
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.dp_sgd import DPSGDConfig
 from sotto.algorithms.functional_q.nodes import Grid, GridValues, mesh
 from sotto.algorithms.functional_q.release import Dynamics, Logged
 from sotto.algorithms.functional_q.states import RewardState, action_values, initial_states
+from sotto.experiments.wang2019 import input_perturbation as reward_perturbation
+from sotto.experiments.wang2019 import policy_evaluation
 from sotto.keys import keys_of
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.rl.envs.base import AnyEnvironment

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sotto.algorithms.baselines.q_learning import EpsilonGreedy
-from sotto.algorithms.functional_q import input_perturbation
 from sotto.algorithms.functional_q import release as functional_q
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.training import create_ledger
+from sotto.experiments.wang2019 import input_perturbation
 from sotto.privacy.certificates.derive import derive
 from sotto.privacy.errors import HorizonExceeded
 

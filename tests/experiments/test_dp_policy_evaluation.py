@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from sotto.algorithms.functional_q import policy_evaluation as evaluation
 from sotto.algorithms.functional_q.nodes import Grid
+from sotto.experiments.wang2019 import policy_evaluation as evaluation
 
 _DISCOUNT = 0.8
 
