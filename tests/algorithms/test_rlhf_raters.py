@@ -145,16 +145,6 @@ def test_a_judge_reads_block_22_of_30(language, monkeypatch):
     assert blocks == [22, 1]
 
 
-def test_accuracy_separates_at_the_median(language):
-    weights = np.ones(32)
-    rows = [language.tokenizer.encode(text) for text in (*GOOD, *BAD)]
-    margins = streams(language, rows) @ weights
-    ratings = np.where(margins > np.median(margins), 1.0, -1.0)
-    ratings[0] *= -1
-    judge = Judge(language, weights, bias=1e3)
-    assert judge.accuracy(Texts((*GOOD, *BAD), ratings)) == 7 / 8
-
-
 def test_weights_are_kept_and_read_again(language, data, monkeypatch):
     first = Judge.fit(language, CORPORA)
     monkeypatch.setattr(raters, "_last_features", lambda *_: pytest.fail("computed again"))

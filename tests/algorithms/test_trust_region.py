@@ -1,5 +1,7 @@
 """Trust-region clip norms against Monte Carlo (theory notes, section 4)."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -51,9 +53,21 @@ def test_kl_quantile_is_exact_in_the_worst_direction_and_safe_elsewhere(ratio):
     assert _inside(fisher, clip, ratio, other / np.linalg.norm(other)) > CONFIDENCE - 0.01
 
 
+def gap_clip_norm(*, noise_multiplier, gradient_norm, gap, confidence=0.9, learning_rate=1.0):
+    """Returns S of Prop 4.6 (eq 5): the gain falls short by at most K with this probability.
+
+    K = learning_rate (1 - S / |g|) |g|^2 + gap. The printed K has |g| in place of |g|^2, and is
+    false: the inner product of g and the clipped g is S |g|, so clipping loses (1 - S / |g|) |g|^2
+    of the gain |g|^2.
+    """
+    beta = 1 - confidence
+    spread = learning_rate * noise_multiplier * gradient_norm
+    return gap / spread * math.sqrt(beta / (1 - beta))
+
+
 def test_objective_gap_holds_as_corrected_and_fails_as_printed():
     norm, multiplier, gap = 5.0, 1.0, 0.05
-    clip = tr.gap_clip_norm(
+    clip = gap_clip_norm(
         noise_multiplier=multiplier, gradient_norm=norm, gap=gap, learning_rate=RATE
     )
     noise = multiplier * clip * np.random.default_rng(0).standard_normal(100_000)
@@ -63,11 +77,24 @@ def test_objective_gap_holds_as_corrected_and_fails_as_printed():
     assert np.mean(shortfall <= RATE * (1 - scale) * norm + gap) == 0.0
 
 
+def quadratic_moments(fisher, clipped_gradient, *, noise_multiplier, clip_norm, learning_rate):
+    """Returns mean and variance of step^T F step / 2: (13) and (14), with their terms unswapped."""
+    noise_variance = (noise_multiplier * clip_norm) ** 2
+    image = fisher @ clipped_gradient
+    mean = learning_rate**2 / 2 * (clipped_gradient @ image + noise_variance * np.trace(fisher))
+    variance = (
+        learning_rate**4
+        / 4
+        * (4 * noise_variance * image @ image + 2 * noise_variance**2 * np.trace(fisher @ fisher))
+    )
+    return mean, variance
+
+
 def test_moments_of_the_quadratic_form():
     rng = np.random.default_rng(0)
     fisher = _fisher(rng)
     gradient = 0.05 * rng.standard_normal(DIMENSION) / np.sqrt(DIMENSION)
-    mean, variance = tr.quadratic_moments(
+    mean, variance = quadratic_moments(
         fisher, gradient, noise_multiplier=1.0, clip_norm=0.05, learning_rate=RATE
     )
     step = RATE * (gradient + 0.05 * rng.standard_normal((200_000, DIMENSION)))

@@ -26,7 +26,6 @@ from sotto.privacy.mechanisms.functions.calibration import averager_factor, mult
 from sotto.privacy.mechanisms.functions.rkhs import (
     Sensitivity,
     hat_basis_sensitivity,
-    mixed_partials_sensitivity,
     vector_sensitivity,
 )
 from sotto.privacy.release.functions import FunctionRelease, OpenFunctionRelease, kept_files
@@ -199,8 +198,7 @@ def test_a_function_gets_its_own_path_in_every_release(tmp_path: Path) -> None:
 
 
 def test_functions_of_two_dimensions_have_a_sensitivity_of_their_own(tmp_path: Path) -> None:
-    bounds = {(): 1.0, (0,): 1.0, (1,): 1.0, (0, 1): 1.0}
-    square = mixed_partials_sensitivity(bounds, 2, 1, beta=1.0)
+    square = Sensitivity(2.0, 1.0, "all mixed derivatives are at most 1", dimensions=2)
     stream = opened(path_release(size=None, sensitivity=square), tmp_path)
     released = stream.release_function(lambda x: x.prod(axis=1, keepdims=True), 1)
     assert released(np.array([[0.5, 0.5], [1.0, 0.0]])).shape == (2, 1)

@@ -86,45 +86,6 @@ def kl_markov(
     return math.sqrt(2 * radius * (1 - confidence) / mean) / learning_rate
 
 
-def gap_clip_norm(
-    *,
-    noise_multiplier: float,
-    gradient_norm: float,
-    gap: float,
-    confidence: float = 0.9,
-    learning_rate: float = 1.0,
-) -> float:
-    """Returns S of Prop 4.6 (eq 5): the gain falls short by at most K with this probability.
-
-    K = learning_rate (1 - S / |g|) |g|^2 + gap. The printed K has |g| in place of |g|^2, and is
-    false: the inner product of g and the clipped g is S |g|, so clipping loses (1 - S / |g|) |g|^2
-    of the gain |g|^2.
-    """
-    beta = 1 - confidence
-    spread = learning_rate * noise_multiplier * gradient_norm
-    return gap / spread * math.sqrt(beta / (1 - beta))
-
-
-def quadratic_moments(
-    fisher: Float[np.ndarray, "d d"],
-    clipped_gradient: Float[np.ndarray, " d"],
-    *,
-    noise_multiplier: float,
-    clip_norm: float,
-    learning_rate: float = 1.0,
-) -> tuple[float, float]:
-    """Returns mean and variance of step^T F step / 2: (13) and (14), with their terms unswapped."""
-    noise_variance = (noise_multiplier * clip_norm) ** 2
-    image = fisher @ clipped_gradient
-    mean = learning_rate**2 / 2 * (clipped_gradient @ image + noise_variance * np.trace(fisher))
-    variance = (
-        learning_rate**4
-        / 4
-        * (4 * noise_variance * image @ image + 2 * noise_variance**2 * np.trace(fisher @ fisher))
-    )
-    return float(mean), float(variance)
-
-
 def _check(noise_ratio: float, radius: float, confidence: float) -> None:
     if not (noise_ratio > 0 and radius > 0 and 0 < confidence < 1):
         raise ValueError(

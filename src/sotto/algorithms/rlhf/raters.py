@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import expit
 
-from sotto.data.films import Corpora, Split, Texts
+from sotto.data.films import Corpora, Split
 from sotto.data.packages import data_folder
 from sotto.errors import RunError
 from sotto.extras import require
@@ -127,19 +127,8 @@ class Judge:
         Raises:
             ValueError: a text has no token, or more than the model's positions.
         """
-        return np.asarray(expit(self._margins(rows)), np.float64)
-
-    def accuracy(self, held_out: Texts) -> float:
-        """Returns the share of texts whose sign is right if the median margin separates the signs.
-
-        With SmolLM2-135M it is 81.4 per cent on 1,000 film sentences.
-        """
-        margins = self._margins([self.language.tokenizer.encode(text) for text in held_out.texts])
-        return float(((margins > np.median(margins)) == (held_out.ratings > 0)).mean())
-
-    def _margins(self, rows: Sequence[Sequence[int]]) -> Float[np.ndarray, " texts"]:
-        margins: np.ndarray = _last_features(self.language, rows) @ self.weights + self.bias
-        return margins
+        margins = _last_features(self.language, rows) @ self.weights + self.bias
+        return np.asarray(expit(margins), np.float64)
 
 
 def _regression(

@@ -157,10 +157,8 @@ def policy_iteration(
         yield first + config.round_samples, GridValues(table, coarse)
 
 
-def dp_sgd(
-    config: DPSGDConfig, seeds: Sequence[int], ledgers: Sequence[Ledger], points: int = 10
-) -> Curve:
-    """Logs all steps first and then trains with DP-SGD.
+def dp_sgd(config: DPSGDConfig, seeds: Sequence[int], ledgers: Sequence[Ledger]) -> Curve:
+    """Logs all steps first and then trains with DP-SGD; the curve has about ten points.
 
     A point of the curve after some share of the gradient steps stands at the same share of the
     environment steps.
@@ -169,7 +167,6 @@ def dp_sgd(
         config: settings.
         seeds: one for each run.
         ledgers: one for each run, with the unit `dp_sgd_dqn.UNIT`.
-        points: number of points of the curve.
     """
     task = config.task
     lanes = jax.vmap(partial(functional_q.start_lanes, task))(_keys(seeds, 3, 0))
@@ -177,7 +174,7 @@ def dp_sgd(
     nothing = GridValues(jnp.zeros((len(seeds), flat.size, task.actions), jnp.float32), flat)
     logged, _ = _collect(task, nothing, lanes, _keys(seeds, 1, 0), 1.0)
     states = jax.vmap(partial(dp_sgd_dqn.initial_state, config))(_keys(seeds, 4, 0))
-    chunk = -(-config.steps // points)
+    chunk = -(-config.steps // 10)
     stream = dp_sgd_dqn.open_gradients(config, list(ledgers), states, logged, chunk)
     units = dp_sgd_dqn.unit_data(logged)
     keys = _keys(seeds, 5, 0)

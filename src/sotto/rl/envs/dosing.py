@@ -22,9 +22,8 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
-from sotto.rl.distributions import DiagonalGaussian
 from sotto.rl.envs.base import ActionSpace, Box, Environment
 
 Scalar = float | Float[Array, "*variants"]
@@ -291,28 +290,3 @@ def _at(values: Float[Array, " n"], index: Int[Array, ""]) -> Float[Array, ""]:
 def _array(values: Sequence[float]) -> Float[Array, " n"]:
     """Returns an array of Python numbers without an array constant."""
     return jnp.stack([jnp.float32(value) for value in values])
-
-
-class GlucoseController(eqx.Module):
-    """A proportional controller, clip(dose + gain * (G - 80)): a baseline that learns nothing.
-
-    A gain of zero is a constant dose. Mean returns on Dosing-0 and Dosing-1 are 84 and 49 at gain
-    0, 105 and 105 at 0.1, and 111 and 120 at 0.3; the largest possible return is 143. Use it with
-    `rl.rollout.evaluate`.
-    """
-
-    dose: Scalar = 3.0
-    """Dose at the target, mU/min."""
-    gain: Scalar = 0.0
-    """Additional dose for each mg/dL above the target, mU/min."""
-
-    def __call__(self, observation: Float[Array, "*batch 9"], /) -> DiagonalGaussian:
-        """Returns the dose, as a distribution with standard deviation zero."""
-        dose = self.dose + self.gain * (observation[..., :1] - TARGET)
-        dose = jnp.clip(dose, 0.0, MOST_INSULIN)
-        return DiagonalGaussian(dose, jnp.full_like(dose, -jnp.inf))
-
-    def noise(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "*shape 1"]:
-        """Returns zeros, since the dose is not random."""
-        del key
-        return jnp.zeros((*shape, 1), jnp.float32)
