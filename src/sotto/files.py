@@ -1,4 +1,4 @@
-"""Atomic writing of files, strict JSON, keys in files, removal of times, and silence."""
+"""Atomic writing of files, strict JSON, keys in files, checks of folders, and silence."""
 
 import contextlib
 import ctypes
@@ -6,6 +6,7 @@ import io
 import os
 import secrets
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -166,6 +167,27 @@ def read_given(path: Path, most: int) -> bytes:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def require_regular(directory: Path) -> None:
+    """Checks that a folder of unknown origin holds only folders, regular files, and links to those.
+
+    Every reader of a run directory or a dataset calls it first. A FIFO in the folder could make the
+    reader wait for ever, and a device is not a file.
+
+    Raises:
+        ValueError: it holds something else.
+        OSError: it cannot be read.
+    """
+    for folder, folders, files in os.walk(directory):
+        for name in (*folders, *files):
+            path = Path(folder) / name
+            try:
+                kind = path.stat().st_mode
+            except FileNotFoundError:  # a broken link or a removed file
+                continue
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
+                raise ValueError(f"{path} is not a regular file; remove it")
 
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

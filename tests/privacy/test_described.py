@@ -16,8 +16,7 @@ from sotto.cli import main
 from sotto.privacy.accounting.gaussian import gaussian_epsilon
 from sotto.privacy.described.bounds import accounted, least, proved
 from sotto.privacy.described.description import Description, read
-from sotto.privacy.described.findings import FINDINGS, analyse
-from sotto.privacy.described.orders import is_range_too_short
+from sotto.privacy.described.findings import FINDINGS, analyse, is_range_too_short
 from sotto.privacy.errors import PrivacyError
 
 CLAIM = {"epsilon": 1.0, "delta": 1e-5, "adjacency": "zero-out", "accountant": "RDP"}

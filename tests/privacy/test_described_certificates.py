@@ -26,7 +26,7 @@ from sotto.privacy.described import findings
 from sotto.privacy.described.bounds import proved
 from sotto.privacy.described.description import Description
 from sotto.privacy.errors import PrivacyError
-from sotto.runs.printed.html import html
+from sotto.runs.printed.files import html
 from sotto.runs.printed.page import page_of_finding
 
 ROOT = Path(__file__).parents[2]

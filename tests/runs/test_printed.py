@@ -11,8 +11,7 @@ import pytest
 from sotto.cli import main
 from sotto.privacy.certificates.check import read
 from sotto.privacy.certificates.lone import Finding, verify_file
-from sotto.runs.printed.files import writer
-from sotto.runs.printed.html import html
+from sotto.runs.printed.files import html, writer
 from sotto.runs.printed.page import Page, page_of_certificate, page_of_finding, plain
 
 pytest.importorskip("fpdf")

@@ -13,7 +13,6 @@ from sotto.errors import RunError, visible
 from sotto.runs import summaries
 from sotto.runs.report.comparison import (
     ADD_UP,
-    plain,
     rows,
     write_comparison,
     write_gallery,
@@ -99,7 +98,8 @@ def compare(paths: Runs, /, page: Path | None = None, json: Json = False) -> Non
     if differ:
         print("\nSettings that differ:")
         _print_table(
-            ["setting", *called], [[name, *map(plain, values)] for name, values in differ.items()]
+            ["setting", *called],
+            [[name, *map(summaries.shown_setting, values)] for name, values in differ.items()],
         )
     else:
         print("\nNo settings differ, except for seeds.")

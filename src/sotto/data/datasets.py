@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from jaxtyping import Float
 
-from sotto.regular import require_regular
+from sotto.files import require_regular
 
 ID_COLUMN = "expert_id"
 IMPORT = "sotto_import"

@@ -28,12 +28,11 @@ from sqlalchemy.exc import ArgumentError
 
 from sotto.algorithms.base import AnyLedger
 from sotto.errors import RunError
-from sotto.files import read_model, write_model
+from sotto.files import read_model, require_regular, write_model
 from sotto.frozen import FrozenModel
 from sotto.privacy.errors import LedgerUnavailable
 from sotto.privacy.ledger.entries import now
 from sotto.privacy.units import PopulationKind
-from sotto.regular import require_regular
 from sotto.runs import marks
 from sotto.runs.registry import algorithm_named, config_from_json
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sotto.errors import RunError
-from sotto.files import read_model, write_model
+from sotto.files import read_model, require_regular, write_model
 from sotto.frozen import FrozenModel
 from sotto.privacy.ledger.entries import now, versions
 from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.units import Unit
-from sotto.regular import require_regular
 from sotto.runs import marks
 
 SETTINGS = "evaluation.json"

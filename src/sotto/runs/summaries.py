@@ -139,6 +139,15 @@ def differing(summaries: Sequence[Summary]) -> dict[str, list[Any]]:
     return {name: row for name, row in values.items() if any(v != row[0] for v in row)}
 
 
+def shown_setting(value: Any) -> str:
+    """Returns a setting as text; "none" also for a run that does not have it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
 def _last_evaluations(lines: Sequence[Sequence[Line]]) -> dict[str, list[float]]:
     """Returns the last measurements that every seed has."""
     last: list[dict[str, float]] = [

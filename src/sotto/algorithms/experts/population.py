@@ -26,9 +26,8 @@ from sotto.algorithms.experts.recipes import BASE_SECONDS, HIDDEN, SECONDS, reci
 from sotto.algorithms.experts.training import Plan, Play, Recipe
 from sotto.data.trajectories import ExpertLog
 from sotto.errors import RunError
-from sotto.files import write_model
+from sotto.files import require_regular, write_model
 from sotto.processes import at_once, finished
-from sotto.regular import require_regular
 from sotto.rl import policy_files
 from sotto.rl.envs.registry import is_native, make
 from sotto.rl.networks import Policy

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from sotto.data.imports import databases
 from sotto.data.imports.declaration import Declaration
 from sotto.errors import RunError
-from sotto.regular import require_regular
+from sotto.files import require_regular
 
 Kind = Literal["csv", "parquet", "huggingface", "database"]
 

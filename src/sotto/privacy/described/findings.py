@@ -3,9 +3,13 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float64
+
+from sotto.privacy.accounting.events import SampledGaussian
+from sotto.privacy.accounting.sampled_gaussian import sampled_gaussian_divergences
 from sotto.privacy.described.bounds import accounted, is_tight, least, proved
 from sotto.privacy.described.description import Description, Verdict
-from sotto.privacy.described.orders import is_range_too_short
 
 FINDINGS = {
     "shuffled-accounted-as-poisson": "Batches came from a shuffled order, and the claim accounts "
@@ -37,6 +41,9 @@ FINDINGS = {
 
 _ROUNDING = 1e-6
 """Relative difference that another machine's arithmetic may make."""
+
+_MARGIN = 0.01
+"""Relative difference of epsilon from which it matters."""
 
 
 @dataclass(frozen=True)
@@ -110,3 +117,30 @@ def analyse(d: Description, stated: float | None = None) -> Analysis:
     found = tuple(name for name, there in holds.items() if there)
     person = proved(d, d.records_per_person) if several else None
     return Analysis(verdict, claimed, at, above, person, below, found)
+
+
+def is_range_too_short(d: Description) -> bool:
+    """Whether orders beyond the range of the accountant give an epsilon that is 1% smaller.
+
+    The accountant is that of the claim: Poisson sampling and one run. False if the description
+    does not say its orders.
+    """
+    if d.claimed.orders is None:
+        return False
+    low, high = d.claimed.orders
+    everywhere = np.unique([low, high, *(1 + np.geomspace(1e-3, 1e4, 100))])
+    epsilons = _epsilons(d, everywhere)
+    inside = (everywhere >= low) & (everywhere <= high)
+    return bool(epsilons.min() < (1 - _MARGIN) * epsilons[inside].min())
+
+
+def _epsilons(d: Description, orders: Float64[np.ndarray, " k"]) -> Float64[np.ndarray, " k"]:
+    """Returns epsilon at each order (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+    if d.batch_size == d.records:
+        one = orders / (2 * d.noise_multiplier**2)
+    else:
+        event = SampledGaussian(noise_multiplier=d.noise_multiplier, sampling_rate=d.rate)
+        one = sampled_gaussian_divergences(event, orders)
+    slack = (math.log(d.claimed.delta) + np.log(orders)) / (orders - 1)
+    found = d.total_steps * one + np.log1p(-1 / orders) - slack
+    return np.asarray(np.maximum(found, 0.0))

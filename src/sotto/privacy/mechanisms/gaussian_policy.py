@@ -10,15 +10,15 @@ Guarantee:
 """
 
 import math
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Float64
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from sotto.frozen import FrozenModel
 from sotto.privacy.accounting.events import Event, Gaussian, NoGuarantee
 from sotto.privacy.mechanisms.dirichlet import simplex
+from sotto.privacy.mechanisms.dirichlet.mechanism import RestrictingMechanism
 from sotto.privacy.mechanisms.noise import rounded_normal
 
 _LEAST_MULTIPLIER = 0.2
@@ -29,7 +29,7 @@ LEFT_OUT = 1e-25
 """More delta than the sampler's range and precision cost for a million answers; it is left out."""
 
 
-class GaussianPolicy(FrozenModel):
+class GaussianPolicy(RestrictingMechanism):
     """The nearest policy to row + N(0, noise_stddev^2 I).
 
     Guarantee:
@@ -50,20 +50,6 @@ class GaussianPolicy(FrozenModel):
     def spacing(self) -> float:
         """Spacing of the grid on which noise is added to rows: 2^-40, or 2^-40 of large noise."""
         return 2.0 ** (math.ceil(math.log2(max(1.0, self.noise_stddev))) - 40)
-
-    @model_validator(mode="after")
-    def _floor_fits(self) -> Self:
-        if self.floor * self.actions > 1:
-            raise ValueError(
-                f"floor must be at most 1 / actions = {1 / self.actions:.6g}, got {self.floor}"
-            )
-        return self
-
-    def restrict(
-        self, policies: Float[np.ndarray, "rows actions"]
-    ) -> Float64[np.ndarray, "rows actions"]:
-        """Returns the rows mixed with the uniform row: no probability is below the floor."""
-        return simplex.restrict(simplex.as_policies(policies), self.floor)
 
     def answer(
         self, policies: Float[np.ndarray, "rows actions"], generator: np.random.Generator

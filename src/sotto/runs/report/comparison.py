@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from urllib.parse import quote
 
 from sotto.files import write_whole
 from sotto.privacy.bounds import at_most
 from sotto.runs.registry import algorithm_named
 from sotto.runs.report import elements, figures, learning
-from sotto.runs.summaries import NOT_PRIVATE, Summary, differing
+from sotto.runs.summaries import NOT_PRIVATE, Summary, differing, shown_setting
 
 ADD_UP = (
     "Each epsilon is about one run alone. If two runs learn from the same people, these people pay "
@@ -103,7 +102,7 @@ def write_comparison(summaries: Sequence[Summary], page: Path) -> None:
         _wide(
             elements.table(
                 ["setting", *names(summaries)],
-                [[name, *map(plain, values)] for name, values in differ.items()],
+                [[name, *map(shown_setting, values)] for name, values in differ.items()],
             )
         )
         if differ
@@ -125,15 +124,6 @@ def write_gallery(summaries: Sequence[Summary], folder: Path, page: Path) -> Non
         *cards,
     ]
     write_whole(page, elements.page(f"Runs in {folder.absolute().name}", body))
-
-
-def plain(value: Any) -> str:
-    """Returns a setting's value as text; a setting that a run does not have is empty."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _card(summary: Summary, folder: Path, page: Path) -> str:

@@ -21,6 +21,7 @@ from sotto.runs.metrics import Line, read
 from sotto.runs.registry import algorithm_named, config_from_json
 from sotto.runs.report import elements, figures, learning
 from sotto.runs.seeds import Sharing, sharing
+from sotto.runs.summaries import shown_setting
 
 _UNPROVED = "Nothing is proved, so no charge is shown."
 _GUARANTEE = "The same guarantee at other values of delta. A smaller delta has a larger epsilon."
@@ -66,7 +67,9 @@ def _write(path: Path, runs: Sequence[Run], experiment: Experiment) -> Path:
         *(_seeds(runs, lines, certificates, shared) if len(runs) > 1 else ()),
         *(_certificate(_worst(certificates), len(runs)) if certificates else ()),
         elements.heading("Settings"),
-        elements.settings({name: _plain(value) for name, value in runs[0].settings.config.items()}),
+        elements.settings(
+            {name: shown_setting(one) for name, one in runs[0].settings.config.items()}
+        ),
         elements.heading("Command"),
         f"<pre>{escape(experiment.settings.command)}</pre>",
         elements.paragraph(
@@ -302,11 +305,3 @@ def _certificate(c: Certificate, runs: int) -> list[str]:
 
 def _assumptions(c: Certificate, by: str) -> list[tuple[str, str]]:
     return [(one.statement, one.how) for one in c.assumptions if one.enforced_by == by]
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else str(value)

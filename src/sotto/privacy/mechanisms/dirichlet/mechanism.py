@@ -15,7 +15,7 @@ Guarantee:
 
 import functools
 import math
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -38,12 +38,12 @@ LARGEST_FAILURE = 1e-9
 _MOST_PROPOSALS = 100_000
 
 
-class _DirichletMechanism(FrozenModel):
-    """Base of both forms: the public parameters and the floor."""
+class RestrictingMechanism(FrozenModel):
+    """Base of mechanisms that mix rows with the uniform row first, here and for Gaussian noise."""
 
-    actions: int = Field(ge=2)
-    concentration: float = Field(gt=0, allow_inf_nan=False)
-    floor: float = Field(gt=0, allow_inf_nan=False)
+    if TYPE_CHECKING:  # a field here would come before those of a subclass in JSON
+        actions: int
+        floor: float
 
     @model_validator(mode="after")
     def _floor_fits(self) -> Self:
@@ -58,6 +58,14 @@ class _DirichletMechanism(FrozenModel):
     ) -> Float64[np.ndarray, "rows actions"]:
         """Returns the rows mixed with the uniform row: no probability is below the floor."""
         return simplex.restrict(simplex.as_policies(policies), self.floor)
+
+
+class _DirichletMechanism(RestrictingMechanism):
+    """Base of both forms: the public parameters and the floor."""
+
+    actions: int = Field(ge=2)
+    concentration: float = Field(gt=0, allow_inf_nan=False)
+    floor: float = Field(gt=0, allow_inf_nan=False)
 
 
 class Dirichlet(_DirichletMechanism):
