@@ -68,15 +68,22 @@ def test_names_are_unique() -> None:
     assert set(NAMES) >= FROM_FEEDBACK
 
 
-def test_explain_prints_a_sentence_for_each_leak(capsys) -> None:
+def test_explain_says_of_each_leak_what_leaks_and_what_to_do_instead(capsys) -> None:
     assert main(["audit", "--explain"]) == 0
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert [line.split()[0] for line in lines] == NAMES
-    assert all(line.endswith(".") for line in lines)
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    blocks = said.strip().split("\n\n")
+    assert [block.split()[0] for block in blocks] == NAMES
+    for block, leak in zip(blocks, CATALOGUE, strict=True):
+        sentences = f"false claim {leak.claim} what leaks {leak.why} instead {leak.remedy}"
+        assert " ".join(block.split()) == f"{leak.name} {sentences}"
     assert main(["audit", "--explain", "--leaks", "reused-noise", "--json"]) == 0
     (one,) = json.loads(capsys.readouterr().out)["leaks"]
+    assert list(one) == ["name", "claim", "why", "remedy"]
     assert one["name"] == "reused-noise"
     assert one["claim"].startswith("A resumed run")
+    assert one["why"] == "The difference of two releases with the same noise has no noise."
+    assert one["remedy"].startswith("every draw has a fresh key")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,7 @@ def test_verdict(leaky: float, sound: float, verdict: str) -> None:
     def finds(bound: float) -> AuditResult:
         return AuditResult(bound, 1.0, DELTA, 0.999, 0.0, 1, 10)
 
-    leak = Leak("x", "", "", "", "", 1.0, lambda *_: finds(leaky), lambda *_: finds(sound))
+    leak = Leak("x", "", "", "", 1.0, lambda *_: finds(leaky), lambda *_: finds(sound))
     assert leaks._report(leak, 10, 0, 0.999).verdict == verdict
 
 
@@ -107,7 +114,7 @@ def audit_of_coins(samples: int, seed: int, confidence: float) -> AuditResult:
 
 def test_all_bounds_of_a_run_hold_together_as_often_as_stated(monkeypatch) -> None:
     """Twenty bounds a run: one above the known epsilon makes the run wrong."""
-    coins = [Leak(str(i), "", "", "", "", 0.0, audit_of_coins, audit_of_coins) for i in range(10)]
+    coins = [Leak(str(i), "", "", "", 0.0, audit_of_coins, audit_of_coins) for i in range(10)]
     monkeypatch.setattr(leaks, "CATALOGUE", tuple(coins))
 
     def wrong(confidence: float) -> int:

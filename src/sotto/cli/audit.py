@@ -1,6 +1,7 @@
 """`sotto audit`: attacks on your own code, on a training, or on a catalogue of known leaks."""
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -75,7 +76,8 @@ def audit(
         people: Number of people who are left out of your code or training, one after the other.
         env_id: Environment of the training. It is needed if its name has a module in it, because
             sotto never imports a module on the word of a file.
-        explain: Print the name and the false claim of every leak, and attack none.
+        explain: Print the name of every leak, its false claim, what leaks, and what to do instead.
+            Nothing is attacked.
     """
     if target:
         if leaks or explain:
@@ -190,10 +192,14 @@ def _print_verdict(target: str, verdict: "Verdict") -> None:
 
 
 def _explain(leaks: "Sequence[Leak]", json: bool) -> None:
-    """Prints the name and the false claim of each leak."""
+    """Prints the name of each leak, its false claim, what leaks, and what to do instead."""
     if json:
-        print_json({"leaks": [{"name": one.name, "claim": one.claim} for one in leaks]})
+        fields = ("name", "claim", "why", "remedy")
+        print_json({"leaks": [{name: getattr(one, name) for name in fields} for one in leaks]})
         return
-    print(f"{'leak':<34}false claim")
-    for one in leaks:
-        print(f"{one.name:<34}{one.claim}")
+    for number, one in enumerate(leaks):
+        print(f"\n{one.name}" if number else one.name)
+        said = {"false claim": one.claim, "what leaks": one.why, "instead": one.remedy}
+        for title, text in said.items():
+            start = f"  {title:<13}"
+            print(textwrap.fill(text, 80, initial_indent=start, subsequent_indent=" " * 15))

@@ -66,7 +66,6 @@ UNCENTRED_BIT = Leak(
     claim="Whether an update is within the clip norm is a bit of sensitivity 1/2.",
     why="Only a centred bit has that sensitivity. A bit of 0 or 1 moves the sum by 1.",
     remedy="each person contributes bit - 1/2, and an absent person contributes 0",
-    theory="docs/privacy.md, section 17; Andrew et al. 2021",
     claimed_epsilon=_CLAIMED,
     leaky=_uncentred,
     sound=_centred,

@@ -66,7 +66,6 @@ BEST_OF_N = Leak(
     why="A person whose completions are rated best displaces up to n others, so the contributions "
     "of up to n + 1 people change.",
     remedy="the best completion is chosen among those of one person",
-    theory="docs/privacy.md, section 3",
     claimed_epsilon=CLAIMED,
     leaky=against(CLAIMED, _trials(_best_of_batch_local)),
     sound=against_certificate(_trials(_best_of_person_local)),

@@ -94,7 +94,6 @@ CLOSE_POINTS = Leak(
     claim="Noise from a Cholesky factor in float64 has the intended covariance.",
     why="Between very close points, the remaining variance is smaller than rounding errors.",
     remedy="each scattered point has additional noise far above rounding, and no variance cancels",
-    theory="docs/privacy.md, Theorem 6a",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, _cancelled),
     sound=_sound,

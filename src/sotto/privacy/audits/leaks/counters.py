@@ -81,7 +81,6 @@ COUNTERS = Leak(
     why="A user moves each of three families of counters by the length of the episode, and fresh "
     "noise for every episode averages out.",
     remedy="one draw for each node of the tree, scaled to all that one user adds to the counters",
-    theory="docs/privacy.md, section 16",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, _published),
     sound=against_certificate(_certified(_Z)),

@@ -87,7 +87,6 @@ CRITIC = Leak(
     claim="The critic needs no noise, since only policy updates are released.",
     why="The critic outlives its users, and its shift flips the clipped updates of later users.",
     remedy="the critic's update is a part of the same release, clipped jointly with the policy's",
-    theory="docs/privacy.md, section 3; Rio et al. 2025, appendix C.2.1",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, _trials(private_critic=False)),
     sound=against_certificate(_trials(private_critic=True)),

@@ -115,7 +115,6 @@ VOTES = Leak(
     claim="Every vote has Gaussian noise of the stated multiplier, and so do all votes together.",
     why="The same expert votes on every state of every round: K votes have sensitivity sqrt(K).",
     remedy="noise grows with the root of all queries that are ever asked",
-    theory="docs/privacy.md, section 15",
     claimed_epsilon=_VOTE_CLAIMED,
     leaky=against(_VOTE_CLAIMED, _votes(_VOTE_Z / math.sqrt(_ROUNDS * _STATES))),
     sound=against_certificate(_votes(_VOTE_Z)),
@@ -158,7 +157,6 @@ FIXED_BATCHES = Leak(
     why="A drawn expert takes another expert's place in the batch. This moves the sum by up to two "
     "clip norms, where Poisson sampling moves it by one (computed).",
     remedy="every expert is drawn independently at a public rate, and the divisor is public",
-    theory="docs/privacy.md, section 6",
     claimed_epsilon=_BATCH_CLAIMED,
     leaky=_exactly(
         _BATCH_CLAIMED,
@@ -189,7 +187,6 @@ VISIBLE_COIN = Leak(
     why="The other steps have no noise, so an observer sees which steps are private. Each of these "
     "draws at rate q (computed).",
     remedy="each private step is charged at its own rate, or has noise and a rate of p q",
-    theory="docs/privacy.md, section 6",
     claimed_epsilon=_COIN_CLAIMED,
     leaky=_exactly(
         _COIN_CLAIMED,
@@ -254,7 +251,6 @@ FIXED_LOG = Leak(
     why="States are real numbers, so a released prefix of a log identifies its owner. The owner is "
     "the expert with probability 1/m, which no epsilon covers (computed).",
     remedy="every prefix is a fresh rollout in an environment that all experts share",
-    theory="docs/privacy.md, section 14: delta of at least 0.83% for 25 prefixes of 3000 experts",
     claimed_epsilon=_PREFIX_CLAIMED,
     leaky=_exactly(_PREFIX_CLAIMED, _owner_released, _impossible_without, np.zeros(1)),
     sound=against(_PREFIX_CLAIMED, _prefixes),
@@ -316,7 +312,6 @@ REUSED_POOL = Leak(
     why="The remaining trajectories depend on the secret draw. If the expert was drawn, another "
     "expert's update changes too, and the sum moves by 3 clip norms (computed).",
     remedy="trajectories for prefixes are never used for updates: the pools are disjoint",
-    theory="docs/privacy.md, section 14",
     claimed_epsilon=_POOL_CLAIMED,
     leaky=_exactly(
         _POOL_CLAIMED,

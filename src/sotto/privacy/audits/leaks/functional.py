@@ -163,7 +163,6 @@ FUNCTIONAL_NOISE = Leak(
     claim="A Gaussian-process path on Q at every step makes the learnt Q private.",
     why="Q is returned without noise, and the effect of rewards on Q adds up over the steps.",
     remedy="averaged rewards are released once, and learning reads nothing else",
-    theory="docs/privacy.md, section 13; Wang and Hegde 2019, Theorem 5",
     claimed_epsilon=_EPSILON,
     leaky=_leaky,
     sound=_sound,

@@ -27,9 +27,8 @@ class Leak:
     Attributes:
         name: name on the command line.
         claim: false claim, in a sentence.
-        why: reason why it is false, in a sentence.
-        remedy: method of the sound variant.
-        theory: section of docs/privacy.md, or paper, with the analysis.
+        why: what leaks, in a sentence or two.
+        remedy: what to do instead, which is what the sound variant does.
         claimed_epsilon: epsilon that the leaky variant would claim at delta `DELTA`.
         leaky: audit of the leaky variant against that claim.
         sound: audit of the sound variant against its certificate.
@@ -39,7 +38,6 @@ class Leak:
     claim: str
     why: str
     remedy: str
-    theory: str
     claimed_epsilon: float
     leaky: Audit
     sound: Audit

@@ -77,7 +77,6 @@ REUSED_NOISE = Leak(
     claim="A resumed run may use the same noise seed, because its releases are about new people.",
     why="The difference of two releases with the same noise has no noise.",
     remedy="every draw has a fresh key, which is then forgotten; a resumed run opens a new stream",
-    theory="docs/privacy.md, section 3",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, functools.partial(_resumed, fresh=False)),
     sound=lambda *how: against(
@@ -127,7 +126,6 @@ FLOAT32_TAILS = Leak(
     why="It never exceeds 5.22 standard deviations. At noise multiplier 1, outputs that only one "
     "neighbour can reach have probability 1.2e-5, which no epsilon covers (enumerated).",
     remedy="a sampler whose tails reach 17 standard deviations, and whose delta is charged",
-    theory="docs/privacy.md, section 7",
     claimed_epsilon=_TAIL_CLAIMED,
     leaky=_enumerated_tails,
     sound=against_certificate(_trials(_TAIL_Z)),
@@ -180,7 +178,6 @@ FINE_GRID = Leak(
     "of steps makes them odd.",
     remedy="noise is drawn on the grid with the distribution of a rounded normal, with more bits "
     "where 53 do not decide",
-    theory="docs/privacy.md, section 7",
     claimed_epsilon=gaussian_epsilon(_GRID_Z, DELTA),
     leaky=against(gaussian_epsilon(_GRID_Z, DELTA), _too_fine),
     sound=lambda *how: against(_ON_THE_GRID.certified_epsilon(DELTA), _on_the_grid)(*how),

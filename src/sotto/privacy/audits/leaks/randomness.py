@@ -70,7 +70,6 @@ BATCH_RANDOMNESS = Leak(
     why="With keys of the kind rbg, the first key of a batch decides all random numbers of the "
     "batch. So the presence of the first person moves everybody's numbers.",
     remedy="all keys are of the kind threefry2x32; the door refuses all others",
-    theory="docs/privacy.md, section 10",
     claimed_epsilon=_CLAIMED,
     leaky=against(_CLAIMED, _trials("rbg")),
     sound=against_certificate(_trials("threefry2x32")),

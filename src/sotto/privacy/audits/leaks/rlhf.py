@@ -149,7 +149,6 @@ class _Training:
         """Returns the entry of the catalogue, with its claim, why it is false, and the remedy."""
         return Leak(
             name=name,
-            theory="docs/privacy.md, section 3",
             claimed_epsilon=CLAIMED,
             leaky=against(CLAIMED, self.trials(private=False)),
             sound=against_certificate(self.trials(private=True)),
