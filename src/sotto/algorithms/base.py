@@ -240,10 +240,10 @@ class Algorithm(ABC, Generic[Config]):
         return Ledger.open(where, run_id)
 
     def shared(self, config: Config) -> str | None:
-        """Returns how several seeds are about the same people, so that their costs add up.
+        """Returns why the costs of several seeds add up.
 
         Returns:
-            The end of the sentence "These 3 seeds ...". None: every seed has its own people.
+            The end of the sentence "These 3 seeds ..."; None if every seed has its own people.
         """
         del config
         return None

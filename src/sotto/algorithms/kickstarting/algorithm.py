@@ -144,7 +144,10 @@ class Kickstart(Algorithm[KickstartConfig]):
         return not config.remote and config.teacher_mechanism != "exact"
 
     def population(self, config: KickstartConfig) -> PopulationKind:
-        """Returns whether the people behind the teacher are; earlier versions had simulators."""
+        """Returns whether the teacher's people are simulated or real.
+
+        Runs of earlier versions do not say it; they are simulated.
+        """
         return config.population or "simulated"
 
     def has_sums(self, config: KickstartConfig) -> bool:

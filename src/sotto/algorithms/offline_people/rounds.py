@@ -1,4 +1,4 @@
-"""Rounds of releases, each about what the model of the earlier ones leaves unexplained.
+"""Rounds of releases. Each releases what the model fitted to the earlier ones leaves unexplained.
 
 Let G_p and C_p be a person's mean products of features with features and with targets
 (`moments.person_moments`). Least squares needs their means G and C. A person's own G_p and C_p are

@@ -1,11 +1,11 @@
-"""The door for choices: one of many public candidates leaves, and nothing else about the secrets.
+"""Releases which of several public candidates is best (noisy maximum), and nothing else.
 
 ```
 release = ChoiceRelease("policy", unit, tables, weights, (0.0, 0.5), 0.05, 0.9, "simulated")
 table = release.open(ledger, folder).release(rewards).values
 ```
 
-A candidate's value is the sum of secret numbers times its public weights. The door clips the
+A candidate's value is the sum of secret numbers times its public weights. The release clips the
 secrets, bounds from the weights how far apart a unit moves two values, charges the ledger, chooses
 by noisy maximum, and writes the winner to disk before it returns it.
 

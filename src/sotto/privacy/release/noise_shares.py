@@ -1,11 +1,11 @@
-"""The door in two halves: people's devices add the noise in shares, and the server sees a sum.
+"""Distributed noise: each device adds a share of it, and the server sees only the noisy sum.
 
 ```
 device: contribution(state, unit, key)   local, clip, round, add a share of noise, modulo 2^bits
 server: charge(persons), release(sum)    ledger, decode, divide, `server` of the release
 ```
 
-Between the halves stands a protocol that adds the devices' integers modulo 2^bits and shows the
+Between the two stands a protocol that adds the devices' integers modulo 2^bits and shows the
 server nothing but the sum (`sotto.federated`). A release is opened only if as many devices as
 promised are in its sum, because those that drop out take their share of the noise along.
 

@@ -1,4 +1,4 @@
-"""The door: the only way from people's data to anything that lasts.
+"""A release of a noisy sum through the door, the code that private data must pass to leave.
 
 ```
 local(public_state, unit_data, key) -> parts, diagnostics    one person's data, seen alone

@@ -33,7 +33,7 @@ class Described(Environment[Any, Any]):
     simulator: bool = False
     """Whether it and its wrappers come with sotto or Gymnasium: then people are simulated."""
     meets_person: bool = False
-    """Whether resets are told the person whom they meet, by `options["person"]`."""
+    """Whether `reset` takes the person's enrolment number in `options["person"]`."""
 
     def reset(self, *_inputs: Any) -> Any:
         """Raises NotImplementedError: Gymnasium runs this environment."""

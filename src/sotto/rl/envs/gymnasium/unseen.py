@@ -1,4 +1,4 @@
-"""Environments that meet real people: their output and their exceptions stay in their processes.
+"""Runs environments with real people in subprocesses, whose output and exceptions are discarded.
 
 The environment's code, and the module that registers it, run in other processes. Their output is
 discarded, and a failure is reported without its text or its class. Only numbers come back as the
