@@ -37,6 +37,7 @@ READERS = (
     ("certificate",),
     ("certificate", "--verify"),
 )
+FILES = ("metrics.jsonl", "certificate.json", "ledger.sqlite", "checkpoints/00000002/_METADATA")
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +67,19 @@ def sentence(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 # --- what is in a run directory ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("linked", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    ["metrics.jsonl", "certificate.json", "ledger.sqlite", "checkpoints/00000002/_METADATA"],
-)
-def test_a_pipe_in_place_of_a_file(
-    capsys, run: Path, name: str, linked: bool, reader: tuple[str, ...]
-) -> None:
-    (run / name).unlink()
-    os.mkfifo(run / "pipe" if linked else run / name)
-    if linked:
-        (run / name).symlink_to(run / "pipe")
-    command, *flags = reader
-    assert "is not a regular file" in sentence(capsys, command, str(run), *flags)
+def test_pipes_in_place_of_files(capsys, run: Path, linked: bool) -> None:
+    """Every file at once: a reader that opens any of them before it looks at all would wait.
+
+    What is found under each name is in test_regular.py.
+    """
+    for number, name in enumerate(FILES):
+        (run / name).unlink()
+        os.mkfifo(run / f"pipe-{number}" if linked else run / name)
+        if linked:
+            (run / name).symlink_to(run / f"pipe-{number}")
+    for command, *flags in READERS:
+        assert "is not a regular file" in sentence(capsys, command, str(run), *flags)
     words = ("train", "dppg", "--out", str(run), "--resume")
     assert "is not a regular file" in sentence(capsys, *words)
 
