@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -73,17 +74,22 @@ def test_the_example_of_the_package_runs(tmp_path, monkeypatch):
     exec(shortened(code), names)
     assert names["action"].shape == (3,)
     run = names["run"]
+    assert run.finished
     assert 0.99 < run.certificate.epsilon <= 1.0
     assert run.returns["ema"].shape == (1,)
     assert {one.status for one in sotto.verify("runs/x").values()} == {"verified"}
 
 
-def test_the_example_of_train_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_example_of_train_is_a_call_with_valid_settings():
+    """That such a training runs is seen above."""
     (code,) = re.findall(r"Example:\n\s+(.*)\n", api.train.__doc__)
-    names = {"sotto": sotto}
-    exec(shortened(code), names)
-    assert names["run"].finished
+    taken = inspect.signature(api.train).bind
+    names = {"sotto": SimpleNamespace(train=taken, DPPG=sotto.DPPG)}
+    exec(code, names)
+    given = names["run"].arguments
+    assert given["out"] == "runs/x"
+    assert isinstance(given["settings"], sotto.DPPG)
+    assert shortened(code) != code  # it is in the form that the example above is in
 
 
 @pytest.mark.parametrize("function", [api.calibrate, api.account])

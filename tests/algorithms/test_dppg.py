@@ -75,10 +75,17 @@ def test_every_critic_trains_and_its_certificate_says_what_is_proved(
         assert 1.29 < certificate.epsilon <= 1.3
 
 
-def test_paper_preset_is_labelled(tmp_path):
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory):
+    """A training with the paper's settings: these, what it yielded and its ledger."""
     config = _tiny(name="paper", unit="segment")
+    _, chunks, (ledger,) = _train(config, tmp_path_factory.mktemp("paper"))
+    return config, chunks, ledger
+
+
+def test_paper_preset_is_labelled(paper):
+    config, chunks, ledger = paper
     assert (config.local_epochs, config.local_minibatches, config.clip_norm) == (8, 2, 0.05)
-    _, chunks, (ledger,) = _train(config, tmp_path)
     certificate = derive(ledger)
     assert certificate.status == "paper-claim"
     assert {"non-private critic", "continuing segments"} <= {gap.name for gap in certificate.gaps}
@@ -266,16 +273,14 @@ def test_a_fit_goes_on_from_moments_of_an_earlier_one():
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-6), one, other)
 
 
-def test_the_papers_critic_carries_adams_moments_from_update_to_update(tmp_path):
+def test_the_papers_critic_carries_adams_moments_from_update_to_update(paper, tmp_path):
     """With moments that start anew, the settings are far from the paper's returns."""
-    config = _tiny(name="paper", unit="segment")
-    _, chunks, _ = _train(config, tmp_path)
+    config, chunks, _ = paper
     moments = chunks[-1].states.moments
     assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(moments))
     # After n steps with one gradient g, a second moment is (1 - .999^n) g^2: it grows with n.
     first = dataclasses.replace(config, total_steps=config.steps_per_update)
-    (tmp_path / "first").mkdir()
-    _, chunks, _ = _train(first, tmp_path / "first")
+    _, chunks, _ = _train(first, tmp_path)
     total = lambda m: sum(float(x.sum()) for x in jax.tree.leaves(m.square))  # noqa: E731
     assert total(moments) > 1.5 * total(chunks[-1].states.moments)
 
