@@ -397,11 +397,6 @@ def test_over_budget_is_refused_before_any_release(tmp_path):
     assert ledger.persons == 0
 
 
-def test_real_people_leave_no_diagnostics(tmp_path):
-    _, chunks, _ = _train(_tiny(population="real", env_id="clinics:TestClinic-v0"), tmp_path)
-    assert all(chunk.diagnostics is None for chunk in chunks)
-
-
 def test_trust_region_sets_the_clip_norm(tmp_path):
     config = _tiny(clip_norm_from="l2-quantile", trust_region_radius=1e-3)
     training, _, _ = _train(config, tmp_path)

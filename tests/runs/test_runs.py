@@ -44,11 +44,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture(scope="module")
-def finished_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "two"
-    assert main(train(out, "--seeds", "2")) == 0
-    return out
+@pytest.fixture
+def finished_pair(trained_pair: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_pair, tmp_path / "two"))
 
 
 @pytest.fixture
