@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from small_runs import SMALL_PPO
 
 from sotto.algorithms.base import Words
 from sotto.cli import main
@@ -252,7 +253,7 @@ def test_debugging_shows_where_an_error_comes_from(monkeypatch, tmp_path: Path) 
 def test_a_training_finds_a_folder_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "run-1").mkdir(parents=True)
-    assert main(["train", "ppo", "--total-steps", "256", "--num-envs", "2", "--json"]) == 0
+    assert main(["train", "ppo", *SMALL_PPO, "--json"]) == 0
     assert (tmp_path / "runs" / "run-2" / "config.json").exists()
     assert json.loads(capsys.readouterr().out)["out"] == "runs/run-2"
     assert main(["train", "ppo", "--resume"]) == 2

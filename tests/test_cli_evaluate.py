@@ -5,6 +5,7 @@ import json
 import random
 
 import pytest
+from small_runs import SMALL_PPO
 
 from sotto.cli import main
 from sotto.runs.evaluations import open_evaluation
@@ -123,8 +124,7 @@ def test_a_second_evaluation_needs_another_place(log, tmp_path, capsys):
 def test_a_run_is_evaluated_on_a_log_that_fits_it(log, tmp_path, capsys):
     """A policy for CartPole needs observations of four numbers and two actions."""
     trained, out = tmp_path / "run", tmp_path / "out"
-    words = ["--total-steps", "256", "--num-envs", "2", "--out", str(trained), "--json"]
-    assert main(["train", "ppo", *words]) == 0
+    assert main(["train", "ppo", *SMALL_PPO, "--out", str(trained), "--json"]) == 0
     wide = log.with_name("wide")
     capsys.readouterr()
     assert run(trained, "--on", wide, "--epsilon", "3", "--sampled", "--out", out, "--json") == 0

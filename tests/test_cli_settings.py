@@ -4,6 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
+from small_runs import SMALL_PPO
 
 from sotto.cli import main
 from sotto.cli.terminal.parsing import flags_given
@@ -87,11 +88,12 @@ def test_help_shows_the_description_of_a_shared_setting(capsys) -> None:
     assert "--num-envs INT in [1, inf)" in shown
 
 
-@pytest.mark.parametrize("steps", ["256", "2.56e2", "256.0"])
+@pytest.mark.parametrize("steps", ["64", "6.4e1", "64.0"])
 def test_an_integer_may_have_an_exponent(tmp_path, steps) -> None:
     out = tmp_path / "run"
-    assert main(["train", "ppo", "--num-envs", "2", "--total-steps", steps, "--out", str(out)]) == 0
-    assert json.loads((out / "config.json").read_text())["config"]["total_steps"] == 256
+    words = (*SMALL_PPO, "--total-steps", steps, "--out", str(out))
+    assert main(["train", "ppo", *words]) == 0
+    assert json.loads((out / "config.json").read_text())["config"]["total_steps"] == 64
     assert (
         main(
             [

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from small_runs import SMALL_PPO
 from tiny_language import MODEL, TINY, install_films, write_feedback
 
 from sotto.cli import main
@@ -25,11 +26,11 @@ SHORTER = {
     "sotto report": "",
     "sotto eval": "--episodes 2",
     "sotto train dppg --preset": "--total-steps 1024",
-    "sotto train ppo --env-id": "--seeds 2 --num-envs 2 --total-steps 512",
+    "sotto train ppo --env-id": f"--seeds 3 {' '.join(SMALL_PPO)}",
     "sotto account": "",
     "sotto calibrate": "",
     "sotto audit": "--leaks counted-divisor --samples 1000",
-    "sotto train ppo --seeds 200": "--seeds 3 --total-steps 1024",
+    "sotto train ppo --seeds 200": f"--seeds 3 {' '.join(SMALL_PPO)}",
     "sotto train kickstart": "--stop-after 1 --total-steps 1024 --target-epsilon 1000000",
     "sotto train functional-q": "--samples 400",
     "sotto experts train": "--experts 4 --hidden 8 --workers 1",

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from pydantic_core import to_json
+from small_runs import SMALL_PPO
 
 from sotto.algorithms.kickstarting.teachers import ExactTeacher
 from sotto.cli import main
@@ -20,7 +21,6 @@ from sotto.runs.agents.teachers import rows_to_serve, teacher_policies
 from sotto.runs.directory import open_experiment
 from sotto.serving.kickstart import Kickstart
 
-TEACHER = ("--total-steps", "256", "--num-envs", "2", "--num-steps", "64", "--hidden", "8")
 # 4 updates of 128 steps, 32 questions each.
 STUDENT = (
     *("--total-steps", "512", "--num-envs", "2", "--num-steps", "64", "--hidden", "4"),
@@ -44,7 +44,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "shards"
-    assert main(["train", "ppo", "--seeds", "3", "--out", str(out), "--json", *TEACHER]) == 0
+    assert main(["train", "ppo", "--seeds", "3", "--out", str(out), "--json", *SMALL_PPO]) == 0
     return out
 
 

@@ -130,10 +130,10 @@ def test_what_is_kept_must_fit(tmp_path, capsys):
 
 
 def test_from_python(tmp_path):
-    short = sotto.PPO(total_steps=64, num_envs=2, num_steps=16, num_minibatches=1, hidden=(4,))
+    short = sotto.PPO(total_steps=64, num_envs=2, num_steps=16, num_minibatches=2, hidden=(4,))
     sotto.train(short, out=tmp_path / "ppo")
     seen = []
-    longer = sotto.PPO(total_steps=96, num_envs=2, num_steps=16, num_minibatches=1, hidden=(4,))
+    longer = replace(short, total_steps=96)
     run = sotto.train(longer, out=tmp_path / "ppo", resume=True, callbacks=[seen.append])
     assert run.finished
     assert [one.updates for one in seen] == [3]

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from small_runs import SMALL_PPO
 
 from sotto.cli import main
 from sotto.errors import RunError
@@ -25,8 +26,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, trained_pair: Path) -> Path:
     shutil.copytree(trained_pair, folder / "pair")
     words = ("--target-epsilon", "4", "--clip-norm", "0.07")
     assert main(["train", "dppg", "--out", str(folder / "below/one"), *TINY, *words]) == 0
-    words = ("--num-envs", "2", "--num-steps", "32", "--total-steps", "256", "--json")
-    assert main(["train", "ppo", "--out", str(folder / "open"), *words]) == 0
+    assert main(["train", "ppo", "--out", str(folder / "open"), *SMALL_PPO, "--json"]) == 0
     return folder
 
 

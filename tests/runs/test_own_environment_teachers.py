@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from small_runs import SMALL_PPO
 
 import sotto
 from sotto.algorithms.kickstarting.config import KickstartConfig
@@ -77,9 +78,9 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "ward_of_tests.py").write_text(WARD)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        words = ["--env-id", ENV, "--total-steps", "64", "--hidden", "4", "--seeds", "2"]
+        words = ["--env-id", ENV, "--seeds", "2", "--json"]
         out = folder / "shards"
-        assert main(["train", "ppo", *words, *SMALL, "--out", str(out)]) == 0
+        assert main(["train", "ppo", *SMALL_PPO, *words, "--out", str(out)]) == 0
     return out
 
 
@@ -196,8 +197,8 @@ def test_people_whom_a_wrapper_lets_answer_can_be_called_real(tmp_path: Path, na
 def test_a_run_of_a_version_that_did_not_ask_goes_on(tmp_path: Path) -> None:
     """From Python open settings are filled in, and this version fills in who the people are."""
     teacher = tmp_path / "teacher"
-    words = ["--env-id", "CartPole-v1", "--total-steps", "64", "--hidden", "4", "--seeds", "2"]
-    assert main(["train", "ppo", *words, *SMALL, "--out", str(teacher)]) == 0
+    words = ["--seeds", "2", "--json", "--out", str(teacher)]
+    assert main(["train", "ppo", *SMALL_PPO, *words]) == 0
     settings = KickstartConfig(
         teacher=str(teacher),
         env_id="CartPole-v1",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_runs import SMALL_PPO
 from tiny_language import (
     MODEL,
     PEOPLE,
@@ -344,9 +345,6 @@ def test_what_other_runs_can_do_is_refused_in_one_sentence(
 
 def test_a_run_without_a_language_model_is_not_given_one(capsys, tmp_path):
     out = tmp_path / "ppo"
-    tiny = ("--total-steps", "256", "--num-envs", "2")
-    assert (
-        main(["train", "ppo", "--env-id", "CartPole-v1", "--out", str(out), "--json", *tiny]) == 0
-    )
+    assert main(["train", "ppo", "--out", str(out), "--json", *SMALL_PPO]) == 0
     assert "has no language model" in refused(capsys, "eval", str(out), *NAMED)
     assert "give a run of rlhf" in refused(capsys, "generate", str(out), "--prompt", "x")

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from pydantic_core import to_json
+from small_runs import SMALL_PPO
 from sqlalchemy import exc
 
 from sotto.algorithms.dppg.algorithm import DPPG
@@ -267,8 +268,7 @@ def test_a_ledger_that_cannot_be_made_leaves_nothing(capsys, tmp_path: Path) -> 
 
 def test_ppo_runs_and_has_no_certificate(capsys, tmp_path: Path) -> None:
     out = tmp_path / "ppo"
-    words = ("--total-steps", "256", "--num-envs", "2", "--num-steps", "64", "--hidden", "8")
-    assert main(["train", "ppo", "--out", str(out), "--json", *words]) == 0
+    assert main(["train", "ppo", "--out", str(out), "--json", *SMALL_PPO]) == 0
     assert main(["eval", str(out), "--episodes", "2"]) == 0
     assert main(["report", str(out)]) == 0
     assert "No privacy" in (out / "report.html").read_text()

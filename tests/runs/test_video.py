@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
+from small_runs import SMALL_PPO
 
 from sotto.cli import main
 from sotto.rl.envs.base import Discrete
@@ -85,8 +86,7 @@ def test_a_missing_package_is_noticed(tmp_path, monkeypatch):
 
 def test_the_command_films_the_first_seed(tmp_path, capsys):
     out, film = tmp_path / "run", tmp_path / "x.gif"
-    words = ["--total-steps", "64", "--num-envs", "2", "--num-steps", "16", "--hidden", "4"]
-    assert main(["train", "ppo", "--out", str(out), *words, "--json"]) == 0
+    assert main(["train", "ppo", "--out", str(out), *SMALL_PPO, "--json"]) == 0
     capsys.readouterr()
     assert main(["eval", str(out), "--episodes", "2", "--video", str(film)]) == 0
     assert f"wrote {film}: one episode, with a return of" in capsys.readouterr().out
