@@ -7,11 +7,8 @@ import pytest
 from scipy import integrate, stats
 
 from sotto.algorithms.functional_q.nodes import Grid
-<<<<<<< HEAD:tests/experiments/test_dp_policy_evaluation.py
 from sotto.experiments.wang2019 import policy_evaluation as evaluation
-=======
 from sotto.privacy.accounting.composition import gaussian_delta
->>>>>>> 0f110139 (Formulas that only tests called stand in these tests: smooth sensitivities, a clip norm, a norm, bounds of mixed derivatives, a controller):tests/algorithms/test_dp_policy_evaluation.py
 
 _DISCOUNT = 0.8
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sotto.regular import require_regular
+from sotto.files import require_regular
 
 NAMES = ("metrics.jsonl", "certificate.json", "ledger.sqlite", "checkpoints/00000002/_METADATA")
 
