@@ -12,6 +12,7 @@ from sotto.cli import main
 from sotto.errors import RunError
 from sotto.files import write_whole
 from sotto.runs import summaries
+from sotto.runs.summaries import shown_setting
 
 # 10 updates of 4 people and 16 steps.
 TINY = (
@@ -73,6 +74,11 @@ def test_the_gallery_links_reports_and_the_comparison_shows_what_differs(
     assert "0.07" in text
     assert text.count("data:image/png") == 1
     assert "http" not in text
+
+
+def test_settings_are_shown_in_words() -> None:
+    values = [None, True, False, [], [1, "x"], 0.5]
+    assert [shown_setting(one) for one in values] == ["none", "yes", "no", "none", "1 x", "0.5"]
 
 
 def test_tables_name_every_run(folder: Path, capsys) -> None:
