@@ -72,9 +72,8 @@ def rio(
     Examples:
       sotto reproduce rio2025 table1 --seeds 10 --out runs/rio2025
       sotto reproduce rio2025 fig2 --env-id CartPole-v1 --preset sotto
-      sotto reproduce rio2025 fig8 --env-id CartPole-v1 --seeds 2 --total-steps 100000
       sotto reproduce rio2025 fig1 --env-id RiverSwimExchanged-v0
-      sotto reproduce rio2025 fig7 --arms reward-model --epsilons 1 --people 512 --seeds 1
+      sotto reproduce rio2025 fig7 --arms reward-model --people 512 --seeds 1
 
     Args:
         figure: table1, fig1, fig2, fig3, fig5, fig6, fig7 or fig8.
