@@ -1,9 +1,9 @@
-"""Bounds in words: no printed number says more than the bound that it stands for."""
+"""Bounds in words: a printed number is never below the bound that it stands for."""
 
 import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 
-_EXACT = 1 - 1e-12  # float64 has rounded the bound itself, which is not rounded once more
+_EXACT = 1 - 1e-12  # float64 has rounded the bound itself, which is not rounded up
 
 
 def at_most(bound: float, digits: int = 4) -> str:
@@ -18,16 +18,6 @@ def at_most(bound: float, digits: int = 4) -> str:
         return "infinite" if bound > 0 else str(bound)
     up = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(Decimal(float(bound) * _EXACT))
     return f"{float(up):.{digits}g}"
-
-
-def at_least(bound: float, digits: int = 6) -> str:
-    """Returns a distance within which something is protected, with so many digits, rounded down.
-
-    Example:
-        at_least(0.1234567)  # '0.123456'
-    """
-    down = Context(prec=digits, rounding=ROUND_FLOOR).create_decimal(Decimal(bound / _EXACT))
-    return f"{float(down):.{digits}g}"
 
 
 def percent(share: float) -> str:

@@ -24,7 +24,6 @@ from sotto.algorithms.functional_q.network import Family, Log, NetworkFit
 from sotto.algorithms.functional_q.nodes import averages, by_action, largest_share
 from sotto.algorithms.functional_q.release import PUBLIC, Logged, calibrated, reward_weights
 from sotto.privacy.accounting.composition import gaussian_epsilon
-from sotto.privacy.bounds import at_least
 from sotto.privacy.claims import rewards as claims
 from sotto.privacy.errors import PrivacyError
 from sotto.privacy.mechanisms.functions.calibration import averager_factor
@@ -337,7 +336,7 @@ def protects(config: FunctionalQConfig) -> tuple[str, ...]:
     if config.reward_radius is None:
         return (claims.ONE_REWARD(low=low, high=high),)
     share = f"{config.reward_radius / config.reward_range:.3g}"
-    radius = at_least(config.reward_radius)
+    radius = f"{config.reward_radius:g}"
     return (claims.WHOLE_FUNCTION(radius=radius, share=share, low=low, high=high),)
 
 

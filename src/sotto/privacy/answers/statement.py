@@ -24,7 +24,6 @@ from sotto.privacy.answers.distances import (
     PolicyDistance,
     TrainingShards,
 )
-from sotto.privacy.bounds import at_least
 from sotto.privacy.mechanisms.gaussian_policy import LEFT_OUT
 from sotto.privacy.mechanisms.policies import GaussianPolicy, PolicyMechanism
 from sotto.privacy.statements import Gap
@@ -214,12 +213,11 @@ class AnswerStatement(FrozenModel):
         match self.distance:
             case ObservationDistance(radius=radius):
                 return (
-                    f"{sentence} The stated distance is b = {at_least(radius)} in L2 norm; epsilon "
-                    "covers every answered observation being another one within b, all at once."
+                    f"{sentence} The stated distance is b = {radius:g} in L2 norm; epsilon covers "
+                    "every answered observation being another one within b, all at once."
                 )
             case PolicyDistance(l2=distance):
-                stated = at_least(distance)
-                return f"{sentence} The stated distance is {stated} in L2 norm, at every query."
+                return f"{sentence} The stated distance is {distance:g} in L2 norm, at every query."
             case TrainingShards(teachers=teachers):
                 return (
                     f"{sentence} Answers are about the mean of {teachers} teachers trained on "

@@ -13,7 +13,6 @@ from sotto.privacy.answers.distances import (
 )
 from sotto.privacy.answers.observations import LARGEST
 from sotto.privacy.answers.statement import AnswerStatement
-from sotto.privacy.bounds import at_least, at_most
 from sotto.privacy.claims.claim import Claim, Condition, Facts
 from sotto.privacy.claims.conditions import (
     both,
@@ -51,15 +50,15 @@ def _gaussian(facts: Facts) -> bool:
 
 
 def _radius(facts: Facts) -> dict[str, str]:
-    return {"radius": at_least(_statement(facts).distance.radius)}  # type: ignore[union-attr]
+    return {"radius": f"{_statement(facts).distance.radius:g}"}  # type: ignore[union-attr]
 
 
 def _l2(facts: Facts) -> dict[str, str]:
-    return {"distance": at_least(_statement(facts).distance.l2)}  # type: ignore[union-attr]
+    return {"distance": f"{_statement(facts).distance.l2:g}"}  # type: ignore[union-attr]
 
 
 def _lipschitz(facts: Facts) -> dict[str, str]:
-    return {"lipschitz": at_least(_statement(facts).distance.lipschitz)}  # type: ignore[union-attr]
+    return {"lipschitz": f"{_statement(facts).distance.lipschitz:g}"}  # type: ignore[union-attr]
 
 
 def _teachers(facts: Facts) -> dict[str, str]:
@@ -219,7 +218,7 @@ ANALYSED = Claim(
     "a forward error analysis of this network in float64, for observations with entries up to "
     f"{LARGEST:g} in magnitude; others are refused",
     holds=_has_rounding(stated=True),
-    numbers=lambda facts: {"bound": at_most(_statement(facts).distance.off, 6)},
+    numbers=lambda facts: {"bound": f"{_statement(facts).distance.off:g}"},
 )
 ROWS = Claim(
     "distance.rows",
