@@ -146,7 +146,7 @@ def test_a_file_in_place_of_a_run_is_refused_with_the_command_for_files(capsys, 
     said = refused(capsys, "certificate", str(file))
     assert said.endswith(f"directory of its run, or for this file alone: sotto verify {file}")
     spaced = tmp_path / "a run"
-    assert refused(capsys, "report", str(spaced)).endswith(f"train NAME --out '{spaced}'")
+    assert refused(capsys, "report", str(spaced)).endswith(f"train dppg --out '{spaced}'")
     (tmp_path / "notes").write_text("")
     assert "is a file; give the directory" in refused(capsys, "report", str(tmp_path / "notes"))
 

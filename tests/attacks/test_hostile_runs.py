@@ -71,7 +71,7 @@ def sentence(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_pipes_in_place_of_files(capsys, run: Path, linked: bool) -> None:
     """Every file at once: a reader that opens any of them before it looks at all would wait.
 
-    What is found under each name is in test_regular.py.
+    What is found under each name is in test_regular_files.py.
     """
     for number, name in enumerate(FILES):
         (run / name).unlink()

@@ -94,6 +94,37 @@ def test_the_command_prints_gains_of_language_models(tmp_path, monkeypatch, caps
     assert rows[2].split()[3:] == ["0.3", "0.3", "1", "0.080", "0.080", "80%"]
 
 
+def test_the_papers_settings_are_no_arm_without_noise(tmp_path) -> None:
+    """They have many releases, each about what the model says by then."""
+    (arm,) = language.arms([3], (), 1e-5, 3840, ("paper",))
+    assert (arm.settings.releases, arm.settings.noise_multiplier) == (30, 0.01)
+    assert arm.settings.target_epsilon is None
+    (ratings,) = language.arms([3], (), 1e-5, 3840, ("ratings",))
+    results = [
+        Result(one, (3,), np.zeros(0), {}, {"gain": np.array([gain])})
+        for one, gain in ((arm, 2.0), (ratings, 1.0))
+    ]
+    assert language.best_without_privacy(results, "gain") == 1.0
+    assert np.isnan(language.best_without_privacy(results[:1], "gain"))
+
+
+def test_later_releases_are_about_what_the_model_says_then(tiny, tmp_path, monkeypatch) -> None:
+    met = []
+
+    def trained(config, people, ledgers, states, done, folders):
+        met.append(people.log)
+        raise InterruptedError
+
+    monkeypatch.setattr(language.training, "train", trained)
+    (arm,) = language.arms([3], (), 1e-3, PEOPLE, ("paper",))
+    for releases in (1, 3):
+        settings = config(method="policy-gradient", releases=releases, adapter="lora")
+        (tmp_path / f"{releases}" / "seed-3").mkdir(parents=True)
+        with pytest.raises(InterruptedError):
+            language.train(replace(arm, settings=settings), (3,), tmp_path / f"{releases}", print)
+    assert met == [tiny.log, None]
+
+
 def test_a_missing_model_is_named_before_the_estimate(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SOTTO_DATA", str(tmp_path / "empty"))
     assert main(["reproduce", "rio2025", "fig7", "--out", str(tmp_path / "out")]) == 2

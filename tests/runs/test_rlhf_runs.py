@@ -25,8 +25,8 @@ from sotto.cli import main
 from sotto.errors import visible
 from sotto.privacy.certificates.derive import verify
 from sotto.rl.language import batches
-from sotto.runs import checkpoints, metrics
-from sotto.runs.directory import open_experiment, resume_command
+from sotto.runs import checkpoints, metrics, training
+from sotto.runs.directory import open_experiment
 from sotto.runs.training import load_states
 
 TRAIN = ("train", "rlhf", *TINY)
@@ -118,6 +118,7 @@ def test_nothing_of_real_people_is_shown_or_evaluated(capsys, real, tmp_path):
     (run,) = open_experiment(out).runs
     for line in metrics.read(run.metrics):
         assert (line.evaluation, line.simulated, line.samples) == ({}, {}, ())
+        assert (line.before, line.samples_before) == ({}, ())
     assert main(["report", str(out)]) == 0
     page = (out / "report.html").read_text()
     assert "Nothing is evaluated, because the people are real" in page
@@ -229,12 +230,27 @@ def test_files_that_have_moved_are_known_by_what_they_hold(real, tmp_path, monke
     assert stored["public_prompts"] == other[other.index("--public-prompts") + 1]
 
 
-def test_the_command_that_goes_on_names_every_file(real, tmp_path, monkeypatch):
+@pytest.mark.parametrize("ledger", [(), ("--ledger", "elsewhere.sqlite")])
+def test_the_command_that_goes_on_names_every_file(capsys, tmp_path, monkeypatch, ledger):
+    monkeypatch.chdir(tmp_path)
     out, flags = tmp_path / "run", write_feedback(tmp_path)
-    interrupt(monkeypatch, 1, *flags, "--json", "--out", str(out))
-    told = shlex.split(resume_command(open_experiment(out)))
+    with monkeypatch.context() as patch:  # Ctrl-C after the first update
+        patch.setattr(training, "_interruptible", lambda: contextlib.nullcontext(lambda: True))
+        assert main([*TRAIN, *flags, *ledger, "--json", "--out", str(out)]) == 130
+    told = shlex.split(capsys.readouterr().err.rpartition("continue with: ")[2])
     assert told[:2] == ["sotto", "train"]
+    assert ("--ledger" in told) == bool(ledger)
     assert main([*told[1:], "--json"]) == 0
+
+
+def test_the_base_model_does_not_choose_among_answers(tmp_path):
+    out = tmp_path / "run"
+    more = ("--reranked", "2", "--kl-target", "2", "--no-judge", "--json")
+    assert main([*TRAIN, *more, "--out", str(out)]) == 0
+    (run,) = open_experiment(out).runs
+    first = metrics.read(run.metrics)[0]
+    assert first.before["kl"] == 0
+    assert first.evaluation["kl"] > 0  # the released reward model chooses
 
 
 class Killed(BaseException):

@@ -108,7 +108,8 @@ class Algorithm(ABC, Generic[Config]):
         options_type: dataclass of further flags, which are not settings and are not stored.
         presets: names of settings that `--preset` offers. The first one is the default.
         files: settings that name files, which must be given again to resume, each with the setting
-            that holds the file's identity. A file that has moved is known by it; None: by its path.
+            that holds the file's identity. A file that has moved is known by it. None: the file
+            must stay where it was.
     """
 
     name: ClassVar[str]

@@ -304,14 +304,19 @@ def create_experiment(
 
 
 def resume_command(experiment: Experiment) -> str:
-    """Returns the command that continues an experiment, with all that must be named again."""
+    """Returns the command that continues an experiment.
+
+    It names again the files and locations outside the directory. A teacher's URL, and options that
+    are not stored, such as --devices, are left out.
+    """
     settings, named = experiment.settings, experiment.named
     algorithm = algorithm_named(settings.algorithm)
     words = ["sotto", "train", settings.algorithm, "--out", str(experiment.path), "--resume"]
     for name in algorithm.files:
-        if (file := settings.config.get(name)) != getattr(algorithm.config_type, name):
+        if (file := settings.config.get(name)) != getattr(algorithm.config_type, name, None):
             words += [f"--{name.replace('_', '-')}", str(file)]
-    given = {"ledger": named.ledger, "budget": named.budget, "numbers": named.numbers}
+    ledger = None if settings.ledger == _LEDGER else settings.ledger
+    given = {"ledger": ledger, "budget": named.budget, "numbers": named.numbers}
     if named.env_id is not None and ":" in named.env_id:  # its module is imported
         given["env-id"] = named.env_id
     for flag, value in given.items():
@@ -347,7 +352,7 @@ def open_experiment(path: Path, named: Named = NOTHING_NAMED) -> Experiment:
     """
     file, place = path / "config.json", shlex.quote(str(path))
     if not path.exists():
-        raise RunError(f"there is no run at {path}; train one with: sotto train NAME --out {place}")
+        raise RunError(f"there is no run at {path}; train one with: sotto train dppg --out {place}")
     if path.is_file():
         lone = f", or for this file alone: sotto verify {place}" if path.suffix == ".json" else ""
         raise RunError(f"{path} is a file; give the directory of its run{lone}")

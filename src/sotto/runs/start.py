@@ -113,7 +113,7 @@ def begin(
         raise ValueError("numbers are for a shared budget; give --budget too, or leave them out")
     whose = population or algorithm.population(config)
     charged = algorithm.has_ledger(config)
-    if seeds > 1 and charged and whose == "real" and algorithm.shared(config) is None:
+    if seeds > 1 and charged and _would_meet_again(algorithm, config, whose):
         raise ValueError(
             "each seed would number the same real people from 0, and its certificate would not "
             "count the other seeds; leave out --seeds"
@@ -223,8 +223,12 @@ def go_on(
         )
     if changed and changed[0] in algorithm.files:
         flag, file = changed[0].replace("_", "-"), stored[changed[0]]
-        before = f"without --{flag}" if file is None else f"with --{flag} {shlex.quote(str(file))}"
-        raise RunError(f"{out} was started {before}; give the same, or start a new run")
+        if file is None:
+            raise RunError(f"{out} was started without --{flag}; leave it out, or start a new run")
+        raise RunError(
+            f"{out} was started with --{flag} {shlex.quote(str(file))}; give the same, or start a "
+            "new run"
+        )
     if changed:
         raise RunError(
             f"a run must be resumed with the settings with which it was started; leave out "
@@ -241,9 +245,21 @@ def go_on(
             )
     # Earlier versions called people simulated whom the release of an own algorithm alone calls
     # real. It is asked last, with settings that the user has given or confirmed.
-    if algorithm.population(config) == "real":
+    whose = algorithm.population(config)
+    if whose == "real":
         experiment = with_settings(experiment, population="real")
+    charged = algorithm.has_ledger(config)
+    if len(settings.seeds) > 1 and charged and _would_meet_again(algorithm, config, whose):
+        raise RunError(
+            f"all seeds of {out} number the same real people from 0, and go on no more: their "
+            f"costs add up (sotto certificate {shlex.quote(str(out))}); start a new run of one seed"
+        )
     return experiment
+
+
+def _would_meet_again(algorithm: Algorithm[Any], config: Any, whose: PopulationKind) -> bool:
+    """Whether several seeds would be about the same real people, and no sentence adds them up."""
+    return whose == "real" and algorithm.shared(config) is None
 
 
 def _changes(

@@ -80,6 +80,13 @@ class Collector:
             raise ValueError("Ray may write people's data to disks; meet real people without it")
         self._config = config
         self._users = None if cluster.connected() else _users(config, config.users_per_update)
+        # An environment that is not told whom it meets may choose by the seed. Drawn seeds can be
+        # equal, so real people's are their enrolment numbers.
+        self._meets_by_seed = (
+            self._users is not None
+            and config.population == "real"
+            and not self._users.described().meets_person
+        )
 
     def collect(self, policy: Actor, key: PRNGKeyArray, persons: Int[np.ndarray, " users"]) -> Any:
         """Collects one release's unit data, leaves of shape [users, ...].
@@ -108,10 +115,9 @@ class Collector:
         met = np.repeat(persons, _environments(self._config, 1)).tolist()
         drawn = jax.random.randint(seed_key, (count,), 0, 2**31 - 1, jnp.int32)
         seeds = [int(seed) + int(persons[0]) for seed in np.asarray(drawn)]
-        if self._config.population == "real":
-            seeds = met  # draws can be equal, and the seed may decide who is met
         if self._users is not None:
-            return _collected(self._config, self._users, policy, act_key, seeds, met)
+            given = met if self._meets_by_seed else seeds
+            return _collected(self._config, self._users, policy, act_key, given, met)
         blocks = blocks_of(act_key, seeds, _environments(self._config, BLOCK), met)
         found = cluster.ordered(partial(collect_block, self._config, policy), blocks)
         return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)), *found)

@@ -11,7 +11,7 @@ from sotto.algorithms.rlhf.people import People
 
 REAL = (
     "nothing is evaluated, because the people are real and nobody else rates texts like them; read "
-    'samples with: sotto generate RUN --prompt "The film is"'
+    "samples with: sotto generate RUN --prompt TEXT"
 )
 """Reason why a training on real people's feedback has no evaluations."""
 

@@ -109,7 +109,7 @@ class Training:
         """
         config, done = self._config, self._done
         if done == 0:
-            self._before = self._measured()
+            self._before = self._measured(replace(config, reranked=1))
         if done < config.releases:
             yield from self._release(done)
         yield self._finish()
@@ -150,7 +150,10 @@ class Training:
             opened, log, simulated = stream.run(opened, keys, persons, units)
             self._state = jax.tree.map(lambda x: x[0], opened.state)
             ratings = {} if simulated is None else {"rating": simulated["rating"].mean(axis=2)}
-            yield self._progress(update + 1, log, ratings, learned=not config.improves)
+            # Before the model is tuned against the released reward model, it is the base model,
+            # unless the reward model chooses among answers.
+            learned = not config.improves or config.reranked > 1
+            yield self._progress(update + 1, log, ratings, learned)
 
     def _finish(self) -> Progress:
         """Tunes the adapter against a released reward model, if there is one. Scales the adapters
@@ -200,9 +203,8 @@ class Training:
                 for name, x in found.items()
             }
 
-        # Before the model is tuned against the released reward model, it is the base model.
         before, self._before = self._before, ({}, ())
-        measured, samples = self._measured() if learned or not before[0] else before
+        measured, samples = self._measured(self._config) if learned or not before[0] else before
         return Progress(
             updates,
             jax.tree.map(lambda x: jnp.asarray(x)[None], self._state),
@@ -216,16 +218,16 @@ class Training:
             samples_before=before[1],
         )
 
-    def _measured(self) -> _Measured:
+    def _measured(self, config: RLHFConfig) -> _Measured:
         """Returns measurements of the present model and samples; empty where people are real."""
-        if self._config.population == "real":
+        if config.population == "real":
             return {}, ()
         found = evaluation.measure(
-            self._config,
+            config,
             self._people,
             self._model(self._state.adapter),
-            key_of(self._config.seed, Use.EVALUATION),
-            self._config.evaluation_prompts,
+            key_of(config.seed, Use.EVALUATION),
+            config.evaluation_prompts,
         )
         measured = {"last": (means := found.means()).pop("rating"), **means}
         return measured, tuple(zip(found.prompts, found.completions, strict=True))[:_SHOWN]

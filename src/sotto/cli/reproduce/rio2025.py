@@ -56,7 +56,7 @@ def rio(
                   (sotto install smollm2 and sotto install films come first)
       fig8        learning curves of the trainings of table1
 
-    Arms of fig7 (a core needs about 25 minutes for the first arm of a seed, 5 to 15 for others):
+    Arms of fig7 (a core needs about 25 minutes for the first arm of a seed, 5 to 20 for others):
       reward-model     the default of sotto train rlhf; reranked: with --reranked 4
       policy-gradient  each person's own update, averaged; best-of-n: imitation of what each person
                        rates best
@@ -84,8 +84,8 @@ def rio(
         noise_multipliers: Noise multipliers, for fig6.
         episodes: Number of users of each training, for fig1 and fig5.
         people: Number of people who rate, for fig7.
-        arms: Kinds of training, for fig7; by default all. Each is trained without noise, too, and
-            the base model is measured once.
+        arms: Kinds of training, for fig7; by default all. Private ones are trained without noise,
+            too, and the base model is measured once.
         total_steps: Environment steps of every training, in place of the preset's, for table1,
             fig2, fig6 and fig8.
         out: Folder for figures, data and kept trainings.

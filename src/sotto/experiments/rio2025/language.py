@@ -6,6 +6,7 @@ divergence from the base model. The gain over the base model is measured twice: 
 and in those of a judge of another kind whom no training sees.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -109,7 +110,7 @@ def arms(
     low_rank = replace(gradient, adapter="lora", blocks=())
     best = replace(common, reranked=RERANKED)
     batches = next(n for n in range(max(1, people // 128), 0, -1) if people % n == 0)
-    paper = replace(common, **PAPER | {"releases": batches})  # of about 128 people each
+    paper = replace(common, **PAPER | {"releases": batches})  # of 128 people, or a few more
     private = (None, *epsilons)
     few = [epsilon for epsilon in epsilons if epsilon in BASELINE_EPSILONS]
     chosen = [
@@ -175,6 +176,8 @@ def train(arm: Arm, seeds: Sequence[int], folder: Path, report: Report) -> list[
         model = TunedModel(_DIRECT[arm.name](config, people), None)
     else:
         algorithm = RLHF()
+        if config.releases > 1:  # later releases are about completions of the model by then
+            people = replace(people, log=None)
         ledger = algorithm.create_ledger(config, place / "ledger.sqlite", arm.name)
         state = training.initial_state(config, people)
         states = jax.tree.map(lambda x: np.asarray(x)[None], state)
@@ -292,7 +295,8 @@ def _rows(result: Result) -> list[dict[str, Any]]:
 
 def best_without_privacy(results: Sequence[Result], kind: str) -> float:
     """Returns the largest mean gain among the arms without noise."""
-    return max(float(one.returns[kind].mean()) for one in results if one.arm.x is None)
+    noiseless = (one for one in results if one.arm.x is None and one.arm.name != "paper")
+    return max((float(one.returns[kind].mean()) for one in noiseless), default=math.nan)
 
 
 def _about(result: Result, results: Sequence[Result]) -> dict[str, Any]:
@@ -353,7 +357,8 @@ def _panel(axes: Axes, results: Sequence[Result], kind: str) -> None:
             )
         for one in ours:
             if one.arm.x is None:
-                label = None if points else f"{one.arm.label}, without noise"
+                noise = "" if one.arm.name == "paper" else ", without noise"
+                label = None if points else one.arm.label + noise
                 height = one.returns[kind].mean()
                 axes.axhline(height, color=colour, linestyle=":", linewidth=1.2, label=label)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))  # zero is the base model
