@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
-from test_reward_perturbation import logged
+from logged_rewards import logged
 
 from sotto.algorithms.functional_q import dp_sgd
 from sotto.algorithms.functional_q.config import FunctionalQConfig

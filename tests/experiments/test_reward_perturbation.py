@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from logged_rewards import logged
 
-from sotto.algorithms.baselines.q_learning import EpsilonGreedy
-from sotto.algorithms.functional_q import release as functional_q
 from sotto.algorithms.functional_q.config import FunctionalQConfig
 from sotto.algorithms.functional_q.training import create_ledger
 from sotto.experiments.wang2019 import input_perturbation
@@ -17,26 +15,6 @@ from sotto.privacy.errors import HorizonExceeded
 
 LINE = FunctionalQConfig(target_epsilon=0.9, delta=1e-4, samples=400, num_envs=4, rounds=2)
 WHOLE = replace(LINE, rounds=1, unit="reward-function", reward_radius=0.01)
-
-
-def logged(config, runs=2):
-    """Returns a round of uniform steps of each run, and their rewards."""
-    env = config.environment
-    dynamics = functional_q.Dynamics(env)
-    actor = EpsilonGreedy(lambda o: jnp.zeros((*o.shape[:-1], 2)), 1.0)
-    seen = [
-        functional_q.collect(
-            dynamics,
-            actor,
-            functional_q.start_lanes(config, jax.random.key(run)),
-            jax.random.key(run),
-            config.lane_steps,
-        )[0]
-        for run in range(runs)
-    ]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *seen)
-    rewards = 0.5 - np.abs(np.asarray(stacked.next_observations)[..., 0] - 0.5)
-    return stacked, rewards
 
 
 def ledgers(config, folder, runs=2):

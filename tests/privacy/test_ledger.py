@@ -507,7 +507,7 @@ for line in sys.stdin:  # one child a line: imports are slow, forks are not
         ledger = Ledger.open(path)
         index = len(ledger.streams)
         stream = ledger.open_stream(statement)
-        for first in range(0, 1000, 2):
+        for first in range(0, 10**6, 2):  # until it is killed
             a = ledger.next_person
             stream.charge(first, 2, [PersonBlock(a, a + 3), PersonBlock(a + 4, a + 7)])
             os.write(out, f"{index} {first + 2} {a + 7}\\n".encode())
@@ -521,9 +521,9 @@ for line in sys.stdin:  # one child a line: imports are slow, forks are not
 def test_killed_at_any_moment_it_holds_all_that_was_charged(ledger: Ledger, path: Path) -> None:
     side = path.with_name("side.txt")
     side.touch()
-    moments = random.Random(0)
+    moments, long = random.Random(0), statement(horizon=10**6)
     victim = subprocess.Popen(
-        [sys.executable, "-c", _VICTIM, str(path), str(side), statement().model_dump_json()],
+        [sys.executable, "-c", _VICTIM, str(path), str(side), long.model_dump_json()],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
