@@ -358,8 +358,7 @@ def _panel(axes: Axes, results: Sequence[Result], kind: str) -> None:
         for one in ours:
             if one.arm.x is None:
                 noise = "" if one.arm.name == "paper" else ", without noise"
-                label = None if points else one.arm.label + noise
-                height = one.returns[kind].mean()
+                height, label = one.returns[kind].mean(), one.arm.label + noise
                 axes.axhline(height, color=colour, linestyle=":", linewidth=1.2, label=label)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))  # zero is the base model
     plots.log_ticks(axes, sorted({one.arm.x for one in results if one.arm.x is not None}))
