@@ -39,11 +39,8 @@ $(INSTALLED):
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# Ledgers and checkpoints are synced at every commit. In memory that takes no time, and tests need
-# less than a gigabyte.
-MEMORY := $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 4000000 { print $$6 }')
 # One worker per core, and not more than 8: each holds its own compiled programs.
-PYTEST := $(if $(or $(TMPDIR),$(MEMORY)),TMPDIR=$(or $(TMPDIR),$(MEMORY))) $(BIN)/pytest --numprocesses logical --maxprocesses 8 --dist worksteal
+PYTEST := $(BIN)/pytest --numprocesses logical --maxprocesses 8 --dist worksteal
 
 test: lint types
 	$(PYTEST)
