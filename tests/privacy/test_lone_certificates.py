@@ -4,7 +4,6 @@ import ast
 import copy
 import importlib.util
 import json
-import math
 import random
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from products import BUDGET, UNIT, statement
 from pydantic_core import to_json
 from stored_files import changed
 
@@ -25,8 +25,7 @@ from sotto.privacy.ledger.ledger import Ledger
 from sotto.privacy.ledger.persons import PersonBlock
 from sotto.privacy.ledger.spending import Budget
 from sotto.privacy.release.choices import ChoiceRelease
-from sotto.privacy.statements import Once, Part, StreamStatement
-from sotto.privacy.units import REWARD_FUNCTION, Unit
+from sotto.privacy.units import REWARD_FUNCTION
 
 ROOT = Path(__file__).parents[2]
 OLD = json.loads((ROOT / "tests/attacks/certificates_of_schema_1.json").read_text())["certificates"]
@@ -116,24 +115,9 @@ def test_a_choice_is_verified_with_sotto_and_without(tmp_path: Path) -> None:
 
 
 def test_the_checker_says_that_an_authors_sentences_are_not_checked(tmp_path: Path, capsys) -> None:
-    unit = Unit(kind="trajectory", adjacency="zero-out")
     for number, protects in enumerate(((), ("Everybody, for ever.",))):
-        ledger = Ledger.create(
-            tmp_path / f"{number}", unit=unit, budget=Budget(epsilon=math.inf, delta=1e-5)
-        )
-        statement = StreamStatement(
-            name="mean",
-            unit=unit,
-            participation=Once(),
-            parts={"mean": Part(clip_norm=1.0, noise_multiplier=3.0)},
-            dimensions={"mean": 1},
-            divisor=1.0,
-            horizon=1,
-            population="simulated",
-            sampler_delta=1e-30,
-            protects=protects,
-        )
-        ledger.open_stream(statement).charge(0, 1, [PersonBlock(0, 4)])
+        ledger = Ledger.create(tmp_path / f"{number}", unit=UNIT, budget=BUDGET)
+        ledger.open_stream(statement(protects=protects)).charge(0, 1, [PersonBlock(0, 4)])
         (path := tmp_path / "certificate.json").write_text(derive(ledger).text())
         assert loaded(CHECKER).main(path) == 0
         assert ("author wrote are not checked" in capsys.readouterr().out) == bool(protects)

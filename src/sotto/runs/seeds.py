@@ -1,8 +1,9 @@
 """The people whom several seeds of one training share, and the joint cost of the seeds' ledgers.
 
 Every seed has a separate ledger, and its certificate is about that ledger alone. If the seeds learn
-from the same teacher, reward function or experts, their releases are about the same people. The
-costs then add up, and all ledgers are composed as if they were one.
+from the same teacher, reward function or experts, their releases are about the same people. So may
+be those of seeds of real people, which earlier versions trained. The costs then add up, and all
+ledgers are composed as if they were one.
 """
 
 import math

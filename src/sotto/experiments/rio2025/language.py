@@ -110,7 +110,7 @@ def arms(
     low_rank = replace(gradient, adapter="lora", blocks=())
     best = replace(common, reranked=RERANKED)
     batches = next(n for n in range(max(1, people // 128), 0, -1) if people % n == 0)
-    paper = replace(common, **PAPER | {"releases": batches})  # of 128 people, or a few more
+    paper = replace(common, **PAPER | {"releases": batches})  # of at least 128 people, if there are
     private = (None, *epsilons)
     few = [epsilon for epsilon in epsilons if epsilon in BASELINE_EPSILONS]
     chosen = [
